@@ -227,8 +227,11 @@ func (l *leadership) watch(ctx context.Context) bool {
 	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
 	l.follow(ctx, l.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
 	// No step needs events. They are forbidden with the rights of an older manifest.
-	l.follow(ctx, l.events, watch.Collection{Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true})
-	return known(ctx, l.nodes.Known()) && known(ctx, l.jobs.Known()) && known(ctx, l.secrets.Known()) && known(ctx, l.pods.Known())
+	l.follow(ctx, l.events, watch.Collection{
+		Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true,
+	})
+	return known(ctx, l.nodes.Known()) && known(ctx, l.jobs.Known()) && known(ctx, l.secrets.Known()) &&
+		known(ctx, l.pods.Known())
 }
 
 // loop runs a pass whenever something has changed or is due, until ctx ends.

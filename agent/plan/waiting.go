@@ -25,10 +25,14 @@ type knownPod struct {
 // readPod keeps the pods of Jobs that have not ended.
 func readPod(o *corev1.Pod) (knownPod, bool) {
 	owner := metav1.GetControllerOf(o)
-	if owner == nil || owner.Kind != "Job" || o.DeletionTimestamp != nil || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
+	ended := o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed
+	if owner == nil || owner.Kind != "Job" || o.DeletionTimestamp != nil || ended {
 		return knownPod{}, false
 	}
-	p := knownPod{uid: string(o.UID), job: string(owner.UID), pending: o.Status.Phase != corev1.PodRunning, scheduled: o.Spec.NodeName != ""}
+	p := knownPod{
+		uid: string(o.UID), job: string(owner.UID),
+		pending: o.Status.Phase != corev1.PodRunning, scheduled: o.Spec.NodeName != "",
+	}
 	for _, c := range o.Status.Conditions {
 		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
 			p.why = "it cannot be scheduled: " + c.Message
@@ -52,7 +56,10 @@ type knownEvent struct {
 
 func readEvent(o *corev1.Event) (knownEvent, bool) {
 	kind := o.InvolvedObject.Kind
-	e := knownEvent{about: string(o.InvolvedObject.UID), reason: o.Reason, message: protocol.Cut(strings.TrimPrefix(o.Message, "Error creating: "), maxCause), at: o.LastTimestamp.Time}
+	e := knownEvent{
+		about: string(o.InvolvedObject.UID), reason: o.Reason, at: o.LastTimestamp.Time,
+		message: protocol.Cut(strings.TrimPrefix(o.Message, "Error creating: "), maxCause),
+	}
 	if e.at.IsZero() { // written through events.k8s.io
 		e.at = o.EventTime.Time
 	}
@@ -65,7 +72,8 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 // notStarted and notMade begin the reason why a Job waits.
 const notStarted, notMade = "its pod has not started: ", "its pod is not made: "
 
-// explain records why the pods of Jobs have not started. The last reason is kept when a pod is gone: at the deadline of a Job its pod goes first.
+// explain records why the pods of Jobs have not started. The last reason is kept when a pod is gone: at the deadline of
+// a Job its pod goes first.
 func (l *leadership) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}
 	for _, p := range l.pods.Values() {
@@ -96,7 +104,9 @@ func (l *leadership) whyPending(p knownPod) string {
 	if p.why != "" {
 		return notStarted + p.why
 	}
-	return l.warning(notStarted, p.uid, func(e knownEvent) bool { return p.scheduled && e.reason == "FailedScheduling" })
+	return l.warning(notStarted, p.uid, func(e knownEvent) bool {
+		return p.scheduled && e.reason == "FailedScheduling"
+	})
 }
 
 // warning returns the last warning about an object that is not over. Empty if there is none.

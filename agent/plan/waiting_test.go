@@ -82,3 +82,18 @@ func TestTheReasonIsKeptWhenThePodGoesAtTheDeadline(t *testing.T) {
 		t.Errorf("%v is remembered, want nothing of Jobs that are gone", l.waiting)
 	}
 }
+
+func TestTheOperatingSystemIsWhatTheKubeletSaysAndElseTheLabel(t *testing.T) {
+	for name, tt := range map[string]struct{ kubelet, label, want string }{
+		"the kubelet":          {"windows", "", "windows"},
+		"the label":            {"", "windows", "windows"},
+		"the kubelet and more": {"windows", "linux", "windows"},
+		"neither":              {"", "", ""},
+	} {
+		n := &corev1.Node{Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{OperatingSystem: tt.kubelet}}}
+		n.Labels = map[string]string{corev1.LabelOSStable: tt.label}
+		if got, _ := readNode(n); got.OS != tt.want {
+			t.Errorf("%s: the node runs %q, want %q", name, got.OS, tt.want)
+		}
+	}
+}

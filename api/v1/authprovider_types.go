@@ -117,8 +117,9 @@ type OIDCProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// scopes are asked for besides openid. Add offline_access if the provider gives refresh tokens for it: without a refresh token users sign in again
-	// when their tokens end. Google gets access_type=offline instead. Default profile, and offline_access unless scopes_supported of the provider lacks it.
+	// scopes are asked for besides openid. Add offline_access if the provider gives refresh tokens for it: without a
+	// refresh token users sign in again when their tokens end. Google gets access_type=offline instead. Default
+	// profile, and offline_access unless scopes_supported of the provider lacks it.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[!#-\[\]-~]+$`
 	// +kubebuilder:validation:items:MaxLength=128
@@ -126,15 +127,17 @@ type OIDCProvider struct {
 	// +optional
 	Scopes []string `json:"scopes,omitempty"`
 
-	// prompt is what the provider asks users at each login: login, consent, select_account or several of them, or "" for what it thinks fit. Default
-	// consent if refresh tokens are asked for, as OpenID Connect wants it, else "". Providers that do not let users consent refuse consent.
+	// prompt is what the provider asks users at each login: login, consent, select_account or several of them, or ""
+	// for what it thinks fit. Default consent if refresh tokens are asked for, as OpenID Connect wants it, else "".
+	// Providers that do not let users consent refuse consent.
 	// +kubebuilder:validation:Pattern=`^((login|consent|select_account)( (login|consent|select_account))*)?$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Prompt *string `json:"prompt,omitempty"`
 
-	// lowercaseNames has the capitals A to Z of names become small letters. Set it if the provider compares names without case, as Entra ID does: at any
-	// other, one user could take the name of another. Default false: a name with capitals is refused.
+	// lowercaseNames has the capitals A to Z of names become small letters. Set it if the provider compares names
+	// without case, as Entra ID does: at any other, one user could take the name of another. Default false: a name with
+	// capitals is refused.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 

@@ -83,7 +83,8 @@ type PlanCount struct {
 	// held is how many do not take part at present: nodes labelled disabled are not counted at all, nodes that are not ready are; members
 	// that are away, that hold plans off, or whose own window is closed.
 	Held int32 `json:"held"`
-	// leftOut is how many nodes are selected and not counted, because the pods of plans cannot run on them: they do not run Linux.
+	// leftOut is how many nodes are selected and not counted, because the pods of plans cannot run on them: they do not
+	// run Linux.
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
 	// summary is "complete/total".

@@ -239,9 +239,9 @@ type TimeWindow struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$')",message="must be a time from 00:00 to 24:00, as HH:MM"
 	EndTime string `json:"endTime,omitempty"`
 
-	// timeZone is a name of the IANA time zone database, for example "Europe/Berlin", and not "Local", which differs from machine to machine.
-	// Times are those of its clocks: where they are put forward or back, the window is an hour shorter or longer if that hour is in it.
-	// Default "UTC".
+	// timeZone is a name of the IANA time zone database, for example "Europe/Berlin", and not "Local", which differs
+	// from machine to machine. Times are those of its clocks: where they are put forward or back, the window is an hour
+	// shorter or longer if that hour is in it. Default "UTC".
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`

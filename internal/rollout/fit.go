@@ -20,11 +20,13 @@ func Tolerations(work *v1.NodeWork) []corev1.Toleration {
 	}}, work.Tolerations...)
 }
 
-// runsPods reports whether the pods of plans can run on a node at all: they mount its root and share its processes, as only Linux can.
+// runsPods reports whether the pods of plans can run on a node at all: they mount its root and share its processes, as
+// only Linux can.
 func (n *Node) runsPods() bool { return n.OS == "" || n.OS == string(corev1.Linux) }
 
-// taint returns a taint of a node that keeps the plan's pods off it, as "key=value:effect". Empty if there is none. Those of a node that is not ready do not
-// count: its condition has been asked already, and they go a moment after it has changed.
+// taint returns a taint of a node that keeps the plan's pods off it, as "key=value:effect". Empty if there is none.
+// Those of a node that is not ready do not count: its condition has been asked already, and they go a moment after it
+// has changed.
 func (v *view) taint(n *Node) string {
 	for i := range n.Taints {
 		taint := &n.Taints[i]
@@ -40,7 +42,8 @@ func (v *view) tolerates(taint *corev1.Taint) bool {
 	return slices.ContainsFunc(v.tolerations, func(t corev1.Toleration) bool { return matches(&t, taint) })
 }
 
-// matches reports whether a toleration tolerates a taint, as the scheduler decides it. The function of Kubernetes' API takes a logger.
+// matches reports whether a toleration tolerates a taint, as the scheduler decides it. The function of Kubernetes' API
+// takes a logger.
 func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	if t.Effect != "" && t.Effect != taint.Effect || t.Key != "" && t.Key != taint.Key {
 		return false
@@ -53,7 +56,10 @@ func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 	case corev1.TolerationOpLt, corev1.TolerationOpGt:
 		bound, errBound := strconv.ParseInt(t.Value, 10, 64)
 		value, errValue := strconv.ParseInt(taint.Value, 10, 64)
-		return errBound == nil && errValue == nil && (t.Operator == corev1.TolerationOpLt && value < bound || t.Operator == corev1.TolerationOpGt && value > bound)
+		if errBound != nil || errValue != nil {
+			return false
+		}
+		return t.Operator == corev1.TolerationOpLt && value < bound || t.Operator == corev1.TolerationOpGt && value > bound
 	}
 	return false
 }
@@ -64,7 +70,8 @@ func (v *view) untolerated(t *tally) string {
 	if t.tainted > 1 {
 		what = fmt.Sprintf("%d nodes have taints that the plan does not tolerate, node %s", t.tainted, t.taintedNode)
 	}
-	return fmt.Sprintf("%s the taint %s: add it to spec.tolerations of the plan, remove it, or label the node %s=disabled", what, t.taint, v.label)
+	return fmt.Sprintf("%s the taint %s: add it to spec.tolerations of the plan, remove it, or label the node %s=disabled",
+		what, t.taint, v.label)
 }
 
 // foreign says which selected nodes are left out because they cannot run the plan's pods. Empty if there is none.
@@ -75,5 +82,6 @@ func (t *tally) foreignNodes() string {
 	case t.foreign == 1:
 		return fmt.Sprintf("node %s is left out: it runs %s, and the pods of plans need Linux", t.foreignNode, t.foreignOS)
 	}
-	return fmt.Sprintf("%d nodes are left out: node %s runs %s, and the pods of plans need Linux", t.foreign, t.foreignNode, t.foreignOS)
+	return fmt.Sprintf("%d nodes are left out: node %s runs %s, and the pods of plans need Linux",
+		t.foreign, t.foreignNode, t.foreignOS)
 }

@@ -140,7 +140,10 @@ func look(m *Member, p Plan, now time.Time) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &view{Member: m, plan: p, label: v1.PlanLabel(p.Name), now: now, wants: wants, window: window, tolerations: Tolerations(&p.Spec.NodeWork), jobs: map[string][]Job{}}
+	v := &view{
+		Member: m, plan: p, label: v1.PlanLabel(p.Name), now: now, wants: wants, window: window,
+		tolerations: Tolerations(&p.Spec.NodeWork), jobs: map[string][]Job{},
+	}
 	v.index(func(*Job) bool { return true })
 	return v, nil
 }

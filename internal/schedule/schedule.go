@@ -19,8 +19,9 @@ const help = `write five fields, like "0 */6 * * *" for every six hours, or one 
 // Schedule is one that has been read. Its times are UTC.
 type Schedule struct{ times cron.Schedule }
 
-// MinPeriod is the shortest time between two times of a schedule. Retention counts snapshots, and not their age: of a schedule such as "* */5 * * *", which is every
-// minute of every fifth hour, an hour's snapshots would push out all earlier ones.
+// MinPeriod is the shortest time between two times of a schedule. Retention counts snapshots, and not their age: of a
+// schedule such as "* */5 * * *", which is every minute of every fifth hour, an hour's snapshots would push out all
+// earlier ones.
 const MinPeriod = 5 * time.Minute
 
 // Parse reads a schedule. Its error says what to write.
@@ -43,8 +44,9 @@ func Parse(text string) (Schedule, error) {
 	return s, nil
 }
 
-// closest returns the shortest time between two times of the schedule in a year, and the second of the two. It looks at so many of them that two days of the
-// densest schedule that is allowed are among them; one that is denser is found in its first hours.
+// closest returns the shortest time between two times of the schedule in a year, and the second of the two. It looks at
+// so many of them that two days of the densest schedule that is allowed are among them; one that is denser is found in
+// its first hours.
 func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	const most = 600
 	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))

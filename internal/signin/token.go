@@ -45,7 +45,8 @@ type granted struct {
 	Type    string `json:"token_type"`
 	Expires int    `json:"expires_in"`
 	Scope   string `json:"scope,omitempty"`
-	// Notice is ours: what the user should know of their login. Clients ignore what they do not know (RFC 6749, section 5.1).
+	// Notice is ours: what the user should know of their login. Clients ignore what they do not know (RFC 6749, section
+	// 5.1).
 	Notice string `json:"drover_notice,omitempty"`
 }
 
@@ -96,7 +97,10 @@ func (s *Server) grant(current *loaded, session *corev1.Secret, nonce, refresh s
 	if refresh != "" {
 		scope += " " + scopeOffline
 	}
-	return granted{Access: signed, ID: signed, Refresh: refresh, Type: "Bearer", Expires: int(token.Lifetime / time.Second), Scope: scope, Notice: string(session.Data[keyNotice])}, nil
+	return granted{
+		Access: signed, ID: signed, Refresh: refresh, Type: "Bearer", Expires: int(token.Lifetime / time.Second),
+		Scope: scope, Notice: string(session.Data[keyNotice]),
+	}, nil
 }
 
 // writeProblem answers a client's request that failed.

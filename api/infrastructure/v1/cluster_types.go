@@ -69,8 +69,8 @@ type DroverClusterSpec struct {
 //
 // +kubebuilder:validation:MinProperties=1
 type Etcd struct {
-	// schedule of snapshots in the form of cron, with five fields or a word like @daily, in UTC: "0 */6 * * *". Times are at least five minutes apart.
-	// Default: none are made by themselves.
+	// schedule of snapshots in the form of cron, with five fields or a word like @daily, in UTC: "0 */6 * * *". Times
+	// are at least five minutes apart. Default: none are made by themselves.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`

@@ -21,7 +21,8 @@ type User struct {
 	// Name is the one in principals, and Groups are, both without the provider's name.
 	Name   string
 	Groups []string
-	// Notice says what the upstream left out, such as groups, and what the user can do about it. It is shown to them, and has nothing that the upstream wrote.
+	// Notice says what the upstream left out, such as groups, and what the user can do about it. It is shown to them,
+	// and has nothing that the upstream wrote.
 	Notice string
 	// State is what Refresh needs to ask again, such as a refresh token of the upstream. It is secret.
 	State []byte

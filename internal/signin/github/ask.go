@@ -45,7 +45,8 @@ func (e *statusError) Error() string {
 	case e.wait != "":
 		return fmt.Sprintf("GitHub limits the rate of requests (%d at %s): %s", e.code, e.path, e.wait)
 	case e.sso:
-		return fmt.Sprintf("GitHub forbids the request at %s (%d): an organization requires SAML single sign-on: the user has to sign in there, and let it authorize the app", e.path, e.code)
+		return fmt.Sprintf("GitHub forbids the request at %s (%d): an organization requires SAML single sign-on: "+
+			"the user has to sign in there, and let it authorize the app", e.path, e.code)
 	case e.code == http.StatusUnauthorized:
 		return "GitHub refuses the request at " + e.path + " (401)"
 	case e.code == http.StatusForbidden || e.code == http.StatusNotFound:
@@ -102,7 +103,10 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 }
 
 func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, shown string) error {
-	e := &statusError{path: shown, code: resp.StatusCode, wait: c.limited(resp), sso: strings.HasPrefix(resp.Header.Get(headerSSO), "required")}
+	e := &statusError{
+		path: shown, code: resp.StatusCode, wait: c.limited(resp),
+		sso: strings.HasPrefix(resp.Header.Get(headerSSO), "required"),
+	}
 	var said struct {
 		Message string `json:"message"`
 	}

@@ -21,7 +21,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations of which the user is an active member, and the teams in these, as organization/team, and a notice if GitHub left some out.
+// groups returns the organizations of which the user is an active member, and the teams in these, as organization/team,
+// and a notice if GitHub left some out.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`
@@ -66,20 +67,22 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 	return groups, notice, nil
 }
 
-// headerSSO is where GitHub says that a list lacks organizations, or that one refuses the request, because the user has not signed in by its SAML single sign-on
-// with this app.
+// headerSSO is where GitHub says that a list lacks organizations, or that one refuses the request, because the user has
+// not signed in by its SAML single sign-on with this app.
 const headerSSO = "X-GitHub-SSO"
 
 // leftOut is for users and the log. GitHub names the organizations by numbers only.
-const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: sign in at the single sign-on of yours at GitHub, let it authorize this app, and sign in here again"
+const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
+	"sign in at the single sign-on of yours at GitHub, let it authorize this app, and sign in here again"
 
 // counts reports whether an organization's groups are used: one that may not sign in gives none, or whoever makes an organization of a name that a binding has would have its rights.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
 
-// list calls each with the items of all pages. It takes no more than the next page's number from the Link header, and asks the address that it knows: what GitHub answers never decides where the token goes. It reports
-// whether GitHub left items out because of single sign-on.
+// list calls each with the items of all pages. It takes no more than the next page's number from the Link header, and
+// asks the address that it knows: what GitHub answers never decides where the token goes. It reports whether GitHub
+// left items out because of single sign-on.
 func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool, err error) {
 	for page := 1; page <= maxPages; page++ {
 		q := url.Values{"per_page": {strconv.Itoa(perPage)}, "page": {strconv.Itoa(page)}}

@@ -48,8 +48,9 @@ func changed(entry *goldap.Entry) string {
 
 // refusal returns why an account may not be used now, or nothing. A value that cannot be read is a reason.
 //
-// A lock for wrong passwords is none. Anyone may type these, and would end the sessions of the user; it ends after a time that the directory knows, and its
-// attributes stay until the next bind. Where a password is given, the bind itself is refused while the lock lasts.
+// A lock for wrong passwords is none. Anyone may type these, and would end the sessions of the user; it ends after a
+// time that the directory knows, and its attributes stay until the next bind. Where a password is given, the bind
+// itself is refused while the lock lasts.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {
@@ -82,8 +83,8 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 	return ""
 }
 
-// lockedForGood reports whether a value of pwdAccountLockedTime is a lock that only an administrator ends: 000001010000Z. Other values are the time of a lock for
-// wrong passwords.
+// lockedForGood reports whether a value of pwdAccountLockedTime is a lock that only an administrator ends:
+// 000001010000Z. Other values are the time of a lock for wrong passwords.
 func lockedForGood(value string) bool {
 	if value == "" {
 		return false

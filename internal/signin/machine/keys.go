@@ -34,7 +34,8 @@ const (
 	askLimit = 8 * time.Second
 )
 
-// keySet is what an issuer publishes, by the IDs of the keys. Keys of different algorithms may share an ID (RFC 7517, section 4.5).
+// keySet is what an issuer publishes, by the IDs of the keys. Keys of different algorithms may share an ID (RFC 7517,
+// section 4.5).
 type keySet struct {
 	keys map[string][]jose.JSONWebKey
 	at   time.Time
@@ -54,7 +55,8 @@ type issuer struct {
 	behind bool  // whether the issuer is asked and no caller waits
 }
 
-// withID returns the keys with an ID. It asks the issuer if there is none, or the keys are due, and meanwhile if they are no longer fresh.
+// withID returns the keys with an ID. It asks the issuer if there is none, or the keys are due, and meanwhile if they
+// are no longer fresh.
 func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	if keys, count := i.look(id); count {
 		return keys, nil
@@ -78,7 +80,8 @@ func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, erro
 	return nil, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
 }
 
-// look returns the keys with an ID as they are known, and whether they count. What is no longer fresh is asked for, without waiting for it.
+// look returns the keys with an ID as they are known, and whether they count. What is no longer fresh is asked for,
+// without waiting for it.
 func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

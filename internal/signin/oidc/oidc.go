@@ -42,10 +42,11 @@ type Config struct {
 	ClientID, ClientSecret string
 	// Roots verify the certificates of the provider. Nil means those of the system.
 	Roots *x509.CertPool
-	// Scopes are asked for besides openid. Nil means profile, and offline_access unless the provider says that it does not know it.
+	// Scopes are asked for besides openid. Nil means profile, and offline_access unless the provider says that it does
+	// not know it.
 	Scopes []string
-	// Prompt is the parameter of a login. Nil means consent where refresh tokens are asked for; without it, providers leave these out
-	// (OpenID Connect Core, section 11).
+	// Prompt is the parameter of a login. Nil means consent where refresh tokens are asked for; without it, providers
+	// leave these out (OpenID Connect Core, section 11).
 	Prompt *string
 	// LowercaseNames has the capitals of names become small letters.
 	LowercaseNames bool
@@ -219,10 +220,13 @@ func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offlin
 	endpoint := p.Endpoint()
 	endpoint.AuthStyle = p.style
 	scopes, offline := c.scopes(p)
-	return oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: endpoint, Scopes: scopes}, offline
+	return oauth2.Config{
+		ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: callback, Endpoint: endpoint, Scopes: scopes,
+	}, offline
 }
 
-// scopes returns the scopes of a login, and reports whether it asks for refresh tokens. Providers may refuse a login with a scope that they do not know.
+// scopes returns the scopes of a login, and reports whether it asks for refresh tokens. Providers may refuse a login
+// with a scope that they do not know.
 func (c *Connector) scopes(p *provider) (scopes []string, offline bool) {
 	wanted := c.Scopes
 	if wanted == nil {
@@ -289,7 +293,10 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 			return nil, fmt.Errorf("the provider's configuration has a %s that is no https URL", name)
 		}
 	}
-	p := &provider{Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, style: style(more.Methods), scopes: more.Scopes, google: ofGoogle(more.Authorization), at: c.now()}
+	p := &provider{
+		Provider: found, namesIssuer: more.NamesIssuer, userinfo: more.Userinfo, style: style(more.Methods),
+		scopes: more.Scopes, google: ofGoogle(more.Authorization), at: c.now(),
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known = p

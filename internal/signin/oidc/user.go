@@ -56,7 +56,8 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	if token.AccessTokenHash != "" && token.VerifyAccessToken(access) != nil {
 		return nil, nil, errors.New("the ID token is of another access token")
 	}
-	// OpenID Connect Core with errata set 2, section 3.1.3.7: several audiences need no azp. go-oidc leaves an azp to its caller.
+	// OpenID Connect Core with errata set 2, section 3.1.3.7: several audiences need no azp. go-oidc leaves an azp to
+	// its caller.
 	if azp, ok := claims["azp"]; ok {
 		var party string
 		if json.Unmarshal(azp, &party) != nil || party != c.ClientID {
@@ -89,7 +90,8 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	}
 	notice := c.overage(claims)
 	if notice != "" && len(c.AllowedGroups) > 0 {
-		return connector.User{}, fmt.Errorf("%w: whether the user is in one of the allowed groups is not known: %s", connector.ErrRefused, notice)
+		return connector.User{}, fmt.Errorf("%w: whether the user is in one of the allowed groups is not known: %s",
+			connector.ErrRefused, notice)
 	}
 	if len(c.AllowedGroups) > 0 && !slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(c.AllowedGroups, g) }) {
 		return connector.User{}, fmt.Errorf("%w: the user is in none of the allowed groups", connector.ErrRefused)
@@ -97,11 +99,14 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	if len(tokens.RefreshToken) > maxState {
 		return connector.User{}, fmt.Errorf("the provider's refresh token is longer than %d bytes", maxState)
 	}
-	return connector.User{ID: subject, Name: name, Groups: groups, Notice: notice, State: []byte(tokens.RefreshToken)}, nil
+	return connector.User{
+		ID: subject, Name: name, Groups: groups, Notice: notice, State: []byte(tokens.RefreshToken),
+	}, nil
 }
 
-// overage says that a provider left out the groups because there are too many, as Entra ID does beyond 200: they are a distributed claim, or only named
-// as many. To follow it would have the hub ask an address that a token names. A user without groups has no right that a group gives.
+// overage says that a provider left out the groups because there are too many, as Entra ID does beyond 200: they are a
+// distributed claim, or only named as many. To follow it would have the hub ask an address that a token names. A user
+// without groups has no right that a group gives.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
 		return ""
@@ -112,7 +117,8 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _ = json.Unmarshal(claims["hasgroups"], &many); !distributed && !many {
 		return ""
 	}
-	return "the provider left your groups out because you are in too many, so you have only the rights that name you: an administrator has to let it put only those groups into tokens that are assigned to the hub"
+	return "the provider left your groups out because you are in too many, so you have only the rights that name you: " +
+		"an administrator has to let it put only those groups into tokens that are assigned to the hub"
 }
 
 // merged returns the claims of an ID token, and of what the userinfo endpoint says those that the ID token lacks.
@@ -152,7 +158,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower returns the small letter of an ASCII capital. Others stay: no name has them, and some, such as the Kelvin sign, would become an ASCII letter.
+// lower returns the small letter of an ASCII capital. Others stay: no name has them, and some, such as the Kelvin sign,
+// would become an ASCII letter.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')

@@ -22,7 +22,8 @@ const (
 	LimitedPassword = "limited secret"
 )
 
-// StrictPolicy is the DN of a password policy: a password that another user has set must be changed first, and three wrong ones lock the account for an hour.
+// StrictPolicy is the DN of a password policy: a password that another user has set must be changed first, and three
+// wrong ones lock the account for an hour.
 const StrictPolicy = "cn=strict,ou=services," + Suffix
 
 const slapdConf = `include /etc/ldap/schema/core.schema
