@@ -4,10 +4,12 @@
 package infrastructure_test
 
 import (
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -25,6 +28,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
 )
+
+// tokenFile is a token that is made for the hub. That of each pod would be good at the hub's API server.
+const tokenFile = "/var/run/secrets/drover/token"
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
@@ -98,7 +104,7 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	if member.Server != "https://hub.example.com/k8s/clusters/"+namespace+"/c1" || string(member.CertificateAuthorityData) != "the CA" || config.CurrentContext != "c1" {
 		t.Errorf("the kubeconfig is %s, want the proxy", got.Data["value"])
 	}
-	if tokenFile := "/var/run/secrets/kubernetes.io/serviceaccount/token"; !reflect.DeepEqual(user, api.AuthInfo{TokenFile: tokenFile, Extensions: user.Extensions}) {
+	if !reflect.DeepEqual(user, api.AuthInfo{TokenFile: tokenFile, Extensions: user.Extensions}) {
 		t.Errorf("the kubeconfig is %s, want no credential in it", got.Data["value"])
 	}
 	// KubeadmControlPlane takes over Secrets of Cluster API's type, and Cluster API's cache has those with the label.
@@ -175,5 +181,25 @@ func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
 		for len(recorder.Events) > 0 {
 			<-recorder.Events
 		}
+	}
+}
+
+// Cluster API's managers mount a token by a patch that the guide has people apply.
+func TestKubeconfigNamesTheTokenThatThePatchMounts(t *testing.T) {
+	text, err := os.ReadFile(testkit.Path(t, "config/clusterapi/samples/token-patch.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := appsv1.Deployment{}
+	if err := yaml.UnmarshalStrict(text, &patch); err != nil {
+		t.Fatal(err)
+	}
+	pod := patch.Spec.Template.Spec
+	mount, source := pod.Containers[0].VolumeMounts[0], pod.Volumes[0].Projected.Sources[0].ServiceAccountToken
+	if got := mount.MountPath + "/" + source.Path; got != tokenFile {
+		t.Errorf("the patch mounts %s, want %s, which the kubeconfig names", got, tokenFile)
+	}
+	if !strings.HasPrefix(source.Audience, "https://") {
+		t.Errorf("the token is made for %q, want the hub's URL: without an audience it is good at the hub's API server", source.Audience)
 	}
 }

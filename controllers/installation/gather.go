@@ -206,7 +206,7 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 		return nil, err
 	}
 	in.store = &store{secret: secret}
-	// The kind is what the policy drover-installation-secret knows it by: one without it may be of any user.
+	// The kind is what the policy drover-secrets knows it by: a Secret without it may be of any user.
 	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvision || secret.Labels[labelInstallation] != in.installation.Name || json.Unmarshal(secret.Data[keyState], &in.store.stored) != nil || in.store.stored.Token == "" {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf(
 			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 )
 
 // GroupVersion of the objects that are read.
@@ -230,7 +232,7 @@ func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) (
 
 // KubeconfigSecret names the Secret with the kubeconfig of a cluster.
 func KubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
-	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + "-kubeconfig"}
+	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 }
 
 // GetKubeconfig reads the kubeconfig of a cluster, nil for none yet. Secrets of another type, or of another cluster, are none.

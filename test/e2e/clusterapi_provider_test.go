@@ -41,11 +41,11 @@ func providers() []provider {
 	}
 }
 
-// withToken has a program find a token where pods have that of their account.
+// withToken has a program find a token where config/clusterapi/samples/token-patch.yaml mounts one.
 const withToken = `set -e
 mount -t tmpfs tmpfs /run
-mkdir -p /run/secrets/kubernetes.io/serviceaccount
-cp "$0" /run/secrets/kubernetes.io/serviceaccount/token
+mkdir -p /run/secrets/drover
+cp "$0" /run/secrets/drover/token
 exec "$@"`
 
 // startProvider applies what the provider's own manifests have but its Deployment, and starts its manager with the rights of its account.
@@ -86,9 +86,10 @@ func (c *capi) startProvider(t *testing.T, p provider) {
 		_, err := c.hub.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all")
 		return err
 	})
-	token := c.token(t, p.namespace, p.account)
 	kubeconfig, tokenFile := filepath.Join(dir, "kubeconfig"), filepath.Join(dir, "token")
-	if err := errors.Join(framework.WriteKubeconfig(kubeconfig, c.hub.Plane.URL(), c.hub.CA(), token), os.WriteFile(tokenFile, []byte(token), 0o600)); err != nil {
+	narrow := c.token(t, p.namespace, p.account, c.hub.URL()) // good at the hub's proxy, and not at its API server
+	if err := errors.Join(framework.WriteKubeconfig(kubeconfig, c.hub.Plane.URL(), c.hub.CA(), c.token(t, p.namespace, p.account)),
+		os.WriteFile(tokenFile, []byte(narrow), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	health := "127.0.0.1:" + freePort(t)

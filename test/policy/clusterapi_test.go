@@ -28,6 +28,11 @@ func testClusterAPI(t *testing.T, h *fixture) {
 	o := object(t, fmt.Sprintf("{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {namespace: %s, name: web, labels: {a: b}, annotations: {c: d}}, spec: {infrastructureRef: {name: web}}}", h.workspace))
 	h.Apply(t, o)
 	manager := h.manager(t)
+	t.Run("it writes the kubeconfig that Cluster API reads", func(t *testing.T) {
+		made := named(t, h.workspace, "web-kubeconfig", "cluster.x-k8s.io/cluster-name: web, cluster.drover.dev/secret: kubeconfig", "")
+		wantTaken(t, manager.Create(t.Context(), made))
+		wantTaken(t, manager.Patch(t.Context(), made.DeepCopy(), merge(`{"stringData":{"value":"next"}}`), client.DryRunAll))
+	})
 	patch := func(text string) error {
 		return manager.Patch(t.Context(), o.DeepCopyObject().(client.Object), merge("%s", text), client.DryRunAll)
 	}

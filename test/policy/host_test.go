@@ -42,10 +42,10 @@ func testHostPlan(t *testing.T, h *fixture) {
 	t.Run("a name that is not that of its host", func(t *testing.T) {
 		other := hostPlan(t, h.workspace, "m2")
 		other.SetLabels(map[string]string{"cluster.drover.dev/secret": "host-plan", "cluster.drover.dev/host": "m1"})
-		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "has the label cluster.drover.dev/host")
+		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "such a Secret has the name")
 	})
 	t.Run("a plan that the hub would not see", func(t *testing.T) {
-		const unseen = "without which the hub does not see it"
+		const unseen = "such a Secret has the name"
 		other := hostPlan(t, h.workspace, "m2")
 		other.SetLabels(map[string]string{"cluster.drover.dev/host": "m2"})
 		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), unseen)
@@ -72,7 +72,7 @@ func testHostPlan(t *testing.T, h *fixture) {
 		wantRefused(t, maker.Patch(t.Context(), plan.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/host":"m7"}}}`), client.DryRunAll), "denied request")
 		wantTaken(t, maker.Delete(t.Context(), plan))
 		for _, kubeconfig := range []string{"{cluster.x-k8s.io/cluster-name: prod, cluster.drover.dev/secret: kubeconfig}", "{cluster.drover.dev/secret: kubeconfig}"} {
-			wantRefused(t, maker.Create(t.Context(), object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: x, labels: %s}}", h.workspace, kubeconfig)), client.DryRunAll), "writes Secrets of type Opaque only")
+			wantRefused(t, maker.Create(t.Context(), object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: x, labels: %s}}", h.workspace, kubeconfig)), client.DryRunAll), "denied request")
 		}
 	})
 }

@@ -37,7 +37,7 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 	used := identitySecret(t, workspace, "joined", "registration", "cluster.drover.dev/token-used: abc")
 	unused := identitySecret(t, workspace, "awaited", "registration", "")
 	unused.Object["stringData"] = map[string]any{"manifest.yaml": "Drover's"}
-	plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: other-agent}}", workspace))
+	plain := object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, metadata: {namespace: %s, name: earlier-agent}}", workspace))
 	for _, o := range []client.Object{agent, used, unused, plain} {
 		h.Apply(t, o)
 	}
@@ -59,9 +59,6 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 		"all Secrets at once": func(c client.Client) error {
 			return c.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(workspace), client.MatchingLabels{"cluster.drover.dev/cluster": "joined"}, client.DryRunAll)
 		},
-		"a Secret that becomes a key": func(c client.Client) error {
-			return c.Patch(t.Context(), plain.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
-		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantRefused(t, try(editor), "user seth "+refusal)
@@ -76,7 +73,6 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 		"a Secret without our labels":      `{"metadata":{"labels":null}}`,
 		"and with a manifest of their own": `{"metadata":{"labels":null},"stringData":{"manifest.yaml":"mine"}}`,
 		"a Secret of another kind":         `{"metadata":{"labels":{"cluster.drover.dev/secret":"x"}}}`,
-		"a Secret of no Cluster":           `{"metadata":{"labels":{"cluster.drover.dev/cluster":null}}}`,
 	} {
 		t.Run("before an agent has joined, "+name, func(t *testing.T) {
 			try := func(c client.Client) error {
@@ -86,24 +82,26 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 			wantTaken(t, try(holder))
 		})
 	}
-	t.Run("a token that becomes the key of its own Cluster", func(t *testing.T) {
+	t.Run("a Secret that becomes a key", func(t *testing.T) {
 		become := func(c client.Client) error {
-			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
+			return c.Patch(t.Context(), plain.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"earlier","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
 		}
-		wantRefused(t, become(editor), "user seth cannot delete clusters/agent awaited")
+		wantRefused(t, become(editor), "user seth cannot delete clusters/agent earlier")
 		wantTaken(t, become(holder))
 	})
-	t.Run("a token that becomes the key of another Cluster takes the right for both", func(t *testing.T) {
-		one := may("clusters/agent", "delete")
-		one.ResourceNames = []string{"awaited"}
-		h.allow(t, "rekeyer-of-one", workspace, secrets, one)
-		become := func(c client.Client) error {
-			return c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}}}`), client.DryRunAll)
-		}
-		wantRefused(t, become(editor), "user seth cannot delete clusters/agent awaited")
-		wantRefused(t, become(h.as(t, "rekeyer-of-one")), refusal)
-		wantTaken(t, become(holder))
-	})
+	for name, labels := range map[string]string{
+		"a token that becomes a key":              `{"cluster.drover.dev/secret":"agent"}`,
+		"a token of no Cluster":                   `{"cluster.drover.dev/cluster":null}`,
+		"a token of another Cluster":              `{"cluster.drover.dev/cluster":"joined"}`,
+		"a token that becomes the key of another": `{"cluster.drover.dev/cluster":"joined","cluster.drover.dev/secret":"agent"}`,
+		"a token that becomes a Host's":           `{"cluster.drover.dev/host":"awaited","cluster.drover.dev/secret":"host-join"}`,
+	} {
+		t.Run(name+" has another name", func(t *testing.T) {
+			for _, c := range []client.Client{editor, holder} {
+				wantRefused(t, c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":%s}}`, labels), client.DryRunAll), "such a Secret has the name <cluster>-registration")
+			}
+		})
+	}
 	t.Run("the right for another Cluster of the workspace is not enough", func(t *testing.T) {
 		another := may("clusters/agent", "delete")
 		another.ResourceNames = []string{"another"}

@@ -83,16 +83,15 @@ func testManager(t *testing.T, h *fixture) {
 	}
 	h.Apply(t, object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:b'}}", h.workspace)))
 	for name, o := range map[string]client.Object{
-		"a join token":             secret(h.workspace, "prod-registration", labels("prod", "registration")+"}, type: Opaque}"),
-		"an agent's identity":      secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
-		"a host's join token":      secret(h.workspace, "m1-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}, type: Opaque}"),
-		"a host's identity":        secret(h.workspace, "m1-host-identity", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-identity}}}"),
-		"Cluster API's kubeconfig": secret(h.workspace, "prod-kubeconfig", ", labels: {cluster.x-k8s.io/cluster-name: prod, cluster.drover.dev/secret: kubeconfig}}, type: Opaque}"),
-		"the keys of sign-in":      secret("drover-system", "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}, type: Opaque}"),
-		"a session":                secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}, type: Opaque}"),
-		"a token for scripts":      secret("drover-system", "drover-token-0123456789abcdef0123456789abcdef01234567", ", labels: {cluster.drover.dev/secret: token}}, type: Opaque}"),
-		"the hub's CA":             secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
-		"a role of a binding":      object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
+		"a join token":        secret(h.workspace, "prod-registration", labels("prod", "registration")+"}, type: Opaque}"),
+		"an agent's identity": secret(h.workspace, "prod-agent", labels("prod", "agent")+"}}"),
+		"a host's join token": secret(h.workspace, "m1-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}, type: Opaque}"),
+		"a host's identity":   secret(h.workspace, "m1-host-identity", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-identity}}}"),
+		"the keys of sign-in": secret("drover-system", "drover-sign-in", ", labels: {cluster.drover.dev/secret: sign-in}}, type: Opaque}"),
+		"a session":           secret("drover-system", "drover-session-0123456789abcdef0123456789abcdef", ", labels: {cluster.drover.dev/secret: session}}, type: Opaque}"),
+		"a token for scripts": secret("drover-system", "drover-token-0123456789abcdef0123456789abcdef01234567", ", labels: {cluster.drover.dev/secret: token}}, type: Opaque}"),
+		"the hub's CA":        secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"),
+		"a role of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: 'drover:crtb:a'}, rules: [{apiGroups: [cluster.drover.dev], resources: [clusters], resourceNames: [a], verbs: [get, list, watch]}]}", h.workspace)),
 		"a binding of a binding": object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: RoleBinding, metadata: {namespace: %s, name: 'drover:crtb:b'}, "+
 			"roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: 'drover:crtb:b'}, subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: alice}]}", h.workspace)),
 	} {
@@ -122,8 +121,8 @@ func testManager(t *testing.T, h *fixture) {
 		"a token of a ServiceAccount":              {secret(h.workspace, "x", account+"}, type: kubernetes.io/service-account-token}"), secrets},
 		"a token by the name of a registration":    {secret(h.workspace, "x-registration", labels("x", "registration")+account+"}, type: kubernetes.io/service-account-token}"), secrets},
 		"a token that lets nodes join":             {secret("kube-system", "bootstrap-token-abcdef", "}, type: bootstrap.kubernetes.io/token}"), secrets},
-		"a Secret of another name":                 {secret(h.workspace, "x", labels("prod", "registration")+"}}"), secrets},
-		"a host's join token of another name":      {secret(h.workspace, "m2-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}}"), secrets},
+		"a Secret of another name":                 {secret(h.workspace, "x", labels("prod", "registration")+"}}"), "denied request"},
+		"a host's join token of another name":      {secret(h.workspace, "m2-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}}"), "denied request"},
 		"a Secret without labels":                  {secret(h.workspace, "y-registration", "}}"), secrets},
 		"a Secret for a project":                   {secret(h.workspace, "for-web", ", labels: {cluster.drover.dev/project: web}}}"), secrets},
 		"the CA in another namespace":              {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},

@@ -202,7 +202,7 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-cluster-deletion"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"metadata":{"finalizers":["a.b/c"]}}`), client.DryRunAll)
 	}
-	tries["drover-cluster-identity"] = func(ctx context.Context) error {
+	tries["drover-secrets"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Create(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: x-agent, namespace: WS, labels: {cluster.drover.dev/secret: agent, cluster.drover.dev/cluster: x}}}"), client.DryRunAll)
 	}
 	tries["drover-cluster-protection"] = func(ctx context.Context) error {
@@ -223,12 +223,6 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	session := "{apiVersion: v1, kind: Secret, metadata: {name: drover-session-ffffffffffffffffffffffffffffffff, namespace: drover-system, labels: {cluster.drover.dev/secret: session}}}"
 	tries["drover-manager-sessions"] = func(ctx context.Context) error {
 		return h.manager(t).Patch(ctx, in(session), merge(`{"data":{"uid":"eA=="}}`), client.DryRunAll)
-	}
-	tries["drover-host-plan"] = func(ctx context.Context) error {
-		return h.as(t, "probe-facts").Create(ctx, hostPlan(t, h.workspace, "probe"), client.DryRunAll)
-	}
-	tries["drover-installation-secret"] = func(ctx context.Context) error {
-		return h.as(t, "probe-facts").Create(ctx, in("{apiVersion: v1, kind: Secret, metadata: {name: x-provision, namespace: WS, labels: {cluster.drover.dev/secret: provision}}}"), client.DryRunAll)
 	}
 	h.Apply(t, in(session))
 	h.Apply(t, in("{kind: Cluster, metadata: {name: probe-kept, namespace: WS}, spec: {deletionProtection: true}}"))
@@ -276,6 +270,8 @@ func TestPolicies(t *testing.T) {
 		"only the manager writes claims of plans":                                                testPlanClaims,
 		"making a plan of a host takes a separate right":                                         testHostPlan,
 		"what is done by root on machines takes a separate right":                                testInstallationSecret,
+		"a Secret that is found by its name takes a separate right":                              testSecretsByName,
+		"a Secret that Cluster API finds takes a separate right":                                 testSecretsOfClusterAPI,
 		"the workspace's own roles hold what the policies ask":                                   testWorkspaceRoles,
 		"every user sees when a manager was last at work":                                        testLease,
 		"the API server has time for the manager":                                                testPriority,

@@ -93,7 +93,8 @@ metadata: {name: edge, namespace: team-a, labels: {env: edge}}
 	start := time.Now()
 	for _, member := range []string{"prod", "edge"} {
 		// The command has the join token: it goes into a file and not into the transcript.
-		o.types(t, "hub", "kubectl -n team-a get secret "+member+"-registration -o go-template='{{.data.command | base64decode}}' > import-"+member+".sh")
+		o.types(t, "hub", "kubectl -n team-a get secret -l cluster.drover.dev/secret=registration,cluster.drover.dev/cluster="+member+
+			" -o go-template='{{range .items}}{{.data.command | base64decode}}{{end}}' > import-"+member+".sh")
 		o.types(t, member, "sh import-"+member+".sh")
 	}
 	o.types(t, "hub", "kubectl -n team-a wait --for=condition=Ready cluster --all --timeout=8m")

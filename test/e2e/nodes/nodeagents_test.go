@@ -68,7 +68,8 @@ func (o *operator) getsNodeAgents(t *testing.T) {
 func (o *operator) asksForNodeAgents(t *testing.T, member string, wanted bool) {
 	t.Helper()
 	o.types(t, "hub", fmt.Sprintf(`kubectl -n team-a patch cluster %s --type=merge -p '{"spec":{"agent":{"nodeAgent":%t}}}'`, member, wanted))
-	manifest := "kubectl -n team-a get secret " + member + "-registration -o go-template='{{index .data \"manifest.yaml\" | base64decode}}' > " + member + "-agent.yaml; " +
+	manifest := "kubectl -n team-a get secret -l cluster.drover.dev/secret=registration,cluster.drover.dev/cluster=" + member +
+		" -o go-template='{{range .items}}{{index .data \"manifest.yaml\" | base64decode}}{{end}}' > " + member + "-agent.yaml; " +
 		"grep -o pod-security.* " + member + "-agent.yaml"
 	o.awaits(t, "hub", manifest, func(out string, err error) error {
 		if want := map[bool]string{true: "privileged", false: "restricted"}[wanted]; err != nil || !strings.Contains(out, want) {
