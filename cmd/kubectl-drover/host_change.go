@@ -89,9 +89,14 @@ func (h *hubClient) joinHost(ctx context.Context, name, set string, out, says io
 			return false, fmt.Errorf("no machine can join as Host %s/%s: %s: %s", h.workspace, name, ready.Reason, plain(ready.Message))
 		}
 		secret := &corev1.Secret{}
-		err = h.Get(ctx, types.NamespacedName{Namespace: h.workspace, Name: name + v1.HostJoinSecretSuffix}, secret)
+		if err := h.Get(ctx, types.NamespacedName{Namespace: h.workspace, Name: name + v1.HostJoinSecretSuffix}, secret); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		if err := made(secret, host, v1.SecretKindRegistration); err != nil {
+			return false, err
+		}
 		command = string(secret.Data[registration.KeyCommand])
-		return command != "", client.IgnoreNotFound(err)
+		return command != "", nil
 	})
 	if err != nil {
 		return err

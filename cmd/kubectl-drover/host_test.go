@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -28,6 +29,13 @@ func hostIn(name string, state v1.HostState, status metav1.ConditionStatus, reas
 
 func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
+}
+
+// joinSecretOf is the Secret that Drover makes for a Host.
+func joinSecretOf(host *v1.Host, command string) *corev1.Secret {
+	secret := registration.NewSecret(registration.ApplyHostSecret(host, registration.Token{}, command))
+	secret.StringData = nil
+	return secret
 }
 
 func hostHub(t *testing.T, objects ...client.Object) *hubClient {
@@ -66,12 +74,24 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 
 func TestTheCommandForAMachineIsPrinted(t *testing.T) {
 	t.Parallel()
-	h := hostHub(t, hostIn("free", v1.HostWaitingToRegister, metav1.ConditionFalse, v1.ReasonAwaitingAgent, "run the command"),
-		secretOf("free-host-join", map[string][]byte{registration.KeyCommand: []byte("curl it")}),
+	awaiting := func(name string) *v1.Host {
+		host := hostIn(name, v1.HostWaitingToRegister, metav1.ConditionFalse, v1.ReasonAwaitingAgent, "run the command")
+		host.UID = types.UID("uid-of-" + name)
+		return host
+	}
+	late := hostIn("late", v1.HostWaitingToRegister, metav1.ConditionFalse, v1.ReasonTokenExpired, "delete Secret late-host-join")
+	former := joinSecretOf(awaiting("former"), "rm -rf /")
+	former.OwnerReferences[0].UID = "uid-of-another"
+	relabelled := joinSecretOf(awaiting("relabelled"), "rm -rf /")
+	relabelled.Labels[v1.LabelHost] = "free"
+	h := hostHub(t, awaiting("free"), joinSecretOf(awaiting("free"), "curl it"), late, joinSecretOf(late, "curl it"),
 		hostIn("taken", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, ""),
-		hostIn("late", v1.HostWaitingToRegister, metav1.ConditionFalse, v1.ReasonTokenExpired, "delete Secret late-host-join"),
-		secretOf("late-host-join", map[string][]byte{registration.KeyCommand: []byte("curl it")}))
-	for name, want := range map[string]string{"free": "", "taken": "a machine has joined", "late": "TokenExpired: delete Secret late-host-join", "No.Name": "cannot have the name"} {
+		awaiting("planted"), secretOf("planted-host-join", map[string][]byte{registration.KeyCommand: []byte("rm -rf /")}),
+		awaiting("former"), former, awaiting("relabelled"), relabelled)
+	for name, want := range map[string]string{"free": "", "taken": "a machine has joined", "late": "TokenExpired: delete Secret late-host-join", "No.Name": "cannot have the name",
+		"planted":    "planted-host-join is not the one that Drover makes: it has no label cluster.drover.dev/host",
+		"former":     `it belongs to the object with the UID "uid-of-another", and Drover's belongs to the Host, which has the UID uid-of-former`,
+		"relabelled": `it has the label cluster.drover.dev/host with the value "free", and Drover's has relabelled`} {
 		var out bytes.Buffer
 		err := h.joinHost(t.Context(), name, "", &out, io.Discard)
 		if want == "" && (err != nil || out.String() != "curl it\n") || want != "" && (err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0) {

@@ -213,8 +213,17 @@ func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
 			return true, nil
 		}
 		err := i.hub.Get(ctx, registration.RegistrationSecret(i.key), secret)
-		if err == nil && len(secret.Data[registration.KeyManifest]) > 0 && len(secret.Data[registration.KeyCommand]) > 0 {
-			return true, nil
+		if err == nil && cluster.UID != "" {
+			switch err := made(secret, cluster, v1.SecretKindRegistration); {
+			case err != nil && registration.Ours(secret, cluster.Name, v1.SecretKindRegistration): // that of a former Cluster, until Kubernetes has removed it
+				i.tell(err.Error())
+				return false, nil
+			case err != nil:
+				return false, err
+			}
+			if len(secret.Data[registration.KeyManifest]) > 0 && len(secret.Data[registration.KeyCommand]) > 0 {
+				return true, nil
+			}
 		}
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("read Secret %s%s, which a cluster joins with: %w", i.key, v1.RegistrationSecretSuffix, err)
@@ -231,6 +240,16 @@ func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
 	}
 	i.joined = cluster.Status.ClusterUID
 	return secret, nil
+}
+
+// made refuses a Secret that Drover has not made for this Cluster or Host. What it says would be applied with all rights in a cluster, or run as root on a machine.
+func made(secret *corev1.Secret, owner client.Object, kind string) error {
+	if found := registration.Foreign(secret, owner, kind); found != "" {
+		return fmt.Errorf("secret %s is not the one that Drover makes: %s: nothing in it is applied or shown. Another user may have made it: look at who, with "+
+			"\"kubectl -n %s get secret %s -o yaml --show-managed-fields\", delete it, and run the same command again",
+			client.ObjectKeyFromObject(secret), found, secret.Namespace, secret.Name)
+	}
+	return nil
 }
 
 // apply applies the agent's manifest in the member.

@@ -6,6 +6,7 @@ package page
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -86,8 +87,10 @@ func TestThePageStaysSmall(t *testing.T) {
 // fleet is a stand-in for a hub: it says who the user is, and streams what a test wants. Hubs are in test/e2e.
 type fleet struct {
 	url  string
-	mu   sync.Mutex // guards conn, and writing to it
+	mu   sync.Mutex // guards conn, and writing to it, and secret
 	conn *websocket.Conn
+	// secret is what the hub has under the name of each registration Secret.
+	secret map[string]any
 }
 
 func newFleet(t *testing.T, clusters int) *fleet {
@@ -124,6 +127,17 @@ func newFleet(t *testing.T, clusters int) *fleet {
 				return
 			}
 		}
+	})
+	mux.HandleFunc("POST /k8s/local/apis/cluster.drover.dev/v1/namespaces/team/clusters", func(w http.ResponseWriter, r *http.Request) {
+		made := map[string]any{}
+		_ = json.NewDecoder(r.Body).Decode(&made)
+		made["metadata"].(map[string]any)["uid"] = "uid-of-the-cluster"
+		_ = json.NewEncoder(w).Encode(made)
+	})
+	mux.HandleFunc("GET /k8s/local/api/v1/namespaces/team/secrets/next-registration", func(w http.ResponseWriter, _ *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_ = json.NewEncoder(w).Encode(f.secret)
 	})
 	server := httptest.NewTLSServer(mux)
 	t.Cleanup(func() {

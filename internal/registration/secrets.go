@@ -9,6 +9,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -169,6 +171,33 @@ func Ours(secret *corev1.Secret, cluster, kind string) bool {
 		}
 	}
 	return true
+}
+
+// Foreign says why a Secret is not the one that Drover made for a Cluster or Host, "" if it is. Whoever applies or shows the content of a Secret that they
+// found by its name asks this first: people who may create Secrets can have put another one there.
+func Foreign(secret *corev1.Secret, owner client.Object, kind string) string {
+	member := memberName(owner)
+	want := ownLabels(member.Name, kind)
+	for _, label := range slices.Sorted(maps.Keys(want)) {
+		value := want[label]
+		if found, ok := secret.Labels[label]; !ok {
+			return fmt.Sprintf("it has no label %s, which Drover's has with the value %s", label, value)
+		} else if found != value {
+			return fmt.Sprintf("it has the label %s with the value %q, and Drover's has %s", label, found, value)
+		}
+	}
+	var owners []string
+	for _, o := range secret.OwnerReferences {
+		if o.UID == owner.GetUID() {
+			return ""
+		}
+		owners = append(owners, fmt.Sprintf("%q", protocol.Cut(string(o.UID), 64)))
+	}
+	found := "it belongs to no object"
+	if len(owners) > 0 {
+		found = "it belongs to the object with the UID " + strings.Join(owners[:min(len(owners), 4)], ", ")
+	}
+	return fmt.Sprintf("%s, and Drover's belongs to the %s, which has the UID %s", found, kindOf(owner), owner.GetUID())
 }
 
 // ownLabels are the labels by which a Secret of that kind is known to be of a Cluster, or of a Host, by its name among members.

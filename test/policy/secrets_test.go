@@ -61,7 +61,7 @@ func (h *fixture) people(t *testing.T, namespace string) (editor, admin client.C
 	return h.as(t, "editor-of-"+namespace), h.as(t, "admin-of-"+namespace)
 }
 
-// testSecretsByName: an editor may write Secrets, and none by whose name somebody takes it for Drover's or Cluster API's.
+// testSecretsByName: an editor may write Secrets, and none that is taken by its name for Drover's or Cluster API's.
 func testSecretsByName(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)
