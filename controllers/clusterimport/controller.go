@@ -82,7 +82,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: soon}, nil
 	case refuse:
 		r.event(in, corev1.EventTypeWarning, "ImportRefused",
-			"the Cluster of this name of Cluster API is to be imported, and this Cluster was there before: give it the label %s: \"true\", too, to have its agent installed there", v1.LabelImport)
+			"the Cluster of this name of Cluster API is to be imported, and this Cluster was there before: give it the label %s: \"true\", too, to have its agent "+
+				"installed there. That takes \"delete\" on clusters/agent, which administrators of the workspace have", v1.LabelImport)
 		return ctrl.Result{}, nil // the label wakes it
 	case wait:
 		return ctrl.Result{RequeueAfter: soon}, nil

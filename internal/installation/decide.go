@@ -88,6 +88,8 @@ type Node struct {
 	Etcd bool `json:"etcd,omitempty"`
 	// Planned reports that the host had a plan: one without it is being cleaned.
 	Planned bool `json:"planned,omitempty"`
+	// Address that its machine reported when it became a node.
+	Address string `json:"address,omitempty"`
 }
 
 // Progress is how far a host is with the plan that it has.
@@ -195,6 +197,7 @@ func Decide(in Input) (Decision, error) {
 	d.out.Stored.Nodes = maps.Clone(in.Stored.Nodes)
 	in.Hosts = slices.Clone(in.Hosts)
 	slices.SortFunc(in.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
+	d.pinAddresses()
 	d.sort()
 	if restores, err := d.restore(); restores || err != nil {
 		d.count()

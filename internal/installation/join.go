@@ -63,7 +63,11 @@ func (d *decision) addNode(m *member) {
 	if d.out.Stored.Nodes == nil {
 		d.out.Stored.Nodes = map[string]Node{}
 	}
-	d.out.Stored.Nodes[m.Name] = Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
+	node := Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
+	if m.NodeIP == "" {
+		node.Address = m.Address
+	}
+	d.out.Stored.Nodes[m.Name] = node
 }
 
 // wayIn returns the URL by which a host joins, "" for the one that begins the cluster, or what it waits for.

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/test/testkit"
@@ -53,4 +55,46 @@ func testClusterAPI(t *testing.T, h *fixture) {
 	} {
 		t.Run(name, func(t *testing.T) { wantRefused(t, patch(text), "only pauses Clusters of Cluster API") })
 	}
+}
+
+// testImport: a Cluster of Cluster API with the label has the manager make a Cluster, which whatever selects Clusters of the workspace selects.
+func testImport(t *testing.T, h *fixture) {
+	h.ClusterAPI(t)
+	for _, o := range manifests(t, "config/clusterapi/import") {
+		h.Apply(t, o)
+	}
+	workspace := h.Workspace(t)
+	editor, admin := h.people(t, workspace)
+	write := rbacv1.PolicyRule{APIGroups: []string{"cluster.x-k8s.io"}, Resources: []string{"clusters"}, Verbs: []string{"create", "update", "patch"}}
+	h.allow(t, "capi-user", workspace, write)
+	h.allow(t, "editor-of-"+workspace, workspace, write)
+	outsider := h.as(t, "capi-user")
+	source := func(name, labels string) *unstructured.Unstructured {
+		return object(t, fmt.Sprintf("{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {namespace: %s, name: %s, labels: {%s}}, spec: {}}", workspace, name, labels))
+	}
+	const label, refusal = `cluster.drover.dev/import: "true"`, "user capi-user cannot create clusters of cluster.drover.dev in namespace"
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server learns of the policy a moment after it is made
+		if err := outsider.Create(ctx, source("probe", label), client.DryRunAll); err == nil {
+			return errors.New("the policy is not in force")
+		}
+		return nil
+	})
+	wantRefused(t, outsider.Create(t.Context(), source("theirs", label), client.DryRunAll), refusal)
+	wantTaken(t, outsider.Create(t.Context(), source("theirs", "")))
+	set := merge(`{"metadata":{"labels":{"cluster.drover.dev/import":"true"}}}`)
+	wantRefused(t, outsider.Patch(t.Context(), source("theirs", ""), set, client.DryRunAll), refusal)
+	wantTaken(t, editor.Patch(t.Context(), source("theirs", ""), set))
+	wantTaken(t, outsider.Patch(t.Context(), source("theirs", ""), merge(`{"spec":{"paused":true}}`), client.DryRunAll))
+	t.Run("a Cluster that was there before has its agent installed if an administrator says so", func(t *testing.T) {
+		wantTaken(t, editor.Create(t.Context(), cluster(t, workspace, "before", "")))
+		err := editor.Patch(t.Context(), cluster(t, workspace, "before", ""), set, client.DryRunAll)
+		if err == nil || !strings.Contains(err.Error(), "denied request") {
+			t.Errorf("an editor has the agent installed elsewhere: %v, want a refusal", err)
+		}
+		wantTaken(t, admin.Patch(t.Context(), cluster(t, workspace, "before", ""), set, client.DryRunAll))
+		made := cluster(t, workspace, "beside", ", labels: {"+label+"}")
+		wantRefused(t, editor.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "cannot delete clusters/agent beside")
+		wantTaken(t, admin.Create(t.Context(), made, client.DryRunAll))
+		wantRefused(t, admin.Create(t.Context(), cluster(t, workspace, "facts", ", labels: {"+label+", cluster.drover.dev/version: x}"), client.DryRunAll), "are facts that the agent found")
+	})
 }

@@ -279,6 +279,7 @@ func TestPolicies(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
+	t.Run("importing a cluster of Cluster API takes what making its Cluster takes", func(t *testing.T) { testImport(t, h) })
 	// The last: it gives the manager the right to make plans.
 	t.Run("a manager that was taken over, beside Cluster API", func(t *testing.T) { testClusterAPI(t, h) })
 	t.Run("a manager that was taken over, which makes snapshots of etcd", func(t *testing.T) { testEtcdSnapshots(t, h) })
