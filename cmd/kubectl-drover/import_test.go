@@ -31,8 +31,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: eve}]
 `
 
-// TestAnImportAppliesNoManifestThatDroverHasNotMade: a user who may create Secrets puts one where the plugin looks for that of a Cluster, before an
-// administrator imports it. One API server is the hub, the other the cluster that is imported.
+// TestAnImportAppliesNoManifestThatDroverHasNotMade: a user who may create Secrets puts one where the plugin looks for
+// that of a Cluster, before an administrator imports it. One API server is the hub, the other the cluster that is
+// imported.
 func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 	hub, member := testkit.Start(t), testkit.Start(t)
 	workspace := hub.Workspace(t)

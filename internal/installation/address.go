@@ -3,8 +3,9 @@
 
 package installation
 
-// pinAddresses has each node keep the address that its machine reported when it became a node. Hosts send the token of the cluster to the address of a server, so a
-// machine, or another one in its place, must not move that by what it reports later. spec.internalAddress of its Host does.
+// pinAddresses has each node keep the address that its machine reported when it became a node. Hosts send the token of
+// the cluster to the address of a server, so a machine, or another one in its place, must not move that by what it
+// reports later. spec.internalAddress of its Host does.
 func (d *decision) pinAddresses() {
 	for i := range d.Hosts {
 		host := &d.Hosts[i]

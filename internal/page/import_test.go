@@ -9,7 +9,8 @@ import (
 	"github.com/drover-dev/drover/test/chromium"
 )
 
-// TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown: a user who may create Secrets puts one where the page looks for that of a Cluster.
+// TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown: a user who may create Secrets puts one where the page looks
+// for that of a Cluster.
 func TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 1)

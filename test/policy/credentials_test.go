@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// testSecretsOfClusterAPI: Cluster API sends the token of its own account to the server that a kubeconfig names, so no editor and no administrator of a workspace
-// writes what it finds. Its own controllers do.
+// testSecretsOfClusterAPI: Cluster API sends the token of its own account to the server that a kubeconfig names, so no
+// editor and no administrator of a workspace writes what it finds. Its own controllers do.
 func testSecretsOfClusterAPI(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)

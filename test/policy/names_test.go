@@ -18,7 +18,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// managersNames are names, and beginnings of names, of Secrets in the manager's own namespace. Whoever may write Secrets there administers the hub.
+// managersNames are names, and beginnings of names, of Secrets in the manager's own namespace. Whoever may write
+// Secrets there administers the hub.
 var managersNames = []string{"drover-ca", "drover-sign-in", "drover-session-", "drover-token-", "drover-user-"}
 
 // membersNames are names of Secrets in members, which their administrators guard.
@@ -26,14 +27,16 @@ var membersNames = []string{
 	"drover-agent-deployment", "drover-agent-env", "drover-agent-identity", "drover-agent-registration", "drover-direct-access", "hub.checkpoint",
 }
 
-// secretConstant is how a constant with the name of a Secret, or with its end or beginning, is called. Those of kinds and keys are called otherwise.
+// secretConstant is how a constant with the name of a Secret, or with its end or beginning, is called. Those of kinds
+// and keys are called otherwise.
 var (
 	secretConstant = regexp.MustCompile(`^[sS]ecret(Suffix|Prefix|Name)$|Secret(Suffix|Prefix|Name)?$`)
 	otherConstant  = regexp.MustCompile(`^(kind|key)Secret$`)
 )
 
-// TestEverySecretThatIsFoundByNameIsGuarded: a name by which code finds a Secret is a constant, and each such constant is in guardedNames, whose names testSecretsByName has
-// an editor try to write. A name that is put together of a literal would escape it.
+// TestEverySecretThatIsFoundByNameIsGuarded: a name by which code finds a Secret is a constant, and each such constant
+// is in guardedNames, whose names testSecretsByName has an editor try to write. A name that is put together of a
+// literal would escape it.
 func TestEverySecretThatIsFoundByNameIsGuarded(t *testing.T) {
 	used := map[string]bool{}
 	for _, folder := range []string{"api", "agent", "cmd", "controllers", "internal"} {

@@ -17,8 +17,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// guardedNames are the endings of the names by which Secrets of a workspace are found, each with the right that the policy asks for to write one.
-// TestEverySecretThatIsFoundByNameIsGuarded compares them with the code.
+// guardedNames are the endings of the names by which Secrets of a workspace are found, each with the right that the
+// policy asks for to write one. TestEverySecretThatIsFoundByNameIsGuarded compares them with the code.
 var guardedNames = map[string]guardedName{
 	v1.RegistrationSecretSuffix:    {"delete clusters/agent m1", "cluster.drover.dev/secret: registration, cluster.drover.dev/cluster: m1", ""},
 	v1.AgentSecretSuffix:           {"delete clusters/agent m1", "cluster.drover.dev/secret: agent, cluster.drover.dev/cluster: m1", ""},
@@ -42,8 +42,8 @@ func named(t *testing.T, namespace, name, labels, secretType string) *unstructur
 		"stringData: {command: theirs, manifest.yaml: theirs, public-key: theirs, plan.json: '{}', value: theirs}}", secretType, namespace, name, labels))
 }
 
-// people returns an editor and an administrator of a namespace, with the roles that Kubernetes and Drover ship. Kubernetes' own edit and admin are the
-// sum of these, which a controller computes that does not run here.
+// people returns an editor and an administrator of a namespace, with the roles that Kubernetes and Drover ship.
+// Kubernetes' own edit and admin are the sum of these, which a controller computes that does not run here.
 func (h *fixture) people(t *testing.T, namespace string) (editor, admin client.Client) {
 	t.Helper()
 	for user, roles := range map[string][]string{
