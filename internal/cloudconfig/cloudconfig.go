@@ -18,11 +18,17 @@ import (
 	"strconv"
 	"strings"
 
-	"sigs.k8s.io/yaml"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // maxContent is how many bytes all files may have: what a plan has room for.
 const maxContent = 1 << 20
+
+// maxVariables is how many variables a template may have. The provider of kubeadm writes two.
+const maxVariables = 256
+
+// bounds of the bootstrap data: a Secret holds no more than that, and 250 files have fewer values.
+func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 1 << 20, Nodes: 4096, Depth: 8} }
 
 // Config is what to do on a machine, once.
 type Config struct {
@@ -73,17 +79,19 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	content, err := untrusted.AsJSON([]byte(text), bounds())
+	if err != nil {
+		return nil, fmt.Errorf("the bootstrap data is no YAML that is read here: %w", err)
+	}
 	var keys map[string]json.RawMessage
-	if err := yaml.UnmarshalStrict([]byte(text), &keys); err != nil {
+	if err := untrusted.JSON(content, &keys, bounds()); err != nil {
 		return nil, errors.New("the bootstrap data is no YAML with keys") // the cause may quote content
 	}
 	if err := onlyKnown(keys); err != nil {
 		return nil, err
 	}
 	doc := document{}
-	decoder := json.NewDecoder(bytes.NewReader(joined(keys)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&doc); err != nil {
+	if err := untrusted.StrictJSON(content, &doc, bounds()); err != nil {
 		return nil, errors.New("write_files or runcmd of the bootstrap data is not of the form that cloud-init documents, or a file asks for more than path, content, encoding, owner, permissions")
 	}
 	config := &Config{}
@@ -117,14 +125,6 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 	return nil
 }
 
-func joined(keys map[string]json.RawMessage) []byte {
-	raw, err := json.Marshal(keys)
-	if err != nil { // they were JSON before
-		panic(err)
-	}
-	return raw
-}
-
 // header begins a cloud-config. A script, or what is compressed as a whole, has none.
 var header = regexp.MustCompile(`^(##\s*template:\s*jinja[ \t\r]*\n)?#cloud-config[ \t\r]*(\n|$)`)
 
@@ -142,12 +142,15 @@ func render(text string, instance Instance) (string, error) {
 		return text, nil
 	}
 	values := map[string]string{"instance_id": instance.ID, "local_hostname": instance.Hostname, "hostname": instance.Hostname}
+	if len(variable.FindAllStringIndex(text, maxVariables+1)) > maxVariables { // each may become a name of 250 bytes
+		return "", fmt.Errorf("the bootstrap data is a Jinja template with more than %d variables", maxVariables)
+	}
 	var err error
 	text = variable.ReplaceAllStringFunc(text, func(match string) string {
 		name := variable.FindStringSubmatch(match)[1]
 		value := values[strings.TrimPrefix(strings.TrimPrefix(name, "ds.meta_data."), "v1.")]
 		if !plain.MatchString(value) {
-			err = errors.Join(err, fmt.Errorf("the bootstrap data asks for {{ %.64s }}, which is not known of the Host", name))
+			err = fmt.Errorf("the bootstrap data asks for {{ %.64s }}, which is not known of the Host", name)
 			return ""
 		}
 		return value
@@ -199,7 +202,7 @@ func mode(raw json.RawMessage) (string, error) {
 	if len(raw) == 0 {
 		return "0644", nil
 	}
-	if err := json.Unmarshal(raw, &text); err != nil {
+	if err := untrusted.JSON(raw, &text, untrusted.Small()); err != nil {
 		return "", errors.New("permissions must be in quotes, like '0640'")
 	}
 	text = strings.TrimPrefix(text, "0o")
@@ -276,8 +279,8 @@ func commands(all []json.RawMessage) ([]string, error) {
 		var line string
 		var words []string
 		switch {
-		case json.Unmarshal(raw, &line) == nil:
-		case json.Unmarshal(raw, &words) == nil && len(words) > 0:
+		case untrusted.JSON(raw, &line, bounds()) == nil:
+		case untrusted.JSON(raw, &words, bounds()) == nil && len(words) > 0:
 			for n := range words {
 				words[n] = "'" + strings.ReplaceAll(words[n], "'", `'\''`) + "'"
 			}

@@ -8,13 +8,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"reflect"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // infrastructure is a DroverMachine or DroverMachineTemplate, or what another provider has.
@@ -119,8 +119,7 @@ func (c change) ofVersion(path string) *patch {
 }
 
 func (c change) ofInstaller(path string) *patch {
-	var before, after bytes.Buffer
-	if json.Compact(&before, c.before) == nil && json.Compact(&after, c.after) == nil && bytes.Equal(before.Bytes(), after.Bytes()) {
+	if same(c.before, c.after) {
 		return nil
 	}
 	return set(path, c.after)
@@ -137,37 +136,59 @@ func ofBootstrap(current, desired bootstrap) *patch {
 		operations = append(operations, put("/spec/clusterConfiguration", cluster, len(cluster) == 0))
 	}
 	const field = "skipPhases"
-	before, after := current.Spec.JoinConfiguration[field], desired.Spec.JoinConfiguration[field]
-	if len(current.Spec.JoinConfiguration) > 0 && !reflect.DeepEqual(before, after) {
+	before, after := current.Spec.JoinConfiguration.get(field), desired.Spec.JoinConfiguration.get(field)
+	if len(current.Spec.JoinConfiguration) > 0 && !same(before, after) {
 		operations = append(operations, put("/spec/joinConfiguration/"+field, after, after == nil))
 	}
 	return asPatch(operations)
 }
 
+// get returns a field, nil for one that is null or not there.
+func (f fields) get(name string) json.RawMessage {
+	if value := f[name]; string(value) != "null" {
+		return value
+	}
+	return nil
+}
+
+// same reports whether two values are written in the same way, but for spaces.
+func same(a, b json.RawMessage) bool {
+	var first, second bytes.Buffer
+	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
+}
+
 // withGate returns a clusterConfiguration with the feature gate as another one has it, and reports whether that is a change.
-func withGate(cluster, other map[string]any) (map[string]any, bool) {
+func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
-	before, _ := cluster[field].(map[string]any)
-	after, _ := other[field].(map[string]any)
-	if reflect.DeepEqual(before[localMode], after[localMode]) {
+	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))
+	if same(before[localMode], after[localMode]) {
 		return cluster, false
 	}
 	gates, out := maps.Clone(before), maps.Clone(cluster)
 	if gates == nil {
-		gates = map[string]any{}
+		gates = fields{}
 	}
 	if out == nil {
-		out = map[string]any{}
+		out = fields{}
 	}
 	if value, there := after[localMode]; there {
 		gates[localMode] = value
 	} else {
 		delete(gates, localMode)
 	}
-	if out[field] = gates; len(gates) == 0 {
+	if out[field] = marshal(gates); len(gates) == 0 {
 		delete(out, field)
 	}
 	return out, true
+}
+
+// gatesOf reads feature gates, none of what has another form.
+func gatesOf(raw json.RawMessage) fields {
+	var gates fields
+	if len(raw) == 0 || untrusted.JSON(raw, &gates, bounds()) != nil {
+		return nil
+	}
+	return gates
 }
 
 // operation is one of a JSON patch.
@@ -192,9 +213,13 @@ func asPatch(operations []operation) *patch {
 	if len(operations) == 0 {
 		return nil
 	}
-	raw, err := json.Marshal(operations)
+	return &patch{PatchType: "JSONPatch", Patch: marshal(operations)}
+}
+
+func marshal(value any) []byte {
+	raw, err := json.Marshal(value)
 	if err != nil { // strings, and JSON that was read
 		panic(err)
 	}
-	return &patch{PatchType: "JSONPatch", Patch: raw}
+	return raw
 }

@@ -3,13 +3,13 @@
 
 // Package inplace answers the runtime hooks by which Cluster API asks whether machines can be updated in place, and has them updated.
 //
-// Cluster API presents no credential that the hub knows. So a call causes nothing that Cluster API's own objects do not ask for, and its answer says nothing of any other.
+// Cluster API presents no credential that the hub knows: by default it has no client certificate for extensions. So anyone who reaches the port may call.
+// A call causes nothing that Cluster API's own objects do not ask for, its answer says nothing of any other, and what it costs is bounded.
 package inplace
 
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Path precedes those that Cluster API adds for each hook.
@@ -27,13 +28,14 @@ const Path = "/v1/cluster-api"
 const groupVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 const (
-	// maxRequest bounds a request, in bytes. It has up to six objects, of which bootstrap configurations have files in them.
-	maxRequest = 4 << 20
 	// answerLimit bounds one answer, and the wait until its turn. Cluster API waits for 10 s.
 	answerLimit = 9 * time.Second
 	// readLimit bounds how long a request may be on its way.
 	readLimit = 3 * time.Second
 )
+
+// bounds of a request. It has up to six objects, and bootstrap configurations have files in them.
+func bounds() untrusted.Bounds { return untrusted.Large() }
 
 // Hooks serves them.
 type Hooks struct {
@@ -46,7 +48,7 @@ type Hooks struct {
 	gate *limit.Gate
 }
 
-// New makes Hooks that answer two calls of an address at once, and eight in all: the others wait.
+// New makes Hooks that answer two calls of an address, or IPv6 /64, at once, and eight in all: the others wait.
 func New(h Hooks) *Hooks {
 	h.gate = limit.NewGate(limit.Bounds{User: 2, All: 8, Queue: 64, QueueUser: 32, Wait: answerLimit}, limit.Observer{})
 	return &h
@@ -81,10 +83,12 @@ type (
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		Spec       struct {
-			ClusterConfiguration map[string]any `json:"clusterConfiguration"`
-			JoinConfiguration    map[string]any `json:"joinConfiguration"`
+			ClusterConfiguration fields `json:"clusterConfiguration"`
+			JoinConfiguration    fields `json:"joinConfiguration"`
 		} `json:"spec"`
 	}
+	// fields are those of an object, as they came.
+	fields map[string]json.RawMessage
 	// order is the request of UpdateMachine. What is to be done is read from the API server.
 	order struct {
 		Desired struct {
@@ -156,8 +160,7 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
 		defer cancel()
-		from, _, _ := net.SplitHostPort(r.RemoteAddr)
-		seat, err := h.gate.Enter(ctx, limit.Requester{User: from})
+		seat, err := h.gate.Enter(ctx, limit.Requester{User: limit.Source(r.RemoteAddr)})
 		if err != nil {
 			http.Error(w, "too many hooks are called at once; try again", http.StatusTooManyRequests)
 			return
@@ -165,8 +168,8 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 		defer seat.Release()
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readLimit)) // who sends slowly shall not hold a seat
 		request := new(Request)
-		if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest)).Decode(request); err != nil {
-			http.Error(w, "the request is not the JSON of "+hook+" in "+groupVersion, http.StatusBadRequest)
+		if err := untrusted.ReadJSON(http.MaxBytesReader(w, r.Body, int64(bounds().Bytes)), request, bounds()); err != nil {
+			http.Error(w, "the request is not the JSON of "+hook+" in "+groupVersion+", or is too large", http.StatusBadRequest)
 			return
 		}
 		out, err := decide(ctx, request)

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Times that a server may take.
@@ -33,10 +34,17 @@ var errAddress = errors.New("the server's address is of this machine, of its lin
 // ErrRedirect is the error of a request that a server answered with a redirect. It does not say where to.
 var ErrRedirect = errors.New("the server answered with a redirect, which is not followed")
 
+// bounds of a kubeconfig. One with a hundred clusters has fewer values.
+func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
+
 // Config reads the current context of a kubeconfig. It refuses all that would read files here, run programs here, lead through other servers, or trust any server.
 // Its errors have nothing of the kubeconfig in them. Addresses are checked when they are dialed, redirects are not followed, and warnings of the server are not logged.
 func Config(content []byte, reach release.Reach) (*rest.Config, error) {
-	config, err := clientcmd.Load(content)
+	plain, err := untrusted.AsJSON(content, bounds())
+	if err != nil {
+		return nil, fmt.Errorf("it is no kubeconfig that is read here: %w", err)
+	}
+	config, err := clientcmd.Load(plain)
 	if err != nil {
 		return nil, errors.New("it is no kubeconfig")
 	}

@@ -68,8 +68,14 @@ func TestAKubeconfigRunsAndReadsNothingHere(t *testing.T) {
 			t.Errorf("%s: the error has a secret: %v", name, err)
 		}
 	}
-	if _, err := Config([]byte("no: [kubeconfig"), release.Private); err == nil {
-		t.Error("what is no kubeconfig was read")
+	for name, text := range map[string]string{
+		"what is no YAML": "no: [kubeconfig", "what is no kubeconfig": "[]", "a list in place of a name": "current-context: [x]",
+		"an alias":          string(kubeconfig(t, func(*api.Cluster, *api.AuthInfo) {})) + "extensions: [&hush x, *hush]\n",
+		"too many clusters": string(kubeconfig(t, func(*api.Cluster, *api.AuthInfo) {})) + "extensions: [" + strings.Repeat("{},", 4000) + "]\n",
+	} {
+		if _, err := Config([]byte(text), release.Private); err == nil || strings.Contains(err.Error(), "hush") {
+			t.Errorf("%s: %v, want an error without its text", name, err)
+		}
 	}
 }
 

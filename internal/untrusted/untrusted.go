@@ -1,0 +1,113 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package untrusted decodes JSON and YAML that others have written. It bounds what decoding makes of the bytes, and not only the bytes.
+//
+// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. So everything here is
+// counted before anything large is built.
+package untrusted
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Bounds of one decoding.
+type Bounds struct {
+	// Bytes of the text.
+	Bytes int
+	// Nodes are the values and the keys in it, nested ones included.
+	Nodes int
+	// Depth is how far objects and lists may be nested.
+	Depth int
+}
+
+// Small is for a credential, a claim, a note, or an answer with a few fields.
+func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 2048, Depth: 16} }
+
+// Large is for an object of Kubernetes, or a message between hub and agent.
+func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }
+
+// WithBytes returns the same bounds for a text of another length.
+func (b Bounds) WithBytes(n int) Bounds {
+	b.Bytes = n
+	return b
+}
+
+// ErrTooLarge is in the error of a text that exceeds its bounds.
+var ErrTooLarge = errors.New("the text is larger than it may be")
+
+// JSON decodes one JSON value as encoding/json does.
+func JSON(raw []byte, into any, bounds Bounds) error {
+	if err := Check(raw, bounds); err != nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+// StrictJSON decodes one JSON value and refuses fields that it has no place for.
+func StrictJSON(raw []byte, into any, bounds Bounds) error {
+	if err := Check(raw, bounds); err != nil {
+		return err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(into); err != nil {
+		return err
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("there is more after the JSON value")
+	}
+	return nil
+}
+
+// ReadJSON reads one JSON value, to the end of the reader, and decodes it. It reads at most one byte more than the bounds allow.
+func ReadJSON(from io.Reader, into any, bounds Bounds) error {
+	raw, err := io.ReadAll(io.LimitReader(from, int64(bounds.Bytes)+1))
+	if err != nil {
+		return err
+	}
+	return JSON(raw, into, bounds)
+}
+
+// Check reports whether a JSON text is within its bounds. It allocates nothing, and does not say whether the text is valid: of one that is not,
+// encoding/json builds nothing.
+func Check(raw []byte, bounds Bounds) error {
+	if len(raw) > bounds.Bytes {
+		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
+	}
+	nodes, depth := 1, 0
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			i = endOfString(raw, i)
+		case '{', '[':
+			nodes++
+			depth++
+		case '}', ']':
+			depth--
+		case ',', ':':
+			nodes++
+		}
+		if nodes > bounds.Nodes {
+			return fmt.Errorf("%w: it has more than %d values", ErrTooLarge, bounds.Nodes)
+		}
+		if depth > bounds.Depth {
+			return fmt.Errorf("%w: it is nested more than %d deep", ErrTooLarge, bounds.Depth)
+		}
+	}
+	return nil
+}
+
+// endOfString returns where the string ends that begins at a quote.
+func endOfString(raw []byte, at int) int {
+	for at++; at < len(raw) && raw[at] != '"'; at++ {
+		if raw[at] == '\\' {
+			at++
+		}
+	}
+	return at
+}
