@@ -80,6 +80,14 @@ const (
 	AnnotationExceptNamespaces = Group + "/except-namespaces"
 )
 
+// Annotations of the Secret "<host>-host-plan" of a plan that Drover made.
+const (
+	// AnnotationPlanDigest is a digest of the plan.
+	AnnotationPlanDigest = Group + "/plan-digest"
+	// AnnotationPlanNote is what the controller that made the plan wants to remember.
+	AnnotationPlanNote = Group + "/plan-note"
+)
+
 // Values of LabelSecretKind.
 const (
 	// SecretKindRegistration marks the Secret "<cluster>-registration" with the join token and the agent's manifest.

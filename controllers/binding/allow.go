@@ -6,10 +6,13 @@ package binding
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,10 +20,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/index"
 )
 
 // The manager has what it grants here, so it needs no right to escalate or bind.
-// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;update;delete
+// +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
 // allow lets a principal of the hub see the Clusters that it is bound to: with one Role and one RoleBinding, owned by the binding.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
@@ -36,7 +40,10 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	}
 	slices.Sort(names)
 	if err := r.keep(ctx, b, role, func() {
-		role.Rules = []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: names, Verbs: []string{"get", "list", "watch"}}}
+		want := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: names, Verbs: []string{"get", "list", "watch"}}}
+		if !index.SameRules(role.Rules, want) { // of many names the cache has a digest
+			role.Rules = want
+		}
 	}); err != nil {
 		return err
 	}
@@ -54,19 +61,30 @@ func unauthenticated(principal string) bool {
 // keep creates or updates an object on the hub with change. An object that another user made is not adopted: they could have bound it to
 // anyone while it granted nothing.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
-	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, object, func() error {
-		if object.GetUID() != "" && !metav1.IsControlledBy(object, b) {
-			return fmt.Errorf("%T %s is there and not made for this binding: remove it", object, object.GetName())
-		}
-		labels := object.GetLabels()
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		labels[v1.LabelManagedBy] = v1.ManagedBy
-		object.SetLabels(labels)
-		change()
-		return controllerutil.SetControllerReference(b, object, r.Client.Scheme())
-	})
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
+	created := apierrors.IsNotFound(err)
+	if err != nil && !created {
+		return fmt.Errorf("read %s: %w", object.GetName(), err)
+	}
+	if !created && !metav1.IsControlledBy(object, b) {
+		return fmt.Errorf("let %s see clusters: %T %s is there and not made for this binding: remove it", b.Principal().Name, object, object.GetName())
+	}
+	before := object.DeepCopyObject().(client.Object)
+	labels := maps.Clone(object.GetLabels())
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[v1.LabelManagedBy] = v1.ManagedBy
+	object.SetLabels(labels)
+	change()
+	err = controllerutil.SetControllerReference(b, object, r.Client.Scheme())
+	switch {
+	case err != nil:
+	case created:
+		err = r.Client.Create(ctx, object)
+	case !equality.Semantic.DeepEqual(before, object): // a patch: the cache has only a part of it
+		err = r.Client.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}
 	if err != nil {
 		return fmt.Errorf("let %s see clusters: %w", b.Principal().Name, err)
 	}

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // GroupVersion of the objects that are read.
@@ -160,6 +161,16 @@ func OwnerOf(object metav1.Object, kind string) string {
 		}
 	}
 	return ""
+}
+
+// Metadata is what is read of the metadata of an object of the provider.
+func Metadata() untrusted.Metadata {
+	const presence = 64 // what counts is that it is there
+	return untrusted.Metadata{
+		Annotations: map[string]int{annotationPaused: presence, annotationUpdate: presence},
+		Labels:      []string{LabelCluster, LabelControlPlane, LabelDeployment},
+		Finalizers:  true, Owners: []string{GroupVersion.Group},
+	}
 }
 
 // IsPaused reports whether Cluster API asks to leave an object alone.

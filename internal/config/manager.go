@@ -38,7 +38,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 			return ctrl.Options{}, err
 		}
 	}
-	ours, err := labels.NewRequirement(v1.LabelSecretKind, selection.Exists, nil)
+	ours, err := labels.NewRequirement(v1.LabelSecretKind, selection.In, registration.CachedKinds())
 	if err != nil {
 		return ctrl.Options{}, err
 	}

@@ -5,14 +5,22 @@ package config
 
 import (
 	"maps"
+	"slices"
 	"strings"
 	"unique"
 
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/clusterprofile"
+	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // trimmed replaces the annotations that trim left out. Without it, a merge patch that removes the last one of ours would remove all annotations. It is
@@ -21,6 +29,15 @@ const trimmed = v1.Group + "/annotations-trimmed"
 
 // maxAnnotation bounds an annotation that people write and the manager reads, in bytes.
 const maxAnnotation = 1 << 10
+
+const (
+	// maxMark bounds an annotation with a time, in bytes.
+	maxMark = 64
+	// maxHostLabels is how many labels of a Host can be selected by.
+	maxHostLabels = 32
+	// maxProfileLabels are the labels that a Cluster can have, and those of a profile.
+	maxProfileLabels = 400
+)
 
 // trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a user may
 // give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy (drover-cluster-metadata).
@@ -40,8 +57,50 @@ func trim(object any) (any, error) {
 		other.SetOwnerReferences(nil)
 		other.SetLabels(nil)
 		other.SetFinalizers(nil)
+	case *rbacv1.Role:
+		made().Trim(o)
+		o.Rules = index.OutlineRules(o.Rules)
+	case *rbacv1.RoleBinding:
+		made().Trim(o)
+		kept := slices.Clone(o.Subjects[:min(len(o.Subjects), maxSubjects)])
+		o.Subjects = slices.DeleteFunc(kept, func(s rbacv1.Subject) bool { return len(s.Name)+len(s.Namespace) > maxAnnotation })
+	case client.Object:
+		if kept, known := metadata(o); known {
+			kept.Trim(o)
+		}
 	}
 	return object, nil
+}
+
+// maxSubjects is how many subjects of a RoleBinding are kept: one more than those that the manager makes have.
+const maxSubjects = 2
+
+// made is what is read of the metadata of a Role or RoleBinding that the manager makes for a binding.
+func made() untrusted.Metadata {
+	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
+}
+
+// metadata is what is read of the metadata of an object that is neither a Cluster nor of a workspace. Objects of kinds that are not here are of the manager's own namespace.
+func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
+	switch o.(type) {
+	case *v1.Host:
+		return untrusted.Metadata{Annotations: map[string]int{v1.AnnotationRestored: maxAnnotation}, MoreLabels: maxHostLabels, Finalizers: true}, true
+	case *v1.AuthProvider:
+		return untrusted.Metadata{}, true
+	case *infrav1.DroverMachine, *infrav1.DroverCluster:
+		return clusterapi.Metadata(), true
+	case *provisionv1.ClusterInstallation, *provisionv1.EtcdRestore:
+		return untrusted.Metadata{Finalizers: true}, true
+	case *provisionv1.EtcdSnapshot:
+		return untrusted.Metadata{
+			Annotations: map[string]int{provisionv1.AnnotationScheduledFor: maxMark}, Labels: []string{provisionv1.LabelScheduled}, Owners: []string{infrav1.Group},
+		}, true
+	case *clusterprofile.ClusterProfile:
+		return untrusted.Metadata{MoreLabels: maxProfileLabels, Owners: []string{v1.Group}}, true
+	case *metav1.PartialObjectMetadata: // the Clusters of Cluster API
+		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
+	}
+	return kept, false
 }
 
 // shareText lets Clusters that say the same share the text: of ten thousand that are Ready each has the same conditions.

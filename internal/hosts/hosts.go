@@ -34,10 +34,10 @@ import (
 const fieldOwner = client.FieldOwner("drover")
 
 // annotationDigest is on plans that Drover made, with a digest of their content: the manager's cache has none of that.
-const annotationDigest = v1.Group + "/plan-digest"
+const annotationDigest = v1.AnnotationPlanDigest
 
 // annotationNote is on plans of which their controller wants to remember something.
-const annotationNote = v1.Group + "/plan-note"
+const annotationNote = v1.AnnotationPlanNote
 
 var (
 	// ErrNotFree says that a Host is not to be had.

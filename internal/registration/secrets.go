@@ -25,6 +25,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Keys of the Secret "<cluster>-registration".
@@ -102,8 +103,29 @@ func TokenCreated(secret metav1.Object) time.Time {
 	return secret.GetCreationTimestamp().Time
 }
 
-// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a token.
-const maxCached = 4 << 10
+// maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a hash or a token.
+const maxCached = 1 << 10
+
+// Bounds of annotations that the manager keeps in memory, in bytes: of a hash or a time, and of the note beside a Host's plan.
+const (
+	maxMark = 256
+	maxNote = 8 << 10
+)
+
+// CachedKinds are the values of the label v1.LabelSecretKind of the Secrets that the manager keeps in memory. Users may write any others.
+func CachedKinds() []string {
+	return []string{v1.SecretKindRegistration, v1.SecretKindAgent, v1.SecretKindHostJoin, v1.SecretKindHostAgent, v1.SecretKindHostPlan}
+}
+
+// cachedMetadata is what is read of the metadata of those Secrets.
+func cachedMetadata() untrusted.Metadata {
+	return untrusted.Metadata{
+		Annotations: map[string]int{
+			annotationTokenHash: maxMark, annotationTokenCreated: maxMark, annotationTokenUsed: maxMark, v1.AnnotationPlanDigest: maxMark, v1.AnnotationPlanNote: maxNote,
+		},
+		Labels: []string{v1.LabelSecretKind, v1.LabelCluster, v1.LabelHost, v1.LabelManagedBy}, Owners: []string{v1.Group},
+	}
+}
 
 // keyContent is the key of StringData under which Trim leaves a digest of what only people read in a registration Secret. The API
 // server sends no StringData, so no other client can have set it. Ten thousand manifests would be the largest thing in the manager's memory.
@@ -116,7 +138,7 @@ func Trim(object any) (any, error) {
 	if !ok {
 		return object, nil
 	}
-	secret.ManagedFields = nil
+	cachedMetadata().Trim(secret)
 	var keep []string
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindRegistration, v1.SecretKindHostJoin:

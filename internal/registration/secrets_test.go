@@ -4,8 +4,10 @@
 package registration_test
 
 import (
+	"encoding/json"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +51,27 @@ func TestTrim(t *testing.T) {
 		once := trim(t, secret)
 		if twice := trim(t, once); !reflect.DeepEqual(once, twice) {
 			t.Errorf("once %v, twice %v", once, twice)
+		}
+	})
+	t.Run("of a Secret that somebody else labelled little stays", func(t *testing.T) {
+		for _, kind := range registration.CachedKinds() {
+			secret := &corev1.Secret{Data: map[string][]byte{}}
+			secret.Labels, secret.Annotations = map[string]string{v1.LabelSecretKind: kind}, map[string]string{}
+			for _, key := range []string{"token", "public-key", "cluster-uid", "token-hash", "owner-uid", "joined", "former-owner-uid"} {
+				secret.Data[key] = make([]byte, 100<<10)
+			}
+			for _, key := range []string{"token-hash", "token-created", "token-used", "plan-digest", "plan-note", "other"} {
+				secret.Annotations[v1.Group+"/"+key] = strings.Repeat("x", 40<<10)
+			}
+			for i := range 3000 {
+				secret.Labels["example.com/"+strconv.Itoa(i)] = "x"
+				secret.Finalizers = append(secret.Finalizers, "example.com/"+strconv.Itoa(i))
+				secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: strings.Repeat("x", i), UID: "x"})
+			}
+			raw, err := json.Marshal(trim(t, secret))
+			if err != nil || len(raw) > 16<<10 {
+				t.Errorf("%s: %d bytes are kept, want 16 KiB at most (%v)", kind, len(raw), err)
+			}
 		}
 	})
 	t.Run("a Secret that is only labelled as ours leaves nothing", func(t *testing.T) {
