@@ -7,7 +7,9 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +25,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/clusterimport"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/test/testkit"
@@ -90,13 +93,13 @@ func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Sec
 	return secret
 }
 
-// registered makes the Secret with the manifest of the agent, which is a ConfigMap here.
+// registered makes the Secret with the manifest of the agent, which is a ServiceAccount here.
 func (w *world) registered() {
 	w.t.Helper()
 	name := registration.RegistrationSecret(w.name)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"}},
-		StringData: map[string]string{registration.KeyManifest: "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: agent, namespace: " + w.name.Namespace + "}\ndata: {a: b}\n---\n"},
+		StringData: map[string]string{registration.KeyManifest: "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: agent, namespace: " + w.name.Namespace + "}\n---\n"},
 	}
 	if err := w.Client.Create(w.t.Context(), secret); err != nil {
 		w.t.Fatal(err)
@@ -105,7 +108,7 @@ func (w *world) registered() {
 
 func (w *world) installed() bool {
 	w.t.Helper()
-	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: "agent"}, &corev1.ConfigMap{})
+	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: "agent"}, &corev1.ServiceAccount{})
 	if client.IgnoreNotFound(err) != nil {
 		w.t.Fatal(err)
 	}
@@ -137,7 +140,7 @@ func TestAClusterOfClusterAPIIsImportedByItsLabel(t *testing.T) {
 	if err := w.Client.Create(t.Context(), joined); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Client.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "agent"}}); err != nil {
+	if err := w.Client.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "agent"}}); err != nil {
 		t.Fatal(err)
 	}
 	if w.reconcile(); w.installed() {
@@ -222,5 +225,54 @@ func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// The API server of a cluster that is imported is its operator's, and may answer anything.
+func TestAServerThatAnswersMuchCostsLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	secret := registration.RegistrationSecret(w.name)
+	manifest, err := registration.Manifest(registration.ManifestInput{
+		Image: "registry.example.com/drover:v1", Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"}},
+		Data:       map[string][]byte{registration.KeyManifest: manifest},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var asked []string
+	body := []byte("[" + strings.Repeat("{},", 1<<20) + "1]")
+	server := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
+		mu.Lock()
+		asked = append(asked, req.Method+" "+req.URL.Path)
+		mu.Unlock()
+		rw.Header().Set("Content-Type", "application/yaml")
+		_, _ = rw.Write(body)
+	}))
+	t.Cleanup(server.Close)
+	w.kubeconfig(func(c *api.Cluster, u *api.AuthInfo) {
+		c.Server, c.TLSServerName = server.URL, "example.com"
+		c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		*u = api.AuthInfo{Token: "hush-hush"}
+	})
+	w.reconcile()
+	if said := w.reconcile(); !strings.Contains(said, "AgentInstalled") {
+		t.Errorf("%q, want the agent installed", said)
+	}
+	for _, request := range asked {
+		if !strings.HasPrefix(request, "PATCH ") {
+			t.Errorf("asked %s, want no discovery", request)
+		}
+	}
+	for _, want := range []string{"PATCH /api/v1/namespaces/drover-agent/secrets/", "PATCH /apis/apps/v1/namespaces/drover-agent/deployments/"} {
+		if !slices.ContainsFunc(asked, func(request string) bool { return strings.HasPrefix(request, want) }) {
+			t.Errorf("asked %q, want %s…", asked, want)
+		}
 	}
 }

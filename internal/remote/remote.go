@@ -76,6 +76,25 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	}, nil
 }
 
+// maxHeader bounds the header of an answer, in bytes.
+const maxHeader = 64 << 10
+
+// Client makes an HTTP client of what Config has read. It asks nothing by itself, unlike the clients that learn the kinds of a server first, and decodes nothing.
+func Client(config *rest.Config) (*http.Client, error) {
+	tlsConfig, err := rest.TLSConfigFor(config)
+	if err != nil {
+		return nil, errors.New("its certificates cannot be read") // the cause may quote them
+	}
+	transport, err := rest.HTTPWrappersForConfig(config, &http.Transport{
+		TLSClientConfig: tlsConfig, DialContext: config.Dial, Proxy: config.Proxy, TLSHandshakeTimeout: dialTimeout, MaxResponseHeaderBytes: maxHeader,
+		DisableCompression: true, MaxIdleConnsPerHost: 1, IdleConnTimeout: requestTimeout,
+	})
+	if err != nil {
+		return nil, errors.New("its user cannot be used")
+	}
+	return &http.Client{Transport: transport, Timeout: config.Timeout}, nil
+}
+
 func checkCluster(c *api.Cluster) error {
 	server, err := url.Parse(c.Server)
 	switch {

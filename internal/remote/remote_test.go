@@ -92,7 +92,7 @@ func TestAServerOfThisMachineIsNotAsked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		client, err := rest.HTTPClientFor(config)
+		client, err := Client(config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestAServerLeadsToNoOtherAndWritesNoLog(t *testing.T) {
 		if config.WarningHandlerWithContext != (rest.NoWarnings{}) {
 			t.Error("warnings of the server are logged")
 		}
-		client, err := rest.HTTPClientFor(config)
+		client, err := Client(config)
 		if err != nil {
 			t.Fatal(err)
 		}
