@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/agent/forward"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Where an API server asks.
@@ -134,7 +135,7 @@ func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 		return nil, fmt.Errorf("the review is cut off, or longer than %d bytes", maxReview)
 	}
 	review := &authenticationv1.TokenReview{}
-	if json.Unmarshal(raw, review) != nil {
+	if untrusted.JSON(raw, review, untrusted.Small()) != nil {
 		return nil, errors.New("the review is no JSON of a TokenReview")
 	}
 	versions := metav1.TypeMeta{Kind: "TokenReview", APIVersion: authenticationv1.SchemeGroupVersion.String()}

@@ -6,7 +6,6 @@ package link
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -19,6 +18,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // aliveFor is how long the link may be without progress, beyond its planned wait, before the process counts as stuck.
@@ -144,7 +144,7 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 // logFailure says why there is no tunnel, in the hub's words if it has any.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
-	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && json.Unmarshal([]byte(hs.Body), &refusal) == nil && refusal.Reason != "" {
+	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && untrusted.JSON([]byte(hs.Body), &refusal, untrusted.Small()) == nil && refusal.Reason != "" {
 		l.log.Info("refused by the hub", "reason", refusal.Reason, "message", refusal.Message, "code", hs.StatusCode,
 			"error", strings.Replace(err.Error(), ": "+hs.Body, "", 1), "retryIn", wait.String())
 		return

@@ -5,7 +5,6 @@ package plan
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // knownNode is a node as the planner sees it, and the version of that.
@@ -59,7 +59,7 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 // readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may write it too. Values that the schema
 // of the status does not allow are rejected here: with one of them the status of the whole Plan would be refused.
 func readClaim(text string) (c rollout.Claim, ours bool) {
-	if err := json.Unmarshal([]byte(text), &c); err != nil || c.UID == "" || !protocol.Dated(c.Since) || c.Done != nil && !protocol.Dated(*c.Done) {
+	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) || c.Done != nil && !protocol.Dated(*c.Done) {
 		return c, false
 	}
 	if f := c.Failure; f != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 type selector = labels.Selector
@@ -207,7 +208,7 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	}
 	in.store = &store{secret: secret}
 	// The kind is what the policy drover-secrets knows it by: a Secret without it may be of any user.
-	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvision || secret.Labels[labelInstallation] != in.installation.Name || json.Unmarshal(secret.Data[keyState], &in.store.stored) != nil || in.store.stored.Token == "" {
+	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvision || secret.Labels[labelInstallation] != in.installation.Name || untrusted.JSON(secret.Data[keyState], &in.store.stored, untrusted.Large()) != nil || in.store.stored.Token == "" {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf(
 			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
 	}
@@ -280,7 +281,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 		}
 		if taken && note != "" {
 			known.Held = &installation.Held{}
-			if err := json.Unmarshal([]byte(note), known.Held); err != nil {
+			if err := untrusted.JSON([]byte(note), known.Held, untrusted.Large()); err != nil {
 				return fmt.Errorf("the plan of Host %s/%s has an annotation that is not Drover's: remove the Secret, which cleans the host: %w", host.Namespace, host.Name, err)
 			}
 			if known.Progress = progress(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {

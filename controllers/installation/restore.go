@@ -6,7 +6,6 @@ package installation
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/status"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // gatherRestores reads the EtcdRestores of an installation, the oldest first. Its snapshots were read before.
@@ -74,7 +74,7 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *installation.D
 		return nil
 	}
 	spec := provisionv1.ClusterInstallationSpec{}
-	if err := json.Unmarshal(d.Configure, &spec); err != nil {
+	if err := untrusted.JSON(d.Configure, &spec, untrusted.Large()); err != nil {
 		return fmt.Errorf("read the configuration that EtcdRestore %s brings: %w", d.Restore.Name, err)
 	}
 	now := in.installation.Spec

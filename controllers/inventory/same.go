@@ -13,6 +13,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/clusterprofile"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // What follows compares what the hub writes with what is there. What others have added to a profile is no difference: each look would write it again.
@@ -39,7 +40,7 @@ func appliedLabels(managed []metav1.ManagedFieldsEntry) (keys []string) {
 				Labels map[string]json.RawMessage `json:"f:labels"`
 			} `json:"f:metadata"`
 		}
-		_ = json.Unmarshal(f.FieldsV1.GetRawBytes(), &fields) // the API server wrote it
+		_ = untrusted.JSON(f.FieldsV1.GetRawBytes(), &fields, untrusted.Large()) // the API server wrote it
 		for key := range fields.Metadata.Labels {
 			if label, is := strings.CutPrefix(key, "f:"); is {
 				keys = append(keys, label)

@@ -6,7 +6,6 @@ package plan
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,6 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/tenancy"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // silence is how long an agent may take to report its plans before it counts as away.
@@ -225,7 +225,7 @@ func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 		return nil
 	}
 	claim := &rollout.ClusterClaim{}
-	if err := json.Unmarshal([]byte(text), claim); err != nil || !dated(&claim.Since) || !dated(claim.Complete) || !dated(claim.Failed) {
+	if err := untrusted.JSON([]byte(text), claim, untrusted.Small()); err != nil || !dated(&claim.Since) || !dated(claim.Complete) || !dated(claim.Failed) {
 		return &rollout.ClusterClaim{Since: cluster.CreationTimestamp.Time}
 	}
 	return claim

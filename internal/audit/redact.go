@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/drover-dev/drover/internal/request"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // redacted replaces what is not logged.
@@ -121,6 +122,9 @@ func redactName(name string, decoded bool) string {
 // Body returns the body of a request as it may be logged: nil if it has secrets, may have some that cannot be recognised, or is not JSON.
 func Body(info request.Info, raw []byte) json.RawMessage {
 	if len(raw) == 0 || len(raw) > maxBody || holdsSecrets(info) {
+		return nil
+	}
+	if untrusted.Check(raw, untrusted.Large()) != nil {
 		return nil
 	}
 	decoder := json.NewDecoder(bytes.NewReader(raw))

@@ -5,9 +5,7 @@ package delivery
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -17,6 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the network.
@@ -149,7 +148,7 @@ func (d *Store) put(name types.NamespacedName, s *set.Set) (*protocol.SetState, 
 	}
 	defer resp.Body.Close()
 	state := &protocol.SetState{}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, protocol.MaxLine)).Decode(state); err != nil {
+	if err := untrusted.ReadJSON(resp.Body, state, untrusted.Large().WithBytes(protocol.MaxLine)); err != nil {
 		return nil, errors.New("the agent's response cannot be read") // the cause may quote it
 	}
 	state.Bound()

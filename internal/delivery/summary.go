@@ -199,5 +199,5 @@ func firstFailures(all []v1.Failure) []v1.Failure {
 		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object))
 	})
 	all = slices.CompactFunc(all, func(a, b v1.Failure) bool { return a.Cluster == b.Cluster && a.Object == b.Object })
-	return slices.Clip(all[:min(len(all), v1.MaxFailures)])
+	return slices.Clone(all[:min(len(all), v1.MaxFailures)])
 }

@@ -5,13 +5,13 @@ package identity
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Local is the member that a request to the hub's own API server goes to.
@@ -113,12 +113,12 @@ type audiences []string
 // UnmarshalJSON takes both forms, and nothing else for none.
 func (a *audiences) UnmarshalJSON(data []byte) error {
 	var one string
-	if json.Unmarshal(data, &one) == nil {
+	if untrusted.JSON(data, &one, untrusted.Small()) == nil {
 		*a = audiences{one}
 		return nil
 	}
 	var list []string
-	if json.Unmarshal(data, &list) == nil {
+	if untrusted.JSON(data, &list, untrusted.Small()) == nil {
 		*a = list
 	}
 	return nil
@@ -135,7 +135,7 @@ func unverified(token string) claims {
 		return claims{}
 	}
 	var c claims
-	if json.Unmarshal(payload, &c) != nil {
+	if untrusted.JSON(payload, &c, untrusted.Small()) != nil {
 		return claims{}
 	}
 	return c

@@ -19,6 +19,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Times that the parts of an installation may take, in seconds. A server that starts pulls images.
@@ -82,7 +83,7 @@ func CheckConfig(field string, raw []byte) (map[string]any, error) {
 	if len(raw) == 0 {
 		return config, nil
 	}
-	if err := json.Unmarshal(raw, &config); err != nil {
+	if err := untrusted.JSON(raw, &config, untrusted.Small()); err != nil {
 		return nil, fmt.Errorf("%s is no object", field)
 	}
 	for _, key := range slices.Sorted(maps.Keys(config)) {

@@ -6,7 +6,6 @@ package members
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // agentURL is the base of requests to an agent. The host is never resolved: the tunnel leads to the agent.
@@ -114,7 +114,7 @@ func (r *Registry) sendBy(
 // remaining returns what an agent that uninstalled itself could not remove.
 func remaining(name types.NamespacedName, raw []byte) ([]string, error) {
 	var result protocol.UninstallResult
-	if err := json.Unmarshal(raw, &result); err != nil {
+	if err := untrusted.JSON(raw, &result, untrusted.Large()); err != nil {
 		return nil, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)
 	}
 	return result.Remaining, nil

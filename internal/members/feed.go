@@ -61,7 +61,7 @@ func (r *Record) Bound() {
 		long := max(len(p.ID), len(p.Key), len(p.Instance), len(p.TokenID), len(p.Cluster.UID)) > maxID
 		return p.ID == "" || long || p.Name() != cluster
 	})
-	r.Tunnels = r.Tunnels[:min(len(r.Tunnels), maxTunnels)]
+	r.Tunnels = slices.Clone(r.Tunnels[:min(len(r.Tunnels), maxTunnels)])
 	r.ReportErr = protocol.Cut(r.ReportErr, maxText)
 	if r.Report != nil {
 		r.Report.Bound()

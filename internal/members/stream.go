@@ -6,7 +6,6 @@ package members
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Bounds on what an agent sends beside its report: it is kept in memory, it causes reconciles, and the agent may be malicious.
@@ -162,7 +162,7 @@ func reportEnd(err error) error {
 // line parses the line that was read, and applies it.
 func (s *stream) line(ctx context.Context, read *lines) error {
 	line := &protocol.Line{}
-	if json.Unmarshal(read.Bytes(), line) != nil {
+	if untrusted.JSON(read.Bytes(), line, untrusted.Large().WithBytes(protocol.MaxLine)) != nil {
 		if err := read.Err(); err != nil {
 			return err // cut off in the middle of the line
 		}

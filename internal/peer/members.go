@@ -13,6 +13,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // pathMembers answers GET with a stream of messages, one JSON object a line. Below it are the members themselves:
@@ -42,7 +43,7 @@ var errMalformed = errors.New("a line cannot be understood: the replica may be o
 // parse reads a line and cuts it to size.
 func parse(line []byte) (message, error) {
 	var m message
-	if err := json.Unmarshal(line, &m); err != nil {
+	if err := untrusted.JSON(line, &m, untrusted.Large().WithBytes(maxLine)); err != nil {
 		return message{}, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	if m.Member == nil {

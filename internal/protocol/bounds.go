@@ -78,10 +78,10 @@ func boundResources(resources map[string]string) map[string]string {
 	return bounded
 }
 
-// Cut returns at most the first n bytes of a text, as valid UTF-8.
+// Cut returns at most the first n bytes of a text, as valid UTF-8. Of a longer text it is a copy.
 func Cut(text string, n int) string {
 	if len(text) > n {
-		text = text[:n]
+		text = strings.Clone(text[:n]) // the rest shall not stay in memory with it
 	}
 	return strings.ToValidUTF8(text, "")
 }

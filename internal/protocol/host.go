@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // What the hub serves for machines that are to join, without a credential.
@@ -213,9 +215,7 @@ func ParseHostPlan(raw []byte) (*HostPlan, error) {
 		return nil, fmt.Errorf("the plan has %d bytes, at most %d", len(raw), MaxHostPlan)
 	}
 	plan := &HostPlan{}
-	decoder := json.NewDecoder(strings.NewReader(string(raw)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(plan); err != nil || decoder.More() {
+	if err := untrusted.StrictJSON(raw, plan, untrusted.Large().WithBytes(MaxHostPlan)); err != nil {
 		return nil, fmt.Errorf("the plan is not the JSON of one: docs/spec/host.md has its fields") // the cause may quote content
 	}
 	return plan, plan.check()

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
@@ -25,6 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -190,7 +190,7 @@ func (c *call) reviewAccess(ctx context.Context, as http.Header, right authoriza
 		return false, fmt.Errorf("answered %s", response.Status)
 	}
 	var review authorizationv1.SelfSubjectAccessReview
-	if err := json.NewDecoder(io.LimitReader(response.Body, protocol.MaxBody)).Decode(&review); err != nil {
+	if err := untrusted.ReadJSON(response.Body, &review, untrusted.Large()); err != nil {
 		return false, fmt.Errorf("decode review: %w", err)
 	}
 	if review.Kind != "SelfSubjectAccessReview" {

@@ -20,6 +20,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // TokenHashIndex is the field index of registration Secrets by the hash of their token. IndexTokenHash computes it.
@@ -166,16 +167,13 @@ var errMalformed = errors.New("the body is not a register request")
 func readRequest(w http.ResponseWriter, r *http.Request) (protocol.RegisterRequest, error) {
 	var request protocol.RegisterRequest
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)) // a writer without deadlines is a test's
-	body := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
-	body.DisallowUnknownFields()
 	tooLarge := (*http.MaxBytesError)(nil)
-	if err := body.Decode(&request); errors.As(err, &tooLarge) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxBody))
+	if errors.As(err, &tooLarge) {
 		return request, tooLarge
-	} else if err != nil {
-		return request, errMalformed // the cause quotes the body
 	}
-	if _, err := body.Token(); !errors.Is(err, io.EOF) {
-		return request, errMalformed
+	if err != nil || untrusted.StrictJSON(body, &request, untrusted.Large()) != nil {
+		return request, errMalformed // the cause quotes the body
 	}
 	return request, nil
 }

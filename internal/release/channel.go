@@ -183,5 +183,5 @@ func versionOf(channel *url.URL, locations []string) (string, error) {
 	if strings.HasSuffix(to.Path, "/") || len(version) > maxVersion || !versionForm.MatchString(version) || !strings.ContainsAny(version, "0123456789") {
 		return "", errors.New("the last element of its Location is no version")
 	}
-	return version, nil
+	return strings.Clone(version), nil // the Location may be long
 }

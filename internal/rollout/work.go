@@ -210,7 +210,7 @@ func (v *view) fail(n *Node, c Claim, reason string, job *Job) *Step {
 	if !n.Ready {
 		message = "node " + n.Name + " is not ready; " + message
 	}
-	next.Failure = &Failure{At: v.now, Reason: reason, Message: message[:min(len(message), maxMessage)], Final: next.Spent > limit}
+	next.Failure = &Failure{At: v.now, Reason: reason, Message: strings.Clone(message[:min(len(message), maxMessage)]), Final: next.Spent > limit}
 	return write(VerbFail, n, c, &next)
 }
 

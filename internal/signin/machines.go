@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -24,6 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 	"github.com/drover-dev/drover/internal/signin/machine"
 	"github.com/drover-dev/drover/internal/signin/upstream"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -83,7 +83,7 @@ func unverified(raw string) (c said, ok bool) {
 		return c, false
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil || json.Unmarshal(payload, &c) != nil {
+	if err != nil || untrusted.JSON(payload, &c, untrusted.Small()) != nil {
 		return said{}, false
 	}
 	return c, true

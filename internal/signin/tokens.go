@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +32,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/signin/apitoken"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // PathTokens is where users make, list and revoke their tokens for scripts.
@@ -203,9 +203,7 @@ func (s *Server) readTokenRequest(w http.ResponseWriter, r *http.Request) (Token
 
 func (s *Server) parseTokenRequest(raw []byte) (TokenRequest, error) {
 	asked := TokenRequest{TTL: metav1.Duration{Duration: min(defaultTTL, s.scripts.maxTTL)}}
-	decoder := json.NewDecoder(strings.NewReader(string(raw)))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&asked); err != nil || decoder.More() {
+	if err := untrusted.StrictJSON(raw, &asked, untrusted.Small()); err != nil {
 		return TokenRequest{}, refusal.BadRequest("the body is not of the form {\"description\": …, \"cluster\": …, \"ttl\": …}")
 	}
 	switch {

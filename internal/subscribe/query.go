@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -88,7 +89,7 @@ func (r resume) String() string {
 func parse(token string) resume {
 	var r resume
 	data, err := base64.RawURLEncoding.DecodeString(token)
-	if token == "" || len(token) > mostResume || err != nil || json.Unmarshal(data, &r) != nil {
+	if token == "" || len(token) > mostResume || err != nil || untrusted.JSON(data, &r, untrusted.Small()) != nil {
 		return resume{}
 	}
 	return r

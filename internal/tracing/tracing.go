@@ -188,7 +188,7 @@ func forget(h http.Header) {
 
 func clip(s string) string {
 	if len(s) > maxText {
-		return s[:maxText]
+		return strings.Clone(s[:maxText])
 	}
 	return s
 }

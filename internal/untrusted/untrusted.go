@@ -26,7 +26,7 @@ type Bounds struct {
 }
 
 // Small is for a credential, a claim, a note, or an answer with a few fields.
-func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 2048, Depth: 16} }
+func Small() Bounds { return Bounds{Bytes: 64 << 10, Nodes: 4096, Depth: 16} }
 
 // Large is for an object of Kubernetes, or a message between hub and agent.
 func Large() Bounds { return Bounds{Bytes: 1 << 20, Nodes: 32 << 10, Depth: 64} }

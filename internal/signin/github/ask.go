@@ -5,7 +5,6 @@ package github
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,12 +20,18 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
-	maxBody    = 4 << 20 // of one page, as it is after decompression
+	maxBody    = 2 << 20 // of one page, as it is after decompression
 	maxMessage = 200
 )
+
+// bounds of one page. A hundred teams have 16,000 values.
+func bounds() untrusted.Bounds {
+	return untrusted.Bounds{Bytes: maxBody, Nodes: 64 << 10, Depth: 16}
+}
 
 // errorForm is the form of error codes in OAuth: nothing else of an answer is repeated, since a page may repeat what was sent to it.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
@@ -96,7 +101,7 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 	case resp.StatusCode != http.StatusOK:
 		return nil, c.failed(req, resp, raw, shown)
 	}
-	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" || json.Unmarshal(raw, value) != nil {
+	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" || untrusted.JSON(raw, value, bounds()) != nil {
 		return nil, fmt.Errorf("what answers at %s is not the API of a GitHub: compare the URL of the provider, and look for a proxy in between", shown)
 	}
 	return resp.Header, nil
@@ -110,8 +115,8 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	var said struct {
 		Message string `json:"message"`
 	}
-	if json.Unmarshal(raw, &said) == nil {
-		e.message = said.Message[:min(len(said.Message), maxMessage)]
+	if untrusted.JSON(raw, &said, bounds()) == nil {
+		e.message = strings.Clone(said.Message[:min(len(said.Message), maxMessage)])
 	}
 	if e.wait == "" && strings.Contains(strings.ToLower(e.message), "secondary rate limit") {
 		e.wait = "try again in some minutes"

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -79,7 +80,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, private []byte,
 // Refresh asks again with the token of the login. A user who changed their login has the new name, and their ID stays.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	var s state
-	if len(last.State) > maxState || json.Unmarshal(last.State, &s) != nil || s.Token == "" {
+	if len(last.State) > maxState || untrusted.JSON(last.State, &s, untrusted.Small()) != nil || s.Token == "" {
 		return connector.User{}, errors.New("the stored state of the user is not one of GitHub: the user has to sign in again")
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)

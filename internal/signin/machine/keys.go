@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -148,7 +149,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 	keys := map[string][]jose.JSONWebKey{}
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
-		if json.Unmarshal(raw, &key) != nil || key.KeyID == "" || !key.IsPublic() || key.Use == "enc" {
+		if untrusted.JSON(raw, &key, untrusted.Small()) != nil || key.KeyID == "" || !key.IsPublic() || key.Use == "enc" {
 			continue // of a kind that signs no token here
 		}
 		keys[key.KeyID] = append(keys[key.KeyID], key)
@@ -173,7 +174,7 @@ func (i *issuer) get(ctx context.Context, address string, into any) error {
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s answers with the status %d", strings.TrimPrefix(address, "https://"), response.StatusCode)
 	}
-	if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+	if err := untrusted.ReadJSON(response.Body, into, untrusted.Large()); err != nil {
 		return errors.New("the answer is no JSON document of the form that it should have")
 	}
 	return nil

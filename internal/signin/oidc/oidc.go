@@ -23,6 +23,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -135,7 +136,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 	ctx, cancel := c.context(ctx)
 	defer cancel()
 	var own private
-	if err := json.Unmarshal(kept, &own); err != nil || own.Nonce == "" || own.Verifier == "" {
+	if err := untrusted.JSON(kept, &own, untrusted.Small()); err != nil || own.Nonce == "" || own.Verifier == "" {
 		return connector.User{}, errors.New("what was kept of the login is malformed")
 	}
 	p, err := c.discover(ctx)

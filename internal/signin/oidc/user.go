@@ -8,10 +8,10 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -27,18 +27,26 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Bounds of what the provider sends.
 const (
-	maxBody   = 4 << 20
+	maxBody   = 2 << 20 // a user in 20,000 groups has about 1 MiB of claims
 	maxHeader = 64 << 10
+	// maxForm bounds an answer that is no JSON.
+	maxForm = 16 << 10
 )
+
+func bounds() untrusted.Bounds { return untrusted.Large().WithBytes(maxBody) }
 
 // verify returns an ID token that the provider signed for the hub, with its claims.
 func (c *Connector) verify(ctx context.Context, p *provider, raw, access string) (*oidc.IDToken, map[string]json.RawMessage, error) {
 	if raw == "" {
 		return nil, nil, errors.New("the provider gave no ID token")
+	}
+	if err := checkPayload(raw); err != nil {
+		return nil, nil, err
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
 	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes what is at jwks_uri
@@ -60,11 +68,24 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	// its caller.
 	if azp, ok := claims["azp"]; ok {
 		var party string
-		if json.Unmarshal(azp, &party) != nil || party != c.ClientID {
+		if untrusted.JSON(azp, &party, bounds()) != nil || party != c.ClientID {
 			return nil, nil, errors.New("the ID token was issued to another client: its azp differs")
 		}
 	}
 	return token, claims, nil
+}
+
+// checkPayload checks that the claims of a token are within bounds, before go-oidc makes something of them.
+func checkPayload(raw string) error {
+	parts := strings.Split(raw, ".")
+	if len(parts) != 3 {
+		return errors.New("the ID token is malformed")
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || untrusted.Check(payload, bounds()) != nil {
+		return errors.New("the ID token is malformed, or has more claims than are read")
+	}
+	return nil
 }
 
 // user returns the user of verified claims. What these lack is asked for at the provider's userinfo endpoint.
@@ -112,9 +133,9 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 		return ""
 	}
 	var elsewhere map[string]json.RawMessage
-	distributed := json.Unmarshal(claims["_claim_names"], &elsewhere) == nil && elsewhere[c.GroupsClaim] != nil
+	distributed := untrusted.JSON(claims["_claim_names"], &elsewhere, bounds()) == nil && elsewhere[c.GroupsClaim] != nil
 	many := false
-	if _ = json.Unmarshal(claims["hasgroups"], &many); !distributed && !many {
+	if _ = untrusted.JSON(claims["hasgroups"], &many, bounds()); !distributed && !many {
 		return ""
 	}
 	return "the provider left your groups out because you are in too many, so you have only the rights that name you: " +
@@ -132,10 +153,10 @@ func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage 
 
 // read returns the name and the groups in claims.
 func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups []string, err error) {
-	if json.Unmarshal(claims[c.NameClaim], &name) != nil || name == "" {
+	if untrusted.JSON(claims[c.NameClaim], &name, bounds()) != nil || name == "" {
 		return "", nil, fmt.Errorf("the provider says no name of the user: the claim %s is no text", c.NameClaim)
 	}
-	if verified := false; c.NameClaim == "email" && (json.Unmarshal(claims["email_verified"], &verified) != nil || !verified) {
+	if verified := false; c.NameClaim == "email" && (untrusted.JSON(claims["email_verified"], &verified, bounds()) != nil || !verified) {
 		return "", nil, fmt.Errorf("%w: the provider has not verified the user's address", connector.ErrRefused)
 	}
 	if c.LowercaseNames {
@@ -146,10 +167,10 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 		return name, nil, nil
 	}
 	var one string
-	if json.Unmarshal(raw, &one) == nil {
+	if untrusted.JSON(raw, &one, bounds()) == nil {
 		return name, []string{one}, nil
 	}
-	if json.Unmarshal(raw, &groups) != nil {
+	if untrusted.JSON(raw, &groups, bounds()) != nil {
 		return "", nil, fmt.Errorf("the claim %s is no list of names", c.GroupsClaim)
 	}
 	if len(groups) > maxGroups {
@@ -236,20 +257,14 @@ func HTTPClient(roots *x509.CertPool) *http.Client {
 	}
 }
 
-// bounded bounds the bodies of responses, and the keys in them.
+// bounded bounds the bodies of responses, what decoding makes of them, and the keys in them.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
 func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := b.RoundTripper.RoundTrip(r)
-	if err == nil {
-		response.Body = struct {
-			io.Reader
-			io.Closer
-		}{http.MaxBytesReader(nil, response.Body, maxBody), response.Body}
+	if err != nil {
+		return nil, err
 	}
-	if err == nil && r.Method == http.MethodGet {
-		return boundKeys(response)
-	}
-	return response, err
+	return boundAnswer(response)
 }

@@ -6,10 +6,11 @@ package token
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
-	"encoding/json"
 	"errors"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // maxPublished bounds the keys of an issuer.
@@ -21,7 +22,7 @@ type Published map[string]*ecdsa.PublicKey
 // ParsePublished reads a JSON Web Key Set as the issuer publishes it (RFC 7517). A set with any other key than the issuer makes is refused as a whole.
 func ParsePublished(raw []byte) (Published, error) {
 	var set jose.JSONWebKeySet
-	if err := json.Unmarshal(raw, &set); err != nil || len(set.Keys) > maxPublished {
+	if err := untrusted.JSON(raw, &set, untrusted.Small()); err != nil || len(set.Keys) > maxPublished {
 		return nil, errors.New("the keys of the issuer are malformed, or too many")
 	}
 	keys := Published{}
