@@ -47,6 +47,10 @@ func rules() []rule {
 			why: "api/v1 is what other projects import to speak to Drover; it brings them types and nothing else",
 		},
 		{
+			from: "internal/untrusted", only: []string{"std", "go.yaml.in/yaml/v3", "k8s.io/apimachinery/pkg/apis/meta/v1"},
+			why: "untrusted is linked into hub and agents, and knows nothing of what it bounds",
+		},
+		{
 			from: "internal/set", ours: []string{"./api"}, never: effects(),
 			why: "set is pure: hub and agent must see the same objects for the same namespaces, with or without each other",
 		},
@@ -79,7 +83,7 @@ func rules() []rule {
 			why: "request is linked into the agent and knows nothing but net/http and the paths of Kubernetes",
 		},
 		{
-			from: "internal/protocol", ours: []string{"./api", "./internal/protocol", "./internal/set"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
+			from: "internal/protocol", ours: []string{"./api", "./internal/protocol", "./internal/set", "./internal/untrusted"}, never: []string{"k8s.io/client-go", "sigs.k8s.io/controller-runtime", "github.com/gorilla"},
 			why: "protocol is linked into hub and agent; it has words, not clients",
 		},
 		{
@@ -87,11 +91,11 @@ func rules() []rule {
 			why: "the identity of a user does not depend on what is connected",
 		},
 		{
-			from: "internal/signin", ours: []string{"./api", "./internal/audit", "./internal/identity", "./internal/limit"},
+			from: "internal/signin", ours: []string{"./api", "./internal/audit", "./internal/identity", "./internal/limit", "./internal/untrusted"},
 			why: "who a user is does not depend on members: signing in knows of users and what proves who they are",
 		},
 		{
-			from: "internal/installation", ours: []string{"./api", "./internal/protocol"}, never: effects(),
+			from: "internal/installation", ours: []string{"./api", "./internal/protocol", "./internal/untrusted"}, never: effects(),
 			why: "installation is pure: the same hosts always get the same plans, and a model of 1,000 machines needs no server",
 		},
 		{
@@ -107,7 +111,7 @@ func rules() []rule {
 			why: "members serves controllers and proxy alike and knows neither",
 		},
 		{
-			from: "internal/peer", ours: []string{"./internal/members", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel"},
+			from: "internal/peer", ours: []string{"./internal/members", "./internal/limit", "./internal/protocol", "./internal/request", "./internal/tunnel", "./internal/untrusted"},
 			why: "a link between replicas carries what is known of members and requests as they come, as many as there is room for; who sends them and whether they may was decided before",
 		},
 		{
@@ -127,7 +131,7 @@ func rules() []rule {
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
-			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory", "./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token", "./config"},
+			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory", "./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token", "./internal/untrusted", "./config"},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
 			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, what verifies a user's token, and what each must find out alone, without the other); a small binary is a feature",
 		},

@@ -19,7 +19,7 @@ const maxRules = 4 << 10
 // outlined is the API group of the rule that stands for others.
 const outlined = "outline.cluster.drover.dev"
 
-// outlineKey makes digests that nobody else can write into a Role.
+// outlineKey makes digests that no user can write into a Role.
 var outlineKey = []byte(rand.Text())
 
 // OutlineRules returns what is kept in memory of the rules of a Role: the rules, or one rule with a digest of them if they are long. A second call
@@ -28,7 +28,7 @@ func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}
 		if names := rules[0].ResourceNames; len(names) != 1 || len(names[0]) != hex.EncodedLen(sha256.Size) {
-			rules[0].ResourceNames = nil // somebody wrote it
+			rules[0].ResourceNames = nil // a user wrote it
 		}
 		return rules
 	}

@@ -53,7 +53,7 @@ func TestTrim(t *testing.T) {
 			t.Errorf("once %v, twice %v", once, twice)
 		}
 	})
-	t.Run("of a Secret that somebody else labelled little stays", func(t *testing.T) {
+	t.Run("of a Secret that a user labelled little stays", func(t *testing.T) {
 		for _, kind := range registration.CachedKinds() {
 			secret := &corev1.Secret{Data: map[string][]byte{}}
 			secret.Labels, secret.Annotations = map[string]string{v1.LabelSecretKind: kind}, map[string]string{}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package untrusted decodes JSON and YAML that others have written. It bounds what decoding makes of the bytes, and not only the bytes.
+// Package untrusted decodes JSON and YAML that others have written, within bounds on what decoding makes of the bytes.
 //
 // A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. So everything here is
 // counted before anything large is built.

@@ -4,6 +4,7 @@
 package github
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,28 @@ const (
 // bounds of one page. A hundred teams have 16,000 values.
 func bounds() untrusted.Bounds {
 	return untrusted.Bounds{Bytes: maxBody, Nodes: 64 << 10, Depth: 16}
+}
+
+// bounded bounds the answer to a code, of which the library makes a map. Other answers are bounded where they are read.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.RoundTripper.RoundTrip(r)
+	if err != nil || r.Method != http.MethodPost {
+		return response, err
+	}
+	defer response.Body.Close()
+	small := untrusted.Small()
+	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, int64(small.Bytes)))
+	if err == nil {
+		err = untrusted.Check(raw, small)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the answer: %w", err)
+	}
+	response.Body = io.NopCloser(bytes.NewReader(raw))
+	return response, nil
 }
 
 // errorForm is the form of error codes in OAuth: nothing else of an answer is repeated, since a page may repeat what was sent to it.

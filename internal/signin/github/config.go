@@ -143,10 +143,10 @@ func httpClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{
 		Timeout:       answerTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-		Transport: &http.Transport{
+		Transport: bounded{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialTimeout}).DialContext,
 			TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}, TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
 			MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: maxConnections, MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
-		},
+		}},
 	}
 }

@@ -102,7 +102,8 @@ func TestAUserOfGitHubComSignsInAtItsTwoHosts(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
 	c := enterprise(t, g, func(c *Config) { c.URL, c.Organizations, c.AnyUser = "", nil, true })
-	transport, ok := c.client.Transport.(*http.Transport)
+	wrapped, _ := c.client.Transport.(bounded)
+	transport, ok := wrapped.RoundTripper.(*http.Transport)
 	if !ok {
 		t.Fatal("the client has no transport of its own")
 	}

@@ -65,8 +65,8 @@ func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
 		"a login of look-alikes": {func(w http.ResponseWriter, _ *http.Request) {
 			githubtest.WriteJSON(w, 200, map[string]any{"id": 101, "login": "аlice", "type": "User"})
 		}, "no account"},
-		"a body that does not end": {flood(false), "more than 4 MiB"},
-		"a small body that grows":  {flood(true), "more than 4 MiB"},
+		"a body that does not end": {flood(false), "more than 2 MiB"},
+		"a small body that grows":  {flood(true), "more than 2 MiB"},
 		"headers that do not end":  {message(200, "x", "X-Large", strings.Repeat("x", 2*maxHeader)), "does not answer"},
 		"a redirect on the same host": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/api/v3/user?again", http.StatusTemporaryRedirect)
