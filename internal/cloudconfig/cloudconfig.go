@@ -27,8 +27,11 @@ const maxContent = 1 << 20
 // maxVariables is how many variables a template may have. The provider of kubeadm writes two.
 const maxVariables = 256
 
-// bounds of the bootstrap data: a Secret holds no more than that, and 250 files have fewer values.
-func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 1 << 20, Nodes: 4096, Depth: 8} }
+// bounds of the bootstrap data. That of kubeadm has about 30 KiB without files of users, and 250 files have fewer values.
+func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
+
+// written are the bounds of the same as JSON, in which the end of a line is two bytes, and other marks have six. Each value is counted as up to two there.
+func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
 // Config is what to do on a machine, once.
 type Config struct {
@@ -84,14 +87,14 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 		return nil, fmt.Errorf("the bootstrap data is no YAML that is read here: %w", err)
 	}
 	var keys map[string]json.RawMessage
-	if err := untrusted.JSON(content, &keys, bounds()); err != nil {
+	if err := untrusted.JSON(content, &keys, written()); err != nil {
 		return nil, errors.New("the bootstrap data is no YAML with keys") // the cause may quote content
 	}
 	if err := onlyKnown(keys); err != nil {
 		return nil, err
 	}
 	doc := document{}
-	if err := untrusted.StrictJSON(content, &doc, bounds()); err != nil {
+	if err := untrusted.StrictJSON(content, &doc, written()); err != nil {
 		return nil, errors.New("write_files or runcmd of the bootstrap data is not of the form that cloud-init documents, or a file asks for more than path, content, encoding, owner, permissions")
 	}
 	config := &Config{}
@@ -279,8 +282,8 @@ func commands(all []json.RawMessage) ([]string, error) {
 		var line string
 		var words []string
 		switch {
-		case untrusted.JSON(raw, &line, bounds()) == nil:
-		case untrusted.JSON(raw, &words, bounds()) == nil && len(words) > 0:
+		case untrusted.JSON(raw, &line, written()) == nil:
+		case untrusted.JSON(raw, &words, written()) == nil && len(words) > 0:
 			for n := range words {
 				words[n] = "'" + strings.ReplaceAll(words[n], "'", `'\''`) + "'"
 			}

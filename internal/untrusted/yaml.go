@@ -44,6 +44,9 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return []byte("null"), nil
 	}
 	w := writer{nodes: bounds.Nodes}
+	w.out.Grow(len(raw) + len(raw)/8)
+	w.encoder = json.NewEncoder(&w.out)
+	w.encoder.SetEscapeHTML(false) // one byte of text would become six
 	if err := w.node(document.Content[0], bounds.Depth); err != nil {
 		return nil, err
 	}
@@ -68,8 +71,9 @@ func marks(raw []byte) int {
 
 // writer writes nodes as JSON.
 type writer struct {
-	out   bytes.Buffer
-	nodes int // that there is room for
+	out     bytes.Buffer
+	encoder *json.Encoder
+	nodes   int // that there is room for
 }
 
 // Refusals.
@@ -159,10 +163,9 @@ func (w *writer) scalar(n *yaml.Node) error {
 }
 
 func (w *writer) value(v any) error {
-	text, err := json.Marshal(v)
-	if err != nil { // infinity
+	if w.encoder.Encode(v) != nil { // infinity
 		return errValue
 	}
-	_, err = w.out.Write(text)
-	return err
+	w.out.Truncate(w.out.Len() - 1) // the end of the line: for some who read it as YAML again, a key ends there
+	return nil
 }
