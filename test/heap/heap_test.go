@@ -89,12 +89,12 @@ func entries() []entry {
 	machine := `{"desired":{"bootstrapConfig":{"spec":{"clusterConfiguration":`
 	return []entry{
 		{"bootstrap data of a machine", "a workspace editor", merged(
-			yamls(mega, "#cloud-config\n"), dense(mega, "#cloud-config\nruncmd: ", "\n"),
+			yamls(mega, "#cloud-config\n"), yamls(767<<10, "#cloud-config\n"), dense(767<<10, "#cloud-config\nruncmd: ", "\n"),
 			map[string]string{
-				"variables": fill(mega, "## template: jinja\n#cloud-config\nruncmd: ['", "{{hostname}}", "']\n"),
-				"unknown":   fill(mega, "## template: jinja\n#cloud-config\nruncmd: ['", "{{x}}", "']\n"),
-				"files":     fill(mega, "#cloud-config\nwrite_files:\n", "- {path: /a, content: b, permissions: '0600'}\n", ""),
-				"a script":  fill(mega, "#cloud-config\nwrite_files:\n- path: /a\n  content: |\n", "    echo a, b\n", ""),
+				"variables": fill(767<<10, "## template: jinja\n#cloud-config\nruncmd: ['", "{{hostname}}", "']\n"),
+				"unknown":   fill(767<<10, "## template: jinja\n#cloud-config\nruncmd: ['", "{{x}}", "']\n"),
+				"files":     fill(767<<10, "#cloud-config\nwrite_files:\n", "- {path: /a, content: b, permissions: '0600'}\n", ""),
+				"a script":  fill(767<<10, "#cloud-config\nwrite_files:\n- path: /a\n  content: |\n", "    echo a, b\n", ""),
 			}), func(_ *testing.T, text string) {
 			_, _ = cloudconfig.Parse([]byte(text), cloudconfig.Instance{ID: "a/b", Hostname: strings.Repeat("h", 250)})
 		}},
