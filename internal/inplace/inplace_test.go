@@ -8,10 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -415,3 +417,44 @@ func (*lastError) Info(int, string, ...any)              {}
 func (l *lastError) Error(err error, _ string, _ ...any) { l.err = err }
 func (l *lastError) WithValues(...any) logr.LogSink      { return l }
 func (l *lastError) WithName(string) logr.LogSink        { return l }
+
+// held is a body that does not come before it is let go.
+type held struct {
+	begun, end chan struct{}
+	once       sync.Once
+}
+
+func (h *held) Read([]byte) (int, error) {
+	h.once.Do(func() { close(h.begun) })
+	<-h.end
+	return 0, io.EOF
+}
+
+func TestOneNetworkHoldsNoMoreThanItsSeats(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	inplace.New(inplace.Hooks{}).Register(mux)
+	call := func(ctx context.Context, from string, body io.Reader) int {
+		request := httptest.NewRequestWithContext(ctx, http.MethodPost, inplace.Path+"/hooks.runtime.cluster.x-k8s.io/v1alpha1/discovery", body)
+		request.RemoteAddr = from
+		recorder := httptest.NewRecorder()
+		mux.ServeHTTP(recorder, request)
+		return recorder.Code
+	}
+	end, done := make(chan struct{}), sync.WaitGroup{}
+	for _, from := range []string{"[2001:db8::1]:1", "[2001:db8::2]:1"} {
+		body := &held{begun: make(chan struct{}), end: end}
+		done.Go(func() { call(t.Context(), from, body) })
+		<-body.begun // it has its seat
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if code := call(ctx, "[2001:db8::3]:1", strings.NewReader("{}")); code != http.StatusTooManyRequests {
+		t.Errorf("a third call of one /64 got %d, want %d", code, http.StatusTooManyRequests)
+	}
+	if code := call(t.Context(), "[2001:db8:0:1::1]:1", strings.NewReader("{}")); code != http.StatusOK {
+		t.Errorf("a call of another network got %d, want %d", code, http.StatusOK)
+	}
+	close(end)
+	done.Wait()
+}
