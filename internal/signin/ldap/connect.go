@@ -110,23 +110,22 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 // handshake begins TLS. Nothing is sent without it but the request to begin it.
 func handshake(ctx context.Context, conn net.Conn, to server, config *tls.Config) (*goldap.Conn, error) {
 	deadline, _ := ctx.Deadline()
-	if !to.startTLS {
-		secure := tls.Client(conn, config)
-		if err := secure.HandshakeContext(ctx); err != nil {
-			return nil, &failure{server: to.url, what: "begin TLS", err: err}
+	what := "begin TLS"
+	if to.startTLS {
+		what = "begin TLS with StartTLS"
+		if err := startTLS(conn); err != nil {
+			return nil, &failure{server: to.url, what: what, err: err}
 		}
-		return started(secure, true, deadline), nil
 	}
-	plain := started(conn, false, deadline)
-	if err := plain.StartTLS(config); err != nil {
-		plain.Close()
-		return nil, &failure{server: to.url, what: "begin TLS with StartTLS", err: err}
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, &failure{server: to.url, what: what, err: err}
 	}
-	return plain, nil
+	return started(&counted{Conn: secure}, deadline), nil
 }
 
-func started(conn net.Conn, secure bool, deadline time.Time) *goldap.Conn {
-	c := goldap.NewConn(conn, secure)
+func started(conn net.Conn, deadline time.Time) *goldap.Conn {
+	c := goldap.NewConn(conn, true)
 	c.SetTimeout(max(time.Until(deadline), 0) + time.Second)
 	c.Start()
 	return c

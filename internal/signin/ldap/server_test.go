@@ -252,7 +252,7 @@ func TestWhatAServerSendsIsBounded(t *testing.T) {
 		words string
 		send  func(io.Writer)
 	}{
-		"a message of 1 GiB": {"greater than maximum", func(w io.Writer) { _, _ = w.Write([]byte{0x30, 0x84, 0x40, 0, 0, 0}) }},
+		"a message of 1 GiB": {"more than 4194304", func(w io.Writer) { _, _ = w.Write([]byte{0x30, 0x84, 0x40, 0, 0, 0}) }},
 		"messages without end": {"sent more than 32 MiB", func(w io.Writer) {
 			message := append([]byte{0x30, 0x83, 0x01, 0, 0x05, 0x02, 0x01, 0x7f, 0x04, 0x82, 0xff, 0xfc}, make([]byte, 0xfffc)...)
 			message[4] = byte((len(message) - 5) & 0xff)
@@ -263,7 +263,7 @@ func TestWhatAServerSendsIsBounded(t *testing.T) {
 				}
 			}
 		}},
-		"a message nested without end": {"nesting depth", func(w io.Writer) { _, _ = w.Write(bytes.Repeat([]byte{0x30, 0x80}, 1000)) }},
+		"a message nested without end": {"not of LDAP", func(w io.Writer) { _, _ = w.Write(bytes.Repeat([]byte{0x30, 0x80}, 1000)) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, roots := secure(t, func(conn recorded) {
