@@ -206,15 +206,33 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	store, err := minio.New(cmp.Or(o.Endpoint, defaultEndpoint), &minio.Options{
 		Creds: by, Secure: true, Region: cmp.Or(o.Region, defaultRegion), MaxRetries: tries,
-		Transport: &http.Transport{
+		Transport: bounded{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: config, DisableCompression: true,
-			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute,
-		},
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader,
+		}},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("the endpoint %s: %w", o.Endpoint, err)
 	}
 	return store, nil
+}
+
+// Bounds of an answer, but for the bytes of an object: the library decodes XML to its end.
+const (
+	maxHeader = 64 << 10
+	maxAnswer = 256 << 10
+)
+
+// bounded bounds the bodies of answers that are no object.
+type bounded struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	response, err := b.RoundTripper.RoundTrip(r)
+	if err == nil && (r.Method != http.MethodGet || response.StatusCode/100 != 2) {
+		response.Body = http.MaxBytesReader(nil, response.Body, maxAnswer)
+	}
+	return response, err
 }
 
 // explained adds what a person does about an error of the store.
