@@ -34,7 +34,7 @@ const (
 	// maxMark bounds an annotation with a time, in bytes.
 	maxMark = 64
 	// maxHostLabels is how many labels of a Host can be selected by.
-	maxHostLabels = 32
+	maxHostLabels = 64
 	// maxProfileLabels are the labels that a Cluster can have, and those of a profile.
 	maxProfileLabels = 400
 )

@@ -126,7 +126,7 @@ func full(o client.Object) client.Object {
 }
 
 func TestTheCacheKeepsLittleOfAnyMetadata(t *testing.T) {
-	const most = 20 << 10
+	const most = 32 << 10
 	rules := []rbacv1.PolicyRule{{ResourceNames: slices.Repeat([]string{strings.Repeat("r", 100)}, 10_000)}}
 	for _, o := range []client.Object{
 		&v1.Plan{}, &v1.Project{}, &v1.RoleTemplate{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.User{}, &v1.AuthProvider{}, &v1.Host{},

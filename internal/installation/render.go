@@ -84,7 +84,7 @@ func CheckConfig(field string, raw []byte) (map[string]any, error) {
 		return config, nil
 	}
 	if err := untrusted.JSON(raw, &config, untrusted.Small()); err != nil {
-		return nil, fmt.Errorf("%s is no object", field)
+		return nil, fmt.Errorf("%s is no object, or has more than 64 KiB or 4,096 values", field)
 	}
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		if name := strings.TrimSuffix(key, "+"); slices.Contains(reserved(), name) {

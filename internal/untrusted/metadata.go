@@ -13,7 +13,7 @@ import (
 
 // Bounds of metadata that is kept in memory. Kubernetes bounds annotations to 256 KiB, and labels, finalizers and owners only by the size of an object.
 const (
-	maxFinalizers = 8
+	maxFinalizers = 16
 	maxOwners     = 4
 	// maxOwner bounds the texts of an owner reference together, in bytes.
 	maxOwner = 1 << 10
@@ -27,7 +27,7 @@ type Metadata struct {
 	Labels []string
 	// MoreLabels is how many other labels are kept, the first by name, for objects that people select by labels of their own.
 	MoreLabels int
-	// Finalizers keeps the first 8.
+	// Finalizers keeps the first 16.
 	Finalizers bool
 	// Owners keeps the first 4 owner references of these API groups.
 	Owners []string
