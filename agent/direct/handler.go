@@ -156,6 +156,7 @@ func admissible(r *http.Request) (code int, message string) {
 // as returns a request as the hub would send it for a user.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
+	request.IgnoreUpgrade(out.Header)
 	request.Strip(out.Header)
 	out.Header["Impersonate-User"] = []string{user.Subject}
 	out.Header["Impersonate-Uid"] = []string{user.UID}

@@ -113,6 +113,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 			delete(out.Header, name)
 		}
 	}
+	request.SetOrigin(out.Header, h.base)
 	if h.reads {
 		out.Header[impersonateUser] = []string{protocol.Viewer}
 	}

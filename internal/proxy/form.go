@@ -6,11 +6,11 @@ package proxy
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/request"
 )
@@ -27,7 +27,7 @@ func checkForm(r *http.Request, limits Limits) error {
 	if r.ContentLength > limits.Body {
 		return tooLarge(limits.Body)
 	}
-	return checkUpgrade(r)
+	return checkOrigin(r)
 }
 
 // checkConnection refuses a Connection header that asks for the loss of a header that says who the caller is: a proxy on the
@@ -53,23 +53,11 @@ func saysWho(name string) bool {
 	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") || strings.EqualFold(name, "Authorization")
 }
 
-// checkUpgrade lets through the upgrades of the Kubernetes API: SPDY and WebSocket. Others (h2c) would be a tunnel
-// for requests that are not checked. A browser's WebSocket is let through only from a page of this host (CVE-2019-13209).
-func checkUpgrade(r *http.Request) error {
-	if !request.IsUpgrade(r.Header) {
-		return nil
-	}
-	protocols := r.Header["Upgrade"]
-	if len(protocols) != 1 || !strings.EqualFold(protocols[0], "websocket") && !strings.EqualFold(protocols[0], "SPDY/3.1") {
-		return refusal.BadRequest("the request asks to upgrade to something else than websocket or SPDY/3.1")
-	}
-	origins := r.Header["Origin"]
-	if len(origins) == 0 {
-		return nil
-	}
-	origin, err := url.Parse(origins[0])
-	if err != nil || len(origins) > 1 || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {
-		return refusal.Forbidden("the WebSocket is asked for by a page of another host; only pages of the hub may open one")
+// checkOrigin lets a page open a WebSocket only if identity.MayOpen does.
+func checkOrigin(r *http.Request) error {
+	if request.IsUpgrade(r.Header) && !identity.MayOpen(r) {
+		return refusal.Forbidden("the WebSocket is asked for by a page of another host; only pages of the hub may open one, " +
+			"and others with a bearer token and without a cookie")
 	}
 	return nil
 }

@@ -100,6 +100,9 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.Host, out.Trailer = "", nil
 	c.target.write(out.URL, c.base)
 	clean(out.Header, c.target.local)
+	if c.base != nil {
+		request.SetOrigin(out.Header, c.base)
+	}
 	for name, values := range c.header {
 		out.Header[name] = values
 	}

@@ -154,6 +154,7 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
+	request.IgnoreUpgrade(r.Header)
 	info := request.Of(r, to.path)
 	audit.From(r.Context()).About(to.member(), info)
 	if err := checkForm(r, h.limits); err != nil {

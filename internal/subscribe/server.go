@@ -170,7 +170,7 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	return st, seat.Release, nil
 }
 
-// upgrade answers the request. The answer to another Origin than this host is a refusal.
+// upgrade answers the request. The answer to a page that may open no WebSocket is a refusal.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	const key = "Sec-WebSocket-Key"
 	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {
@@ -180,6 +180,7 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	}
 	upgrader := websocket.Upgrader{
 		HandshakeTimeout: upgradeLimit, ReadBufferSize: 256, WriteBufferSize: 4 << 10, WriteBufferPool: &buffers, Subprotocols: []string{subprotocol},
+		CheckOrigin: identity.MayOpen,
 		Error: func(w http.ResponseWriter, r *http.Request, status int, reason error) {
 			refusal.Write(w, refusal.New(status, "", reason.Error()))
 		},

@@ -502,9 +502,12 @@ func TestAStreamIsForUsersWhoSendTheirToken(t *testing.T) {
 		"without a token":                               {http.Header{}, 401},
 		"a token in the query is none":                  {http.Header{"X-Query": {"?token=grace"}}, 401},
 		"CVE-2019-13209: with a cookie of another page": {http.Header{"Cookie": {"R_SESS=token-grace:x; drover=grace"}, "Origin": {"https://evil.example"}}, 401},
-		"CVE-2019-13209: with a token of another page":  {http.Header{"Authorization": {"Bearer grace"}, "Origin": {"https://evil.example"}}, 403},
-		"with a token of this page":                     {http.Header{"Authorization": {"Bearer grace"}, "Origin": {h.url}}, 101},
-		"when who they are cannot be found out":         {http.Header{"Authorization": {"Bearer unavailable"}}, 503},
+		"CVE-2019-13209: with a token that a proxy may have made of another page's cookie": {
+			http.Header{"Authorization": {"Bearer grace"}, "Cookie": {"a=b"}, "Origin": {"https://evil.example"}}, 403,
+		},
+		"with a token that another page has":    {http.Header{"Authorization": {"Bearer grace"}, "Origin": {"https://evil.example"}}, 101},
+		"with a token of this page":             {http.Header{"Authorization": {"Bearer grace"}, "Origin": {h.url}}, 101},
+		"when who they are cannot be found out": {http.Header{"Authorization": {"Bearer unavailable"}}, 503},
 	} {
 		query := tt.header.Get("X-Query")
 		tt.header.Del("X-Query")

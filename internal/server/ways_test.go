@@ -1,0 +1,237 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/gorilla/websocket"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/agent/forward"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// way is one on which a user reaches an API server.
+type way struct{ name, url, token string }
+
+// trusting is for servers whose certificates these tests do not look at.
+var trusting = &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}
+
+// send sends a request and returns the response with its body.
+func (y way) send(t *testing.T, method, path string, header http.Header, body string) (*http.Response, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), method, y.url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header = header.Clone()
+	request.Header.Set("Authorization", "Bearer "+y.token)
+	request.URL.Opaque = "" // the path goes as it is
+	transport := &http.Transport{TLSClientConfig: trusting.Clone(), DisableCompression: true, DisableKeepAlives: true}
+	response, err := transport.RoundTrip(request)
+	if err != nil {
+		t.Fatalf("%s: %s %s: %v", y.name, method, path, err)
+	}
+	defer response.Body.Close()
+	raw, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatalf("%s: %s %s: %v", y.name, method, path, err)
+	}
+	return response, string(raw)
+}
+
+// open asks for a WebSocket. The response is that of the server, also to a refusal.
+func (y way) open(t *testing.T, path string, header http.Header, protocols ...string) (*websocket.Conn, *http.Response) {
+	t.Helper()
+	dialer := websocket.Dialer{TLSClientConfig: trusting.Clone(), HandshakeTimeout: time.Minute, Subprotocols: protocols}
+	conn, response, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(y.url, "https")+path, header)
+	if response == nil {
+		t.Fatalf("%s: %s: %v", y.name, path, err)
+	}
+	if conn != nil {
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+	return conn, response
+}
+
+// reached is an API server that is its own member, with each way to it. Two replicas of the hub serve it, and its agent is connected to the first.
+type reached struct {
+	*pair
+	directly, byHub, byReplica, local, byAgent way
+	agent                                      http.Handler // serves protocol.PathKubernetes
+}
+
+func (r *reached) all() []way { return []way{r.byHub, r.byReplica, r.local, r.byAgent} }
+
+// reach connects the shared API server, and gives the user of each way rights on its objects in the workspace.
+func reach(t *testing.T, rules ...rbacv1.PolicyRule) *reached {
+	t.Helper()
+	r := &reached{pair: newPair(t)}
+	config := rest.CopyConfig(r.first.Config)
+	transport, err := forward.Transport(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := forward.BaseURL(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.agent = forward.New(t.Context(), base, transport, logr.Discard())
+	key, name := testkit.Key(t), types.NamespacedName{Namespace: r.first.namespace, Name: "member"}
+	joined, code := r.first.register(r.first.cluster(name.Name), key, "member-uid")
+	if code != http.StatusOK {
+		t.Fatalf("join: %d, want 200", code)
+	}
+	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: r.first.roots()}}
+	conn, err := dialer.Dial(t.Context(), "wss://"+r.first.base+protocol.PathConnect, http.Header{"Authorization": {"Bearer " + r.first.connectToken(key, joined)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = conn.Serve(context.Background(), reporting(r.agent)) }()
+	t.Cleanup(func() { _ = conn.Close() })
+	for _, w := range []*world{r.first, r.second} {
+		testkit.Eventually(t, 20*time.Second, func(context.Context) error {
+			if !w.server.Members.State(name).Connected() {
+				return errors.New("the member is not connected yet")
+			}
+			return nil
+		})
+	}
+	token := r.first.user("ways", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
+	prefix := "/k8s/clusters/" + name.String()
+	r.directly = way{"directly", strings.TrimSuffix(base.String(), "/"), token}
+	r.byHub = way{"by the hub", "https://" + r.first.base + prefix, token}
+	r.byReplica = way{"by another replica", "https://" + r.second.base + prefix, token}
+	r.local = way{"by /k8s/local", "https://" + r.first.base + "/k8s/local", token}
+	r.byAgent.name = "by direct access"
+	r.byAgent.url, r.byAgent.token = benchDirect(t, r.agent)
+	r.grant(t, "ways", r.first.namespace, rules...)
+	return r
+}
+
+// hubUser is the user of ways, as the hub's API server names them.
+func (r *reached) hubUser() string { return "system:serviceaccount:" + r.first.namespace + ":ways" }
+
+// grant gives rights in a namespace to the user of each way.
+func (r *reached) grant(t *testing.T, role, namespace string, rules ...rbacv1.PolicyRule) {
+	t.Helper()
+	if len(rules) == 0 {
+		return
+	}
+	r.first.Apply(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role}, Rules: rules})
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role},
+	}
+	users := []string{r.hubUser(), "hub:" + r.hubUser(), "local:alice"}
+	for _, user := range users {
+		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: user})
+	}
+	r.first.Apply(t, binding)
+	for _, user := range users {
+		r.first.AwaitRights(t, user, namespace, rules...)
+	}
+}
+
+// reporting serves what an agent serves: its report, and requests for the API server.
+func reporting(kubernetes http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, protocol.PathKubernetes) {
+			kubernetes.ServeHTTP(w, r)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(testkit.HealthyReport())
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	})
+}
+
+// objects are rights to read and write ConfigMaps.
+var objects = rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"*"}}
+
+func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
+	t.Parallel()
+	r := reach(t, objects)
+	path := "/api/v1/namespaces/" + r.first.namespace + "/configmaps"
+	// fabric8 sends the server as Origin. kubectl proxy passes on that of a page. Other clients send none, which an API server refuses.
+	origins := map[string]func(way) string{
+		"of the server": func(y way) string {
+			scheme, rest, _ := strings.Cut(y.url, "://")
+			host, _, _ := strings.Cut(rest, "/")
+			return scheme + "://" + host
+		},
+		"of another page": func(way) string { return "http://localhost:8001" },
+	}
+	for _, y := range append(r.all(), r.directly) {
+		for name, origin := range origins {
+			for what, query := range map[string]string{"a watch": "?watch=1", "a watch that begins with a list": "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+				t.Run(fmt.Sprintf("%s, %s, with the Origin %s", y.name, what, name), func(t *testing.T) {
+					conn, response := y.open(t, path+query, http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {origin(y)}})
+					if conn == nil {
+						t.Fatalf("answered %s, want 101", response.Status)
+					}
+					_, text, err := conn.ReadMessage()
+					var event struct{ Type string }
+					if err = errors.Join(err, json.Unmarshal(text, &event)); err != nil || event.Type != "ADDED" {
+						t.Errorf("the first event is %q (%v), want that a ConfigMap was ADDED", text, err)
+					}
+				})
+			}
+		}
+	}
+	t.Run("a list that asks for a WebSocket is answered as the API server answers it", func(t *testing.T) {
+		header := func(y way) http.Header { return http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {y.url}} }
+		_, want := r.directly.open(t, path, header(r.directly))
+		for _, y := range r.all() {
+			if _, got := y.open(t, path, header(y)); got.StatusCode != want.StatusCode || got.Header.Get("Content-Type") != want.Header.Get("Content-Type") {
+				t.Errorf("%s: %s %s, want %s %s", y.name, got.Status, got.Header.Get("Content-Type"), want.Status, want.Header.Get("Content-Type"))
+			}
+		}
+	})
+}
+
+// TestKubernetesJavaScriptClientIsServedOnEveryWay: "npm ci" in test/kubernetesclient installs the client.
+func TestKubernetesJavaScriptClientIsServedOnEveryWay(t *testing.T) {
+	t.Parallel()
+	dir := testkit.Path(t, "test/kubernetesclient")
+	node, err := exec.LookPath("node")
+	if err != nil {
+		t.Skip("there is no node: Kubernetes' JavaScript client needs it")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "node_modules", "@kubernetes", "client-node")); err != nil {
+		t.Skip("@kubernetes/client-node is not installed: run npm ci in test/kubernetesclient")
+	}
+	r := reach(t, objects)
+	for _, y := range slices.Insert(r.all(), 0, r.directly) {
+		t.Run(y.name, func(t *testing.T) {
+			command := exec.CommandContext(t.Context(), node, "client.mjs")
+			command.Dir = dir
+			command.Env = append(os.Environ(), "SERVER="+y.url, "TOKEN="+y.token, "NAMESPACE="+r.first.namespace, "ORIGIN=https://console.example")
+			if out, err := command.CombinedOutput(); err != nil {
+				t.Errorf("the client ended with %v, want that it lists and watches\n%s", err, out)
+			}
+		})
+	}
+}
