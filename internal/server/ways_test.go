@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/gorilla/websocket"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -174,6 +176,7 @@ var objects = rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"co
 func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 	t.Parallel()
 	r := reach(t, objects)
+	r.first.Apply(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.first.namespace, Name: "watched"}})
 	path := "/api/v1/namespaces/" + r.first.namespace + "/configmaps"
 	// fabric8 sends the server as Origin. kubectl proxy passes on that of a page. Other clients send none, which an API server refuses.
 	origins := map[string]func(way) string{
@@ -192,6 +195,7 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 					if conn == nil {
 						t.Fatalf("answered %s, want 101", response.Status)
 					}
+					_ = conn.SetReadDeadline(time.Now().Add(time.Minute))
 					_, text, err := conn.ReadMessage()
 					var event struct{ Type string }
 					if err = errors.Join(err, json.Unmarshal(text, &event)); err != nil || event.Type != "ADDED" {
@@ -201,6 +205,23 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 			}
 		}
 	}
+	t.Run("a page that has the token sends it as a subprotocol", func(t *testing.T) {
+		for _, y := range []way{r.byHub, r.byReplica, r.local, r.directly} {
+			token := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(y.token))
+			conn, response := y.open(t, path+"?watch=1", http.Header{"Origin": {"https://console.example"}}, token, "base64.binary.k8s.io")
+			if conn == nil || conn.Subprotocol() != "base64.binary.k8s.io" {
+				t.Errorf("%s: answered %s with the subprotocol %q, want 101 with base64.binary.k8s.io", y.name, response.Status, response.Header.Get("Sec-WebSocket-Protocol"))
+			}
+		}
+	})
+	t.Run("CVE-2019-13209: a page of another host without the token opens none", func(t *testing.T) {
+		for _, y := range []way{r.byHub, r.byReplica, r.local} {
+			header := http.Header{"Origin": {"https://evil.example"}, "Cookie": {"token=" + y.token}}
+			if _, response := y.open(t, path+"?watch=1", header); response.StatusCode != http.StatusForbidden {
+				t.Errorf("%s: answered %s, want 403", y.name, response.Status)
+			}
+		}
+	})
 	t.Run("a list that asks for a WebSocket is answered as the API server answers it", func(t *testing.T) {
 		header := func(y way) http.Header { return http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {y.url}} }
 		_, want := r.directly.open(t, path, header(r.directly))

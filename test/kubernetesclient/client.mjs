@@ -6,7 +6,8 @@
 
 import assert from 'node:assert/strict'
 import { createRequire } from 'node:module'
-import { CoreV1Api, KubeConfig, Watch, WebSocketHandler } from '@kubernetes/client-node'
+import { CoreV1Api, KubeConfig, Watch } from '@kubernetes/client-node'
+import { WebSocketHandler } from './node_modules/@kubernetes/client-node/dist/web-socket-handler.js' // which it uses and does not export
 
 const WebSocket = createRequire(createRequire(import.meta.url).resolve('@kubernetes/client-node'))('ws')
 const { SERVER, TOKEN, NAMESPACE, ORIGIN } = process.env
