@@ -38,6 +38,7 @@ const (
 	hopFailed      = "failed"      // the tunnel there failed; the body says how
 	hopTimeout     = "timeout"     // as hopFailed, because one side took too long
 	hopFull        = "full"        // there is no room for one more there; the body says what is full
+	hopHeader      = "header"      // the header of the request is larger than the agent takes
 )
 
 // maxReason bounds the text of a failure, in bytes.
@@ -87,6 +88,9 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("by way of another replica: %w", full(response.Body))
 	}
 	h.forwarded("failed")
+	if kind == hopHeader {
+		return nil, fmt.Errorf("by way of another replica: %w", tunnel.ErrHeaderTooLarge)
+	}
 	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // what there is of it
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
 }
@@ -225,6 +229,8 @@ func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	case errors.Is(err, tunnel.ErrNotProcessed):
 		misdirected(w)
 		return
+	case errors.Is(err, tunnel.ErrHeaderTooLarge):
+		kind = hopHeader
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
 		kind = hopTimeout
 	}

@@ -209,14 +209,15 @@ func (n *Network) Links() (heard, hearing int) {
 // config has the settings of a link: a peer that hangs is noticed within eight seconds.
 func (n *Network) config() tunnel.Config {
 	return tunnel.Config{
-		PingInterval:     pingInterval,
-		PingTimeout:      pingTimeout,
-		HandshakeTimeout: headerTimeout,
-		DrainTimeout:     drainTimeout,
-		MaxHeaderBytes:   linkHeaderBytes,
-		Repeatable:       request.Repeatable,
-		Memory:           n.options.Memory,
-		ErrorLog:         quietLog(n.options.Log),
+		PingInterval:          pingInterval,
+		PingTimeout:           pingTimeout,
+		HandshakeTimeout:      headerTimeout,
+		DrainTimeout:          drainTimeout,
+		MaxHeaderBytes:        linkHeaderBytes,
+		MaxRequestHeaderBytes: linkRequestBytes,
+		Repeatable:            request.Repeatable,
+		Memory:                n.options.Memory,
+		ErrorLog:              quietLog(n.options.Log),
 	}
 }
 
@@ -226,6 +227,6 @@ const (
 	pingTimeout  = 5 * time.Second
 	// drainTimeout is what requests by hop get when this replica stops: they had time before.
 	drainTimeout = time.Second
-	// linkHeaderBytes leaves room for what a hop adds to a header that an agent's tunnel lets through.
-	linkHeaderBytes = 68 << 10
+	// linkHeaderBytes and linkRequestBytes leave room for what a hop adds to a header that an agent's tunnel lets through.
+	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

@@ -25,7 +25,8 @@ const patience = time.Minute
 const discoveryPatience = 10 * time.Second
 
 // memberError says in a Status why a member does not answer what was asked of it.
-func memberError(cluster types.NamespacedName, path string, err error) error {
+func memberError(c *call, err error) error {
+	cluster, path := c.target.cluster, c.info.Path
 	var (
 		refused *refusal.Error
 		gone    *NotConnectedError
@@ -38,6 +39,10 @@ func memberError(cluster types.NamespacedName, path string, err error) error {
 			fmt.Sprintf("cluster %q not found; kubectl get clusters -n %s on the hub lists what there is", cluster, cluster.Namespace)).About(cluster)
 	case errors.As(err, &gone):
 		return notConnected(cluster, path, gone.LastSeen, time.Now()).Because(err)
+	case errors.Is(err, ErrHeaderTooLarge):
+		return refusal.New(http.StatusRequestHeaderFieldsTooLarge, refusal.ReasonHeaderTooLarge, fmt.Sprintf(
+			"user %q is in %d groups: with a header for each, the request is larger than the agent of cluster %q takes; put the user in fewer groups",
+			c.identity.User, len(c.identity.Groups), cluster)).About(cluster)
 	case isTimeout(err):
 		return refusal.New(http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout,
 			fmt.Sprintf("cluster %q did not answer in time; try again", cluster)).Because(err).About(cluster)

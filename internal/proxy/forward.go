@@ -187,7 +187,7 @@ func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err e
 	case errors.As(err, &full):
 		h.refuse(w, r, tooMany(c, full))
 	default:
-		h.refuse(w, r, memberError(c.target.cluster, c.info.Path, err))
+		h.refuse(w, r, memberError(c, err))
 	}
 }
 

@@ -157,7 +157,7 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 	})
 	switch {
 	case err != nil:
-		return memberError(c.target.cluster, c.info.Path, fmt.Errorf("review the right to impersonate: %w", err))
+		return memberError(c, fmt.Errorf("review the right to impersonate: %w", err))
 	case !granted:
 		return refusal.Forbidden(fmt.Sprintf("user %q may not impersonate %q with all the groups, uid and extras asked for in cluster %q; "+
 			"ask there for the right to impersonate each of them", c.identity.User, wanted.user, c.target.cluster)).About(c.target.cluster)

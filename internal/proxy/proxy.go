@@ -42,6 +42,9 @@ const (
 // ErrUnknownCluster says that there is no Cluster of that name.
 var ErrUnknownCluster = errors.New("unknown cluster")
 
+// ErrHeaderTooLarge says that the header of a request, with the user and their groups, is larger than a member's agent takes.
+var ErrHeaderTooLarge = errors.New("header too large")
+
 // NotConnectedError says that a Cluster has no open tunnel anywhere.
 type NotConnectedError struct {
 	// LastSeen is when it last had one, zero if that is unknown or never happened.
@@ -77,7 +80,7 @@ type Options struct {
 	// Authorize admits a user to a member. Errors are refusals. It is asked before it is known whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
 	// Transport returns what carries requests whose path begins with protocol.PathKubernetes to a member's agent. It does upgrades
-	// like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport may match the latter.
+	// like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport may match the latter or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
 	// Hub is how to reach the hub's own API server. Its credentials are never used: each user's own are.
 	Hub *rest.Config
@@ -208,7 +211,7 @@ func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonation) error {
 	transport, err := h.transport(ctx, c.target.cluster)
 	if err != nil {
-		return memberError(c.target.cluster, c.info.Path, err)
+		return memberError(c, err)
 	}
 	c.transport, c.header = transport, impersonate(c.identity)
 	if wanted == nil {

@@ -54,7 +54,8 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// retryUnprocessed asks the caller to retry when a tunnel ended before its agent looked at the request, and there was no other.
+// retryUnprocessed asks the caller to retry when a tunnel ended before its agent looked at the request, and there was no other. It gives errors of tunnels
+// the proxy's names.
 type retryUnprocessed struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -62,6 +63,9 @@ func (u retryUnprocessed) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := u.RoundTripper.RoundTrip(r)
 	if errors.Is(err, tunnel.ErrNotProcessed) || errors.Is(err, members.ErrNotConnected) {
 		return nil, &proxy.NotConnectedError{LastSeen: time.Now()}
+	}
+	if errors.Is(err, tunnel.ErrHeaderTooLarge) {
+		return nil, fmt.Errorf("%w: %w", proxy.ErrHeaderTooLarge, err)
 	}
 	return response, err
 }

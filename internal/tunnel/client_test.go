@@ -113,7 +113,7 @@ func TestARequestThatBreaksTheConnectionMayBeSentAgain(t *testing.T) {
 func TestATrailerThatIsTooLargeIsNotSent(t *testing.T) {
 	overEach(t, Config{}, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }), func(t *testing.T, p *pair) {
 		r := request(t, http.MethodPost, "/", struct{ io.Reader }{strings.NewReader("x")})
-		r.Trailer = http.Header{"X-Sum": {strings.Repeat("x", 300<<10)}}
+		r.Trailer = http.Header{"X-Sum": {strings.Repeat("x", 3<<20)}}
 		_, err := whole(p.session.RoundTrip(r))
 		wantError(t, err, errPeerHeader)
 		p.get(t, "/")

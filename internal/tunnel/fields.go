@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-var errPeerHeader = errors.New("the header of the request is larger than the other end allows")
+var errPeerHeader = fmt.Errorf("%w: the other end allows less", ErrHeaderTooLarge)
 
 // requestFields is the header of a request as it goes into the tunnel.
 type requestFields struct {

@@ -110,7 +110,7 @@ func TestNothingButTheTunnelEndsTheTunnel(t *testing.T) {
 }
 
 func TestHeaderLimit(t *testing.T) {
-	const limit = 64 << 10
+	const limit, requestLimit = 64 << 10, 1 << 20
 	field := func(size int) string { return strings.Repeat("x", size-len("X-Big")-headerOverhead) }
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header.Get("X-Big"))) })
@@ -120,6 +120,7 @@ func TestHeaderLimit(t *testing.T) {
 		w.Header().Set("X-Big", field(size))
 	}
 	mux.HandleFunc("/big", big)
+	mux.HandleFunc("/groups", func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header["Impersonate-Group"])) })
 	mux.HandleFunc("/many", func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 100_000 {
 			w.Header().Set(fmt.Sprintf("X-%d", i), "x")
@@ -146,7 +147,7 @@ func TestHeaderLimit(t *testing.T) {
 	overEach(t, Config{}, mux, func(t *testing.T, p *pair) {
 		t.Run("a request just within it passes", func(t *testing.T) {
 			r := request(t, http.MethodGet, "/", nil)
-			r.Header.Set("X-Big", field(limit-len("/")-len("member")))
+			r.Header.Set("X-Big", field(requestLimit-len("/")-len("member")))
 			response, err := p.session.RoundTrip(r)
 			if err != nil {
 				t.Fatal(err)
@@ -155,7 +156,7 @@ func TestHeaderLimit(t *testing.T) {
 				t.Errorf("%s bytes arrived of %s", got, want)
 			}
 		})
-		for _, size := range []int{limit + 1, 1 << 20} {
+		for _, size := range []int{requestLimit + 1, 2 << 20} {
 			t.Run(fmt.Sprintf("a request header of %d bytes is refused here", size), func(t *testing.T) {
 				r := request(t, http.MethodGet, "/", nil)
 				r.Header.Set("X-Big", field(size))
@@ -163,8 +164,21 @@ func TestHeaderLimit(t *testing.T) {
 				wantError(t, err, ErrHeaderTooLarge)
 			})
 		}
+		t.Run("a request with a field for each of 2,000 groups passes", func(t *testing.T) {
+			r := request(t, http.MethodGet, "/groups", nil)
+			for n := range 2000 {
+				r.Header["Impersonate-Group"] = append(r.Header["Impersonate-Group"], fmt.Sprintf("%060d", n))
+			}
+			response, err := p.session.RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := readAll(t, response); got != "2000" {
+				t.Errorf("%s groups arrived, want 2000", got)
+			}
+		})
 		t.Run("a path counts", func(t *testing.T) {
-			_, err := p.session.RoundTrip(request(t, http.MethodGet, "/"+strings.Repeat("x", limit), nil))
+			_, err := p.session.RoundTrip(request(t, http.MethodGet, "/"+strings.Repeat("x", requestLimit), nil))
 			wantError(t, err, ErrHeaderTooLarge)
 		})
 		for _, test := range []struct {

@@ -385,7 +385,7 @@ const (
 		"000024040000000000" + // SETTINGS
 		"000500010000" + // frame: 64 KiB
 		"0003000186a0" + // streams: 100,000
-		"000600010140" + // header list: 64 KiB and 320
+		"000600100140" + // header list: 1 MiB and 320
 		"000100001000" + // header table: 4 KiB
 		"000400100000" + // window of a stream: 1 MiB
 		"000900000001" + // no priorities of RFC 7540

@@ -23,6 +23,8 @@ const (
 	ReasonBadGateway metav1.StatusReason = "BadGateway"
 	// ReasonGatewayTimeout means that the upstream server did not respond in time.
 	ReasonGatewayTimeout metav1.StatusReason = "GatewayTimeout"
+	// ReasonHeaderTooLarge means that the header of a request is too large.
+	ReasonHeaderTooLarge metav1.StatusReason = "RequestHeaderFieldsTooLarge"
 )
 
 // Error is why a request is not served: a message for the caller, and a cause for the log only. It is an
