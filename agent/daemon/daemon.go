@@ -196,7 +196,9 @@ func (a *agent) forward(watches context.Context) *forward.Handler {
 	if a.options.Environ.Profile == v1.ProfileReadOnly {
 		return forward.NewReadOnly(watches, a.base, a.transport, log)
 	}
-	return forward.New(watches, a.base, a.transport, log)
+	h := forward.New(watches, a.base, a.transport, log)
+	h.Namespace = a.options.Environ.Namespace
+	return h
 }
 
 // describe returns the attributes of a span for a request to the API server.

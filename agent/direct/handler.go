@@ -25,6 +25,8 @@ const (
 	maxBody = 64 << 20
 )
 
+const impersonateUser = "Impersonate-User"
+
 // bearerProtocol precedes a token among the subprotocols of a WebSocket, which API servers read.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
@@ -138,9 +140,13 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 // admissible returns why an authenticated request is not served; code is 0 for one that is. What would name a user, besides the token, is refused and not left
 // out: the sender means to be served as another one.
 func admissible(r *http.Request) (code int, message string) {
-	for name := range r.Header {
-		if len(name) >= len("Impersonate-") && strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
-			return http.StatusForbidden, "no user is impersonated without the hub: leave out --as, or come by way of the hub"
+	for name, values := range r.Header {
+		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
+			continue
+		}
+		if _, account := protocol.ParseServiceAccount(values[0]); name != impersonateUser || len(values) != 1 || !account {
+			return http.StatusForbidden, "without the hub no one is impersonated but ServiceAccounts of the cluster, and they without groups: " +
+				"leave out --as, or come by way of the hub"
 		}
 	}
 	bearer := func(line string) bool { return strings.Contains(strings.ToLower(line), bearerProtocol) }
@@ -158,7 +164,10 @@ func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)
 	request.Strip(out.Header)
-	out.Header["Impersonate-User"] = []string{user.Subject}
+	if account := r.Header[impersonateUser]; account != nil { // admissible has let one pass
+		out.Header[protocol.HeaderServiceAccount] = account
+	}
+	out.Header[impersonateUser] = []string{user.Subject}
 	out.Header["Impersonate-Uid"] = []string{user.UID}
 	if len(user.Groups) > 0 {
 		out.Header["Impersonate-Group"] = user.Groups

@@ -26,6 +26,8 @@ type Handler struct {
 	proxy *httputil.ReverseProxy
 	base  *url.URL
 	log   logr.Logger
+	// Namespace is the agent's own, whose ServiceAccounts no one acts as.
+	Namespace string
 	// reads: the API server is asked as protocol.Viewer, and only to read.
 	reads bool
 }
@@ -75,6 +77,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := checkRead(r); h.reads && d != nil {
 		WriteStatus(w, d.status, d.message)
 		return
+	}
+	if names := r.Header[protocol.HeaderServiceAccount]; names != nil {
+		out, d := h.asAccount(r, names)
+		if d != nil {
+			h.log.Info("request denied", "code", d.status, "reason", d.message)
+			WriteStatus(w, d.status, d.message)
+			return
+		}
+		r = out
 	}
 	h.proxy.ServeHTTP(w, r)
 }

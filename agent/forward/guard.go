@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // Headers of Kubernetes impersonation.
@@ -91,7 +93,7 @@ func isImpersonation(name string) bool {
 
 func known(name string) bool {
 	switch name {
-	case impersonateUser, impersonateGroup, impersonateUID:
+	case impersonateUser, impersonateGroup, impersonateUID, protocol.HeaderServiceAccount:
 		return true
 	}
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)

@@ -29,7 +29,10 @@ import (
 
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/protocol"
 )
+
+const pathAccessReview = protocol.PathKubernetes + protocol.PathAccessReview
 
 var prod = types.NamespacedName{Namespace: "team-a", Name: "prod"}
 

@@ -12,6 +12,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/request"
 )
 
@@ -23,8 +24,14 @@ func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther is the header by which a member's API server knows whom the caller may act as.
+// impersonateOther is the header by which a member's API server knows whom the caller may act as. That a caller may act as a ServiceAccount the agent finds out
+// by itself, so it is told the caller too.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
+	if wanted.account != nil {
+		h := impersonate(caller)
+		h[protocol.HeaderServiceAccount] = []string{wanted.user}
+		return h
+	}
 	h := wanted.header()
 	h[extraHeader(impersonatorKey)] = []string{caller.User}
 	return h

@@ -4,10 +4,8 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -18,13 +16,11 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/decision"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 const (
@@ -34,8 +30,6 @@ const (
 	grantedFor = 5 * time.Second
 	// reviewTimeout bounds the questions for one request.
 	reviewTimeout = 8 * time.Second
-
-	pathAccessReview = protocol.PathKubernetes + "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 )
 
 // impersonation is whom a request is to be served as, in the member's words.
@@ -44,10 +38,12 @@ type impersonation struct {
 	uid    string
 	groups []string
 	extra  map[string][]string
+	// account is the ServiceAccount of the member that user names, if it does. The agent gives it its groups.
+	account *protocol.ServiceAccount
 }
 
 // parseImpersonation returns whom a caller wants to impersonate (kubectl --as), nil if no one. The rules are those of
-// an API server, and in addition the member's own system users and groups are refused.
+// an API server, and in addition the member's own system users and groups are refused, but for ServiceAccounts.
 func parseImpersonation(h http.Header) (*impersonation, error) {
 	wanted := impersonation{extra: map[string][]string{}}
 	count := 0
@@ -99,6 +95,10 @@ func (i *impersonation) add(name string, values []string) error {
 
 // checkTarget refuses users and groups that may not be impersonated through the hub. The agent refuses them a second time.
 func (i *impersonation) checkTarget() error {
+	if account, is := protocol.ParseServiceAccount(i.user); is {
+		i.account = &account
+		return i.checkAccount()
+	}
 	if strings.HasPrefix(i.user, "system:") {
 		return refusal.Forbidden(fmt.Sprintf("%q may not be impersonated through the hub: it is a user of the cluster's own; "+
 			"use a kubeconfig of the cluster for that", i.user))
@@ -115,9 +115,24 @@ func (i *impersonation) checkTarget() error {
 	return nil
 }
 
+// checkAccount refuses a ServiceAccount of Drover's own, and one that is to be more than Kubernetes makes it.
+func (i *impersonation) checkAccount() error {
+	switch {
+	case i.account.Reserved():
+		return refusal.Forbidden(fmt.Sprintf("%q may not be impersonated through the hub: it is an account of Drover's own", i.user))
+	case len(i.groups) > 0 || i.uid != "" || len(i.extra) > 0:
+		return refusal.Forbidden(fmt.Sprintf("%q may be impersonated through the hub only with the groups that Kubernetes gives it; "+
+			"leave out --as-group, --as-uid and extras", i.user))
+	}
+	return nil
+}
+
 // rights lists what the caller must be granted in the member to be served so, each for itself, as an API server asks.
 func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	list := []authorizationv1.ResourceAttributes{{Resource: "users", Name: i.user}}
+	if i.account != nil {
+		list[0] = authorizationv1.ResourceAttributes{Resource: "serviceaccounts", Namespace: i.account.Namespace, Name: i.account.Name}
+	}
 	for _, group := range i.groups {
 		list = append(list, authorizationv1.ResourceAttributes{Resource: "groups", Name: group})
 	}
@@ -167,34 +182,5 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 
 // reviewAccess asks the member whether whom a header names has a right.
 func (c *call) reviewAccess(ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes) (bool, error) {
-	body, err := json.Marshal(&authorizationv1.SelfSubjectAccessReview{
-		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
-		Spec:     authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},
-	})
-	if err != nil {
-		return false, fmt.Errorf("encode review: %w", err)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, memberURL+pathAccessReview, bytes.NewReader(body))
-	if err != nil {
-		return false, fmt.Errorf("make review: %w", err)
-	}
-	request.Header = as.Clone()
-	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Accept", "application/json")
-	response, err := c.transport.RoundTrip(request)
-	if err != nil {
-		return false, err // mayImpersonate says what was tried
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusCreated {
-		return false, fmt.Errorf("answered %s", response.Status)
-	}
-	var review authorizationv1.SelfSubjectAccessReview
-	if err := untrusted.ReadJSON(response.Body, &review, untrusted.Large()); err != nil {
-		return false, fmt.Errorf("decode review: %w", err)
-	}
-	if review.Kind != "SelfSubjectAccessReview" {
-		return false, errors.New("answered with something else")
-	}
-	return review.Status.Allowed && !review.Status.Denied, nil
+	return protocol.ReviewAccess(ctx, c.transport, memberURL+protocol.PathKubernetes+protocol.PathAccessReview, as, right)
 }

@@ -18,6 +18,8 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 func TestParseImpersonation(t *testing.T) {
@@ -38,22 +40,40 @@ func TestParseImpersonation(t *testing.T) {
 			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:authenticated"}},
 			want:   &impersonation{user: "bob", groups: []string{"system:authenticated"}, extra: map[string][]string{}},
 		},
-		"a group without a user is 400":         {header: http.Header{"Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
-		"a uid without a user is 400":           {header: http.Header{"Impersonate-Uid": {"a"}}, fails: apierrors.IsBadRequest},
-		"an extra without a user is 400":        {header: http.Header{"Impersonate-Extra-A": {"a"}}, fails: apierrors.IsBadRequest},
-		"a group with an empty user is 400":     {header: http.Header{"Impersonate-User": {""}, "Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
-		"two users are 400":                     {header: http.Header{"Impersonate-User": {"bob", "eve"}}, fails: apierrors.IsBadRequest},
-		"two uids are 400":                      {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Uid": {"1", "2"}}, fails: apierrors.IsBadRequest},
-		"an empty group is 400":                 {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", ""}}, fails: apierrors.IsBadRequest},
-		"an unknown header is 400":              {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Everybody": {"1"}}, fails: apierrors.IsBadRequest},
-		"a line break in a group is 400":        {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a\nb"}}, fails: apierrors.IsBadRequest},
-		"33 groups are 400":                     {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": slices.Repeat([]string{"a"}, 33)}, fails: apierrors.IsBadRequest},
-		"system:masters as a group is 403":      {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}}, fails: apierrors.IsForbidden},
-		"system:nodes as a group is 403":        {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "system:nodes"}}, fails: apierrors.IsForbidden},
-		"a system user is 403":                  {header: http.Header{"Impersonate-User": {"system:admin"}}, fails: apierrors.IsForbidden},
-		"a ServiceAccount of the member is 403": {header: http.Header{"Impersonate-User": {"system:serviceaccount:kube-system:x"}}, fails: apierrors.IsForbidden},
-		"the agent itself is 403":               {header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:drover-agent"}}, fails: apierrors.IsForbidden},
-		"the hub's own extra is 403":            {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"eve"}}, fails: apierrors.IsForbidden},
+		"a group without a user is 400":     {header: http.Header{"Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
+		"a uid without a user is 400":       {header: http.Header{"Impersonate-Uid": {"a"}}, fails: apierrors.IsBadRequest},
+		"an extra without a user is 400":    {header: http.Header{"Impersonate-Extra-A": {"a"}}, fails: apierrors.IsBadRequest},
+		"a group with an empty user is 400": {header: http.Header{"Impersonate-User": {""}, "Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
+		"two users are 400":                 {header: http.Header{"Impersonate-User": {"bob", "eve"}}, fails: apierrors.IsBadRequest},
+		"two uids are 400":                  {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Uid": {"1", "2"}}, fails: apierrors.IsBadRequest},
+		"an empty group is 400":             {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", ""}}, fails: apierrors.IsBadRequest},
+		"an unknown header is 400":          {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Everybody": {"1"}}, fails: apierrors.IsBadRequest},
+		"a line break in a group is 400":    {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a\nb"}}, fails: apierrors.IsBadRequest},
+		"33 groups are 400":                 {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": slices.Repeat([]string{"a"}, 33)}, fails: apierrors.IsBadRequest},
+		"system:masters as a group is 403":  {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}}, fails: apierrors.IsForbidden},
+		"system:nodes as a group is 403":    {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "system:nodes"}}, fails: apierrors.IsForbidden},
+		"a system user is 403":              {header: http.Header{"Impersonate-User": {"system:admin"}}, fails: apierrors.IsForbidden},
+		"a ServiceAccount of the member may be asked for": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}},
+			want: &impersonation{
+				user: "system:serviceaccount:web:deployer", extra: map[string][]string{}, account: &protocol.ServiceAccount{Namespace: "web", Name: "deployer"},
+			},
+		},
+		"a ServiceAccount in another group is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Group": {"a"}}, fails: apierrors.IsForbidden,
+		},
+		"a ServiceAccount with a uid is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Uid": {"1"}}, fails: apierrors.IsForbidden,
+		},
+		"a ServiceAccount with an extra is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Extra-A": {"b"}}, fails: apierrors.IsForbidden,
+		},
+		"no name of a ServiceAccount is 403":      {header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer:x"}}, fails: apierrors.IsForbidden},
+		"a ServiceAccount of no namespace is 403": {header: http.Header{"Impersonate-User": {"system:serviceaccount::x"}}, fails: apierrors.IsForbidden},
+		"an account that runs Plans is 403":       {header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-plans:drover-plan"}}, fails: apierrors.IsForbidden},
+		"the header to the agent is 400":          {header: http.Header{"Impersonate-User": {"bob"}, protocol.HeaderServiceAccount: {"system:serviceaccount:web:deployer"}}, fails: apierrors.IsBadRequest},
+		"the agent itself is 403":                 {header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:drover-agent"}}, fails: apierrors.IsForbidden},
+		"the hub's own extra is 403":              {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"eve"}}, fails: apierrors.IsForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseImpersonation(test.header)
@@ -138,6 +158,24 @@ func TestCallersOwnImpersonation(t *testing.T) {
 		want["Impersonate-Extra-Cluster.drover.dev%2fimpersonator"] = []string{"hub:alice"}
 		if got := withPrefix(all[len(all)-1].Header, "Impersonate-"); !reflect.DeepEqual(got, want) {
 			t.Errorf("served as %v; want %v", got, want)
+		}
+	})
+	t.Run("--as a ServiceAccount is asked for as the right to impersonate that one, and the agent is told both names", func(t *testing.T) {
+		h := newHubSide(t)
+		member := &reviews{allow: func(authorizationv1.ResourceAttributes) bool { return true }}
+		h.agent.answerWith(member.ServeHTTP)
+		const account = "system:serviceaccount:web:deployer"
+		if response, body := h.get(t, http.Header{"Impersonate-User": {account}}); response.StatusCode != http.StatusOK {
+			t.Fatalf("answer %d %s, want 200", response.StatusCode, body)
+		}
+		want := []authorizationv1.ResourceAttributes{{Verb: "impersonate", Resource: "serviceaccounts", Namespace: "web", Name: "deployer"}}
+		if !reflect.DeepEqual(member.all(), want) {
+			t.Errorf("asked %+v, want %+v", member.all(), want)
+		}
+		all, told := h.agent.all(), asAlice.Clone()
+		told[protocol.HeaderServiceAccount] = []string{account}
+		if got := withPrefix(all[len(all)-1].Header, "Impersonate-"); !reflect.DeepEqual(got, told) {
+			t.Errorf("the agent is told %v; want %v", got, told)
 		}
 	})
 	for n, denied := range asked {

@@ -187,7 +187,7 @@ func fullRights() map[string]right {
 		"impersonate a group":                   {at("impersonate", "", "groups", "", "", "github:acme"), true},
 		"impersonate a UID":                     {at("impersonate", authn, "uids", "", "", "42"), true},
 		"impersonate an extra of any key":       {at("impersonate", authn, "userextras", "drover.dev/session", "", "x"), true},
-		"impersonate a ServiceAccount":          {at("impersonate", "", "serviceaccounts", "", "kube-system", "default"), false},
+		"impersonate a ServiceAccount":          {at("impersonate", "", "serviceaccounts", "", "kube-system", "default"), true},
 		"list nodes":                            {at("list", "", "nodes", "", "", ""), true},
 		"watch pods":                            {at("watch", "", "pods", "", "", ""), true},
 		"learn the UID of kube-system":          {at("get", "", "namespaces", "", "", "kube-system"), true},

@@ -75,7 +75,7 @@ func viewing() *rbacv1ac.PolicyRuleApplyConfiguration {
 func impersonating() []*rbacv1ac.PolicyRuleApplyConfiguration {
 	rule := rbacv1ac.PolicyRule
 	return []*rbacv1ac.PolicyRuleApplyConfiguration{
-		rule().WithAPIGroups("").WithResources("users", "groups").WithVerbs("impersonate"),
+		rule().WithAPIGroups("").WithResources("users", "groups", "serviceaccounts").WithVerbs("impersonate"),
 		rule().WithAPIGroups("authentication.k8s.io").WithResources("*").WithVerbs("impersonate"), // uids, and userextras of any key: RBAC has no userextras/*
 	}
 }

@@ -22,6 +22,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/gorilla/websocket"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -255,4 +256,68 @@ func TestKubernetesJavaScriptClientIsServedOnEveryWay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// whoIs asks an API server who the caller is, as a user whom the caller impersonates.
+func (y way) whoIs(t *testing.T, as string) (int, authenticationv1.UserInfo, string) {
+	t.Helper()
+	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, "Impersonate-User": {as}}
+	response, body := y.send(t, http.MethodPost, "/apis/authentication.k8s.io/v1/selfsubjectreviews", header,
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
+	var review authenticationv1.SelfSubjectReview
+	if response.StatusCode == http.StatusCreated && json.Unmarshal([]byte(body), &review) != nil {
+		t.Errorf("%s: the answer is no review: %s", y.name, body)
+	}
+	return response.StatusCode, review.Status.UserInfo, body
+}
+
+func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
+	t.Parallel()
+	impersonate := func(name string) rbacv1.PolicyRule {
+		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, ResourceNames: []string{name}, Verbs: []string{"impersonate"}}
+	}
+	r := reach(t, impersonate("deployer"))
+	namespace := r.first.namespace
+	r.first.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}})
+	r.grant(t, namespace, protocol.AgentNamespace, impersonate(protocol.AgentName)) // a mistake of an administrator
+	ways := []way{r.byHub, r.byReplica, r.byAgent}
+	for _, y := range ways {
+		t.Run(y.name, func(t *testing.T) {
+			code, user, body := y.whoIs(t, "system:serviceaccount:"+namespace+":deployer")
+			groups := []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + namespace}
+			slices.Sort(user.Groups)
+			if code != http.StatusCreated || user.Username != "system:serviceaccount:"+namespace+":deployer" || !slices.Equal(user.Groups, groups) {
+				t.Errorf("answered %d as %q in %v: %s, want the account in %v", code, user.Username, user.Groups, body, groups)
+			}
+			if by := user.Extra["cluster.drover.dev/impersonator"]; len(by) != 1 || by[0] != "hub:"+r.hubUser() && by[0] != "local:alice" {
+				t.Errorf("the member's audit log names %v as the user who acts, want the caller", by)
+			}
+			for name, as := range map[string]string{
+				"another account of the namespace":          "system:serviceaccount:" + namespace + ":other",
+				"the account of that name in another":       "system:serviceaccount:default:deployer",
+				"the agent's own account, although granted": "system:serviceaccount:" + protocol.AgentNamespace + ":" + protocol.AgentName,
+				"a user of the system":                      "system:admin",
+				"a controller of the system":                "system:kube-controller-manager",
+				"a name like that of an account":            "system:serviceaccount:" + namespace,
+				"a user whom no one may impersonate":        "bob",
+			} {
+				if code, user, body := y.whoIs(t, as); code != http.StatusForbidden {
+					t.Errorf("as %s: answered %d as %q: %s, want 403", name, code, user.Username, body)
+				}
+			}
+		})
+	}
+	t.Run("after the right was revoked", func(t *testing.T) {
+		if err := r.first.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ways"}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, y := range ways {
+			testkit.Eventually(t, 20*time.Second, func(context.Context) error { // the API server sees it a moment later
+				if code, _, body := y.whoIs(t, "system:serviceaccount:"+namespace+":deployer"); code != http.StatusForbidden {
+					return fmt.Errorf("%s: answered %d: %s, want 403", y.name, code, body)
+				}
+				return nil
+			})
+		}
+	})
 }

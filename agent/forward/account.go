@@ -1,0 +1,72 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package forward
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// reviewTimeout bounds the question whether a user may act as a ServiceAccount.
+const reviewTimeout = 8 * time.Second
+
+// asAccount returns a request as the ServiceAccount that its user asks to act as, if the member's RBAC grants the user to impersonate exactly that one. The agent asks for each
+// request, whatever the hub has found out before: neither the hub alone nor an earlier answer makes a user another one.
+func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
+	if h.reads {
+		return nil, deny(http.StatusForbidden, "the agent of this cluster only reads (its profile is ReadOnly): no one acts as a ServiceAccount")
+	}
+	if len(names) != 1 {
+		return nil, deny(http.StatusForbidden, "a request must not name more than one ServiceAccount")
+	}
+	account, ok := protocol.ParseServiceAccount(names[0])
+	if !ok {
+		return nil, deny(http.StatusForbidden, "%q is not the name of a ServiceAccount", names[0])
+	}
+	if account.Reserved() || account.Namespace == h.Namespace {
+		return nil, deny(http.StatusForbidden, "no one acts as %q: it is an account of Drover's own", names[0])
+	}
+	if d := h.mayImpersonate(r, account); d != nil {
+		return nil, d
+	}
+	out := r.WithContext(r.Context()) // a copy
+	out.Header = make(http.Header, len(r.Header))
+	for name, values := range r.Header {
+		if !isImpersonation(name) {
+			out.Header[name] = values
+		}
+	}
+	out.Header[impersonateUser] = names // the API server adds the groups of the account
+	out.Header[protocol.HeaderImpersonator] = r.Header[impersonateUser]
+	return out, nil
+}
+
+// mayImpersonate denies a request whose user may not impersonate an account, and one of which that cannot be found out.
+func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccount) *denial {
+	user := http.Header{}
+	for name, values := range r.Header {
+		if isImpersonation(name) && name != protocol.HeaderServiceAccount {
+			user[name] = values
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
+	defer cancel()
+	granted, err := protocol.ReviewAccess(ctx, h.proxy.Transport, strings.TrimRight(h.base.String(), "/")+protocol.PathAccessReview, user, authorizationv1.ResourceAttributes{
+		Verb: "impersonate", Resource: "serviceaccounts", Namespace: account.Namespace, Name: account.Name,
+	})
+	switch {
+	case err != nil:
+		h.log.Info("the right to impersonate a ServiceAccount could not be reviewed", "error", err.Error())
+		return deny(http.StatusServiceUnavailable, "the cluster's API server did not say whether %q may impersonate %q: try again", user[impersonateUser][0], account.User())
+	case !granted:
+		return deny(http.StatusForbidden, "user %q may not impersonate %q; ask in the cluster for the verb impersonate on that ServiceAccount", user[impersonateUser][0], account.User())
+	}
+	return nil
+}
