@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/access"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // groupAuthenticated is the group of all users who have logged in at the member's API server.
@@ -98,7 +99,19 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 	if o.subresource != "" {
 		a.Resource += "/" + o.subresource
 	}
-	return a, remarks, nil
+	return a, append(remarks, impersonationRemarks(a.Action)...), nil
+}
+
+// impersonationRemarks returns what holds through the hub, and by direct access, beside the right to impersonate.
+func impersonationRemarks(a access.Action) []string {
+	switch {
+	case a.Verb != "impersonate" || a.Group != "":
+	case a.Resource == "serviceaccounts" && protocol.ServiceAccount{Namespace: a.Namespace}.Reserved():
+		return []string{"through the hub no one acts as a ServiceAccount of a namespace of Drover's own, whatever the member grants"}
+	case a.Resource == "users" && strings.HasPrefix(a.Name, "system:"):
+		return []string{"through the hub no one acts as a system: user that is not a ServiceAccount; of one, ask about serviceaccounts/NAME with --namespace"}
+	}
+	return nil
 }
 
 // kind of resource that a name stands for.

@@ -79,6 +79,9 @@ func TestActionsAreReadAsKubectlReadsThem(t *testing.T) {
 		"without an API server":                 {"get", "pods", options{}, nil, access.Action{Verb: "get", Resource: "pods"}, "get pods in cluster prod", "", ""},
 		"everything":                            {"*", "*", options{}, mapper, access.Action{Verb: "*", Resource: "*"}, "* * in cluster prod", "", ""},
 		"a URL":                                 {"get", "/metrics", options{}, mapper, access.Action{Verb: "get", URL: "/metrics"}, "get /metrics in cluster prod", "", ""},
+		"to act as an account":                  {"impersonate", "serviceaccounts/x", options{namespace: "web"}, nil, access.Action{Verb: "impersonate", Resource: "serviceaccounts", Name: "x", Namespace: "web"}, "impersonate serviceaccounts x in namespace web of cluster prod", "", ""},
+		"to act as the agent":                   {"impersonate", "serviceaccounts/drover-agent", options{namespace: "drover-agent"}, nil, access.Action{Verb: "impersonate", Resource: "serviceaccounts", Name: "drover-agent", Namespace: "drover-agent"}, "impersonate serviceaccounts drover-agent in namespace drover-agent of cluster prod", "no one acts as a ServiceAccount", ""},
+		"to act as the system":                  {"impersonate", "users/system:admin", options{}, nil, access.Action{Verb: "impersonate", Resource: "users", Name: "system:admin"}, "impersonate users system:admin in cluster prod", "ask about serviceaccounts", ""},
 		"a URL is in no namespace":              {"get", "/metrics", options{namespace: "web"}, mapper, access.Action{}, "", "", "leave --namespace and --subresource out"},
 		"too many parts":                        {"get", "pods/web-0/log", options{}, mapper, access.Action{}, "", "", "--subresource for what is below"},
 	}

@@ -31,6 +31,7 @@ cannot be told: what the hub grants may not have arrived, and the member may gra
 Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
 		Example: `  kubectl drover why github:alice create deployments.apps --cluster prod-eu -n web
   kubectl drover why hub:system:serviceaccount:ci:deployer get secrets/registry --cluster prod-eu -n web -w team-a
+  kubectl drover why github:alice impersonate serviceaccounts/deployer --cluster prod-eu -n web
   kubectl drover why github:acme/web delete pods --kind Group --cluster prod-eu -n web -o json`,
 		Args: arguments(3, "NAME VERB RESOURCE"),
 		RunE: func(c *cobra.Command, args []string) error {
