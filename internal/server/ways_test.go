@@ -271,6 +271,24 @@ func (y way) whoIs(t *testing.T, as string) (int, authenticationv1.UserInfo, str
 	return response.StatusCode, review.Status.UserInfo, body
 }
 
+// actsWithTheRightsOf creates a ConfigMap as an account, as Argo CD does, and watches by WebSocket as the account. The user of the way may do neither.
+func (y way) actsWithTheRightsOf(t *testing.T, namespace, account string) {
+	t.Helper()
+	path := "/api/v1/namespaces/" + namespace + "/configmaps"
+	as := http.Header{"Content-Type": {"application/json"}, "Impersonate-User": {"system:serviceaccount:" + namespace + ":" + account}}
+	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"site-"}}`
+	if response, body := y.send(t, http.MethodPost, path, http.Header{"Content-Type": {"application/json"}}, object); response.StatusCode != http.StatusForbidden {
+		t.Errorf("without the account: answered %s: %s, want 403", response.Status, body)
+	}
+	if response, body := y.send(t, http.MethodPost, path, as, object); response.StatusCode != http.StatusCreated {
+		t.Errorf("as the account: answered %s: %s, want 201", response.Status, body)
+	}
+	as.Set("Authorization", "Bearer "+y.token)
+	if conn, response := y.open(t, path+"?watch=1", as); conn == nil {
+		t.Errorf("a watch by WebSocket as the account: answered %s, want 101", response.Status)
+	}
+}
+
 func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 	t.Parallel()
 	impersonate := func(name string) rbacv1.PolicyRule {
@@ -278,6 +296,12 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 	}
 	r := reach(t, impersonate("deployer"))
 	namespace := r.first.namespace
+	r.first.Apply(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployer"}, Rules: []rbacv1.PolicyRule{objects}})
+	r.first.Apply(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployer"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "deployer"},
+		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "deployer"}},
+	})
+	r.first.AwaitRights(t, "system:serviceaccount:"+namespace+":deployer", namespace, objects)
 	r.first.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: protocol.AgentNamespace}})
 	r.grant(t, namespace, protocol.AgentNamespace, impersonate(protocol.AgentName)) // a mistake of an administrator
 	ways := []way{r.byHub, r.byReplica, r.byAgent}
@@ -292,6 +316,7 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 			if by := user.Extra["cluster.drover.dev/impersonator"]; len(by) != 1 || by[0] != "hub:"+r.hubUser() && by[0] != "local:alice" {
 				t.Errorf("the member's audit log names %v as the user who acts, want the caller", by)
 			}
+			y.actsWithTheRightsOf(t, namespace, "deployer")
 			for name, as := range map[string]string{
 				"another account of the namespace":          "system:serviceaccount:" + namespace + ":other",
 				"the account of that name in another":       "system:serviceaccount:default:deployer",
