@@ -125,6 +125,9 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 		"a shell ends when its user may no longer reach the member":                             {exec, "t", func(s *standing) { s.reach.Store(forbidden) }, false},
 		"a watch ends when the right to it is gone in the member":                               {watch, "t", func(s *standing) { s.inside.Store(false) }, false},
 		"a watch as another user ends when the right to impersonate them is gone in the member": {watch, "t\r\nImpersonate-User: bob", func(s *standing) { s.asBob.Store(false) }, false},
+		"a watch as a ServiceAccount ends when the right to impersonate it is gone in the member": {
+			watch, "t\r\nImpersonate-User: system:serviceaccount:web:deployer", func(s *standing) { s.asBob.Store(false) }, false,
+		},
 		"CVE-2023-22648: a watch ends when its user has lost a group": {watch, "t", func(s *standing) {
 			s.user.Store(&authenticationv1.UserInfo{Username: "alice", UID: "u-1", Groups: []string{"system:authenticated"}})
 		}, false},
