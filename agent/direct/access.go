@@ -26,7 +26,8 @@ const (
 	maxAccess = 1 << 20
 	// maxVerified bounds the tokens whose signature is remembered.
 	maxVerified = 1024
-	// maxGroups bounds the groups of a user: each is a header. The issuer puts 6 KiB of them into a token, and the shortest takes six bytes there.
+	// maxGroups bounds the groups of a user: each is a header. The issuer puts 6 KiB of them into a token, and the
+	// shortest takes six bytes there.
 	maxGroups = 1024
 )
 

@@ -144,9 +144,10 @@ func admissible(r *http.Request) (code int, message string) {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
 			continue
 		}
-		if _, account := protocol.ParseServiceAccount(values[0]); name != impersonateUser || len(values) != 1 || !account {
-			return http.StatusForbidden, "without the hub no one is impersonated but ServiceAccounts of the cluster, and they without groups: " +
-				"leave out --as, or come by way of the hub"
+		_, account := protocol.ParseServiceAccount(values[0])
+		if name != impersonateUser || len(values) != 1 || !account {
+			return http.StatusForbidden, "without the hub only ServiceAccounts of the cluster are impersonated, " +
+				"and without groups of your choice: leave out --as, or come by way of the hub"
 		}
 	}
 	bearer := func(line string) bool { return strings.Contains(strings.ToLower(line), bearerProtocol) }

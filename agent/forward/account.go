@@ -17,11 +17,13 @@ import (
 // reviewTimeout bounds the question whether a user may act as a ServiceAccount.
 const reviewTimeout = 8 * time.Second
 
-// asAccount returns a request as the ServiceAccount that its user asks to act as, if the member's RBAC grants the user to impersonate exactly that one. The agent asks for each
-// request, whatever the hub has found out before: neither the hub alone nor an earlier answer makes a user another one.
+// asAccount returns a request as the ServiceAccount that its user asks to act as, if the member's RBAC grants the user
+// to impersonate exactly that one. The agent asks for each request, whatever the hub has found out before: neither the
+// hub alone nor an earlier answer makes a user another one.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
-		return nil, deny(http.StatusForbidden, "the agent of this cluster only reads (its profile is ReadOnly): no one acts as a ServiceAccount")
+		return nil, deny(http.StatusForbidden,
+			"the agent of this cluster only reads (its profile is ReadOnly): no one acts as a ServiceAccount")
 	}
 	if len(names) != 1 {
 		return nil, deny(http.StatusForbidden, "a request must not name more than one ServiceAccount")
@@ -56,17 +58,22 @@ func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccoun
 			user[name] = values
 		}
 	}
+	caller := user.Get(impersonateUser) // check has found one
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
-	granted, err := protocol.ReviewAccess(ctx, h.proxy.Transport, strings.TrimRight(h.base.String(), "/")+protocol.PathAccessReview, user, authorizationv1.ResourceAttributes{
+	url := strings.TrimRight(h.base.String(), "/") + protocol.PathAccessReview
+	granted, err := protocol.ReviewAccess(ctx, h.proxy.Transport, url, user, authorizationv1.ResourceAttributes{
 		Verb: "impersonate", Resource: "serviceaccounts", Namespace: account.Namespace, Name: account.Name,
 	})
 	switch {
 	case err != nil:
 		h.log.Info("the right to impersonate a ServiceAccount could not be reviewed", "error", err.Error())
-		return deny(http.StatusServiceUnavailable, "the cluster's API server did not say whether %q may impersonate %q: try again", user[impersonateUser][0], account.User())
+		return deny(http.StatusServiceUnavailable,
+			"the cluster's API server did not say whether %q may impersonate %q: try again", caller, account.User())
 	case !granted:
-		return deny(http.StatusForbidden, "user %q may not impersonate %q; ask in the cluster for the verb impersonate on that ServiceAccount", user[impersonateUser][0], account.User())
+		return deny(http.StatusForbidden,
+			"user %q may not impersonate %q; ask in the cluster for the verb impersonate on that ServiceAccount",
+			caller, account.User())
 	}
 	return nil
 }

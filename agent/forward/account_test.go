@@ -62,7 +62,7 @@ func grants(w http.ResponseWriter, r *http.Request) {
 
 func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
 	t.Parallel()
-	const deployer = "system:serviceaccount:web:deployer"
+	const deployer, no = "system:serviceaccount:web:deployer", http.StatusForbidden
 	for name, tt := range map[string]struct {
 		accounts []string
 		answer   http.HandlerFunc
@@ -71,19 +71,21 @@ func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
 		asked    bool
 	}{
 		"granted":                               {[]string{deployer}, grants, false, http.StatusOK, true},
-		"another account of the namespace":      {[]string{"system:serviceaccount:web:other"}, grants, false, http.StatusForbidden, true},
-		"the account of that name elsewhere":    {[]string{"system:serviceaccount:db:deployer"}, grants, false, http.StatusForbidden, true},
-		"two accounts":                          {[]string{deployer, deployer}, grants, false, http.StatusForbidden, false},
-		"a system user":                         {[]string{"system:admin"}, grants, false, http.StatusForbidden, false},
-		"a name with a slash":                   {[]string{"system:serviceaccount:web:a/b"}, grants, false, http.StatusForbidden, false},
-		"the agent's account":                   {[]string{"system:serviceaccount:drover-agent:drover-agent"}, grants, false, http.StatusForbidden, false},
-		"an account of the manager's namespace": {[]string{"system:serviceaccount:drover-system:drover-manager"}, grants, false, http.StatusForbidden, false},
-		"an account of the agent's namespace by another name": {[]string{"system:serviceaccount:fleet:x"}, grants, false, http.StatusForbidden, false},
-		"an agent that only reads":                            {[]string{deployer}, grants, true, http.StatusForbidden, false},
-		"the review fails": {[]string{deployer}, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, false,
-			http.StatusServiceUnavailable, true},
-		"the review is not answered": {[]string{deployer}, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, false,
-			http.StatusServiceUnavailable, true},
+		"another account of the namespace":      {[]string{"system:serviceaccount:web:other"}, grants, false, no, true},
+		"the account of that name elsewhere":    {[]string{"system:serviceaccount:db:deployer"}, grants, false, no, true},
+		"two accounts":                          {[]string{deployer, deployer}, grants, false, no, false},
+		"a system user":                         {[]string{"system:admin"}, grants, false, no, false},
+		"a name with a slash":                   {[]string{"system:serviceaccount:web:a/b"}, grants, false, no, false},
+		"the agent's account":                   {[]string{"system:serviceaccount:drover-agent:drover-agent"}, grants, false, no, false},
+		"an account of the manager's namespace": {[]string{"system:serviceaccount:drover-system:drover-manager"}, grants, false, no, false},
+		"an account of the agent's namespace by another name": {[]string{"system:serviceaccount:fleet:x"}, grants, false, no, false},
+		"an agent that only reads":                            {[]string{deployer}, grants, true, no, false},
+		"the review fails": {[]string{deployer}, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusInternalServerError)
+		}, false, http.StatusServiceUnavailable, true},
+		"the review is not answered": {[]string{deployer}, func(http.ResponseWriter, *http.Request) {
+			panic(http.ErrAbortHandler)
+		}, false, http.StatusServiceUnavailable, true},
 		"the review is answered with something else": {[]string{deployer}, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = io.WriteString(w, `{"kind":"Pod","status":{"allowed":true}}`)
@@ -100,13 +102,17 @@ func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
 					h.Namespace, h.reads = "fleet", tt.reads
 					return h
 				})
-			header := http.Header{"Impersonate-User": {"hub:alice"}, "Impersonate-Group": {"hub:ops"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Scopes": {"a"}}
-			user := header.Clone()
+			user := http.Header{
+				"Impersonate-User": {"hub:alice"}, "Impersonate-Group": {"hub:ops"}, "Impersonate-Uid": {"7"},
+				"Impersonate-Extra-Scopes": {"a"},
+			}
+			header := user.Clone()
 			header[protocol.HeaderServiceAccount] = tt.accounts
 			if got, _ := send(t, front, "/v1/k8s/api/v1/pods", header); got.StatusCode != tt.want {
 				t.Errorf("answered %s, want %d", got.Status, tt.want)
 			}
-			if len(api.reviewed) > 0 != tt.asked || slices.ContainsFunc(api.reviewed, func(h http.Header) bool { return !reflect.DeepEqual(h, user) }) {
+			other := func(h http.Header) bool { return !reflect.DeepEqual(h, user) }
+			if len(api.reviewed) > 0 != tt.asked || slices.ContainsFunc(api.reviewed, other) {
 				t.Errorf("reviewed as %v, want as the user: %t", api.reviewed, tt.asked)
 			}
 			if tt.want != http.StatusOK {
@@ -115,7 +121,7 @@ func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
 				}
 				return
 			}
-			as := http.Header{"Impersonate-User": {deployer}, "Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"hub:alice"}}
+			as := http.Header{"Impersonate-User": {deployer}, protocol.HeaderImpersonator: {"hub:alice"}}
 			if len(api.served) != 1 || !reflect.DeepEqual(api.served[0], as) {
 				t.Errorf("served as %v, want as %v, to which the API server adds the groups", api.served, as)
 			}

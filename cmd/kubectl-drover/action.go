@@ -107,9 +107,11 @@ func impersonationRemarks(a access.Action) []string {
 	switch {
 	case a.Verb != "impersonate" || a.Group != "":
 	case a.Resource == "serviceaccounts" && protocol.ServiceAccount{Namespace: a.Namespace}.Reserved():
-		return []string{"through the hub no one acts as a ServiceAccount of a namespace of Drover's own, whatever the member grants"}
+		return []string{"through the hub no one acts as a ServiceAccount of a namespace of Drover's own, " +
+			"whatever the member grants"}
 	case a.Resource == "users" && strings.HasPrefix(a.Name, "system:"):
-		return []string{"through the hub no one acts as a system: user that is not a ServiceAccount; of one, ask about serviceaccounts/NAME with --namespace"}
+		return []string{"through the hub no one acts as a system: user that is not a ServiceAccount; " +
+			"of one, ask about serviceaccounts/NAME with --namespace"}
 	}
 	return nil
 }

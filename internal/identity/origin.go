@@ -9,9 +9,10 @@ import (
 	"strings"
 )
 
-// MayOpen reports whether the page that asks for a WebSocket may open one: a page of this host, or one that has the token itself. Browsers let every page
-// ask, and add to the request what they keep for this host (CVE-2019-13209). They add no bearer token, so a page that sends one has it. A cookie beside it is
-// another matter: a proxy in front of the hub may have made the token of the cookie.
+// MayOpen reports whether the page that asks for a WebSocket may open one: a page of this host, or one that has the
+// token itself. Browsers let every page ask, and add to the request what they keep for this host (CVE-2019-13209). They
+// add no bearer token, so a page that sends one has it. A cookie beside it is another matter: a proxy in front of the
+// hub may have made the token of the cookie.
 func MayOpen(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
@@ -27,7 +28,8 @@ func MayOpen(r *http.Request) bool {
 		strings.EqualFold(withoutDefaultPort(origin.Scheme, origin.Host), withoutDefaultPort(origin.Scheme, r.Host))
 }
 
-// withoutDefaultPort returns a host without the port that a scheme implies. Browsers leave that port out of Origin; other clients may not, and leave it out of Host.
+// withoutDefaultPort returns a host without the port that a scheme implies. Browsers leave that port out of Origin;
+// other clients may not, and leave it out of Host.
 func withoutDefaultPort(scheme, host string) string {
 	switch strings.ToLower(scheme) {
 	case "https", "wss":

@@ -227,6 +227,7 @@ const (
 	pingTimeout  = 5 * time.Second
 	// drainTimeout is what requests by hop get when this replica stops: they had time before.
 	drainTimeout = time.Second
-	// linkHeaderBytes and linkRequestBytes leave room for what a hop adds to a header that an agent's tunnel lets through.
+	// linkHeaderBytes and linkRequestBytes leave room for what a hop adds to a header that an agent's tunnel lets
+	// through.
 	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

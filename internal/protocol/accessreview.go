@@ -20,8 +20,11 @@ import (
 // PathAccessReview is where an API server says what its caller may do.
 const PathAccessReview = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-// ReviewAccess asks the API server behind url, which ends with PathAccessReview, whether the user whom the header names has a right.
-func ReviewAccess(ctx context.Context, by http.RoundTripper, url string, as http.Header, right authorizationv1.ResourceAttributes) (bool, error) {
+// ReviewAccess asks the API server behind url, which ends with PathAccessReview, whether the user whom the header names
+// has a right.
+func ReviewAccess(
+	ctx context.Context, by http.RoundTripper, url string, as http.Header, right authorizationv1.ResourceAttributes,
+) (bool, error) {
 	body, err := json.Marshal(&authorizationv1.SelfSubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},
 		Spec:     authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &right},

@@ -33,12 +33,17 @@ func TestWhichUsersAreServiceAccounts(t *testing.T) {
 			t.Errorf("%q is %+v, %t; want %+v", user, got, is, want)
 		}
 	}
-	for namespace, want := range map[string]bool{"drover-agent": true, "drover-plans": true, "drover-system": true, "drover": true, "drovers": false, "web": false, "a-drover-b": false} {
+	for namespace, want := range map[string]bool{
+		"drover-agent": true, "drover-plans": true, "drover-system": true, "drover": true,
+		"drovers": false, "web": false, "a-drover-b": false,
+	} {
 		if got := (ServiceAccount{Namespace: namespace}).Reserved(); got != want {
 			t.Errorf("namespace %s is Drover's own: %t, want %t", namespace, got, want)
 		}
 	}
-	if !strings.HasPrefix(HeaderServiceAccount, "Impersonate-") || http.CanonicalHeaderKey(HeaderServiceAccount) != HeaderServiceAccount {
-		t.Error("an agent that does not know the header of a ServiceAccount refuses it only if it begins with Impersonate-, in the canonical form")
+	canonical := http.CanonicalHeaderKey(HeaderServiceAccount) == HeaderServiceAccount
+	if !canonical || !strings.HasPrefix(HeaderServiceAccount, "Impersonate-") {
+		t.Errorf("the header is %s, want a canonical one that begins with Impersonate-: other agents refuse only those",
+			HeaderServiceAccount)
 	}
 }

@@ -41,8 +41,8 @@ func memberError(c *call, err error) error {
 		return notConnected(cluster, path, gone.LastSeen, time.Now()).Because(err)
 	case errors.Is(err, ErrHeaderTooLarge):
 		return refusal.New(http.StatusRequestHeaderFieldsTooLarge, refusal.ReasonHeaderTooLarge, fmt.Sprintf(
-			"user %q is in %d groups: with a header for each, the request is larger than the agent of cluster %q takes; put the user in fewer groups",
-			c.identity.User, len(c.identity.Groups), cluster)).About(cluster)
+			"user %q is in %d groups: with a header for each, the request is larger than the agent of cluster %q takes; "+
+				"put the user in fewer groups", c.identity.User, len(c.identity.Groups), cluster)).About(cluster)
 	case isTimeout(err):
 		return refusal.New(http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout,
 			fmt.Sprintf("cluster %q did not answer in time; try again", cluster)).Because(err).About(cluster)

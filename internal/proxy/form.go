@@ -56,8 +56,8 @@ func saysWho(name string) bool {
 // checkOrigin lets a page open a WebSocket only if identity.MayOpen does.
 func checkOrigin(r *http.Request) error {
 	if request.IsUpgrade(r.Header) && !identity.MayOpen(r) {
-		return refusal.Forbidden("the WebSocket is asked for by a page of another host; only pages of the hub may open one, " +
-			"and others with a bearer token and without a cookie")
+		return refusal.Forbidden("the WebSocket is asked for by a page of another host; " +
+			"only pages of the hub may open one, and others with a bearer token and without a cookie")
 	}
 	return nil
 }

@@ -24,8 +24,8 @@ func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther is the header by which a member's API server knows whom the caller may act as. That a caller may act as a ServiceAccount the agent finds out
-// by itself, so it is told the caller too.
+// impersonateOther is the header by which a member's API server knows whom the caller may act as. Whether a caller may
+// act as a ServiceAccount the agent finds out by itself, so it is told both names.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
 	if wanted.account != nil {
 		h := impersonate(caller)

@@ -119,10 +119,12 @@ func (i *impersonation) checkTarget() error {
 func (i *impersonation) checkAccount() error {
 	switch {
 	case i.account.Reserved():
-		return refusal.Forbidden(fmt.Sprintf("%q may not be impersonated through the hub: it is an account of Drover's own", i.user))
+		return refusal.Forbidden(fmt.Sprintf(
+			"%q may not be impersonated through the hub: it is an account of Drover's own", i.user))
 	case len(i.groups) > 0 || i.uid != "" || len(i.extra) > 0:
-		return refusal.Forbidden(fmt.Sprintf("%q may be impersonated through the hub only with the groups that Kubernetes gives it; "+
-			"leave out --as-group, --as-uid and extras", i.user))
+		return refusal.Forbidden(fmt.Sprintf(
+			"%q may be impersonated through the hub only with the groups that Kubernetes gives it; "+
+				"leave out --as-group, --as-uid and extras", i.user))
 	}
 	return nil
 }
@@ -131,7 +133,9 @@ func (i *impersonation) checkAccount() error {
 func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	list := []authorizationv1.ResourceAttributes{{Resource: "users", Name: i.user}}
 	if i.account != nil {
-		list[0] = authorizationv1.ResourceAttributes{Resource: "serviceaccounts", Namespace: i.account.Namespace, Name: i.account.Name}
+		list[0] = authorizationv1.ResourceAttributes{
+			Resource: "serviceaccounts", Namespace: i.account.Namespace, Name: i.account.Name,
+		}
 	}
 	for _, group := range i.groups {
 		list = append(list, authorizationv1.ResourceAttributes{Resource: "groups", Name: group})
@@ -182,5 +186,6 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 
 // reviewAccess asks the member whether whom a header names has a right.
 func (c *call) reviewAccess(ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes) (bool, error) {
-	return protocol.ReviewAccess(ctx, c.transport, memberURL+protocol.PathKubernetes+protocol.PathAccessReview, as, right)
+	const url = memberURL + protocol.PathKubernetes + protocol.PathAccessReview
+	return protocol.ReviewAccess(ctx, c.transport, url, as, right)
 }

@@ -42,7 +42,8 @@ const (
 // ErrUnknownCluster says that there is no Cluster of that name.
 var ErrUnknownCluster = errors.New("unknown cluster")
 
-// ErrHeaderTooLarge says that the header of a request, with the user and their groups, is larger than a member's agent takes.
+// ErrHeaderTooLarge says that the header of a request, with the user and their groups, is larger than a member's agent
+// takes.
 var ErrHeaderTooLarge = errors.New("header too large")
 
 // NotConnectedError says that a Cluster has no open tunnel anywhere.
@@ -79,8 +80,9 @@ type Options struct {
 	Authenticate func(*http.Request) (identity.Identity, error)
 	// Authorize admits a user to a member. Errors are refusals. It is asked before it is known whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
-	// Transport returns what carries requests whose path begins with protocol.PathKubernetes to a member's agent. It does upgrades
-	// like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport may match the latter or ErrHeaderTooLarge.
+	// Transport returns what carries requests whose path begins with protocol.PathKubernetes to a member's agent. It
+	// does upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport
+	// may match the latter or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
 	// Hub is how to reach the hub's own API server. Its credentials are never used: each user's own are.
 	Hub *rest.Config

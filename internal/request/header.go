@@ -31,23 +31,24 @@ func staysHere(name string) bool {
 	return hasFoldedPrefix(name, "X-Remote-") || hasFoldedPrefix(name, "X-Forwarded-")
 }
 
-// SetOrigin makes a request to open a WebSocket one of the API server's own pages. API servers open a WebSocket for a watch only if the request has an
-// Origin, whatever it is. The caller's own names a page of another server: whether that page may open a WebSocket is for the server that the caller
-// came to.
+// SetOrigin makes a request to open a WebSocket one of the API server's own pages. API servers open a WebSocket for a
+// watch only if the request has an Origin, whatever it is. The caller's own names a page of another server: whether
+// that page may open a WebSocket is for the server that the caller came to.
 func SetOrigin(h http.Header, server *url.URL) {
 	if asked := h["Upgrade"]; len(asked) > 0 && strings.EqualFold(asked[0], "websocket") {
 		h["Origin"] = []string{server.Scheme + "://" + server.Host}
 	}
 }
 
-// IgnoreUpgrade removes a wish for a protocol that is not one of the Kubernetes API's: WebSocket and SPDY/3.1. A server may ignore a wish to upgrade
-// (RFC 9110, section 7.8), and API servers ignore h2c. Passed on, it could become a tunnel for requests that are not checked.
+// IgnoreUpgrade removes a wish for a protocol that is not one of the Kubernetes API's: WebSocket and SPDY/3.1. A server
+// may ignore a wish to upgrade (RFC 9110, section 7.8), and API servers ignore h2c. Passed on, it could become a tunnel
+// for requests that are not checked.
 func IgnoreUpgrade(h http.Header) {
 	asked, asks := h["Upgrade"]
-	if !asks || len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1")) {
-		return
+	known := len(asked) == 1 && (strings.EqualFold(asked[0], "websocket") || strings.EqualFold(asked[0], "SPDY/3.1"))
+	if asks && !known {
+		delete(h, "Upgrade")
 	}
-	delete(h, "Upgrade")
 }
 
 // hasFoldedPrefix ignores case, since a header that did not come through net/http may have any.

@@ -57,7 +57,8 @@ func serveUserIn(t *testing.T, groups int, fleet *members.Registry) *served {
 
 func (s *served) whoAmI(t *testing.T, member types.NamespacedName) (code int, groups int, body string) {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, proxy.PathClusters+member.String()+"/apis/authentication.k8s.io/v1/selfsubjectreviews",
+	path := proxy.PathClusters + member.String() + "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path,
 		strings.NewReader(`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`))
 	r.Header.Set("Content-Type", "application/json")
 	w := httptest.NewRecorder()
@@ -88,7 +89,8 @@ func TestAUserInThousandsOfGroupsIsServed(t *testing.T) {
 	opened := testkit.OpenTunnel(t, reporting(forward.New(t.Context(), base, transport, logr.Discard())))
 	member := types.NamespacedName{Namespace: "team-a", Name: "groups"}
 	all := tracedReplicas(t, newCollector(t))
-	all[1].fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name, UID: "uid"}, Key: "key", Instance: "a"}, opened.Session)
+	cluster := protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name, UID: "uid"}
+	all[1].fleet.Add(members.Peer{Cluster: cluster, Key: "key", Instance: "a"}, opened.Session)
 	for i, way := range []string{"by another replica", "by the replica with the tunnel"} {
 		testkit.Eventually(t, 20*time.Second, func(context.Context) error {
 			if !all[i].fleet.State(member).Connected() {
@@ -100,17 +102,21 @@ func TestAUserInThousandsOfGroupsIsServed(t *testing.T) {
 			for _, groups := range []int{0, 600, 2000, 8000} {
 				s := serveUserIn(t, groups, all[i].fleet)
 				if code, got, body := s.whoAmI(t, member); code != http.StatusCreated || got != groups {
-					t.Errorf("a user in %d groups: answered %d with %d groups, want 201 with all: %.300s", groups, code, got, body)
+					t.Errorf("a user in %d groups: answered %d with %d groups, want 201 with all: %.300s",
+						groups, code, got, body)
 				}
 			}
-			for _, groups := range []int{9300, 20_000} { // too many for the agent, which the other replica finds out; and for the link to that replica
+			// Too many for the agent, which the other replica finds out, and for the link to that replica.
+			for _, groups := range []int{9300, 20_000} {
 				s := serveUserIn(t, groups, all[i].fleet)
 				code, _, body := s.whoAmI(t, member)
-				if code != http.StatusRequestHeaderFieldsTooLarge || !strings.Contains(body, fmt.Sprint(groups, " groups")) {
+				named := strings.Contains(body, fmt.Sprint(groups, " groups"))
+				if code != http.StatusRequestHeaderFieldsTooLarge || !named {
 					t.Errorf("a user in %d groups: answered %d, want 431 with their number: %.300s", groups, code, body)
 				}
 				if logged := s.errors.String(); logged != "" {
-					t.Errorf("a user in %d groups is an error of the hub: %.300s, want no line of its log", groups, logged)
+					t.Errorf("a user in %d groups is an error of the hub: %.300s, want no line of its log",
+						groups, logged)
 				}
 			}
 		})

@@ -54,8 +54,8 @@ func lastSeen(state members.State, cluster *v1.Cluster) time.Time {
 	return state.LastSeen
 }
 
-// retryUnprocessed asks the caller to retry when a tunnel ended before its agent looked at the request, and there was no other. It gives errors of tunnels
-// the proxy's names.
+// retryUnprocessed asks the caller to retry when a tunnel ended before its agent looked at the request, and there was
+// no other. It gives errors of tunnels the proxy's names.
 type retryUnprocessed struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -66,9 +66,13 @@ func (y way) send(t *testing.T, method, path string, header http.Header, body st
 }
 
 // open asks for a WebSocket. The response is that of the server, also to a refusal.
-func (y way) open(t *testing.T, path string, header http.Header, protocols ...string) (*websocket.Conn, *http.Response) {
+func (y way) open(
+	t *testing.T, path string, header http.Header, protocols ...string,
+) (*websocket.Conn, *http.Response) {
 	t.Helper()
-	dialer := websocket.Dialer{TLSClientConfig: trusting.Clone(), HandshakeTimeout: time.Minute, Subprotocols: protocols}
+	dialer := websocket.Dialer{
+		TLSClientConfig: trusting.Clone(), HandshakeTimeout: time.Minute, Subprotocols: protocols,
+	}
 	conn, response, err := dialer.DialContext(t.Context(), "wss"+strings.TrimPrefix(y.url, "https")+path, header)
 	if response == nil {
 		t.Fatalf("%s: %s: %v", y.name, path, err)
@@ -79,7 +83,8 @@ func (y way) open(t *testing.T, path string, header http.Header, protocols ...st
 	return conn, response
 }
 
-// reached is an API server that is its own member, with each way to it. Two replicas of the hub serve it, and its agent is connected to the first.
+// reached is an API server that is its own member, with each way to it. Two replicas of the hub serve it, and its agent
+// is connected to the first.
 type reached struct {
 	*pair
 	directly, byHub, byReplica, local, byAgent way
@@ -108,7 +113,8 @@ func reach(t *testing.T, rules ...rbacv1.PolicyRule) *reached {
 		t.Fatalf("join: %d, want 200", code)
 	}
 	dialer := tunnel.Dialer{TLS: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: r.first.roots()}}
-	conn, err := dialer.Dial(t.Context(), "wss://"+r.first.base+protocol.PathConnect, http.Header{"Authorization": {"Bearer " + r.first.connectToken(key, joined)}})
+	bearer := http.Header{"Authorization": {"Bearer " + r.first.connectToken(key, joined)}}
+	conn, err := dialer.Dial(t.Context(), "wss://"+r.first.base+protocol.PathConnect, bearer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +128,8 @@ func reach(t *testing.T, rules ...rbacv1.PolicyRule) *reached {
 			return nil
 		})
 	}
-	token := r.first.user("ways", rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}})
+	reaching := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}
+	token := r.first.user("ways", reaching)
 	prefix := "/k8s/clusters/" + name.String()
 	r.directly = way{"directly", strings.TrimSuffix(base.String(), "/"), token}
 	r.byHub = way{"by the hub", "https://" + r.first.base + prefix, token}
@@ -150,7 +157,8 @@ func (r *reached) grant(t *testing.T, role, namespace string, rules ...rbacv1.Po
 	}
 	users := []string{r.hubUser(), "hub:" + r.hubUser(), "local:alice"}
 	for _, user := range users {
-		binding.Subjects = append(binding.Subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: user})
+		subject := rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}
+		binding.Subjects = append(binding.Subjects, subject)
 	}
 	r.first.Apply(t, binding)
 	for _, user := range users {
@@ -179,7 +187,8 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 	r := reach(t, objects)
 	r.first.Apply(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.first.namespace, Name: "watched"}})
 	path := "/api/v1/namespaces/" + r.first.namespace + "/configmaps"
-	// fabric8 sends the server as Origin. kubectl proxy passes on that of a page. Other clients send none, which an API server refuses.
+	// fabric8 sends the server as Origin. kubectl proxy passes on that of a page. Other clients send none, which an API
+	// server refuses.
 	origins := map[string]func(way) string{
 		"of the server": func(y way) string {
 			scheme, rest, _ := strings.Cut(y.url, "://")
@@ -188,11 +197,17 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 		},
 		"of another page": func(way) string { return "http://localhost:8001" },
 	}
+	watches := map[string]string{
+		"a watch": "?watch=1",
+		"a watch that begins with a list": "?watch=true&allowWatchBookmarks=true&sendInitialEvents=true" +
+			"&resourceVersionMatch=NotOlderThan",
+	}
 	for _, y := range append(r.all(), r.directly) {
 		for name, origin := range origins {
-			for what, query := range map[string]string{"a watch": "?watch=1", "a watch that begins with a list": "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
+			for what, query := range watches {
 				t.Run(fmt.Sprintf("%s, %s, with the Origin %s", y.name, what, name), func(t *testing.T) {
-					conn, response := y.open(t, path+query, http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {origin(y)}})
+					header := http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {origin(y)}}
+					conn, response := y.open(t, path+query, header)
 					if conn == nil {
 						t.Fatalf("answered %s, want 101", response.Status)
 					}
@@ -209,9 +224,11 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 	t.Run("a page that has the token sends it as a subprotocol", func(t *testing.T) {
 		for _, y := range []way{r.byHub, r.byReplica, r.local, r.directly} {
 			token := "base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(y.token))
-			conn, response := y.open(t, path+"?watch=1", http.Header{"Origin": {"https://console.example"}}, token, "base64.binary.k8s.io")
-			if conn == nil || conn.Subprotocol() != "base64.binary.k8s.io" {
-				t.Errorf("%s: answered %s with the subprotocol %q, want 101 with base64.binary.k8s.io", y.name, response.Status, response.Header.Get("Sec-WebSocket-Protocol"))
+			page, chosen := http.Header{"Origin": {"https://console.example"}}, "base64.binary.k8s.io"
+			conn, response := y.open(t, path+"?watch=1", page, token, chosen)
+			if conn == nil || conn.Subprotocol() != chosen {
+				t.Errorf("%s: answered %s with the subprotocol %q, want 101 with %s",
+					y.name, response.Status, response.Header.Get("Sec-WebSocket-Protocol"), chosen)
 			}
 		}
 	})
@@ -224,11 +241,14 @@ func TestAWatchByWebSocketIsServedOnEveryWay(t *testing.T) {
 		}
 	})
 	t.Run("a list that asks for a WebSocket is answered as the API server answers it", func(t *testing.T) {
-		header := func(y way) http.Header { return http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {y.url}} }
-		_, want := r.directly.open(t, path, header(r.directly))
+		list := func(y way) string {
+			_, response := y.open(t, path, http.Header{"Authorization": {"Bearer " + y.token}, "Origin": {y.url}})
+			return response.Status + " " + response.Header.Get("Content-Type")
+		}
+		want := list(r.directly)
 		for _, y := range r.all() {
-			if _, got := y.open(t, path, header(y)); got.StatusCode != want.StatusCode || got.Header.Get("Content-Type") != want.Header.Get("Content-Type") {
-				t.Errorf("%s: %s %s, want %s %s", y.name, got.Status, got.Header.Get("Content-Type"), want.Status, want.Header.Get("Content-Type"))
+			if got := list(y); got != want {
+				t.Errorf("%s: answered %s, want %s", y.name, got, want)
 			}
 		}
 	})
@@ -250,7 +270,8 @@ func TestKubernetesJavaScriptClientIsServedOnEveryWay(t *testing.T) {
 		t.Run(y.name, func(t *testing.T) {
 			command := exec.CommandContext(t.Context(), node, "client.mjs")
 			command.Dir = dir
-			command.Env = append(os.Environ(), "SERVER="+y.url, "TOKEN="+y.token, "NAMESPACE="+r.first.namespace, "ORIGIN=https://console.example")
+			command.Env = append(os.Environ(), "SERVER="+y.url, "TOKEN="+y.token,
+				"NAMESPACE="+r.first.namespace, "ORIGIN=https://console.example")
 			if out, err := command.CombinedOutput(); err != nil {
 				t.Errorf("the client ended with %v, want that it lists and watches\n%s", err, out)
 			}
@@ -258,10 +279,17 @@ func TestKubernetesJavaScriptClientIsServedOnEveryWay(t *testing.T) {
 	}
 }
 
+// jsonAs is the header of a request with JSON as another user.
+func jsonAs(user string) http.Header {
+	return http.Header{
+		"Content-Type": {"application/json"}, "Accept": {"application/json"}, "Impersonate-User": {user},
+	}
+}
+
 // whoIs asks an API server who the caller is, as a user whom the caller impersonates.
 func (y way) whoIs(t *testing.T, as string) (int, authenticationv1.UserInfo, string) {
 	t.Helper()
-	header := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, "Impersonate-User": {as}}
+	header := jsonAs(as)
 	response, body := y.send(t, http.MethodPost, "/apis/authentication.k8s.io/v1/selfsubjectreviews", header,
 		`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
 	var review authenticationv1.SelfSubjectReview
@@ -271,16 +299,18 @@ func (y way) whoIs(t *testing.T, as string) (int, authenticationv1.UserInfo, str
 	return response.StatusCode, review.Status.UserInfo, body
 }
 
-// actsWithTheRightsOf creates a ConfigMap as an account, as Argo CD does, and watches by WebSocket as the account. The user of the way may do neither.
+// actsWithTheRightsOf creates a ConfigMap as an account, as Argo CD does, and watches by WebSocket as the account. The
+// user of the way may do neither.
 func (y way) actsWithTheRightsOf(t *testing.T, namespace, account string) {
 	t.Helper()
 	path := "/api/v1/namespaces/" + namespace + "/configmaps"
-	as := http.Header{"Content-Type": {"application/json"}, "Impersonate-User": {"system:serviceaccount:" + namespace + ":" + account}}
+	as := jsonAs("system:serviceaccount:" + namespace + ":" + account)
 	object := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"site-"}}`
-	if response, body := y.send(t, http.MethodPost, path, http.Header{"Content-Type": {"application/json"}}, object); response.StatusCode != http.StatusForbidden {
+	response, body := y.send(t, http.MethodPost, path, http.Header{"Content-Type": {"application/json"}}, object)
+	if response.StatusCode != http.StatusForbidden {
 		t.Errorf("without the account: answered %s: %s, want 403", response.Status, body)
 	}
-	if response, body := y.send(t, http.MethodPost, path, as, object); response.StatusCode != http.StatusCreated {
+	if response, body = y.send(t, http.MethodPost, path, as, object); response.StatusCode != http.StatusCreated {
 		t.Errorf("as the account: answered %s: %s, want 201", response.Status, body)
 	}
 	as.Set("Authorization", "Bearer "+y.token)
@@ -292,13 +322,17 @@ func (y way) actsWithTheRightsOf(t *testing.T, namespace, account string) {
 func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 	t.Parallel()
 	impersonate := func(name string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, ResourceNames: []string{name}, Verbs: []string{"impersonate"}}
+		return rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"serviceaccounts"}, ResourceNames: []string{name},
+			Verbs: []string{"impersonate"},
+		}
 	}
 	r := reach(t, impersonate("deployer"))
 	namespace := r.first.namespace
-	r.first.Apply(t, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployer"}, Rules: []rbacv1.PolicyRule{objects}})
+	deployer := metav1.ObjectMeta{Namespace: namespace, Name: "deployer"}
+	r.first.Apply(t, &rbacv1.Role{ObjectMeta: deployer, Rules: []rbacv1.PolicyRule{objects}})
 	r.first.Apply(t, &rbacv1.RoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "deployer"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "deployer"},
+		ObjectMeta: deployer, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "deployer"},
 		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: namespace, Name: "deployer"}},
 	})
 	r.first.AwaitRights(t, "system:serviceaccount:"+namespace+":deployer", namespace, objects)
@@ -307,13 +341,17 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 	ways := []way{r.byHub, r.byReplica, r.byAgent}
 	for _, y := range ways {
 		t.Run(y.name, func(t *testing.T) {
-			code, user, body := y.whoIs(t, "system:serviceaccount:"+namespace+":deployer")
+			account := "system:serviceaccount:" + namespace + ":deployer"
+			code, user, body := y.whoIs(t, account)
 			groups := []string{"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:" + namespace}
 			slices.Sort(user.Groups)
-			if code != http.StatusCreated || user.Username != "system:serviceaccount:"+namespace+":deployer" || !slices.Equal(user.Groups, groups) {
-				t.Errorf("answered %d as %q in %v: %s, want the account in %v", code, user.Username, user.Groups, body, groups)
+			if code != http.StatusCreated || user.Username != account || !slices.Equal(user.Groups, groups) {
+				t.Errorf("answered %d as %q in %v: %s, want the account in %v",
+					code, user.Username, user.Groups, body, groups)
 			}
-			if by := user.Extra["cluster.drover.dev/impersonator"]; len(by) != 1 || by[0] != "hub:"+r.hubUser() && by[0] != "local:alice" {
+			callers := []string{"hub:" + r.hubUser(), "local:alice"}
+			by := user.Extra["cluster.drover.dev/impersonator"]
+			if len(by) != 1 || !slices.Contains(callers, by[0]) {
 				t.Errorf("the member's audit log names %v as the user who acts, want the caller", by)
 			}
 			y.actsWithTheRightsOf(t, namespace, "deployer")
@@ -333,12 +371,14 @@ func TestAServiceAccountOfTheMemberIsImpersonatedOnEveryWay(t *testing.T) {
 		})
 	}
 	t.Run("after the right was revoked", func(t *testing.T) {
-		if err := r.first.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ways"}}); err != nil {
+		binding := &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "ways"}}
+		if err := r.first.Client.Delete(t.Context(), binding); err != nil {
 			t.Fatal(err)
 		}
 		for _, y := range ways {
 			testkit.Eventually(t, 20*time.Second, func(context.Context) error { // the API server sees it a moment later
-				if code, _, body := y.whoIs(t, "system:serviceaccount:"+namespace+":deployer"); code != http.StatusForbidden {
+				code, _, body := y.whoIs(t, "system:serviceaccount:"+namespace+":deployer")
+				if code != http.StatusForbidden {
 					return fmt.Errorf("%s: answered %d: %s, want 403", y.name, code, body)
 				}
 				return nil

@@ -68,12 +68,13 @@ type Config struct {
 	// DrainTimeout is how long the agent waits for open streams when it stops. Default 30 s.
 	DrainTimeout time.Duration
 
-	// MaxHeaderBytes limits the header of a response together with its trailer. Each field counts as HTTP/2 counts it: name + value + 32.
-	// Default 64 KiB. It must be the same on both ends.
+	// MaxHeaderBytes limits the header of a response together with its trailer. Each field counts as HTTP/2 counts it:
+	// name + value + 32. Default 64 KiB. It must be the same on both ends.
 	MaxHeaderBytes int
 
-	// MaxRequestHeaderBytes limits the header of a request in the same way. Default 1 MiB, as of API servers: the hub bounds what its callers send,
-	// and adds a header for each group of the user. An agent says how much it takes, and the hub sends no more.
+	// MaxRequestHeaderBytes limits the header of a request in the same way. Default 1 MiB, as of API servers: the hub
+	// bounds what its callers send, and adds a header for each group of the user. An agent says how much it takes, and
+	// the hub sends no more.
 	MaxRequestHeaderBytes int
 
 	// Repeatable reports whether a request without a body may be sent again although a handler may have seen it. Default: GET, HEAD and OPTIONS. Hub only.

@@ -39,7 +39,8 @@ var (
 	// ErrTurnedAway means that the hub, or what is in front of it, ended the TLS handshake of a new tunnel: it is busy, as a rule.
 	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, or the address serves another name")
 
-	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or what the other end takes.
+	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or what the other end
+	// takes.
 	ErrHeaderTooLarge = errors.New("request header too large")
 )
 

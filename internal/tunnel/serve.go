@@ -45,7 +45,9 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	if err := c.awaitHub(ctx); err != nil {
 		return err
 	}
-	base := &http.Server{MaxHeaderBytes: c.cfg.MaxRequestHeaderBytes, ErrorLog: c.cfg.ErrorLog, ReadHeaderTimeout: c.cfg.HandshakeTimeout}
+	base := &http.Server{
+		MaxHeaderBytes: c.cfg.MaxRequestHeaderBytes, ErrorLog: c.cfg.ErrorLog, ReadHeaderTimeout: c.cfg.HandshakeTimeout,
+	}
 	server := serverSettings(c.cfg, c.link.countError)
 	if err := http2.ConfigureServer(base, server); err != nil {
 		return errors.Join(fmt.Errorf("serve tunnel: %w", err), c.Close())

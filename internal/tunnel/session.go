@@ -37,7 +37,10 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start tunnel: %w", err), l.Close())
 	}
-	s := &Session{client: client, link: l, maxHeaderBytes: cfg.MaxRequestHeaderBytes, repeatable: cfg.Repeatable, draining: make(chan struct{})}
+	s := &Session{
+		client: client, link: l, maxHeaderBytes: cfg.MaxRequestHeaderBytes, repeatable: cfg.Repeatable,
+		draining: make(chan struct{}),
+	}
 	s.keepalive = newKeepalive(s, cfg)
 	l.whenEnded(func(err error) {
 		s.keepalive.stop()
