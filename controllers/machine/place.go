@@ -230,8 +230,11 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 		return v, nil
 	}
 	// Once made, the plan stays as it is: an instruction that changed would be refused.
-	err := r.Live.Get(ctx, types.NamespacedName{Namespace: in.host.Namespace, Name: in.host.Name + v1.HostPlanSecretSuffix}, &corev1.Secret{})
-	if !apierrors.IsNotFound(err) {
+	given, _, err := r.hub().Plan(ctx, in.host)
+	switch {
+	case errors.Is(err, hosts.ErrForeignPlan):
+		return foreignPlan(err), nil
+	case err != nil || given != nil:
 		return v, err
 	}
 	if w := waits(in); w.Reason != "" {
@@ -249,4 +252,9 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 		return status.Readiness{}, err
 	}
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
+}
+
+// foreignPlan says that another Secret has the name of the Host's plan. Nothing in it is carried out for the machine.
+func foreignPlan(err error) status.Readiness {
+	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

@@ -60,7 +60,10 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		return v, nil
 	}
 	plan, version, err := r.hub().Plan(ctx, in.host)
-	if err != nil || plan == nil {
+	switch {
+	case errors.Is(err, hosts.ErrForeignPlan):
+		return foreignPlan(err), nil
+	case err != nil || plan == nil:
 		return v, err // a plan that was deleted is not made again: the Host will say so
 	}
 	by, err := r.credentials(ctx, machine)
@@ -68,10 +71,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		return status.Readiness{}, err
 	}
 	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
-	_, err = r.hub().ReplacePlan(ctx, in.host, consumer(machine), want)
-	if errors.Is(err, hosts.ErrForeignPlan) {
-		return v, nil
-	} else if err != nil {
+	if _, err = r.hub().ReplacePlan(ctx, in.host, consumer(machine), want, version); err != nil {
 		return status.Readiness{}, err
 	}
 	for _, task := range after {

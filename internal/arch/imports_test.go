@@ -103,7 +103,7 @@ func rules() []rule {
 			why: "kubeadmetcd is pure: the same control planes are always told the same, and a model of failures needs no server",
 		},
 		{
-			from: "internal/hosts", ours: []string{"./api", "./internal/protocol"},
+			from: "internal/hosts", ours: []string{"./api", "./internal/owned", "./internal/protocol"},
 			why: "hosts knows Hosts and their plans, and nothing of what is installed",
 		},
 		{

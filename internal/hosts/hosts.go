@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -121,7 +122,7 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 		why = "its agent has not reported to this manager yet that it has no plan"
 	}
 	if why == "" {
-		switch plan, err := h.plan(ctx, host, h.Live); { // the cache may lag behind a plan that a user made
+		switch plan, _, err := h.plan(ctx, host, h.Live); { // the cache may lag behind a plan that a user made
 		case err != nil:
 			return err
 		case plan != nil:
@@ -136,18 +137,24 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 
 // Note returns what was given with a Host's plan, and the version by which the Host's status names the plan, both empty without a plan that Drover made.
 func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err error) {
-	plan, err := h.plan(ctx, host, h.Client)
-	if err != nil || plan == nil || plan.Annotations[annotationDigest] == "" || !plan.DeletionTimestamp.IsZero() {
+	plan, ours, err := h.plan(ctx, host, h.Client)
+	if err != nil || !ours || !plan.DeletionTimestamp.IsZero() {
 		return "", "", err
 	}
 	return plan.Annotations[annotationNote], versionOf(plan), nil
 }
 
-// Plan reads the plan that Drover gave a Host, and the version by which the Host's status names it, from the API server; nil if it gave none, or took it away.
+// Plan reads the plan that Drover gave a Host, and the version by which the Host's status names it, from the API server; nil if it gave none, or took it away. The error is
+// ErrForeignPlan if another Secret has its name.
 func (h Hub) Plan(ctx context.Context, host *v1.Host) (*protocol.HostPlan, string, error) {
-	secret, err := h.plan(ctx, host, h.Live)
-	if err != nil || secret == nil || secret.Annotations[annotationDigest] == "" || !secret.DeletionTimestamp.IsZero() {
+	secret, ours, err := h.plan(ctx, host, h.Live)
+	switch {
+	case err != nil || secret == nil:
 		return nil, "", err
+	case !ours:
+		return nil, "", fmt.Errorf("read Secret %s/%s: %w", secret.Namespace, secret.Name, ErrForeignPlan)
+	case !secret.DeletionTimestamp.IsZero():
+		return nil, "", nil
 	}
 	plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey])
 	if err != nil {
@@ -163,17 +170,33 @@ func (h Hub) SetPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	return h.SetPlanWithNote(ctx, host, consumer, plan, "")
 }
 
-// ReplacePlan does what SetPlan does, for a plan that was made of what Plan has read: the manager's cache may lag behind that.
-func (h Hub) ReplacePlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan) (bool, error) {
-	return h.setPlan(ctx, host, consumer, plan, "", h.Live)
+// ReplacePlan does what SetPlan does, for a plan that was made of the one that Plan has read, with its version. If that is no longer the Host's plan, apierrors.IsConflict is true
+// for the error.
+func (h Hub) ReplacePlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, version string) (bool, error) {
+	before, ours, err := h.plan(ctx, host, h.Live) // the cache may lag behind what Plan has read
+	switch {
+	case err != nil:
+		return false, err
+	case before == nil || versionOf(before) != version:
+		return false, conflict(host, "the plan was changed since it was read")
+	}
+	return h.setPlan(ctx, host, consumer, plan, "", before, ours)
 }
 
 // SetPlanWithNote does what SetPlan does, and keeps a note with the plan, for Note. The note is no secret.
 func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string) (bool, error) {
-	return h.setPlan(ctx, host, consumer, plan, note, h.Client)
+	before, ours, err := h.plan(ctx, host, h.Client)
+	if err == nil && before == nil { // the cache may lag, and has no Secret without Drover's labels
+		before, ours, err = h.plan(ctx, host, h.Live)
+	}
+	if err != nil {
+		return false, err
+	}
+	return h.setPlan(ctx, host, consumer, plan, note, before, ours)
 }
 
-func (h Hub) setPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string, reader client.Reader) (bool, error) {
+// setPlan gives a Host its plan in place of the one that was read, nil for none. Ours reports whether Drover made that.
+func (h Hub) setPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string, before *corev1.Secret, ours bool) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s a plan: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
@@ -185,27 +208,26 @@ func (h Hub) setPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	if _, err := protocol.ParseHostPlan(content); err != nil {
 		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
 	}
-	before, err := h.plan(ctx, host, reader)
 	sum := sha256.Sum256(content)
 	digest := hex.EncodeToString(sum[:])
+	annotations := map[string]string{annotationDigest: digest}
+	if note != "" || before != nil && before.Annotations[annotationNote] != "" {
+		annotations[annotationNote] = note
+	}
 	switch {
-	case err != nil:
-		return false, err
-	case before != nil && before.Annotations[annotationDigest] == "":
+	case before != nil && !before.DeletionTimestamp.IsZero():
+		return false, conflict(host, "the plan before it is being deleted")
+	case before != nil && !ours:
 		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, ErrForeignPlan)
 	case before != nil && before.Annotations[annotationDigest] == digest && before.Annotations[annotationNote] == note:
 		return false, nil
 	}
-	annotations := map[string]string{annotationDigest: digest}
-	if note != "" {
-		annotations[annotationNote] = note
-	}
-	want := corev1ac.Secret(host.Name+v1.HostPlanSecretSuffix, host.Namespace).
-		WithLabels(map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}).
+	want := corev1ac.Secret(planName(host), host.Namespace).
+		WithLabels(marks(host).Labels).
 		WithAnnotations(annotations).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Host").WithName(host.Name).WithUID(host.UID)).
 		WithType(v1.SecretTypeHostPlan).WithData(map[string][]byte{v1.HostPlanKey: content})
-	if err := h.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
+	if err := owned.WriteSecret(ctx, h.Client, before, want, fieldOwner); err != nil {
 		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
 	}
 	return true, nil
@@ -220,15 +242,14 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	plan, err := h.plan(ctx, host, h.Live) // to give a Host back that has a plan would let two plans run on it
+	plan, ours, err := h.plan(ctx, host, h.Live) // to give a Host back that has a plan would let two plans run on it
 	switch {
 	case err != nil:
 		return false, err
-	case plan != nil && plan.Annotations[annotationDigest] == "":
+	case plan != nil && !ours:
 		return false, fmt.Errorf("give Host %s/%s back: %w", host.Namespace, host.Name, ErrForeignPlan)
 	case plan != nil:
-		err := h.Client.Delete(ctx, plan, client.Preconditions{UID: &plan.UID})
-		return false, client.IgnoreNotFound(err)
+		return false, owned.Delete(ctx, h.Client, plan)
 	case notClean(host) != "":
 		return false, nil
 	}
@@ -239,7 +260,7 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 // there all the same is kept, with ErrFormerPlan: in a hub whose objects were restored the consumer may be there with another UID, and what it has installed runs.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
-		if plan, err := h.plan(ctx, host, h.Live); err != nil {
+		if plan, _, err := h.plan(ctx, host, h.Live); err != nil {
 			return false, err
 		} else if plan != nil && plan.DeletionTimestamp.IsZero() {
 			return false, fmt.Errorf("give Host %s/%s back: Secret %s: %w", host.Namespace, host.Name, plan.Name, ErrFormerPlan)
@@ -248,16 +269,30 @@ func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	return h.Release(ctx, host, *host.Spec.ConsumerRef)
 }
 
-// plan reads the Secret with a Host's plan, nil if there is none.
-func (h Hub) plan(ctx context.Context, host *v1.Host, reader client.Reader) (*corev1.Secret, error) {
-	name := types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
-	plan := &corev1.Secret{}
-	if err := reader.Get(ctx, name, plan); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+func conflict(host *v1.Host, why string) error {
+	return fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), planName(host), errors.New(why)))
+}
+
+// marks are those of a plan that Drover made for a Host. The name alone says nothing: a user who may write Secrets can give one that name. Only a user who may update hosts/plan makes a
+// Secret of the type, which cannot be changed.
+func marks(host *v1.Host) owned.Marks {
+	return owned.Marks{
+		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
 	}
-	return plan, nil
+}
+
+func planName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
+
+// plan reads the Secret that has the name of a Host's plan, nil if there is none, and reports whether Drover made it.
+func (h Hub) plan(ctx context.Context, host *v1.Host, reader client.Reader) (plan *corev1.Secret, ours bool, err error) {
+	name := types.NamespacedName{Namespace: host.Namespace, Name: planName(host)}
+	plan = &corev1.Secret{}
+	if err := reader.Get(ctx, name, plan); apierrors.IsNotFound(err) {
+		return nil, false, nil
+	} else if err != nil {
+		return nil, false, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	return plan, marks(host).Has(plan) && plan.Annotations[annotationDigest] != "", nil
 }
 
 func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostConsumerRef) error {

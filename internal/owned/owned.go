@@ -1,0 +1,97 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package owned recognizes the Secrets that Drover has made, and writes objects on the condition that they are still as they were read.
+//
+// The manager has more rights than most users. A user who replaces an object between the manager's read and its write must get a conflict, and not a write
+// with these rights. A resourceVersion alone is not enough for server-side apply: an object that is gone would be created.
+package owned
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Marks are the properties by which a Secret of Drover is recognized.
+type Marks struct {
+	Type   corev1.SecretType
+	Labels map[string]string
+	// Owner is the UID of an object that must be among the owners. Empty if the owner does not matter.
+	Owner types.UID
+}
+
+// Has reports whether a Secret has all of the marks.
+func (m Marks) Has(secret *corev1.Secret) bool {
+	for label, value := range m.Labels {
+		if secret.Labels[label] != value {
+			return false
+		}
+	}
+	return secret.Type == m.Type && (m.Owner == "" || By(secret, m.Owner))
+}
+
+// By reports whether the object with the UID is among an object's owners.
+func By(object metav1.Object, owner types.UID) bool {
+	for _, ref := range object.GetOwnerReferences() {
+		if owner != "" && ref.UID == owner {
+			return true
+		}
+	}
+	return false
+}
+
+// WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is AlreadyExists or Conflict if that is no longer
+// the state of the API server.
+func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration, by client.FieldOwner) error {
+	if read == nil {
+		return hub.Create(ctx, newSecret(want), by)
+	}
+	return hub.Apply(ctx, want.WithUID(read.UID).WithResourceVersion(read.ResourceVersion), by, client.ForceOwnership)
+}
+
+// newSecret returns the Secret that an apply configuration describes. To create it costs the API server a fraction of an apply.
+func newSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
+	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
+	secret.Namespace, secret.Name = *want.Namespace, *want.Name
+	secret.Labels, secret.Annotations = want.Labels, want.Annotations
+	for _, owner := range want.OwnerReferences {
+		secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{
+			APIVersion: *owner.APIVersion, Kind: *owner.Kind, Name: *owner.Name, UID: *owner.UID,
+		})
+	}
+	return secret
+}
+
+// Part returns the beginning of an apply configuration for an object that was read: its identity and its version, without content.
+func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstructured {
+	part := &unstructured.Unstructured{}
+	part.SetGroupVersionKind(kind)
+	part.SetNamespace(read.GetNamespace())
+	part.SetName(read.GetName())
+	part.SetUID(read.GetUID())
+	part.SetResourceVersion(read.GetResourceVersion())
+	return part
+}
+
+// Apply applies what was made of Part. The error is a Conflict if the object is gone, was replaced or was changed since it was read. The API server's answer is in
+// part.
+func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
+	if part.GetUID() == "" {
+		return fmt.Errorf("apply %s %s: it was not read", part.GetKind(), client.ObjectKeyFromObject(part))
+	}
+	return hub.Apply(ctx, client.ApplyConfigurationFromUnstructured(part), by, client.ForceOwnership)
+}
+
+// Delete deletes an object that was read. One that is gone is no error; one that was replaced or changed is a Conflict.
+func Delete(ctx context.Context, hub client.Writer, read client.Object) error {
+	uid, version := read.GetUID(), read.GetResourceVersion()
+	return client.IgnoreNotFound(hub.Delete(ctx, read, client.Preconditions{UID: &uid, ResourceVersion: &version}))
+}
