@@ -1,0 +1,83 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package policy
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/hosts"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// rounds is how often each side of the race acts. The unprotected manager lost it in the first round.
+const rounds = 100
+
+// testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an instruction of theirs, while the manager, which has hosts/plan, reads the plan and
+// writes it back. No plan with that instruction may come of it.
+func testDeputy(t *testing.T, h *fixture) {
+	const planted = "planted"
+	h.allow(t, "mallory", h.workspace, may("secrets", "get", "create", "delete"))
+	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: "deputy"}}
+	me := v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "DroverMachine", Name: "m1", UID: "u"}
+	host.Spec.ConsumerRef = &me
+	h.Apply(t, host)
+	hub := hosts.Hub{Client: h.manager(t), Live: h.manager(t)}
+	first := protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "bootstrap", Command: []string{"true"}}}}
+	if _, err := hub.SetPlan(t.Context(), host, me, first); err != nil {
+		t.Fatal(err)
+	}
+	name := client.ObjectKey{Namespace: h.workspace, Name: "deputy" + v1.HostPlanSecretSuffix}
+	made := &corev1.Secret{}
+	if err := h.Client.Get(t.Context(), name, made); err != nil {
+		t.Fatal(err)
+	}
+	fake := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: name.Namespace, Name: name.Name, Labels: made.Labels, Annotations: made.Annotations, OwnerReferences: made.OwnerReferences,
+	}, Data: map[string][]byte{v1.HostPlanKey: []byte(strings.Replace(string(made.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+planted+`","command":["true"]},`, 1))}}
+	ctx, stop := context.WithCancel(t.Context())
+	var both sync.WaitGroup
+	defer func() { stop(); both.Wait() }()
+	mallory := h.as(t, "mallory")
+	opaque := 0
+	both.Go(func() {
+		for ctx.Err() == nil {
+			for _, c := range []client.Client{mallory, h.Client} { // a policy may refuse the first; the manager must not depend on that
+				_ = c.Delete(ctx, fake.DeepCopy())
+				if c.Create(ctx, fake.DeepCopy()) == nil {
+					opaque++
+				}
+			}
+		}
+	})
+	for range rounds {
+		if plan, version, err := hub.Plan(ctx, host); err == nil && plan != nil {
+			plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "task", Command: []string{"true"}})
+			_, _ = hub.ReplacePlan(ctx, host, me, *plan, version)
+		}
+		_, _ = hub.SetPlan(ctx, host, me, first)
+		now := &corev1.Secret{}
+		if err := h.Client.Get(ctx, name, now); client.IgnoreNotFound(err) != nil {
+			t.Fatal(err)
+		} else if now.Type == v1.SecretTypeHostPlan && strings.Contains(string(now.Data[v1.HostPlanKey]), planted) {
+			t.Fatalf("the manager made the plan %s, want none with the instruction of a user without hosts/plan", now.Data[v1.HostPlanKey])
+		}
+	}
+	stop()
+	both.Wait()
+	if opaque < rounds/10 {
+		t.Errorf("the competing writer made %d Secrets, want at least %d: the race was not run", opaque, rounds/10)
+	}
+	if err := h.Client.Delete(t.Context(), fake); err != nil && !apierrors.IsNotFound(err) {
+		t.Error(err)
+	}
+}
