@@ -20,7 +20,7 @@ import (
 )
 
 // rounds is how often each side of the race acts. The unprotected manager lost it in the first round.
-const rounds = 100
+const rounds = 200
 
 // testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an instruction of theirs, while the manager, which has hosts/plan, reads the plan and
 // writes it back. No plan with that instruction may come of it.
@@ -44,36 +44,46 @@ func testDeputy(t *testing.T, h *fixture) {
 	fake := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
 		Namespace: name.Namespace, Name: name.Name, Labels: made.Labels, Annotations: made.Annotations, OwnerReferences: made.OwnerReferences,
 	}, Data: map[string][]byte{v1.HostPlanKey: []byte(strings.Replace(string(made.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+planted+`","command":["true"]},`, 1))}}
+	changes, err := h.Client.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer changes.Stop()
 	ctx, stop := context.WithCancel(t.Context())
-	var both sync.WaitGroup
-	defer func() { stop(); both.Wait() }()
-	mallory := h.as(t, "mallory")
-	opaque := 0
-	both.Go(func() {
+	var all sync.WaitGroup
+	defer func() { stop(); all.Wait() }()
+	mallory, opaque := h.as(t, "mallory"), 0
+	all.Go(func() {
 		for ctx.Err() == nil {
 			for _, c := range []client.Client{mallory, h.Client} { // a policy may refuse the first; the manager must not depend on that
 				_ = c.Delete(ctx, fake.DeepCopy())
+				_ = c.Get(ctx, name, &corev1.Secret{}) // for as long as the manager takes from its read to its write, there is none
 				if c.Create(ctx, fake.DeepCopy()) == nil {
 					opaque++
 				}
 			}
 		}
 	})
-	for range rounds {
-		if plan, version, err := hub.Plan(ctx, host); err == nil && plan != nil {
-			plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "task", Command: []string{"true"}})
-			_, _ = hub.ReplacePlan(ctx, host, me, *plan, version)
+	all.Go(func() {
+		for range rounds {
+			if plan, version, err := hub.Plan(ctx, host); err == nil && plan != nil {
+				plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "task", Command: []string{"true"}})
+				_, _ = hub.ReplacePlan(ctx, host, me, *plan, version)
+			}
 		}
-		_, _ = hub.SetPlan(ctx, host, me, first)
-		now := &corev1.Secret{}
-		if err := h.Client.Get(ctx, name, now); client.IgnoreNotFound(err) != nil {
-			t.Fatal(err)
-		} else if now.Type == v1.SecretTypeHostPlan && strings.Contains(string(now.Data[v1.HostPlanKey]), planted) {
-			t.Fatalf("the manager made the plan %s, want none with the instruction of a user without hosts/plan", now.Data[v1.HostPlanKey])
+		stop()
+	})
+	for ended := false; !ended; {
+		select {
+		case <-ctx.Done():
+			ended = true
+		case event := <-changes.ResultChan():
+			if now, ok := event.Object.(*corev1.Secret); ok && now.Type == v1.SecretTypeHostPlan && strings.Contains(string(now.Data[v1.HostPlanKey]), planted) {
+				t.Fatalf("the manager made the plan %s, want none with the instruction of a user without hosts/plan", now.Data[v1.HostPlanKey])
+			}
 		}
 	}
-	stop()
-	both.Wait()
+	all.Wait()
 	if opaque < rounds/10 {
 		t.Errorf("the competing writer made %d Secrets, want at least %d: the race was not run", opaque, rounds/10)
 	}
