@@ -21,6 +21,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/owned"
 )
 
 // The manager has what it grants here, so it needs no right to escalate or bind.
@@ -103,7 +104,7 @@ func (r *Reconciler[T, B]) disallow(ctx context.Context, b B, objects ...client.
 		if !metav1.IsControlledBy(object, b) {
 			continue
 		}
-		if err := client.IgnoreNotFound(r.Client.Delete(ctx, object)); err != nil {
+		if err := owned.Delete(ctx, r.Client, object); err != nil {
 			return fmt.Errorf("remove %s: %w", object.GetName(), err)
 		}
 	}

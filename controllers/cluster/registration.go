@@ -10,9 +10,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -40,22 +40,14 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err != nil || in.secret != nil && registration.UpToDate(in.secret, want) {
 		return err
 	}
-	if err := r.writeSecret(ctx, in, want); err != nil {
+	// One that was made or changed meanwhile is an error, and the next look finds it.
+	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
 	if made {
 		tokenCreated(in, update)
 	}
 	return nil
-}
-
-// writeSecret creates the registration Secret, or applies it to the one that is there. A token that was used is a field that goes when the token is replaced: only
-// what was applied goes.
-func (r *Reconciler) writeSecret(ctx context.Context, in *input, want *corev1ac.SecretApplyConfiguration) error {
-	if in.secret == nil && !in.token.Used {
-		return r.Client.Create(ctx, registration.NewSecret(want), fieldOwner) // one that was made meanwhile is an error, and the next look finds it
-	}
-	return r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership)
 }
 
 func tokenCreated(in *input, update *status.Update) {
@@ -78,7 +70,7 @@ func decideToken(in *input) (registration.Token, bool) {
 		return registration.Token{Value: value, Created: in.now, TTL: ttl}
 	}
 	token := registration.Token{}
-	if in.secret != nil {
+	if in.secret != nil && registration.Owned(in.secret, in.cluster, v1.SecretKindRegistration) { // a restore leaves one without an owner, by which no agent can join
 		token = registration.ReadToken(in.secret, ttl)
 	}
 	made := false

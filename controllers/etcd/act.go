@@ -18,6 +18,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/clusterapi"
 	"github.com/drover-dev/drover/internal/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/owned"
 )
 
 // fieldOwner is the field manager of the tasks that this controller gives machines: those of others stay.
@@ -50,14 +51,14 @@ func (r *Reconciler) give(ctx context.Context, in *input, d kubeadmetcd.Decision
 		if slices.EqualFunc(want, has, func(a, b kubeadmetcd.Task) bool { return a.ID == b.ID }) {
 			continue
 		}
-		if err := r.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(tasks(m, want)), fieldOwner, client.ForceOwnership); err != nil {
+		if err := owned.Apply(ctx, r.Client, tasks(m, want), fieldOwner); err != nil {
 			errs = append(errs, fmt.Errorf("give DroverMachine %s/%s its tasks: %w", m.Namespace, m.Name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// tasks returns what is applied. The UID keeps it from making a machine that is gone. It is pure.
+// tasks returns what is applied to the machine that was read. It is pure.
 func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
@@ -75,11 +76,8 @@ func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unst
 	if len(list) > 0 {
 		spec["tasks"] = list
 	}
-	object := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
-	object.SetGroupVersionKind(infrav1.GroupVersion.WithKind("DroverMachine"))
-	object.SetNamespace(m.Namespace)
-	object.SetName(m.Name)
-	object.SetUID(m.UID)
+	object := owned.Part(m, infrav1.GroupVersion.WithKind("DroverMachine"))
+	object.Object["spec"] = spec
 	return object
 }
 

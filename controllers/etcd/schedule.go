@@ -19,12 +19,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/schedule"
 )
 
@@ -185,7 +185,7 @@ func (r *Reconciler) expire(ctx context.Context, in *input, d kubeadmetcd.Decisi
 	var errs []error
 	for _, o := range in.scheduled {
 		if slices.Contains(d.Expired, string(o.UID)) {
-			if err := client.IgnoreNotFound(r.Client.Delete(ctx, o, client.Preconditions{UID: &[]types.UID{o.UID}[0]})); err != nil {
+			if err := owned.Delete(ctx, r.Client, o); err != nil {
 				errs = append(errs, fmt.Errorf("delete EtcdSnapshot %s/%s, which is beyond the retention: %w", o.Namespace, o.Name, err))
 			}
 		}

@@ -23,6 +23,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
@@ -208,7 +209,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if in.secret != nil && registration.UpToDate(in.secret, want) {
 		return nil
 	}
-	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
+	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.member), err)
 	}
 	if made && in.identity == nil {
@@ -223,7 +224,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.host.Spec.TokenTTL.Duration
 	token := registration.Token{}
-	if in.secret != nil {
+	if in.secret != nil && registration.Owned(in.secret, in.host, v1.SecretKindRegistration) {
 		token = registration.ReadToken(in.secret, ttl)
 	}
 	made := false

@@ -25,6 +25,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -144,26 +145,30 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 // writeKubeconfig writes the Secret that Cluster API reads. A Secret of that name that Drover did not make is left alone.
 func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
+	ours := owned.Marks{
+		Type: corev1.SecretTypeOpaque, Labels: map[string]string{clusterapi.LabelCluster: cluster.Name, v1.LabelSecretKind: v1.SecretKindKubeconfig}, Owner: object.UID,
+	}
 	present := &corev1.Secret{}
-	err := r.Live.Get(ctx, name, present)
-	if client.IgnoreNotFound(err) != nil {
+	if err := r.Live.Get(ctx, name, present); apierrors.IsNotFound(err) {
+		present = nil
+	} else if err != nil {
 		return status.Readiness{}, fmt.Errorf("read Secret %s: %w", name, err)
 	}
-	if err == nil && present.Labels[v1.LabelSecretKind] != v1.SecretKindKubeconfig {
+	if present != nil && !ours.Has(present) {
 		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " is there and is not Drover's: delete it, or let Cluster API reach the cluster by it without Drover", Again: lookAgain}, nil
 	}
 	content, err := kubeconfig(cluster, r.Settings())
 	if err != nil {
 		return status.Readiness{}, err
 	}
-	if string(present.Data[kubeconfigKey]) == string(content) {
+	if present != nil && string(present.Data[kubeconfigKey]) == string(content) {
 		return status.Readiness{}, nil
 	}
 	want := corev1ac.Secret(name.Name, name.Namespace).
-		WithLabels(map[string]string{clusterapi.LabelCluster: cluster.Name, v1.LabelSecretKind: v1.SecretKindKubeconfig}).
+		WithLabels(ours.Labels).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(infrav1.GroupVersion.String()).WithKind("DroverCluster").WithName(object.Name).WithUID(object.UID)).
-		WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{kubeconfigKey: content})
-	if err := r.Client.Apply(ctx, want, fieldOwner, client.ForceOwnership); err != nil {
+		WithType(ours.Type).WithData(map[string][]byte{kubeconfigKey: content})
+	if err := owned.WriteSecret(ctx, r.Client, present, want, fieldOwner); err != nil {
 		return status.Readiness{}, fmt.Errorf("write Secret %s: %w", name, err)
 	}
 	return status.Readiness{}, nil

@@ -126,7 +126,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
-	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
+	if err == nil && !registration.Owned(secret, in.cluster, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
 	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[registration.KeyManifest]) == 0 {

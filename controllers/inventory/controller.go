@@ -78,7 +78,9 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 	if sameLabels(want, found) && within(want.OwnerReferences, found.OwnerReferences) && want.Spec == found.Spec {
 		return nil
 	}
-	object, err := configuration(want, "spec")
+	read := want.DeepCopy()
+	read.UID, read.ResourceVersion = found.UID, found.ResourceVersion // another in its place is a conflict; one made meanwhile has an immutable manager
+	object, err := configuration(read, "spec")
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/signin"
 )
 
@@ -43,7 +44,7 @@ func (s *Sessions) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if left := signin.Ends(session).Add(kept).Sub(s.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	if err := s.Client.Delete(ctx, session, client.Preconditions{UID: &session.UID}); client.IgnoreNotFound(err) != nil {
+	if err := owned.Delete(ctx, s.Client, session); err != nil { // a session that was refreshed meanwhile has not ended
 		return ctrl.Result{}, fmt.Errorf("delete %s: %w", req.NamespacedName, err)
 	}
 	return ctrl.Result{}, nil

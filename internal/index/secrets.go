@@ -6,10 +6,12 @@ package index
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,12 +45,20 @@ func SecretOutline(object any) (any, error) {
 		Type:       secret.Type,
 		StringData: map[string]string{keySize: strconv.Itoa(size(secret))},
 	}
-	for _, key := range []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} {
+	for _, key := range choosing() {
 		if value, ok := secret.Labels[key]; ok {
 			outline.Labels[key] = value
 		}
 	}
 	return outline, nil
+}
+
+// choosing are the labels by which a person chooses a Secret to be copied into members, or by which it never is.
+func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
+
+// sameChoice reports whether a Secret is the one that was chosen, and is chosen still.
+func sameChoice(outline, secret *corev1.Secret) bool {
+	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool { return secret.Labels[key] != outline.Labels[key] })
 }
 
 // size of a Secret's content in bytes: data, and labels, which are copied too and which nothing else bounds.
@@ -107,6 +117,10 @@ func (r *SecretReader) Get(ctx context.Context, name types.NamespacedName, objec
 	}
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
+	}
+	if !sameChoice(outline, secret) { // another took its place, or it lost the label, since the cache saw it; the event of that comes
+		r.forget(name)
+		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
 	}
 	if n := size(secret); n > MaxSecretData { // it has grown since the cache saw it
 		return &SecretTooLargeError{Size: n}

@@ -150,3 +150,23 @@ func TestReader(t *testing.T) {
 		}
 	})
 }
+
+// The cache lags behind the API server: a Secret that was chosen there may have been replaced by one that no person gave to a project or a plan.
+func TestASecretThatIsNotTheChosenOneIsNotRead(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(*corev1.Secret){
+		"another Secret of the name":       func(s *corev1.Secret) { s.UID = "another" },
+		"a Secret that lost the label":     func(s *corev1.Secret) { delete(s.Labels, v1.LabelProject) },
+		"a Secret of another project":      func(s *corev1.Secret) { s.Labels[v1.LabelProject] = "other" },
+		"a Secret that is Drover's by now": func(s *corev1.Secret) { s.Labels[v1.LabelSecretKind] = v1.SecretKindRegistration },
+	} {
+		w := newWorld()
+		w.store(t, "login", "1", 10)
+		now := w.live.secrets["login"]
+		now.ResourceVersion = "2"
+		change(now)
+		if _, err := w.get(t, "login"); !apierrors.IsNotFound(err) {
+			t.Errorf("%s: %v, want not found", what, err)
+		}
+	}
+}

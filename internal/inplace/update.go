@@ -10,13 +10,13 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -140,15 +140,11 @@ func (h *Hooks) apply(ctx context.Context, of *infrav1.DroverMachine, tasks []in
 			return fmt.Errorf("tasks of DroverMachine %s/%s: %w", of.Namespace, of.Name, err)
 		}
 	}
-	want := &unstructured.Unstructured{Object: map[string]any{}}
-	want.SetGroupVersionKind(infrav1.GroupVersion.WithKind("DroverMachine"))
-	want.SetNamespace(of.Namespace)
-	want.SetName(of.Name)
-	want.SetResourceVersion(of.ResourceVersion)
+	want := owned.Part(of, infrav1.GroupVersion.WithKind("DroverMachine"))
 	if len(tasks) > 0 {
 		want.Object["spec"] = map[string]any{"tasks": list}
 	}
-	if err := h.Writer.Apply(ctx, client.ApplyConfigurationFromUnstructured(want), fieldOwner, client.ForceOwnership); err != nil {
+	if err := owned.Apply(ctx, h.Writer, want, fieldOwner); err != nil {
 		return fmt.Errorf("write the tasks of DroverMachine %s/%s: %w", of.Namespace, of.Name, err)
 	}
 	return nil

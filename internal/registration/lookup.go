@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -52,7 +53,7 @@ func (s *Server) find(ctx context.Context, reader client.Reader, token string) (
 			return nil, fmt.Errorf("look up join token: %w", err)
 		}
 	}
-	if !ownedBy(secret, owner) || subtle.ConstantTimeCompare(secret.Data[KeyToken], []byte(token)) != 1 {
+	if !owned.By(secret, owner.GetUID()) || subtle.ConstantTimeCompare(secret.Data[KeyToken], []byte(token)) != 1 {
 		return nil, errUnknownToken
 	}
 	if !owner.GetDeletionTimestamp().IsZero() {
@@ -76,13 +77,4 @@ func (s *Server) identity(ctx context.Context, reader client.Reader, name types.
 		return secret, nil, nil
 	}
 	return secret, id, nil
-}
-
-func ownedBy(secret *corev1.Secret, object client.Object) bool {
-	for _, owner := range secret.OwnerReferences {
-		if owner.UID == object.GetUID() {
-			return true
-		}
-	}
-	return false
 }

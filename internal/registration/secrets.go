@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
@@ -187,12 +188,13 @@ func UpToDate(secret *corev1.Secret, want *corev1ac.SecretApplyConfiguration) bo
 // Ours reports whether Drover made a Secret for a Cluster, or for an earlier one of its name. Any other Secret of that name belongs to a user and is
 // neither adopted nor overwritten.
 func Ours(secret *corev1.Secret, cluster, kind string) bool {
-	for label, value := range ownLabels(cluster, kind) {
-		if secret.Labels[label] != value {
-			return false
-		}
-	}
-	return true
+	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: ownLabels(cluster, kind)}.Has(secret)
+}
+
+// Owned reports whether Drover made a Secret for this Cluster or Host, and not for an earlier one of its name. What any other Secret holds is neither sent nor
+// applied anywhere.
+func Owned(secret *corev1.Secret, owner client.Object, kind string) bool {
+	return Ours(secret, memberName(owner).Name, kind) && owned.By(secret, owner.GetUID())
 }
 
 // Foreign says why a Secret is not the one that Drover made for a Cluster or Host, "" if it is. Whoever applies or shows the content of a Secret that they
@@ -270,19 +272,6 @@ func ApplySecret(cluster client.Object, token Token, content Content) *corev1ac.
 func ApplyHostSecret(host *v1.Host, token Token, command string) *corev1ac.SecretApplyConfiguration {
 	secret := ApplySecret(host, token, Content{})
 	secret.Data = map[string][]byte{KeyToken: []byte(token.Value), KeyCommand: []byte(command)}
-	return secret
-}
-
-// NewSecret is the registration Secret to create where there is none. To create it costs the API server a fraction of what an apply of the manifest costs.
-func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
-	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
-	secret.Namespace, secret.Name = *want.Namespace, *want.Name
-	secret.Labels, secret.Annotations = want.Labels, want.Annotations
-	for _, owner := range want.OwnerReferences {
-		secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{
-			APIVersion: *owner.APIVersion, Kind: *owner.Kind, Name: *owner.Name, UID: *owner.UID,
-		})
-	}
 	return secret
 }
 
