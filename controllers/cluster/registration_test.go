@@ -21,10 +21,12 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first, chosen := strings.Repeat("first-", 6), strings.Repeat("chosen-", 6)
-	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod"}}
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "prod", UID: "cluster"}}
 	cluster.Spec.Registration = v1.Registration{TokenTTL: metav1.Duration{Duration: time.Hour}, TokenSecretRef: &v1.SecretKeyReference{Name: "mine", Key: "token"}}
 	made := registration.ApplySecret(cluster, registration.Token{Value: first, Created: now}, registration.Content{})
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: made.Annotations, Labels: made.Labels}, Data: made.Data}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: made.Annotations, Labels: made.Labels, OwnerReferences: []metav1.OwnerReference{{UID: cluster.UID}}}, Type: *made.Type, Data: made.Data}
+	former := secret.DeepCopy()
+	former.OwnerReferences[0].UID = "former"
 	joined := &registration.AgentIdentity{TokenHash: registration.HashToken(first), ClusterUID: "uid"}
 	for name, tt := range map[string]struct {
 		identity *registration.AgentIdentity
@@ -32,10 +34,11 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 		want     string
 		used     bool
 	}{
-		"no agent has joined":                        {nil, secret, chosen, false},
-		"an agent has joined":                        {joined, secret, first, true},
-		"it has, and the registration was deleted":   {joined, nil, chosen, false},
-		"it has, and the registration holds nothing": {joined, &corev1.Secret{}, chosen, false},
+		"no agent has joined":                                      {nil, secret, chosen, false},
+		"an agent has joined":                                      {joined, secret, first, true},
+		"it has, and the registration was deleted":                 {joined, nil, chosen, false},
+		"it has, and the registration is that of a former Cluster": {joined, former, chosen, false},
+		"it has, and the registration holds nothing":               {joined, &corev1.Secret{}, chosen, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -94,12 +94,24 @@ func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Sec
 	return secret
 }
 
-// registered makes the Secret with the manifest of the agent, which is a ServiceAccount here.
+// registered makes the Secret with the manifest of the agent, which is a ServiceAccount here. Its owner is the Cluster, or one that is not there.
 func (w *world) registered() {
+	w.t.Helper()
+	cluster := &v1.Cluster{}
+	if err := w.Client.Get(w.t.Context(), w.name, cluster); apierrors.IsNotFound(err) {
+		cluster.UID = "none"
+	} else if err != nil {
+		w.t.Fatal(err)
+	}
+	w.registeredFor(cluster.UID)
+}
+
+func (w *world) registeredFor(owner types.UID) {
 	w.t.Helper()
 	name := registration.RegistrationSecret(w.name)
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: "prod", UID: owner}}},
 		StringData: map[string]string{registration.KeyManifest: "---\napiVersion: v1\nkind: ServiceAccount\nmetadata: {name: agent, namespace: " + w.name.Namespace + "}\n---\n"},
 	}
 	if err := w.Client.Create(w.t.Context(), secret); err != nil {
@@ -151,6 +163,17 @@ func TestAClusterOfClusterAPIIsImportedByItsLabel(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.reconcile()
+}
+
+func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reconcile()
+	w.registeredFor("former")
+	w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+	if said := w.reconcile(); w.installed() || said != "" {
+		t.Errorf("installed: %t, %q, want that to wait for the Cluster's own manifest", w.installed(), said)
+	}
 }
 
 func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
@@ -215,9 +238,10 @@ func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.registered()
 			tt.prepare(w)
-			said := w.reconcile() + w.reconcile()
+			said := w.reconcile()
+			w.registered()
+			said += w.reconcile()
 			if w.installed() || !strings.Contains(said, tt.said) || strings.Contains(said, "hush") || tt.said == "" && said != "" {
 				t.Errorf("installed: %t, %q, want %q", w.installed(), said, tt.said)
 			}

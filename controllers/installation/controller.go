@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -68,6 +69,7 @@ type input struct {
 	restores     []*provisionv1.EtcdRestore
 	refused      *status.Readiness // what the spec cannot have as it is, nil if it can
 	former       []*v1.Host        // taken by an installation of this name that is gone
+	unreadable   map[string]error  // Hosts to which nothing is done, since what their plans say cannot be read
 	store        *store
 	decide       installation.Input
 	decision     installation.Decision // none if the planner was not asked
@@ -87,7 +89,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
 		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
 	}
-	in := &input{installation: object, update: status.Begin(object), now: r.Now(), hosts: map[string]*v1.Host{}}
+	in := &input{installation: object, update: status.Begin(object), now: r.Now(), hosts: map[string]*v1.Host{}, unreadable: map[string]error{}}
 	defer func() {
 		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, in.update))
 	}()
@@ -163,7 +165,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
 	}
-	me, failed := consumer(in.installation), map[string]error{}
+	me, failed := consumer(in.installation), maps.Clone(in.unreadable)
 	var conflict error
 	note := func(host string, err error) {
 		if apierrors.IsConflict(err) {
@@ -177,6 +179,9 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 		note(host.Name, err)
 	}
 	for _, name := range d.Release {
+		if in.unreadable[name] != nil {
+			continue
+		}
 		_, err := r.hub().Release(ctx, in.hosts[name].DeepCopy(), me)
 		note(name, err)
 	}
@@ -184,7 +189,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 		note(name, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
 	}
 	for _, host := range in.decide.Hosts {
-		if plan := d.Plans[host.Name]; plan != nil {
+		if plan := d.Plans[host.Name]; plan != nil && in.unreadable[host.Name] == nil {
 			note(host.Name, r.give(ctx, in, host, plan))
 		}
 	}

@@ -48,7 +48,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
 	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
 	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
-	w.secret(registration.RegistrationSecret(w.name).Name, ofCluster(v1.SecretKindRegistration), map[string]string{registration.KeyManifest: "the agent's manifest"})
+	w.registration(get(w, "prod", &v1.Cluster{}).UID)
 	w.Apply(t, &provisionv1.ClusterInstallation{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"},
 		Spec: provisionv1.ClusterInstallationSpec{
@@ -73,6 +73,15 @@ func (w *world) secret(name string, labels, data map[string]string) {
 	if err := w.Client.Create(w.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name, Labels: labels}, StringData: data}); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// registration makes the Secret with the agent's manifest, as the controller of Clusters does for the Cluster of that UID.
+func (w *world) registration(owner types.UID) {
+	w.t.Helper()
+	w.Apply(w.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.name.Namespace, Name: registration.RegistrationSecret(w.name).Name, Labels: ofCluster(v1.SecretKindRegistration),
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: "prod", UID: owner}},
+	}, StringData: map[string]string{registration.KeyManifest: "the agent's manifest"}})
 }
 
 func get[T client.Object](w *world, name string, object T) T {
@@ -307,6 +316,50 @@ func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
 				t.Errorf("the Secret was changed, or a host has a plan: %+v", got.Data)
 			}
 		})
+	}
+}
+
+func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	if err := w.Client.Delete(t.Context(), get(w, registration.RegistrationSecret(w.name).Name, &corev1.Secret{})); err != nil {
+		t.Fatal(err)
+	}
+	w.registration("former")
+	want(t, w.reconcile(3), "", provisionv1.ReasonClusterMissing, "waiting for the manifest of the agent")
+	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef != nil {
+		t.Error("a host was taken to be given the manifest of a former Cluster, want it to be free")
+	}
+}
+
+func TestAHostWhosePlanCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.host("w1", "worker", "10.1.0.2")
+	w.reconcile(4)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "10.1.0.1")
+	w.reconcile(2)
+	w.report("w1", v1.HostActive, v1.ReasonActive, "10.1.0.2")
+	w.reconcile(1)
+	plan := get(w, "w1-host-plan", &corev1.Secret{})
+	for key := range plan.Annotations {
+		if strings.HasSuffix(key, "/plan-note") {
+			plan.Annotations[key] = "{"
+		}
+	}
+	if err := w.Client.Update(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	w.host("w2", "worker", "10.1.0.3")
+	i := w.reconcile(4)
+	if w.plan("w2") == nil {
+		t.Errorf("host w2 has no plan, want it to join: %+v", i.Status.Conditions)
+	}
+	want(t, i, "1/3", provisionv1.ReasonHostsWaiting, "host w1 cannot be changed: an annotation of Secret w1-host-plan is not as Drover wrote it")
+	if now := get(w, "w1-host-plan", &corev1.Secret{}); now.ResourceVersion != plan.ResourceVersion {
+		t.Error("the plan of w1 was changed, want it to be left as it is")
 	}
 }
 

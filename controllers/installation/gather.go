@@ -24,6 +24,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/hosts"
 	"github.com/drover-dev/drover/internal/installation"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/untrusted"
@@ -126,10 +127,10 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
-	if err == nil && !registration.Owned(secret, in.cluster, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
+	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
-	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[registration.KeyManifest]) == 0 {
+	if apierrors.IsNotFound(err) || err == nil && (!registration.Owned(secret, in.cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0) {
 		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "waiting for the manifest of the agent of Cluster " + name.Name, Again: soon}, nil
 	}
 	in.decide.Manifest = secret.Data[registration.KeyManifest]
@@ -207,13 +208,18 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 		return nil, err
 	}
 	in.store = &store{secret: secret}
-	// The kind is what the policy drover-secrets knows it by: a Secret without it may be of any user.
-	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvision || secret.Labels[labelInstallation] != in.installation.Name || untrusted.JSON(secret.Data[keyState], &in.store.stored, untrusted.Large()) != nil || in.store.stored.Token == "" {
+	if !ofInstallation(in.installation).Has(secret) || untrusted.JSON(secret.Data[keyState], &in.store.stored, untrusted.Large()) != nil || in.store.stored.Token == "" {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf(
 			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
 	}
 	in.decide.Stored = in.store.stored
 	return nil, nil
+}
+
+// ofInstallation are the marks of the Secret with what was decided for an installation. The kind is the one by which the policy drover-installation-secret guards it: a Secret without it may be of any
+// user. The owner does not count: a hub whose objects were restored has the installation under another UID.
+func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
+	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
 }
 
 // save stores what was decided, if it has changed. Of two managers that do, one fails.
@@ -228,12 +234,13 @@ func (r *Reconciler) save(ctx context.Context, in *input, stored installation.St
 	secret := in.store.secret
 	if secret == nil {
 		i := in.installation
+		ours := ofInstallation(i)
 		secret = &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: i.Namespace, Name: i.Name + provisionv1.SecretSuffix, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name},
+				Namespace: i.Namespace, Name: i.Name + provisionv1.SecretSuffix, Labels: ours.Labels,
 				OwnerReferences: []metav1.OwnerReference{{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}},
 			},
-			Type: corev1.SecretTypeOpaque, Data: map[string][]byte{keyState: raw},
+			Type: ours.Type, Data: map[string][]byte{keyState: raw},
 		}
 		err = r.Client.Create(ctx, secret)
 	} else {
@@ -275,20 +282,32 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 			known.NodeIP = address([]string{a})
 			known.Address = known.NodeIP
 		}
-		note, version, err := r.hub().Note(ctx, host)
-		if err != nil {
-			return err
-		}
-		if taken && note != "" {
-			known.Held = &installation.Held{}
-			if err := untrusted.JSON([]byte(note), known.Held, untrusted.Large()); err != nil {
-				return fmt.Errorf("the plan of Host %s/%s has an annotation that is not Drover's: remove the Secret, which cleans the host: %w", host.Namespace, host.Name, err)
-			}
-			if known.Progress = progress(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
-				known.Output = host.Status.Plan.Output
+		if taken {
+			if err := r.gatherHeld(ctx, in, host, &known); err != nil {
+				return err
 			}
 		}
 		in.decide.Hosts = append(in.decide.Hosts, known)
+	}
+	return nil
+}
+
+// gatherHeld reads what is remembered with the plan of a Host. If that cannot be read, the Host is left as it is, and keeps no other waiting.
+func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *installation.Host) error {
+	note, version, err := r.hub().Note(ctx, host)
+	if err != nil || note == "" {
+		return err
+	}
+	held := &installation.Held{}
+	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
+		known.Held = &installation.Held{Unreadable: true}
+		in.unreadable[host.Name] = fmt.Errorf(
+			"an annotation of Secret %s%s is not as Drover wrote it: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
+		return nil
+	}
+	known.Held = held
+	if known.Progress = progress(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
+		known.Output = host.Status.Plan.Output
 	}
 	return nil
 }

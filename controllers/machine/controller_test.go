@@ -344,6 +344,11 @@ func TestTheFirstControlPlaneInstallsTheAgent(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
+	w.want(w.reconcile(first, 1), infrav1.ReasonWaitingForCluster, "") // it may be of a former Cluster
+	owned := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":"cluster.drover.dev/v1","kind":"Cluster","name":"c1","uid":%q}]}}`, cluster.UID))
+	if err := w.Client.Patch(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}, owned); err != nil {
+		t.Fatal(err)
+	}
 	m := w.reconcile(first, 1)
 	w.want(m, infrav1.ReasonBootstrapping, "h1")
 	plan := w.plan("h1")

@@ -198,6 +198,11 @@ func Decide(in Input) (Decision, error) {
 	in.Hosts = slices.Clone(in.Hosts)
 	slices.SortFunc(in.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
 	d.pinAddresses()
+	for i := range in.Hosts {
+		if held := in.Hosts[i].Held; held != nil && held.Unreadable {
+			d.assume(&in.Hosts[i])
+		}
+	}
 	d.sort()
 	if restores, err := d.restore(); restores || err != nil {
 		d.count()

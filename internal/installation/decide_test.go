@@ -49,6 +49,41 @@ func TestAChangeThatBreaksAServerIsNotDoneToTheNext(t *testing.T) {
 	w.settle(200)
 }
 
+func TestAHostWhosePlanCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"m0001", "m0002", "m0004"} { // the first server, another one, and a worker
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := settled(t, 3, 1)
+			w.add("worker", 1)
+			in := w.input()
+			for i := range in.Hosts {
+				if in.Hosts[i].Name == name {
+					in.Hosts[i].Held = &Held{Unreadable: true}
+				}
+			}
+			out, err := Decide(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(out.Release) > 0 || out.Plans[name] != nil || out.Lost || out.Unselected {
+				t.Errorf("released %v, the plan %v, lost %t, unselected %t: want the host to be left as it is", out.Release, out.Plans[name], out.Lost, out.Unselected)
+			}
+			if _, stays := out.Stored.Nodes[name]; !stays {
+				t.Errorf("the nodes are %v, want %s to be one still", out.Stored.Nodes, name)
+			}
+			for other, plan := range out.Plans {
+				if len(plan.Removes) > 0 {
+					t.Errorf("%s removes nodes, want none to be removed", other)
+				}
+			}
+			if out.Ready != 3 || !slices.Equal(out.Take, []string{"m0005"}) {
+				t.Errorf("%d hosts are ready and %v is taken, want the 3 others and the new worker: %v", out.Ready, out.Take, out.Waiting)
+			}
+		})
+	}
+}
+
 func TestAClusterOfWhichNoPoolSelectsAServerIsLeftAsItIs(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 2)

@@ -215,6 +215,8 @@ type Plan struct {
 
 // Held is what is remembered with a host's plan.
 type Held struct {
+	// Unreadable reports that the host has a plan, and that nothing can be read of what was remembered with it. Nothing is done to such a host.
+	Unreadable bool `json:"-"`
 	// Roles of the host, sorted, with commas between.
 	Roles string `json:"roles"`
 	// Join is the URL by which the host has joined, empty for the one that began the cluster.
