@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -38,6 +39,9 @@ func writeStatus(in *input) {
 	if others := in.inUse(); !in.host.DeletionTimestamp.IsZero() && len(others) > 0 {
 		v.Message = strings.TrimPrefix(v.Message+"; it is being deleted, which waits for what uses it: "+strings.Join(others, ", "), "; ")
 	}
+	if in.foreign && in.identity != nil {
+		v.Message = strings.TrimPrefix(v.Message+"; Secret "+registration.RegistrationSecret(in.member).Name+" is there and is not Drover's: run no command from it, and delete it", "; ")
+	}
 	v.Write(in.host.Generation, &s.ObservedGeneration, &s.Conditions)
 }
 
@@ -46,9 +50,10 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	secret := registration.RegistrationSecret(in.member).Name
 	report := in.report()
 	switch {
-	case in.foreign:
-		return v1.HostWaitingToRegister, status.Readiness{Stalled: true, Reason: v1.ReasonSecretConflict, Message: "Secret " + secret + " is there and is not Drover's; rename or delete it"}
-	case in.err != nil:
+	case in.foreign && in.identity == nil: // an agent that has joined needs no token
+		return v1.HostWaitingToRegister, status.Readiness{Stalled: true, Reason: v1.ReasonSecretConflict, Message: "Secret " + secret +
+			" is there and is not Drover's: run no command from it; delete it, and Drover makes one with a join token"}
+	case in.err != nil && !contended(in.err):
 		return orWaiting(in), status.Readiness{Reason: v1.ReasonRegistrationFailed, Message: protocol.Cut(in.err.Error(), 512)}
 	case in.identity == nil && !in.now.Before(in.token.Expires()):
 		return v1.HostWaitingToRegister, status.Readiness{Stalled: true, Reason: v1.ReasonTokenExpired, Message: "no agent joined before the token expired; delete Secret " + secret + " for a new one"}
@@ -77,6 +82,9 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	}
 	return state, v
 }
+
+// contended reports whether another writer was faster, by whom a Host is no worse: it is looked at again.
+func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
 // orWaiting is the state as it was, of a host that does not say.
 func orWaiting(in *input) v1.HostState {

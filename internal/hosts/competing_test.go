@@ -12,14 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/hosts"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 const attack = "plant"
@@ -76,26 +74,7 @@ func (w *world) remove(ctx context.Context) {
 
 // before returns a hub in which another writer is faster: it acts once, before the hub's first write of the plan.
 func (w *world) before(act func(context.Context)) hosts.Hub {
-	first := func(ctx context.Context) {
-		if do := act; do != nil {
-			act = nil
-			do(ctx)
-		}
-	}
-	c := interceptor.NewClient(w.Env.Client, interceptor.Funcs{
-		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, options ...client.ApplyOption) error {
-			first(ctx)
-			return c.Apply(ctx, o, options...)
-		},
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
-			first(ctx)
-			return c.Create(ctx, o, options...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.DeleteOption) error {
-			first(ctx)
-			return c.Delete(ctx, o, options...)
-		},
-	})
+	c := testkit.Competing(w.Env.Client, func(ctx context.Context, _ any) bool { act(ctx); return true })
 	return hosts.Hub{Client: c, Live: w.Env.Client}
 }
 
