@@ -73,7 +73,7 @@ func TestOnlyWhatWasReadIsWritten(t *testing.T) {
 	t.Parallel()
 	for name, write := range writes() {
 		for what, compete := range map[string]func(context.Context, client.Client, *corev1.Secret) error{
-			"nobody else": nil,
+			"no other writer": nil,
 			"changed": func(ctx context.Context, c client.Client, s *corev1.Secret) error {
 				s.Data = map[string][]byte{"by": []byte("another")}
 				return c.Update(ctx, s)
@@ -104,7 +104,7 @@ func TestOnlyWhatWasReadIsWritten(t *testing.T) {
 				now := &corev1.Secret{}
 				gone := apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), now))
 				switch {
-				case what == "nobody else" && (err != nil || gone != (name == "Delete") || !gone && string(now.Data["by"]) != "drover"):
+				case what == "no other writer" && (err != nil || gone != (name == "Delete") || !gone && string(now.Data["by"]) != "drover"):
 					t.Errorf("got %v, gone %t, %s: want what was asked for", err, gone, now.Data["by"])
 				case what == "deleted" && (!gone || apierrors.IsConflict(err) == (name == "Delete")):
 					t.Errorf("got %v, gone %t: want it to be gone, and a conflict unless that was asked for", err, gone)
