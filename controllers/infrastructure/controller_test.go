@@ -4,6 +4,7 @@
 package infrastructure_test
 
 import (
+	"context"
 	"os"
 	"reflect"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -202,4 +204,30 @@ func TestKubeconfigNamesTheTokenThatThePatchMounts(t *testing.T) {
 	if !strings.HasPrefix(source.Audience, "https://") {
 		t.Errorf("the token is made for %q, want the hub's URL: without an audience it is good at the hub's API server", source.Audience)
 	}
+}
+
+func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
+	t.Parallel()
+	env := testkit.Shared(t)
+	env.ClusterAPI(t)
+	namespace := env.Workspace(t)
+	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "the CA"}
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: func() protocol.Settings { return settings }}
+	name := types.NamespacedName{Namespace: namespace, Name: "c1-infrastructure"}
+	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{}})
+	env.Apply(t, &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name, OwnerReferences: testkit.OwnedBy(owner)}})
+	env.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c1"}})
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
+		t.Fatal(err)
+	}
+	settings.Servers = []string{"https://moved.example.com"}
+	var theirs *corev1.Secret
+	r.Client = testkit.Competing(env.Client, func(ctx context.Context, _ any) bool {
+		theirs = env.Replace(ctx, t, types.NamespacedName{Namespace: namespace, Name: "c1-kubeconfig"})
+		return true
+	})
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name}); !apierrors.IsConflict(err) {
+		t.Errorf("got %v, want a conflict", err)
+	}
+	env.WantUnchanged(t, theirs)
 }

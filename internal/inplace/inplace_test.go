@@ -408,6 +408,24 @@ func TestOfTwoReplicasThatAreAskedOneGivesTheTask(t *testing.T) {
 	}
 }
 
+func TestAMachineThatIsGoneIsNotMadeByItsUpdate(t *testing.T) {
+	t.Parallel()
+	u := newUpdate(t)
+	u.begin("v1.36.3")
+	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: u.name.Namespace, Name: "d1"}}
+	writer := testkit.Competing(u.Client, func(ctx context.Context, _ any) bool {
+		if err := u.Client.Delete(ctx, machine.DeepCopy()); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	})
+	conflict := &lastError{}
+	code, _ := call(t, inplace.Hooks{Live: u.Client, Writer: writer, Log: logr.New(conflict)}, "UpdateMachine", fmt.Sprintf(`{"desired": {"machine": {"metadata": {"namespace": %q, "name": "m1"}}}}`, u.name.Namespace))
+	if err := u.Client.Get(t.Context(), client.ObjectKeyFromObject(machine), machine); code != http.StatusServiceUnavailable || !apierrors.IsConflict(conflict.err) || !apierrors.IsNotFound(err) {
+		t.Errorf("status %d, %v, and the machine: %v: want a conflict, and none", code, conflict.err, err)
+	}
+}
+
 // lastError is a sink for logs that keeps the last error.
 type lastError struct{ err error }
 

@@ -5,12 +5,36 @@ package testkit
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"testing"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
+
+// Replace deletes a Secret and creates one of its name that has nothing of Drover, as any user may who writes Secrets.
+func (e *Env) Replace(ctx context.Context, t testing.TB, name types.NamespacedName) *corev1.Secret {
+	t.Helper()
+	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: map[string][]byte{"theirs": []byte("yes")}}
+	if err := errors.Join(e.Client.Delete(ctx, theirs.DeepCopy()), e.Client.Create(ctx, theirs)); err != nil {
+		t.Fatal(err)
+	}
+	return theirs
+}
+
+// WantUnchanged fails the test unless a Secret is as it was made.
+func (e *Env) WantUnchanged(t testing.TB, made *corev1.Secret) {
+	t.Helper()
+	now := &corev1.Secret{}
+	if err := e.Client.Get(t.Context(), client.ObjectKeyFromObject(made), now); err != nil || now.UID != made.UID || now.ResourceVersion != made.ResourceVersion {
+		t.Errorf("the Secret is %+v, %v: want it as the other writer left it", now.ObjectMeta, err)
+	}
+}
 
 // Competing returns a client beside which another writer is faster: act is called once, between what the caller has read and the first write to a main resource of which it returns true for
 // the object. Statuses are written as ever.
