@@ -213,3 +213,18 @@ func asJSON(t *testing.T, value any) string {
 	}
 	return string(raw)
 }
+
+func TestASecretThatIsNoPlanIsSaidAndGivesAMachineNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	name := w.provisioned()
+	w.tasks(name, "a")
+	w.reconcile(name, 1)
+	theirs := w.Replace(t.Context(), t, types.NamespacedName{Namespace: w.namespace, Name: "h1" + v1.HostPlanSecretSuffix})
+	m := w.reconcile(name, 2)
+	ready := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionReady)
+	if ready == nil || ready.Reason != infrav1.ReasonSecretConflict || !strings.Contains(ready.Message, "delete its Secret") {
+		t.Errorf("the condition is %+v, want %s with what to do", ready, infrav1.ReasonSecretConflict)
+	}
+	w.WantUnchanged(t, theirs)
+}

@@ -26,7 +26,7 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonClusterMissing: there is no Cluster of cluster.drover.dev with the name of that of Cluster API.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig" is there and is not Drover's.
+	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, is there and is not Drover's.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonWaitingForCluster: the DroverCluster is not provisioned yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
