@@ -45,6 +45,7 @@ type input struct {
 	source  *metav1.PartialObjectMetadata // the Cluster of Cluster API, nil if it is not there
 	cluster *v1.Cluster                   // nil if it is not there
 	joined  bool
+	foreign bool // another Secret has the name of that of the agent
 	// manifest of the agent, and the kubeconfig of the cluster, nil if they are not there.
 	manifest, kubeconfig []byte
 }
@@ -56,6 +57,7 @@ const (
 	nothing step = iota
 	makeCluster
 	refuse
+	blocked
 	wait
 	install
 )
@@ -85,6 +87,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 			"the Cluster of this name of Cluster API is to be imported, and this Cluster was there before: give it the label %s: \"true\", too, to have its agent "+
 				"installed there. That takes \"delete\" on clusters/agent, which administrators of the workspace have", v1.LabelImport)
 		return ctrl.Result{}, nil // the label wakes it
+	case blocked:
+		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled",
+			"Secret %s is there and is not Drover's, by which no agent can join: delete it", registration.AgentSecret(in.name).Name)
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	case wait:
 		return ctrl.Result{RequeueAfter: soon}, nil
 	case install:
@@ -120,8 +126,12 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 		return in, nil
 	}
 	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may lag behind a join of a moment ago
-		err := reader.Get(ctx, registration.AgentSecret(name), &corev1.Secret{})
-		if in.joined = err == nil; in.joined || !apierrors.IsNotFound(err) {
+		agent := &corev1.Secret{}
+		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
+			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)
+			in.foreign = !in.joined
+			return in, nil
+		} else if !apierrors.IsNotFound(err) {
 			return in, err
 		}
 	}
@@ -158,6 +168,8 @@ func decide(in *input) step {
 		return refuse
 	case !agreed(in), in.joined:
 		return nothing
+	case in.foreign:
+		return blocked
 	case len(in.manifest) == 0 || len(in.kubeconfig) == 0:
 		return wait
 	}

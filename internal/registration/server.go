@@ -193,7 +193,9 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			return nil, err
 		}
 		if secret.ResourceVersion != "" && !Ours(secret, found.name.Name, v1.SecretKindAgent) {
-			return nil, refuse(v1.ReasonSecretConflict, "Secret %s exists on the hub and is not Drover's; rename or delete it", AgentSecret(found.name))
+			refusal := refuse(v1.ReasonSecretConflict, "Secret %s exists on the hub and is not Drover's; rename or delete it", AgentSecret(found.name))
+			s.Refused(found.name, refusal.Reason, refusal.Message)
+			return nil, refusal
 		}
 		if err := s.elsewhere(ctx, found.name, token, request); err != nil {
 			return nil, err

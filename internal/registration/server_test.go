@@ -313,6 +313,7 @@ func TestRegistrationServer(t *testing.T) {
 		"connect tokens for others are refused":                                  testForeignConnectTokens,
 		"a Cluster that was made again refuses the former agent":                 testRecreated,
 		"an agent is adopted after a restore, and then not by itself again":      testAdopted,
+		"an agent's Secret that a user puts in the way is said on the Cluster":   testForeignAgent,
 		"an agent that was revoked is refused":                                   testRevoked,
 		"an agent that has joined a moment ago connects although the cache lags": testCacheLag,
 		"forged connect tokens cost the API server little":                       testForgedTokens,
