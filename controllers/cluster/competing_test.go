@@ -39,7 +39,8 @@ func TestARegistrationThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	w.WantUnchanged(t, theirs)
 }
 
-// A restore leaves the Secret without an owner, by which no agent can join. Its token may have been known to others since.
+// A restore leaves the Secret without an owner, by which no agent can join. Its token may have been known to others
+// since.
 func TestTheTokenOfAFormerClusterIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.Shared(t))

@@ -12,8 +12,10 @@ import (
 	"testing"
 )
 
-// unguarded are the writes of the manager that do not go through internal/owned, by package, function and verb, each with the reason. The manager has more rights than most users: what it writes after a
-// read must be a conflict if the object was changed or replaced meanwhile. Patches with MergeFromWithOptimisticLock are, and creations are of what is not there.
+// unguarded are the writes of the manager that do not go through internal/owned, by package, function and verb, each
+// with the reason. The manager has more rights than most users: what it writes after a read must be a conflict if the
+// object was changed or replaced meanwhile. Patches with MergeFromWithOptimisticLock are, and creations are of what is
+// not there.
 func unguarded() map[string]string {
 	const read, own = "it updates the object that was read, with its UID and version in it", "in the manager's own namespace, where no tenant writes: "
 	return map[string]string{
@@ -46,8 +48,9 @@ func TestWhatWasReadIsWrittenOnlyAsItWasRead(t *testing.T) {
 	report(t, deputyProblems(goFiles(t), unguarded()))
 }
 
-// deputyProblems lists the writes by the manager's client without a condition, and exceptions for nothing. It sees names and no types: a client is known by the context that it is called with, or by its own
-// name where a method of it is taken as a value.
+// deputyProblems lists the writes by the manager's client without a condition, and exceptions for nothing. It sees
+// names and no types: a client is known by the context that it is called with, or by its own name where a method of it
+// is taken as a value.
 func deputyProblems(files []source, allowed map[string]string) []string {
 	var problems []string
 	used := map[string]bool{}

@@ -43,7 +43,8 @@ func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	return w, prod
 }
 
-// impostor replaces the plan by a Secret that a user without hosts/plan can make: the same content with one more instruction, labels, annotations and owner, but not the type.
+// impostor replaces the plan by a Secret that a user without hosts/plan can make: the same content with one more
+// instruction, labels, annotations and owner, but not the type.
 func (w *world) impostor(ctx context.Context) {
 	w.t.Helper()
 	fake := w.plan()
@@ -203,7 +204,8 @@ func release(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
 	return err
 }
 
-// What was read decides what is written: a plan that was replaced between Plan and ReplacePlan is not overwritten with what was made of the one before.
+// What was read decides what is written: a plan that was replaced between Plan and ReplacePlan is not overwritten with
+// what was made of the one before.
 func TestAPlanIsReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 	t.Parallel()
 	w, prod := taken(t)

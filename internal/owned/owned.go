@@ -1,10 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package owned recognizes the Secrets that Drover has made, and writes objects on the condition that they are still as they were read.
+// Package owned recognizes the Secrets that Drover has made, and writes objects on the condition that they are still as
+// they were read.
 //
-// The manager has more rights than most users. A user who replaces an object between the manager's read and its write must get a conflict, and not a write
-// with these rights. A resourceVersion alone is not enough for server-side apply: an object that is gone would be created.
+// The manager has more rights than most users. A user who replaces an object between the manager's read and its write
+// must get a conflict, and not a write with these rights. A resourceVersion alone is not enough for server-side apply:
+// an object that is gone would be created.
 package owned
 
 import (
@@ -48,8 +50,8 @@ func By(object metav1.Object, owner types.UID) bool {
 	return false
 }
 
-// WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is AlreadyExists or Conflict if that is no longer
-// the state of the API server.
+// WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is
+// AlreadyExists or Conflict if that is no longer the state of the API server.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration, by client.FieldOwner) error {
 	if read == nil {
 		return hub.Create(ctx, newSecret(want), by)
@@ -57,7 +59,8 @@ func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, wa
 	return hub.Apply(ctx, want.WithUID(read.UID).WithResourceVersion(read.ResourceVersion), by, client.ForceOwnership)
 }
 
-// newSecret returns the Secret that an apply configuration describes. To create it costs the API server a fraction of an apply.
+// newSecret returns the Secret that an apply configuration describes. To create it costs the API server a fraction of
+// an apply.
 func newSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name
@@ -70,7 +73,8 @@ func newSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	return secret
 }
 
-// Part returns the beginning of an apply configuration for an object that was read: its identity and its version, without content.
+// Part returns the beginning of an apply configuration for an object that was read: its identity and its version,
+// without content.
 func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstructured {
 	part := &unstructured.Unstructured{}
 	part.SetGroupVersionKind(kind)
@@ -81,8 +85,8 @@ func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstru
 	return part
 }
 
-// Apply applies what was made of Part. The error is a Conflict if the object is gone, was replaced or was changed since it was read. The API server's answer is in
-// part.
+// Apply applies what was made of Part. The error is a Conflict if the object is gone, was replaced or was changed since
+// it was read. The API server's answer is in part.
 func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
 	if part.GetUID() == "" {
 		return fmt.Errorf("apply %s %s: it was not read", part.GetKind(), client.ObjectKeyFromObject(part))

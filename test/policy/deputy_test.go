@@ -22,8 +22,9 @@ import (
 // rounds is how often each side of the race acts. The unprotected manager lost it in the first round.
 const rounds = 200
 
-// testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an instruction of theirs, while the manager, which has hosts/plan, reads the plan and
-// writes it back. No plan with that instruction may come of it.
+// testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an
+// instruction of theirs, while the manager, which has hosts/plan, reads the plan and writes it back. No plan with that
+// instruction may come of it.
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
 	h.allow(t, "mallory", h.workspace, may("secrets", "get", "create", "delete"))

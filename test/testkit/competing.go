@@ -36,8 +36,8 @@ func (e *Env) WantUnchanged(t testing.TB, made *corev1.Secret) {
 	}
 }
 
-// Competing returns a client beside which another writer is faster: act is called once, between what the caller has read and the first write to a main resource of which it returns true for
-// the object. Statuses are written as ever.
+// Competing returns a client beside which another writer is faster: act is called once, between what the caller has
+// read and the first write to a main resource of which it returns true for the object. Statuses are written as ever.
 func Competing(c client.WithWatch, act func(context.Context, any) bool) client.WithWatch {
 	var mu sync.Mutex
 	done := false
