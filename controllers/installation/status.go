@@ -56,9 +56,19 @@ func judge(in *input, d installation.Decision) status.Readiness {
 	case d.Ready < d.Hosts || len(d.Take) > 0:
 		v.Reason, v.Message = provisionv1.ReasonHostsWaiting, fmt.Sprintf("%d of %d hosts are ready%s", d.Ready, d.Hosts, first)
 	default:
-		v.Ready, v.Reason, v.Message = true, provisionv1.ReasonInstalled, fmt.Sprintf("%d hosts have %s", d.Hosts, in.installation.Spec.Version)
+		v.Ready, v.Reason, v.Message = true, provisionv1.ReasonInstalled, fmt.Sprintf("%d hosts have %s%s", d.Hosts, in.installation.Spec.Version, strangers(in, d))
 	}
 	return v
+}
+
+// strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while its agent
+// was away, and whose machine goes on, joins etcd again.
+func strangers(in *input, d installation.Decision) string {
+	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
+		return ""
+	}
+	return fmt.Sprintf("; Cluster %s has %d nodes, and %d of them are hosts: if another was one, switch its machine off, then delete the node",
+		in.cluster.Name, in.cluster.Status.Nodes.Total, len(d.Stored.Nodes))
 }
 
 // writeStatus writes what was decided.

@@ -120,6 +120,8 @@ type Host struct {
 	Address string
 	// NodeIP is the address that its node has, "" to leave that to the distribution.
 	NodeIP string
+	// OtherIP is an address of the other family of IP, which its node has too in a cluster of both. "" if it reports none.
+	OtherIP string
 	// NodeLabels and NodeTaints are what its join command gave.
 	NodeLabels, NodeTaints []string
 	// Taken for this cluster; any other is free.

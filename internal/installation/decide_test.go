@@ -213,7 +213,7 @@ func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
 	if out.SnapshotOn("u1") != "m0002" || out.SnapshotOn("u2") != "" || plan.Task != "snapshot-u1" || plan.Instructions[len(plan.Instructions)-1].ID != "snapshot-u1" {
 		t.Fatalf("%s on %s: %+v", out.Task, out.TaskHost, plan.Held)
 	}
-	if command := plan.Instructions[len(plan.Instructions)-1].Command; !slices.Equal(command[len(command)-2:], []string{"k3s", "before-u1"}) {
+	if command := plan.Instructions[len(plan.Instructions)-1].Command; !slices.Equal(command[len(command)-3:], []string{"k3s", "1", "before-u1"}) {
 		t.Errorf("the command is %v", command)
 	}
 	w.machines["m0002"].Progress = Up

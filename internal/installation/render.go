@@ -19,7 +19,6 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // Times that the parts of an installation may take, in seconds. A server that starts pulls images.
@@ -65,35 +64,6 @@ func flavorOf(d provisionv1.Distribution) flavor {
 	}
 }
 
-// reserved are the options of config.yaml that Drover decides.
-func reserved() []string {
-	return []string{
-		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-init", "cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
-		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent", "datastore-endpoint", "config", "private-registry",
-		"write-kubeconfig",                  // by which nodes are removed
-		"https-listen-port", "bind-address", // hosts join by that port, and the probe asks it on the loopback
-		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint", "etcd-s3-endpoint-ca", "etcd-s3-access-key", // spec.etcd
-		"etcd-s3-secret-key", "etcd-s3-bucket", "etcd-s3-region", "etcd-s3-folder", "etcd-s3-config-secret", "etcd-s3-session-token",
-	}
-}
-
-// CheckConfig reads spec.config or spec.serverConfig, which field says. Its error says what cannot be in it, and has no value of it.
-func CheckConfig(field string, raw []byte) (map[string]any, error) {
-	config := map[string]any{}
-	if len(raw) == 0 {
-		return config, nil
-	}
-	if err := untrusted.JSON(raw, &config, untrusted.Small()); err != nil {
-		return nil, fmt.Errorf("%s is no object, or has more than 64 KiB or 4,096 values", field)
-	}
-	for _, key := range slices.Sorted(maps.Keys(config)) {
-		if name := strings.TrimSuffix(key, "+"); slices.Contains(reserved(), name) {
-			return nil, fmt.Errorf("%s.%s cannot be set: Drover decides it", field, name)
-		}
-	}
-	return config, nil
-}
-
 // config returns the config.yaml of a host.
 func (in *Input) config(host *member, join string) ([]byte, error) {
 	config := map[string]any{}
@@ -119,7 +89,7 @@ func (in *Input) config(host *member, join string) ([]byte, error) {
 	}
 	config["node-name"] = host.Name
 	if host.NodeIP != "" {
-		config["node-ip"] = host.NodeIP
+		config["node-ip"] = in.nodeIP(host)
 	}
 	if in.Spec.DataDir != "" {
 		config["data-dir"] = in.Spec.DataDir
@@ -154,6 +124,9 @@ func (in *Input) etcdConfig(config map[string]any) {
 		return
 	}
 	config["etcd-s3"] = true
+	if _, own := config["etcd-s3-retention"]; e.Retention > 0 && !own && hasS3Retention(in.Spec.Version) {
+		config["etcd-s3-retention"] = e.Retention
+	}
 	set("etcd-s3-endpoint", e.S3.Endpoint)
 	set("etcd-s3-bucket", e.S3.Bucket)
 	set("etcd-s3-region", e.S3.Region)
@@ -260,7 +233,7 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	}
 	install := in.install(f, kind)
 	p.Install = digest(install.Command)
-	p.Instructions = append(p.Instructions, install)
+	p.Instructions = append(p.Instructions, install, in.check(f))
 	rotation := int64(0)
 	if host.server() {
 		rotation = in.Spec.CertificateRotation
@@ -279,8 +252,10 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	p.Start = digest(takesEffect...)
 	in.number(p, host.Held)
 	p.Instructions[0].ID = fmt.Sprintf("install-%s-%d", p.Install, p.Installs)
+	p.Instructions[1].ID = fmt.Sprintf("check-%s-%d", digest(p.Instructions[1].Command), p.Installs)
 	p.Instructions = append(p.Instructions, in.beforeStart(p, host)...)
 	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: p.startID(), Command: in.script(append([]string{start, unit}, host.startOptions()...)...), TimeoutSeconds: startTimeout})
+	p.Instructions = append(p.Instructions, in.afterStart(p, host)...)
 	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
 		p.Files = append(p.Files, protocol.HostFile{Path: in.dataDir() + "/server/manifests/drover-agent.yaml", Content: in.Manifest, Mode: "0600", Absent: in.Manifest == nil})
 	}
@@ -291,8 +266,7 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 	}
 	in.addTask(p, host)
 	p.Probes = in.probes(host)
-	p.Clean = []protocol.HostInstruction{{
-		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", Clean, "clean"}, uninstall...), Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout}}
+	p.Clean = in.clean(p, host, uninstall)
 	return p, nil
 }
 
@@ -323,6 +297,26 @@ func (in *Input) script(words ...string) []string { return in.scriptWith(nil, wo
 // scriptWith is script with more variables, each with its value.
 func (in *Input) scriptWith(variables []string, words ...string) []string {
 	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + in.dataDir()}, variables, []string{"/bin/sh", "-c"}, words)
+}
+
+// check returns the instruction that checks what the installer has left on the machine. Its ID is the caller's.
+func (in *Input) check(f flavor) protocol.HostInstruction {
+	return protocol.HostInstruction{
+		Command: in.script(checkInstalled(f), f.name, in.Spec.Version, "/etc/rancher/"+f.name), TimeoutSeconds: findTimeout}
+}
+
+// clean returns the instructions that remove the distribution. A server leaves etcd first.
+func (in *Input) clean(p *Plan, host *member, uninstall []string) []protocol.HostInstruction {
+	f := in.flavor()
+	clean := protocol.HostInstruction{
+		ID: "clean-" + p.Start, Command: append([]string{"/bin/sh", "-c", Clean, "clean"}, uninstall...),
+		Env: map[string]string{f.dataDir: in.dataDir()}, TimeoutSeconds: cleanTimeout,
+	}
+	if !host.is(provisionv1.RoleEtcd) {
+		return []protocol.HostInstruction{clean}
+	}
+	leave := protocol.HostInstruction{ID: "leave-" + p.Start, Command: in.script(leaveScript(f), host.Name), TimeoutSeconds: cleanTimeout}
+	return []protocol.HostInstruction{leave, clean}
 }
 
 // install returns the instruction that installs the distribution, and does not start it.

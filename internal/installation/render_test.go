@@ -66,10 +66,14 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		if plan.Files[0].Mode != "0600" || !strings.HasSuffix(plan.Files[0].Path, "/config.yaml") {
 			t.Errorf("%s: %+v", name, plan.Files[0].Path)
 		}
-		for i, words := range tt.commands {
-			if got := strings.Join(plan.Instructions[i].Command, " "); !strings.Contains(got, words) {
+		for i, words := range tt.commands { // the check is between them
+			if got := strings.Join(plan.Instructions[2*i].Command, " "); !strings.Contains(got, words) {
 				t.Errorf("%s: %q is not in %q", name, words, got)
 			}
+		}
+		last := plan.Clean[len(plan.Clean)-1].Command
+		if leaves := len(plan.Clean) == 2; leaves != tt.host.is(etcd) {
+			t.Errorf("%s: it leaves etcd before it is cleaned: %t, want %t", name, leaves, tt.host.is(etcd))
 		}
 		if got := strings.Join(plan.Instructions[0].Command, " "); !strings.HasPrefix(got, strings.TrimSpace("/usr/bin/env "+tt.env)) || len(plan.Instructions[0].Env) > 0 {
 			t.Errorf("%s: the command is %s, want %s before it, and no variables, which are secrets to a host", name, got, tt.env)
@@ -78,8 +82,8 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		for _, probe := range plan.Probes {
 			probes = append(probes, probe.Name)
 		}
-		if !slices.Equal(probes, tt.probes) || !slices.Contains(plan.Clean[0].Command, tt.clean) {
-			t.Errorf("%s: probes %v, clean %v", name, probes, plan.Clean[0].Command)
+		if !slices.Equal(probes, tt.probes) || !slices.Contains(last, tt.clean) {
+			t.Errorf("%s: probes %v, clean %v", name, probes, last)
 		}
 		if manifest := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.is(control) {
 			t.Errorf("%s: the agent's manifest is there: %t", name, manifest)

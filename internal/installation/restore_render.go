@@ -30,24 +30,41 @@ if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
 	// replace replaces the data by that of a snapshot. The data before is in etcd-before-restore until the outcome is known: if it is there already, the last attempt
-	// has ended in its middle.
-	replace = `if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd"
-elif test -e "$db/etcd"; then mv "$db/etcd" "$db/etcd-before-restore"
-else mkdir -p "$db/etcd-before-restore"; fi || exit
+	// has ended in its middle. The reset replaces keys and certificates, too, which are copied before.
+	replace = `if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd"; else
+	for part in cred tls; do
+		rm -rf "$DATA/server/$part-before-restore" || exit
+		test ! -d "$DATA/server/$part" || cp -a "$DATA/server/$part" "$DATA/server/$part-before-restore" || exit
+	done
+	if test -e "$db/etcd"; then mv "$db/etcd" "$db/etcd-before-restore"; else mkdir -p "$db/etcd-before-restore"; fi
+fi || exit
 rm -f "$db/reset-flag"
 "$0" server --cluster-reset --data-dir "$DATA" `
 	replaceFromDisk  = findSnapshot + replace + `--etcd-s3=false --cluster-reset-restore-path="$1"`
 	replaceFromStore = `db="$DATA/server/db"` + "\n" + replace + `--cluster-reset-restore-path="$FILE"`
-	// keep keeps the data that was replaced.
-	keep = `db="$DATA/server/db"; if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi`
-	// resume brings back the data that was to be replaced, if there is some. Without any, the host that began the cluster would begin another one.
+	// keep keeps the data that was replaced. Its keys and certificates are in it.
+	keep = `db="$DATA/server/db"
+if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
+rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
+	// resume brings back the data that was to be replaced, if there is some, with its keys and certificates: those of a snapshot are older than what etcd has, and
+	// newer on the disk, with which no server starts. Without any data, the host that began the cluster would begin another one.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
-if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit; fi
+if test -e "$db/etcd-before-restore"; then
+	for part in cred tls; do
+		test -d "$DATA/server/$part-before-restore" || continue
+		rm -rf "$DATA/server/$part" && mv "$DATA/server/$part-before-restore" "$DATA/server/$part" || exit
+	done
+	rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit
+fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
-	// rejoin moves away the data that was replaced elsewhere, once for each restore: what a later attempt finds is of the restored cluster.
+	// rejoin moves away the data that was replaced elsewhere, once for each restore: what a later attempt finds is of the restored cluster. Keys and certificates go
+	// with it: no server starts with those that are newer than what the snapshot has, as after a rotation of keys. It gets the cluster's by its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
-mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* || exit
-if test -e "$db/etcd"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd" "$db/etcd-replaced" || exit; fi
+mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit
+for part in cred tls db/etcd; do
+	test -e "$DATA/server/$part" || continue
+	rm -rf "$DATA/server/$part-replaced" && mv "$DATA/server/$part" "$DATA/server/$part-replaced" || exit
+done
 touch "$mark"`
 )
 
@@ -76,13 +93,18 @@ type StoredRestores struct {
 	Stops string `json:"stops,omitempty"`
 }
 
-// cleanNodesScript removes the nodes that $NODES does not name. The API server may be away for a moment.
+// cleanNodesScript removes the nodes that $NODES does not name, and the passwords of all nodes: a machine that was installed anew since the snapshot has another one,
+// and would be refused for ever. The server takes the password that a node shows next. The API server may be away for a moment.
 func cleanNodesScript(f flavor) string {
 	return `for i in $(seq 60); do all=$(` + f.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1
 for node in $all; do
 	name=${node#node/}
 	case " $NODES " in *" $name "*) ;; *) ` + f.kubectl + ` delete node "$name" --ignore-not-found --timeout=60s || exit ;; esac
+done
+secrets=$(` + f.kubectl + ` -n kube-system get secrets -o name) || exit
+for secret in $secrets; do
+	case $secret in *.node-password.` + f.name + `) ` + f.kubectl + ` -n kube-system delete "$secret" --ignore-not-found --timeout=60s || exit ;; esac
 done`
 }
 
@@ -130,13 +152,13 @@ func (in *Input) restorePlan(host *member, r *Restoring) (*Plan, error) {
 		held = *host.Held
 	}
 	held.Version, held.Install, held.Installs, held.Stopped, held.Restores, held.Finds = p.Version, p.Install, p.Installs, r.ID, r.ID, ""
-	install := p.Instructions[0]
+	install := p.Instructions[:2] // with its check
 	script := replaceFromStore
 	if r.Host != "" {
 		script = replaceFromDisk
 	}
 	p.Held, p.Probes = held, nil
-	p.Instructions = []protocol.HostInstruction{in.stopServer(r.ID), install}
+	p.Instructions = append([]protocol.HostInstruction{in.stopServer(r.ID)}, install...)
 	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == in.Stored.Epoch { // it has restored what is there now, and was not started since
 		p.Instructions = append(p.Instructions, in.onDisk("keep-"+in.Stored.Epoch, keep))
 	}
@@ -166,7 +188,7 @@ const noEpoch = "none"
 func (in *Input) beforeStart(p *Plan, host *member) []protocol.HostInstruction {
 	p.Epoch = in.Stored.Epoch
 	held := host.Held
-	if held == nil || !host.is(provisionv1.RoleEtcd) || held.Epoch == p.Epoch && host.up() {
+	if held == nil || !host.server() || held.Epoch == p.Epoch && host.up() {
 		return nil
 	}
 	switch {
@@ -176,11 +198,20 @@ func (in *Input) beforeStart(p *Plan, host *member) []protocol.HostInstruction {
 	case held.Epoch != p.Epoch || held.Rejoins: // whether it has moved its data away already is known to its disk alone
 		p.Rejoins = true
 		return []protocol.HostInstruction{in.onDisk("rejoin-"+digest(p.Epoch, p.Start), rejoin, p.Epoch)}
-	case held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):
+	case host.is(provisionv1.RoleEtcd) && held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):
 		p.Resumes = true
 		return []protocol.HostInstruction{in.onDisk("resume-"+digest(in.Stored.Stops, p.Start), resume)}
 	}
 	return nil
+}
+
+// afterStart returns what a server does once it is started with the data of a snapshot: its own node is in that, too.
+func (in *Input) afterStart(p *Plan, host *member) []protocol.HostInstruction {
+	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
+		return nil
+	}
+	return []protocol.HostInstruction{{
+		ID: "password-" + digest(p.Epoch, p.Start), Command: in.script(dropPassword(in.flavor()), host.Name), TimeoutSeconds: removeTimeout}}
 }
 
 // removeNodes removes nodes that the snapshot has and the cluster has not.

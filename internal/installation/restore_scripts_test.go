@@ -28,9 +28,12 @@ func newDisk(t *testing.T) *disk {
 	d.write("server/db/etcd/member/data", "old")
 	d.write("server/db/snapshots/before-1-node-17", "snapshot")
 	d.write("server/db/reset-flag", "")
+	d.write("server/cred/encryption-config.json", "old")
+	d.write("server/tls/ca.key", "old")
 	d.program("k3s", `case "$1" in
-server) rm -rf "$DATA/server/db/etcd"; mkdir -p "$DATA/server/db/etcd/member"; for last; do :; done; cp "${last#*=}" "$DATA/server/db/etcd/member/data"; test ! -e "$DATA/fail" ;;
-kubectl) if test "$2" = get; then echo "node/a node/b node/c-d"; fi ;;
+server) rm -rf "$DATA/server/db/etcd"; mkdir -p "$DATA/server/db/etcd/member"; for last; do :; done
+	for to in db/etcd/member/data cred/encryption-config.json tls/ca.key; do cp "${last#*=}" "$DATA/server/$to"; done; test ! -e "$DATA/fail" ;;
+kubectl) case "$*" in *get\ nodes*) echo "node/a node/b node/c-d" ;; *get\ secrets*) echo secret/a.node-password.k3s secret/k3s-serving ;; esac ;;
 esac`)
 	d.program("systemctl", `test "$1" != cat || test ! -e "$DATA/none"`)
 	return d
@@ -82,12 +85,28 @@ func (d *disk) want(when, etcd, before, replaced, ran string) {
 		raw, _ := os.ReadFile(filepath.Join(d.dir, name))
 		return strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(string(raw)), d.dir, ""), "\n", "; ")
 	}
-	for name, want := range map[string]string{"server/db/etcd/member/data": etcd, "server/db/etcd-before-restore/member/data": before, "server/db/etcd-replaced/member/data": replaced, "ran": ran} {
+	for name, want := range map[string]string{
+		"server/db/etcd/member/data": etcd, "server/db/etcd-before-restore/member/data": before,
+		"server/db/etcd-replaced/member/data": replaced, "ran": ran,
+	} {
 		if got := read(name); got != want {
 			d.t.Errorf("%s: %s is %q, want %q", when, name, got, want)
 		}
 	}
 	_ = os.Remove(filepath.Join(d.dir, "ran"))
+}
+
+// wantKeys wants the keys and certificates that a server starts with, and those that can come back.
+func (d *disk) wantKeys(when, now, before string) {
+	d.t.Helper()
+	for name, want := range map[string]string{
+		"cred/encryption-config.json": now, "tls/ca.key": now,
+		"cred-before-restore/encryption-config.json": before, "tls-before-restore/ca.key": before,
+	} {
+		if raw, _ := os.ReadFile(filepath.Join(d.dir, "server", name)); string(raw) != want {
+			d.t.Errorf("%s: server/%s is %q, want %q", when, name, raw, want)
+		}
+	}
 }
 
 // restoresOf returns the instruction that restores a file.
@@ -127,6 +146,7 @@ func TestWhatAHostReplacesComesBackUntilItIsKept(t *testing.T) {
 			t.Errorf("%s: %v %s", name, err, out)
 		}
 		d.want(name, "snapshot", "old", "", reset)
+		d.wantKeys(name, "snapshot", "old")
 		if _, err := os.Stat(d.dir + "/server/db/reset-flag"); err == nil {
 			t.Errorf("%s: the flag of the last reset is there", name)
 		}
@@ -135,6 +155,7 @@ func TestWhatAHostReplacesComesBackUntilItIsKept(t *testing.T) {
 				t.Errorf("%s: %v %s", name, err, out)
 			}
 			d.want(name, tt.etcd, tt.before, tt.kept, "")
+			d.wantKeys(name, tt.etcd, "")
 		}
 	}
 }
@@ -156,6 +177,7 @@ func TestARestoreThatWasInterruptedIsTriedAgainWithTheDataOfBefore(t *testing.T)
 		t.Fatal(err, out)
 	}
 	lost.want("without data before", "snapshot", "", "", reset)
+	lost.wantKeys("without data before", "snapshot", "old")
 	if out, err := lost.run(script(resume)); err == nil || !strings.Contains(out, "has no data to start with") {
 		t.Errorf("a host without data is started: %v %s", err, out)
 	}
@@ -202,7 +224,10 @@ func TestAServerMovesItsDataAwayOnceForEachRestore(t *testing.T) {
 			t.Fatal(err, out)
 		}
 		d.want(step.epoch, step.etcd, "", step.replaced, "")
+		d.wantKeys(step.epoch, step.etcd, "")        // k3s starts with none that are newer than what it joins
 		d.write("server/db/etcd/member/data", "new") // it has joined
+		d.write("server/cred/encryption-config.json", "new")
+		d.write("server/tls/ca.key", "new")
 	}
 }
 
@@ -234,5 +259,9 @@ func TestNodesOfTheSnapshotThatAreNoneAreRemoved(t *testing.T) {
 	if out, err := d.run(remove); err != nil {
 		t.Fatal(err, out)
 	}
-	d.want("after all", "old", "", "", "k3s kubectl get nodes -o name; k3s kubectl delete node b --ignore-not-found --timeout=60s; k3s kubectl delete node c-d --ignore-not-found --timeout=60s")
+	d.want("after all", "old", "", "", strings.Join([]string{
+		"k3s kubectl get nodes -o name", "k3s kubectl delete node b --ignore-not-found --timeout=60s",
+		"k3s kubectl delete node c-d --ignore-not-found --timeout=60s", "k3s kubectl -n kube-system get secrets -o name",
+		"k3s kubectl -n kube-system delete secret/a.node-password.k3s --ignore-not-found --timeout=60s", // of a machine installed anew
+	}, "; "))
 }

@@ -44,7 +44,8 @@ func (d *decision) startAgain(m *member) error {
 	d.out.Waiting[m.Name] = "is started again"
 	err := d.give(m, url, nil)
 	if err == nil {
-		d.out.Plans[m.Name].Changed = url == "" || !anew && !m.Held.Rejoins
+		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // it is no member of etcd until it has joined
+		d.out.Plans[m.Name].Changed = url == "" || !again
 	}
 	return err
 }

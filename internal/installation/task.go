@@ -18,19 +18,6 @@ const (
 	snapshotTimeout = 3600
 )
 
-const (
-	// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted by the new one: until then a server that is started again reads none.
-	// The command may give up while the server goes on, so the active key decides.
-	rotateKeys = `active() { "$0" secrets-encrypt status --data-dir "$DATA" | awk '$1 == "*" { print $3 }'; }
-before=$(active)
-test -n "$before" || { echo "there is no active encryption key" >&2; exit 1; }
-"$0" secrets-encrypt rotate-keys --data-dir "$DATA"; code=$?
-for i in $(seq 120); do now=$(active); test -n "$now" && test "$now" != "$before" && break; test "$i" -lt 120 || exit "$((code ? code : 1))"; sleep 5; done
-until "$0" secrets-encrypt status --data-dir "$DATA" | grep reencrypt_finished; do sleep 5; done`
-	// snapshot makes a snapshot of etcd. Where it is copied to stands in the configuration.
-	snapshot = `"$0" etcd-snapshot save --name "$1" --data-dir "$DATA"`
-)
-
 // Snapshot is a snapshot of etcd that is wanted.
 type Snapshot struct {
 	// ID is another one for each.
@@ -78,7 +65,7 @@ func (d *decision) tasks() (all []*task) {
 	if want := d.Spec.EncryptionKeyRotation; want > max(s.Keys, s.KeysFailed) {
 		all = append(all, &task{
 			id: "keys-" + strconv.FormatInt(want, 10), what: "rotate the encryption keys", role: provisionv1.RoleControlPlane, calm: true,
-			command: []string{rotateKeys, f.name}, timeout: keysTimeout,
+			command: []string{rotateKeys(f), f.name}, timeout: keysTimeout,
 			ended: func(o Outcome) {
 				if s.KeysProblem = ""; o.Problem != "" {
 					s.KeysFailed, s.KeysProblem = want, fmt.Sprintf("host %s: %s", o.Host, o.Problem)
@@ -95,7 +82,7 @@ func (d *decision) tasks() (all []*task) {
 		}
 		all = append(all, &task{
 			id: snapshotTask(snap.ID), what: "make the snapshot " + snap.Name, role: provisionv1.RoleEtcd,
-			command: []string{snapshot, f.name, snap.Name}, timeout: snapshotTimeout,
+			command: []string{snapshot, f.name, strconv.Itoa(1 + count(d.Spec.Etcd.S3 != nil)), snap.Name}, timeout: snapshotTimeout,
 			ended: func(o Outcome) { d.remember(snap.ID, o) },
 		})
 	}

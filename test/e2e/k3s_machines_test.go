@@ -71,12 +71,12 @@ const installScript = `#!/bin/sh
 set -eu
 echo "install $INSTALL_K3S_EXEC $INSTALL_K3S_VERSION" >>@OUT@/ran
 ln -sf @OUT@/tools/k3s /usr/local/bin/k3s
-echo "$INSTALL_K3S_VERSION" >/usr/local/k3s-version
+if test -z "${INSTALL_K3S_SKIP_DOWNLOAD:-}"; then echo "$INSTALL_K3S_VERSION" >/usr/local/k3s-version; fi
 suffix=; if test "$INSTALL_K3S_EXEC" = agent; then suffix=-agent; fi
 cat >"/usr/local/bin/k3s$suffix-uninstall.sh" <<-EOF
 	#!/bin/sh
 	systemctl stop "k3s$suffix"
-	rm -rf "\$K3S_DATA_DIR" /etc/rancher /usr/local/bin/k3s /usr/local/k3s-version
+	rm -rf "\$K3S_DATA_DIR" /etc/rancher/k3s /usr/local/bin/k3s /usr/local/k3s-version
 	echo uninstall >>@OUT@/ran
 EOF
 chmod +x "/usr/local/bin/k3s$suffix-uninstall.sh"
@@ -184,8 +184,8 @@ func (k *k3s) lead(t *testing.T) {
 	}()
 }
 
-// start starts a machine that has joined by a command.
-func (k *k3s) start(t *testing.T, name, command string) {
+// start starts a machine that has joined by a command. Its agent has some variables more.
+func (k *k3s) start(t *testing.T, name, command string, variables ...string) {
 	t.Helper()
 	m := k.machine(k.t) // its folders outlive the subtest
 	m.join(command)
@@ -203,7 +203,7 @@ func (k *k3s) start(t *testing.T, name, command string) {
 	}
 	args := append([]string{"--net"}, inNamespaces(m.dir, name, "sh", "-c", connected, m.dir, addressOf(k.made), k.hub.Address, k.socket, filepath.Join(tools, "k3s"), m.path("bin", "drover-host-agent"), "run")...)
 	process, err := lab.Command{
-		Name: "machine-" + name, Path: "unshare", Args: args, Env: append(m.env(), "PATH="+tools+":/usr/local/bin:"+os.Getenv("PATH")), LogFile: m.path("agent.log"),
+		Name: "machine-" + name, Path: "unshare", Args: args, Env: append(append(m.env(), variables...), "PATH="+tools+":/usr/local/bin:"+os.Getenv("PATH")), LogFile: m.path("agent.log"),
 	}.Start()
 	if err != nil {
 		t.Fatal(err)

@@ -6,17 +6,23 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -68,6 +74,9 @@ func (k *k3s) destroy(t *testing.T) {
 	k.in(t, "s1", "sh", "-c", corrupt)
 	for _, name := range []string{"s2", "s3"} {
 		k.in(t, name, "sh", "-c", crash+`; rm -r /var/lib/rancher/k3s/server/db/etcd`)
+	}
+	for _, name := range []string{"s2", "w1"} { // as a machine has that was installed anew since the snapshot
+		k.in(t, name, "sh", "-c", "printf other >/etc/rancher/node/password")
 	}
 	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
 		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
@@ -125,10 +134,10 @@ func (k *k3s) restore(t *testing.T) {
 	}
 	k.nodes(t, "s1 s2 s3 w1 w2")
 	for _, name := range []string{"s1", "s2", "s3"} {
-		want := "install server " + k3sVersions[0] + " start server " + k3sVersions[0] + " stop cluster-reset start server " + k3sVersions[0]
+		want := "install server " + k3sVersions[0] + strings.Repeat(" start server "+k3sVersions[0], 2) + " stop cluster-reset start server " + k3sVersions[0]
 		got := ""
 		for word := range strings.FieldsSeq(k.ran(t, name)) {
-			if !strings.HasPrefix(word, "/") && word != "etcd-snapshot" && word != "save" {
+			if !strings.HasPrefix(word, "/") && word != "etcd-snapshot" && word != "save" && word != "rotate-keys" {
 				got = strings.TrimSpace(got + " " + word)
 			}
 		}
@@ -152,6 +161,7 @@ func (k *k3s) members(t *testing.T) {
 
 func (k *k3s) restoreVersion(t *testing.T) {
 	k.set(t, "later")
+	k.putProgram(t, k3sVersions[0])
 	restore := k.wanted(t, "version", provisionv1.ConfigurationRestore)
 	k.awaitRestore(t, restore)
 	k.await(t, "5/5")
@@ -185,4 +195,59 @@ func (k *k3s) restoreNothing(t *testing.T) {
 		t.Errorf("the cluster has %q, want what it had before", got)
 	}
 	k.members(t)
+}
+
+// comeBack has a server go on that was let go while its agent was away.
+func (k *k3s) comeBack(t *testing.T) {
+	const name = "s4"
+	k.join(t, name)
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Pools[0].Replicas = new(int32(4)) })
+	k.await(t, "6/6")
+	secret := &corev1.Secret{}
+	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostPlanSecretSuffix}, secret); err != nil {
+		t.Fatal(err)
+	}
+	plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey])
+	if err != nil {
+		t.Fatal(err)
+	}
+	pauseAgent(t, k.machines[name].process.PID())
+	if err := k.hub.Client.Delete(t.Context(), &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}}); err != nil {
+		t.Fatal(err)
+	}
+	k.nodes(t, "s1 s2 s3 w1 w2")
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Pools[0].Replicas = new(int32(3)) })
+	k.await(t, "5/5")
+	k.in(t, name, "/usr/local/sbin/systemctl", "restart", "k3s")
+	k.nodes(t, "s1 s2 s3 s4 w1 w2")
+	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
+		if !strings.Contains(ready.Message, "has 6 nodes, and 5 of them are hosts") {
+			return fmt.Errorf("it is %+v, want it to report the node that is no host\n%s", ready, k.overview(ctx))
+		}
+		return nil
+	})
+	k.in(t, name, plan.Clean[0].Command...) // what a machine does first that is cleaned because it has joined anew
+	k.nodes(t, "s1 s2 s3 w1 w2")
+	k.members(t)
+	k.in(t, "s1", "sh", "-c", `curl -fsS -d '{}' http://127.0.0.1:2379/v3/cluster/member/list | grep -q '"name":"s4"' && exit 1 || exit 0`)
+	kill(t, k.machines[name].process)
+	delete(k.machines, name)
+	k.await(t, "5/5")
+}
+
+// pauseAgent stops the agent of a machine, which is the only child of its process, and nothing else there.
+func pauseAgent(t *testing.T, pid int) {
+	t.Helper()
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agent, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err == nil {
+		err = syscall.Kill(agent, syscall.SIGSTOP)
+	}
+	if err != nil {
+		t.Fatalf("stop the agent: %v", err)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -42,13 +44,15 @@ func TestAClusterOfHostsIsInstalledByK3s(t *testing.T) {
 	k.step("one server and the workers become a cluster, though the hub is killed in the middle", k.install)
 	k.step("users reach it through the hub", k.reach)
 	k.step("one server becomes three", k.grow)
-	k.step("a snapshot is made", k.snapshot)
+	k.step("a snapshot for which the disk has no room has failed, and the next is made", k.snapshot)
+	k.step("encryption keys are rotated", k.rotateKeys)
 	k.step("data is changed, then destroyed on all servers", k.destroy)
 	k.step("it comes back from the snapshot, though the hub is killed in the middle", k.restore)
 	k.step("a file that is no snapshot leaves the data as it was", k.restoreNothing)
-	k.step("another version comes to servers, then to workers", k.update)
+	k.step("another version comes to servers, then to workers, and to one without a way to the internet when it has it", k.update)
 	k.step("a snapshot brings its version back, too", k.restoreVersion)
 	k.step("certificates are rotated on each server once", k.rotate)
+	k.step("a server that comes back after it was let go is reported, and leaves etcd before it is cleaned", k.comeBack)
 	k.step("a worker that is gone is removed with its Host", k.lose)
 	k.step("a server whose Host is deleted leaves etcd before it is cleaned", k.leave)
 	k.step("the installation is deleted, and its Hosts are clean", k.remove)
@@ -70,7 +74,8 @@ func (k *k3s) install(t *testing.T) {
 		ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, RoleTemplateName: "cluster-owner", Subject: v1.Subject{Kind: "User", Name: "hub:demo"}}})
 	create(t, k.hub.Plane, &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "prod"}, Spec: provisionv1.ClusterInstallationSpec{
 		ClusterName: "prod", Distribution: provisionv1.DistributionK3s, Version: k3sVersions[0], Installer: provisionv1.Installer{Path: "/usr/local/install.sh"}, MaxUnavailable: 1,
-		Pools: []provisionv1.HostPool{k3sPool("server", 1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), k3sPool("worker", 2, provisionv1.RoleWorker)},
+		ServerConfig: &runtime.RawExtension{Raw: []byte(`{"secrets-encryption":true}`)},
+		Pools:        []provisionv1.HostPool{k3sPool("server", 1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), k3sPool("worker", 2, provisionv1.RoleWorker)},
 	}})
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if got := k.ran(t, "s1"); !strings.Contains(got, "install") {
@@ -128,18 +133,56 @@ func (k *k3s) grow(t *testing.T) {
 
 func (k *k3s) snapshot(t *testing.T) {
 	k.set(t, "before")
-	snap := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
+	for _, name := range []string{"s1", "s2", "s3"} {
+		if err := os.WriteFile(k.machines[name].path("full"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := k.makeSnapshot(t, "full", provisionv1.SnapshotFailed)
+	ready := meta.FindStatusCondition(full.Status.Conditions, provisionv1.ConditionReady)
+	if !strings.Contains(ready.Message, "is the disk full?") {
+		t.Errorf("a snapshot of which k3s has saved nothing: %+v, want the disk to be named", ready)
+	}
+	for _, name := range []string{"s1", "s2", "s3"} {
+		if err := os.Remove(k.machines[name].path("full")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	snap := k.makeSnapshot(t, "before", provisionv1.SnapshotSucceeded)
+	if got := k.ran(t, snap.Status.Host); !strings.HasSuffix(got, "etcd-snapshot save") {
+		t.Errorf("%s, which has made the snapshot, ran %q", snap.Status.Host, got)
+	}
+	k.await(t, "5/5")
+}
+
+// makeSnapshot makes an EtcdSnapshot, and waits until it has ended.
+func (k *k3s) makeSnapshot(t *testing.T, name string, want provisionv1.EtcdSnapshotPhase) *provisionv1.EtcdSnapshot {
+	t.Helper()
+	snap := &provisionv1.EtcdSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
 	create(t, k.hub.Plane, snap)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
-		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(snap), snap); err != nil || snap.Status.Phase != provisionv1.SnapshotSucceeded {
-			return fmt.Errorf("%+v: %w", snap.Status, err)
+		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(snap), snap); err != nil || snap.Status.Phase != want {
+			return fmt.Errorf("snapshot %s is %+v: %w, want %s", name, snap.Status, err, want)
 		}
 		return nil
 	})
-	if got := k.ran(t, snap.Status.Host); strings.Count(got, "etcd-snapshot save") != 1 {
-		t.Errorf("%s ran %q", snap.Status.Host, got)
-	}
+	return snap
+}
+
+// rotateKeys rotates the keys that encrypt Secrets. No server starts with newer ones than etcd has, so a restore of a
+// snapshot from before must mind them.
+func (k *k3s) rotateKeys(t *testing.T) {
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.EncryptionKeyRotation = 1 })
 	k.await(t, "5/5")
+	rotated := 0
+	for _, name := range []string{"s1", "s2", "s3"} {
+		rotated += strings.Count(k.ran(t, name), "rotate-keys")
+		k.in(t, name, "grep", "-qx", "2", "/var/lib/rancher/k3s/server/cred/encryption-config.json")
+	}
+	if rotated != 1 {
+		t.Errorf("keys were rotated %d times, want once", rotated)
+	}
 }
 
 func (k *k3s) update(t *testing.T) {
@@ -147,14 +190,47 @@ func (k *k3s) update(t *testing.T) {
 	for name := range k.machines {
 		before[name] = k.ran(t, name)
 	}
-	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Version = k3sVersions[1] })
-	k.await(t, "5/5")
-	k.versions(t, k3sVersions[1])
-	for name := range k.machines {
-		if got := strings.TrimPrefix(k.ran(t, name), before[name]); strings.Count(got, "start") != 1 || strings.Count(got, "install") != 1 {
-			t.Errorf("%s ran %q, want one installation and one start", name, got)
+	ranSince := func(name, want string, times int) {
+		t.Helper()
+		if got := strings.TrimPrefix(k.ran(t, name), before[name]); strings.Count(got, want) != times {
+			t.Errorf("%s ran %q, want %q in it %d times", name, got, want, times)
 		}
 	}
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Version = k3sVersions[1] })
+	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+		waiting := k.installation(t).Status.Waiting
+		if len(waiting) != 1 || waiting[0].Host != airGapped || !strings.Contains(waiting[0].Message, "has failed") {
+			return fmt.Errorf("%+v, want %s alone, which has the version of before\n%s", waiting, airGapped, k.overview(ctx))
+		}
+		return nil
+	})
+	host := &v1.Host{}
+	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: airGapped}, host); err != nil {
+		t.Fatal(err)
+	}
+	if want := "this machine has k3s " + k3sVersions[0]; !strings.Contains(host.Status.Plan.Output, want) {
+		t.Errorf("the Host says %+v, want %q", host.Status.Plan, want)
+	}
+	for name := range k.machines {
+		if name != airGapped {
+			ranSince(name, "start", 1)
+			ranSince(name, "install", 1)
+		}
+	}
+	k.putProgram(t, k3sVersions[1])
+	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Installer.Path = "/usr/local/./install.sh" })
+	k.await(t, "5/5")
+	k.versions(t, k3sVersions[1])
+	ranSince(airGapped, "start", 1)
+}
+
+// airGapped is a machine whose installer downloads nothing.
+const airGapped = "w2"
+
+// putProgram puts the program of a version on the machine whose installer downloads nothing.
+func (k *k3s) putProgram(t *testing.T, version string) {
+	t.Helper()
+	k.in(t, airGapped, "sh", "-c", "echo "+version+" >/usr/local/k3s-version")
 }
 
 // versions waits until all nodes have a version.
@@ -243,6 +319,7 @@ func (k *k3s) remove(t *testing.T) {
 		if got := k.ran(t, name); !strings.HasSuffix(got, "uninstall") || strings.Count(got, "uninstall") != 1 {
 			t.Errorf("%s ran %q, want it to be uninstalled once, at last", name, got)
 		}
+		k.in(t, name, "test", "!", "-e", "/etc/rancher/node") // the password of its node
 	}
 }
 
@@ -300,8 +377,15 @@ func (k *k3s) join(t *testing.T, name string) {
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		return k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostJoinSecretSuffix}, secret)
 	})
-	k.start(t, name, string(secret.Data["command"]))
+	if name == airGapped {
+		k.start(t, name, string(secret.Data["command"]), "INSTALL_K3S_SKIP_DOWNLOAD=true")
+	} else {
+		k.start(t, name, string(secret.Data["command"]))
+	}
 	k.machines[name].await(types.NamespacedName{Namespace: teamSpace, Name: name}, "available", because(v1.ReasonHostAvailable))
+	if name == airGapped {
+		k.putProgram(t, k3sVersions[0])
+	}
 }
 
 // prerequisites skips where no machines can be made.

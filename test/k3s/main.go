@@ -45,11 +45,13 @@ type configuration struct {
 const (
 	configFile = "/etc/rancher/k3s/config.yaml"
 	data       = "/var/lib/rancher/k3s"
-	resetFlag  = data + "/server/db/reset-flag"
-	upFile     = "/run/k3s.up"
-	pidFile    = "/run/k3s.pid"
-	kubeconfig = "/etc/rancher/k3s/k3s.yaml"
-	adminToken = "stand-in-admin"
+	// versionFile has the version of the program that is installed.
+	versionFile = "/usr/local/k3s-version"
+	resetFlag   = data + "/server/db/reset-flag"
+	upFile      = "/run/k3s.up"
+	pidFile     = "/run/k3s.pid"
+	kubeconfig  = "/etc/rancher/k3s/k3s.yaml"
+	adminToken  = "stand-in-admin"
 )
 
 var set settings
@@ -87,12 +89,17 @@ func run() error {
 		return relay(args[1], args[2])
 	case "kubectl":
 		return kubectl(args[1:])
-	case "certificate", "etcd-snapshot":
+	case "--version":
+		version, err := os.ReadFile(versionFile)
+		fmt.Printf("k3s version %s (stand-in)\ngo version of the test\n", strings.TrimSpace(string(version)))
+		return err
+	case "certificate":
 		note(args[0], args[1])
-		if args[0] == "etcd-snapshot" {
-			return saveSnapshot(args)
-		}
 		return nil
+	case "etcd-snapshot":
+		return snapshots(args)
+	case "secrets-encrypt":
+		return encrypt(args[1])
 	}
 	return fmt.Errorf("the stand-in does not know %v", args)
 }
@@ -119,7 +126,7 @@ func systemctl(args []string) error {
 		fmt.Println("active")
 		return nil
 	case "cat":
-		_, err := os.Stat("/usr/local/k3s-version")
+		_, err := os.Stat(versionFile)
 		return err
 	case "stop":
 		note("stop")
@@ -134,7 +141,7 @@ func systemctl(args []string) error {
 	if unit == "k3s-agent" {
 		kind = "agent"
 	}
-	version, err := os.ReadFile("/usr/local/k3s-version")
+	version, err := os.ReadFile(versionFile)
 	if err != nil {
 		return fmt.Errorf("k3s is not installed: %w", err)
 	}
@@ -150,14 +157,17 @@ func systemctl(args []string) error {
 	if err := command.Start(); err != nil {
 		return err
 	}
+	ended := make(chan error, 1)
+	go func() { ended <- command.Wait() }()
 	for range 600 {
 		if _, err := os.Stat(upFile); err == nil {
 			return nil
 		}
-		if command.ProcessState != nil {
-			break
+		select {
+		case err := <-ended:
+			return fmt.Errorf("%s did not start: %w", unit, err)
+		case <-time.After(200 * time.Millisecond):
 		}
-		<-time.After(200 * time.Millisecond)
 	}
 	return fmt.Errorf("%s did not start", unit)
 }
@@ -200,31 +210,32 @@ func serve(kind string) error {
 	if err != nil {
 		return err
 	}
-	go func() { // the kubelet's
-		kubelet := &http.Server{Addr: "127.0.0.1:10248", ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
-		_ = kubelet.ListenAndServe()
-	}()
 	server := "https://127.0.0.1:6443"
 	if kind == "server" {
 		if err := startServer(config); err != nil {
 			return err
 		}
+		config.Labels = append(config.Labels, "node-role.kubernetes.io/etcd=true")
+		go deploy()
 	} else {
 		server = config.Server
 	}
 	if err := writeKubeconfig(server); err != nil {
 		return err
 	}
+	if err := os.WriteFile(upFile, nil, 0o600); err != nil { // systemd is told before the kubelet has registered
+		return err
+	}
+	if err := authenticate(config.Node); err != nil {
+		return err
+	}
 	if err := register(config); err != nil {
 		return err
 	}
-	if err := os.WriteFile(upFile, nil, 0o600); err != nil {
-		return err
+	kubelet := &http.Server{
+		Addr: "127.0.0.1:10248", ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 	}
-	if kind == "server" {
-		go deploy()
-	}
-	select {}
+	return kubelet.ListenAndServe()
 }
 
 // register makes the Node of this machine, and says that it is Ready.
@@ -238,7 +249,7 @@ func register(config configuration) error {
 	if err != nil {
 		return err
 	}
-	version, _ := os.ReadFile("/usr/local/k3s-version")
+	version, _ := os.ReadFile(versionFile)
 	status := fmt.Sprintf(`{"status":{"nodeInfo":{"kubeletVersion":%q,"architecture":"","bootID":"","containerRuntimeVersion":"","kernelVersion":"","kubeProxyVersion":"","machineID":"","operatingSystem":"linux","osImage":"","systemUUID":""},"conditions":[{"type":"Ready","status":"True","reason":"StandIn","message":"there is no kubelet"}]}}`, strings.TrimSpace(string(version)))
 	for range 300 {
 		apply := exec.Command(set.Kubectl, "--kubeconfig", kubeconfig, "apply", "--server-side", "--force-conflicts", "-f", "-")

@@ -6,9 +6,7 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -42,7 +40,20 @@ func startServer(config configuration) error {
 	peer := "http://" + set.Address + ":2380"
 	members, state := []string{config.Node + "=" + peer}, "new"
 	dir := data + "/server/db/etcd"
+	if _, err := os.Stat(filepath.Join(dir, tombstone)); err == nil && config.Server != "" {
+		fmt.Println("tombstone file has been detected, removing data dir to rejoin the cluster")
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
 	if _, err := os.Stat(dir); err != nil && config.Server != "" {
+		to, err := url.Parse(config.Server)
+		if err == nil {
+			err = reconcileKeys(to.Hostname())
+		}
+		if err != nil {
+			return err
+		}
 		if members, err = join(config, peer); err != nil {
 			return err
 		}
@@ -51,6 +62,9 @@ func startServer(config configuration) error {
 	if err := start(set.Etcd, "--name="+config.Node, "--data-dir="+dir, "--log-level=warn", "--unsafe-no-fsync",
 		"--listen-client-urls=http://127.0.0.1:2379,http://"+set.Address+":2379", "--advertise-client-urls=http://"+set.Address+":2379", "--listen-metrics-urls=http://127.0.0.1:2381",
 		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster="+strings.Join(members, ","), "--initial-cluster-state="+state); err != nil {
+		return err
+	}
+	if err := reconcileKeys("127.0.0.1"); err != nil {
 		return err
 	}
 	tokens := data + "/server/tokens.csv"
@@ -78,17 +92,30 @@ func startServer(config configuration) error {
 // start starts a program in the process group of k3s.
 func start(program string, args ...string) error {
 	command := exec.Command(program, args...)
+	log := &bytes.Buffer{} // read once the program has ended
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	if program == set.Etcd {
+		command.Stderr = io.MultiWriter(os.Stderr, log)
+	}
 	if err := command.Start(); err != nil {
 		return err
 	}
 	go func() {
 		err := command.Wait()
 		fmt.Println(program, "has ended:", err)
+		if strings.Contains(log.String(), "data-dir used by this member must be removed") {
+			fmt.Println("this node has been removed from the cluster please restart k3s to rejoin the cluster")
+			if os.WriteFile(filepath.Join(data, "server/db/etcd", tombstone), nil, 0o600) == nil {
+				return
+			}
+		}
 		os.Exit(1)
 	}()
 	return nil
 }
+
+// tombstone is the file that says that the member was removed from etcd.
+const tombstone = "tombstone"
 
 // member is one of etcd.
 type member struct {
@@ -144,62 +171,32 @@ func join(config configuration, peer string) (all []string, err error) {
 	return all, nil
 }
 
-// kubectl is that of k3s. Where a node is deleted, k3s removes the member of etcd, too.
+// kubectl is that of k3s. Where a node is deleted, k3s deletes its password and removes the member of etcd, too.
 func kubectl(args []string) error {
-	if len(args) > 2 && args[0] == "delete" && args[1] == "node" { // its name is the last word
-		members, err := etcd("127.0.0.1", "list", map[string]any{})
-		if err != nil {
-			return err
-		}
-		for _, m := range members {
-			if m.Name == args[len(args)-1] {
-				if _, err := etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err != nil {
-					return err // etcd may refuse it for a moment, and the removal tries again
-				}
-				note("remove", m.Name)
-			}
-		}
+	all := append([]string{"--kubeconfig", kubeconfig}, args...)
+	if len(args) < 3 || args[0] != "delete" || args[1] != "node" {
+		return syscall.Exec(set.Kubectl, append([]string{"kubectl"}, all...), os.Environ())
 	}
-	return syscall.Exec(set.Kubectl, append([]string{"kubectl", "--kubeconfig", kubeconfig}, args...), os.Environ())
-}
-
-// saveSnapshot writes a real snapshot of etcd.
-func saveSnapshot(args []string) error {
-	i := slices.Index(args, "--name")
-	if i < 0 || args[1] != "save" {
-		return fmt.Errorf("the stand-in does not know %v", args)
-	}
-	resp, err := (&http.Client{Timeout: time.Minute}).Post("http://127.0.0.1:2379/v3/maintenance/snapshot", "application/json", strings.NewReader("{}"))
+	name := args[2+slices.IndexFunc(args[2:], func(arg string) bool { return !strings.HasPrefix(arg, "-") })]
+	members, err := etcd("127.0.0.1", "list", map[string]any{})
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
-	file, err := os.Create(fmt.Sprintf("%s/server/db/snapshots/%s-node-%d", data, args[i+1], time.Now().Unix()))
-	if err != nil {
-		return err
+	password := []string{"--kubeconfig", kubeconfig, "-n", "kube-system", "delete", "secret", passwordOf(name), "--ignore-not-found"}
+	for _, words := range [][]string{all, password} {
+		if out, err := exec.Command(set.Kubectl, words...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
 	}
-	defer file.Close()
-	lines, written := bufio.NewReaderSize(resp.Body, 1<<20), 0
-	for {
-		var part struct{ Result struct{ Blob string } }
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) && len(line) == 0 {
-			if written == 0 {
-				return errors.New("the snapshot is empty")
+	for _, m := range members {
+		if m.Name == name {
+			if _, err := etcd("127.0.0.1", "remove", map[string]any{"ID": m.ID}); err != nil {
+				return err // etcd may refuse it for a moment, and the removal tries again
 			}
-			return file.Sync()
-		} else if err := json.Unmarshal(line, &part); err != nil {
-			return err
+			note("remove", m.Name)
 		}
-		blob, err := base64.StdEncoding.DecodeString(part.Result.Blob)
-		if err == nil {
-			_, err = file.Write(blob)
-		}
-		if err != nil {
-			return err
-		}
-		written += len(blob)
 	}
+	return nil
 }
 
 // deploy applies the manifests, as k3s does, and runs the agent on one server, in place of a kubelet that starts its pod.
