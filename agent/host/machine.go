@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"net"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -63,24 +64,69 @@ func memory() int64 {
 	return 0
 }
 
-// addresses returns those by which others may reach the machine, IPv4 first.
+// addresses returns those by which others may reach the machine, IPv4 first, and of each family that by which the machine
+// reaches others first. Bridges are left out, as of container runtimes and virtual machines, which have the same address on
+// each machine; but not one that the default route leads over, nor if there is nothing else.
 func addresses() []string {
-	all, err := net.InterfaceAddrs()
+	interfaces, err := net.Interfaces()
 	if err != nil {
 		return nil
 	}
-	var found []net.IP
-	for _, address := range all {
-		if network, ok := address.(*net.IPNet); ok && network.IP.IsGlobalUnicast() {
-			found = append(found, network.IP)
+	var found []address
+	for _, i := range interfaces {
+		networks, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		_, notBridge := os.Stat(filepath.Join("/sys/class/net", i.Name, "bridge"))
+		for _, n := range networks {
+			if network, ok := n.(*net.IPNet); ok && network.IP.IsGlobalUnicast() {
+				found = append(found, address{network.IP, notBridge == nil})
+			}
 		}
 	}
-	slices.SortStableFunc(found, func(a, b net.IP) int { return cmp.Compare(family(a), family(b)) })
-	texts := make([]string, 0, len(found))
-	for _, ip := range found {
-		texts = append(texts, ip.String())
+	return order(found, source("udp4", "192.0.2.1:9"), source("udp6", "[2001:db8::1]:9"))
+}
+
+// address is one of an interface.
+type address struct {
+	ip     net.IP
+	bridge bool
+}
+
+// order is addresses, of what the interfaces have and of the sources of the default routes, nil for none. It is pure.
+func order(found []address, sources ...net.IP) []string {
+	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }
+	useful := slices.DeleteFunc(slices.Clone(found), func(a address) bool { return a.bridge && !isSource(a.ip) })
+	if len(useful) == 0 {
+		useful = slices.Clone(found)
+	}
+	rank := func(a address) int {
+		rank := family(a.ip) * 2
+		if !isSource(a.ip) {
+			rank++
+		}
+		return rank
+	}
+	slices.SortStableFunc(useful, func(a, b address) int { return cmp.Compare(rank(a), rank(b)) })
+	texts := make([]string, 0, len(useful))
+	for _, a := range useful {
+		texts = append(texts, a.ip.String())
 	}
 	return texts
+}
+
+// source returns the address from which the machine would reach another, nil if it cannot. Nothing is sent.
+func source(network, to string) net.IP {
+	conn, err := net.Dial(network, to)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	if local, ok := conn.LocalAddr().(*net.UDPAddr); ok {
+		return local.IP
+	}
+	return nil
 }
 
 func family(ip net.IP) int {

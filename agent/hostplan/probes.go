@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -57,7 +58,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	if err != nil {
 		return err
 	}
-	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true} // no proxy: what is probed is on the machine
+	// No proxy: what is probed is on the machine.
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, DialContext: dialLoopback}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, probe.URL, nil)
@@ -74,6 +76,26 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 		return fmt.Errorf("status %d", resp.StatusCode)
 	}
 	return nil
+}
+
+// dialLoopback dials an address. On a machine with IPv6 alone, services listen on the loopback of that, and on one with IPv4
+// alone on the other: where the loopback of a plan has nobody who listens, the other one is asked.
+func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
+	dialer := &net.Dialer{}
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err == nil {
+		return conn, nil
+	}
+	host, port, split := net.SplitHostPort(address)
+	other := map[string]string{"127.0.0.1": "::1", "::1": "127.0.0.1"}[host]
+	if split != nil || other == "" {
+		return nil, err
+	}
+	conn, errOther := dialer.DialContext(ctx, network, net.JoinHostPort(other, port))
+	if errOther != nil {
+		return nil, err // the one that the plan names
+	}
+	return conn, nil
 }
 
 func probeTLS(root string, probe protocol.HostProbe) (*tls.Config, error) {

@@ -48,6 +48,27 @@ type Object struct {
 	Endpoint string
 	// Bucket, Region and Key of the object.
 	Bucket, Region, Key string
+	// BucketLookup is how requests name the bucket: LookupDNS, LookupPath, or empty for what the endpoint is known to need.
+	BucketLookup string
+}
+
+// Ways to name a bucket.
+const (
+	LookupDNS  = "DNS"
+	LookupPath = "Path"
+)
+
+// lookup returns how requests name the bucket.
+func (o Object) lookup() (minio.BucketLookupType, error) {
+	switch o.BucketLookup {
+	case "":
+		return minio.BucketLookupAuto, nil
+	case LookupDNS:
+		return minio.BucketLookupDNS, nil
+	case LookupPath:
+		return minio.BucketLookupPath, nil
+	}
+	return 0, fmt.Errorf("%q is no way to name a bucket: write %s or %s", o.BucketLookup, LookupDNS, LookupPath)
 }
 
 // String names an object for a person.
@@ -203,9 +224,13 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 	if c.AccessKey != "" || c.SecretKey != "" {
 		by = credentials.NewStaticV4(c.AccessKey, c.SecretKey, "")
 	}
+	lookup, err := o.lookup()
+	if err != nil {
+		return nil, err
+	}
 	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	store, err := minio.New(cmp.Or(o.Endpoint, defaultEndpoint), &minio.Options{
-		Creds: by, Secure: true, Region: cmp.Or(o.Region, defaultRegion), MaxRetries: tries,
+		Creds: by, Secure: true, Region: cmp.Or(o.Region, defaultRegion), MaxRetries: tries, BucketLookup: lookup,
 		Transport: bounded{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: config, DisableCompression: true,
 			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader,

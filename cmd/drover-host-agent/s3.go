@@ -22,6 +22,7 @@ func s3Command() *cobra.Command {
 	flags.StringVar(&object.Endpoint, "endpoint", "", "host of the store, with a port if it is not 443; default: that of AWS")
 	flags.StringVar(&object.Bucket, "bucket", "", "bucket of the object")
 	flags.StringVar(&object.Region, "region", "", "region of the bucket")
+	flags.StringVar(&object.BucketLookup, "bucket-lookup", "", "DNS or Path: how requests name the bucket; default: what the endpoint is known to need")
 	flags.StringVar(&object.Key, "key", "", "key of the object")
 	flags.StringVar(&file, "file", "", "path of the file")
 	for _, name := range []string{"bucket", "key", "file"} {

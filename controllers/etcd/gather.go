@@ -230,7 +230,10 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadmetcd.Object {
 	}
 	s3 := cluster.Spec.Etcd.S3
 	key := strings.TrimPrefix(path.Join("/", s3.Folder, file), "/")
-	return &kubeadmetcd.Object{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, Key: key}, CredentialsSecretName: s3.CredentialsSecretName}
+	return &kubeadmetcd.Object{
+		EtcdS3Object:          provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, BucketLookup: s3.BucketLookup, Key: key},
+		CredentialsSecretName: s3.CredentialsSecretName,
+	}
 }
 
 // copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket which the cluster names. It is pure.

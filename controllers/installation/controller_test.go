@@ -265,7 +265,15 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 		message string
 	}{
 		"an option that Drover decides": {func(s *provisionv1.ClusterInstallationSpec) { s.Config.Raw = []byte(`{"token":"hush-hush"}`) }, "spec.config.token cannot be set"},
-		"an option that adds to it":     {func(s *provisionv1.ClusterInstallationSpec) { s.ServerConfig.Raw = []byte(`{"server+":"x"}`) }, "spec.serverConfig.server cannot be set"},
+		"an option that adds to it":     {func(s *provisionv1.ClusterInstallationSpec) { s.ServerConfig.Raw = []byte(`{"server+":"x"}`) }, "spec.serverConfig.server+ cannot be set"},
+		"a schedule that is none": {func(s *provisionv1.ClusterInstallationSpec) { s.Etcd.Schedule = "every day" },
+			"no snapshots of etcd would be made: spec.etcd.schedule: "},
+		"an argument that Drover decides": {func(s *provisionv1.ClusterInstallationSpec) {
+			s.Config.Raw = []byte(`{"kubelet-arg":["healthz-port=0"]}`)
+		}, "spec.config.kubelet-arg cannot have the argument healthz-port"},
+		"a CA that is none": {func(s *provisionv1.ClusterInstallationSpec) {
+			s.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", CredentialsSecretName: "store"}
+		}, "ca.crt of Secret store has no certificate that can be read"},
 		"a Secret that is not there":    {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "none" }, "there is no Secret none"},
 		"a store's key in the open": {func(s *provisionv1.ClusterInstallationSpec) {
 			s.ServerConfig.Raw = []byte(`{"etcd-s3-secret-key":"hush-hush"}`)
@@ -279,6 +287,8 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.secret("mine", nil, map[string]string{"registries.yaml": "hush-hush"})
+			w.secret("store", map[string]string{provisionv1.LabelUse: "true"},
+				map[string]string{"accessKey": "a", "secretKey": "hush-hush", "ca.crt": "hush-hush"})
 			w.secret("ours", map[string]string{provisionv1.LabelUse: "true"}, map[string]string{"secretKey": "hush-hush"})
 			i := get(w, "prod", &provisionv1.ClusterInstallation{})
 			tt.change(&i.Spec)

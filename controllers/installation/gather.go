@@ -6,10 +6,12 @@ package installation
 import (
 	"context"
 	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/schedule"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
@@ -77,13 +80,25 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		return nil, err
 	}
 	in.decide.Now = in.now.Unix()
-	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec)} {
+	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec), checkSchedule(spec)} {
 		if err != nil { // a restore may be what mends it
 			in.refused, in.decide.Refused = invalid(err.Error()), true
 			break
 		}
 	}
 	return nil, nil
+}
+
+// checkSchedule refuses a schedule that cannot be read, of which the distributions make no snapshots and say so in their
+// logs alone.
+func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
+	if spec.Etcd.Schedule == "" {
+		return nil
+	}
+	if _, err := schedule.Parse(spec.Etcd.Schedule); err != nil {
+		return fmt.Errorf("no snapshots of etcd would be made: spec.etcd.schedule: %w", err)
+	}
+	return nil
 }
 
 func invalid(message string) *status.Readiness {
@@ -168,6 +183,9 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 		data, v, err := r.usable(ctx, in.named(s3.CredentialsSecretName), "spec.etcd.s3.credentialsSecretName", keyAccess, keySecret)
 		if v != nil || err != nil {
 			return v, err
+		}
+		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
+			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the store's CA as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
 		// Files that a user makes the Secret of end with a line feed.
 		in.decide.S3 = installation.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
@@ -281,6 +299,7 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 		if a := host.Spec.InternalAddress; a != "" {
 			known.NodeIP = address([]string{a})
 			known.Address = known.NodeIP
+			known.OtherIP = otherFamily(known.NodeIP, host.Status.Machine)
 		}
 		if taken {
 			if err := r.gatherHeld(ctx, in, host, &known); err != nil {
@@ -348,4 +367,16 @@ func address(all []string) string {
 		}
 	}
 	return ""
+}
+
+// otherFamily returns the first address that a machine reports of the other family of IP than that of an address, "" for none.
+func otherFamily(of string, m *v1.HostMachine) string {
+	own, err := netip.ParseAddr(of)
+	if err != nil || m == nil {
+		return ""
+	}
+	return address(slices.DeleteFunc(slices.Clone(m.Addresses), func(text string) bool {
+		a, err := netip.ParseAddr(text)
+		return err != nil || a.Is4() == own.Is4()
+	}))
 }

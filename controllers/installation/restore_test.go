@@ -88,7 +88,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	}{
 		{"stop", provisionv1.ReasonStopping, "host s1 to stop", provisionv1.RestoreStopping},
 		{"restore", provisionv1.ReasonRestoring, "host s1, which replaces its data", provisionv1.RestoreRestoring},
-		{"start", provisionv1.ReasonJoining, "host s1, which is started again", provisionv1.RestoreJoining},
+		{"password", provisionv1.ReasonJoining, "host s1, which is started again", provisionv1.RestoreJoining},
 		{"nodes", provisionv1.ReasonJoining, "host s1, which removes nodes", provisionv1.RestoreJoining},
 	} {
 		w.report("s1", v1.HostActive, v1.ReasonActive, "")

@@ -4,11 +4,16 @@
 package machine
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
 )
 
 // TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane runs the script in a folder in place of /etc, with a stand-in for kubectl that fails the first time.
@@ -52,5 +57,36 @@ func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
 				t.Errorf("kubectl ran with\n%s, want twice\n%s", ran, want)
 			}
 		})
+	}
+}
+
+// TestABootstrapThatFailsIsNotTakenForAFormerOne runs the script and the command of a bootstrap, with another folder in place
+// of /run.
+func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		runs   string
+		failed bool
+	}{
+		"a join that fails":    {"false # drover://team-a/rack1", true},
+		"a join that succeeds": {"touch " + sentinel + " # drover://team-a/rack1", false},
+	} {
+		dir := t.TempDir()
+		host := v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1"}}
+		plan, err := makePlan(planInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"" + tt.runs + "\"]\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		here := func(text string) string { return strings.ReplaceAll(text, "/run/cluster-api", dir) }
+		script := filepath.Join(dir, "bootstrap.sh")
+		former := filepath.Join(dir, filepath.Base(sentinel))
+		if err := errors.Join(os.WriteFile(script, []byte(here(string(plan.Files[0].Content))), 0o700), os.WriteFile(former, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		command := plan.Instructions[0].Command
+		out, err := exec.CommandContext(t.Context(), command[0], command[1], here(command[2]), script).CombinedOutput()
+		if (err != nil) != tt.failed || tt.failed && !strings.Contains(string(out), "the bootstrap did not write") {
+			t.Errorf("%s, where a former one has succeeded: %v %s, want failed %t", name, err, out, tt.failed)
+		}
 	}
 }

@@ -34,6 +34,9 @@ const folder = "/var/lib/drover/machine/"
 // sentinel is the file that says that the bootstrap has succeeded, by the contract of bootstrap providers.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
+// begins is what the script of a bootstrap begins with: the file of a former one must not count for it.
+const begins = "rm -f " + sentinel + "\nmkdir -p /run/cluster-api\n"
+
 // bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
@@ -96,7 +99,7 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 		plan.Files = append(plan.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
 	}
 	script := folder + in.uid + "/bootstrap.sh"
-	text := "#!/bin/sh\n" + exported(in.version) + "mkdir -p /run/cluster-api\n" + strings.Join(config.Commands, "\n") + "\n"
+	text := "#!/bin/sh\n" + begins + exported(in.version) + strings.Join(config.Commands, "\n") + "\n"
 	plan.Files = append(plan.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
 	plan.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
 	if in.manifest != nil {

@@ -130,6 +130,7 @@ func (in *Input) etcdConfig(config map[string]any) {
 	set("etcd-s3-endpoint", e.S3.Endpoint)
 	set("etcd-s3-bucket", e.S3.Bucket)
 	set("etcd-s3-region", e.S3.Region)
+	set("etcd-s3-bucket-lookup-type", strings.ToLower(string(e.S3.BucketLookup)))
 	set("etcd-s3-folder", e.S3.Folder)
 	set("etcd-s3-access-key", in.S3.AccessKey)
 	set("etcd-s3-secret-key", in.S3.SecretKey)

@@ -334,3 +334,19 @@ func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
 		}
 	}
 }
+
+func TestABucketIsNamedForTheDistributionAsItsStoreNeedsIt(t *testing.T) {
+	t.Parallel()
+	for lookup, want := range map[provisionv1.BucketLookup]any{"": nil, provisionv1.BucketLookupDNS: "dns", provisionv1.BucketLookupPath: "path"} {
+		in := inputOf(provisionv1.DistributionK3s, "v1.34.3+k3s1", provisionv1.Installer{})
+		in.Spec.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", BucketLookup: lookup}
+		raw, err := in.config(memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := yaml.Unmarshal(raw, &got); err != nil || got["etcd-s3-bucket-lookup-type"] != want {
+			t.Errorf("bucketLookup %q gives %v (%v), want %v", lookup, got["etcd-s3-bucket-lookup-type"], err, want)
+		}
+	}
+}

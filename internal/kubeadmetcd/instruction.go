@@ -58,7 +58,7 @@ type Object struct {
 // flags of the program that copies it. None is a secret.
 func (o *Object) flags() []string {
 	var all []string
-	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"key", o.Key}} {
+	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"bucket-lookup", string(o.BucketLookup)}, {"key", o.Key}} {
 		if flag[1] != "" {
 			all = append(all, "--"+flag[0]+"="+flag[1])
 		}

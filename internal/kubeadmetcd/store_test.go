@@ -13,7 +13,7 @@ import (
 )
 
 func object() *Object {
-	return &Object{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com:9000", Bucket: "b", Region: "r", Key: "f/a.db"}, CredentialsSecretName: "keys"}
+	return &Object{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com:9000", Bucket: "b", Region: "r", BucketLookup: provisionv1.BucketLookupDNS, Key: "f/a.db"}, CredentialsSecretName: "keys"}
 }
 
 func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
@@ -218,7 +218,7 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 
 func TestCredentialsAreNoArguments(t *testing.T) {
 	by := map[string]string{"DROVER_S3_SECRET_KEY": "hush-hush"}
-	flags := []string{"--endpoint=s3.example.com:9000", "--bucket=b", "--region=r", "--key=f/a.db"}
+	flags := []string{"--endpoint=s3.example.com:9000", "--bucket=b", "--region=r", "--bucket-lookup=DNS", "--key=f/a.db"}
 	for _, c := range []struct {
 		task Task
 		want []string // nil for an error

@@ -10,10 +10,10 @@ import (
 
 // Etcd says where and when snapshots of a cluster's etcd are made. The distribution makes them.
 type Etcd struct {
-	// schedule of snapshots, in the form of cron: "0 */12 * * *". Default: the distribution's.
+	// schedule of snapshots in the form of cron, with five fields or a word like @daily: "0 */12 * * *". Default: the distribution's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
-	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@]+$`
+	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
 	// retention is how many scheduled snapshots each server keeps. Default: the distribution's.
 	// +optional
@@ -24,6 +24,17 @@ type Etcd struct {
 	// +optional
 	S3 *EtcdS3 `json:"s3,omitempty"`
 }
+
+// BucketLookup is how requests to a store name the bucket.
+//
+// +kubebuilder:validation:Enum=DNS;Path
+type BucketLookup string
+
+// Ways to name a bucket.
+const (
+	BucketLookupDNS  BucketLookup = "DNS"
+	BucketLookupPath BucketLookup = "Path"
+)
 
 // EtcdS3 is an S3-compatible store.
 type EtcdS3 struct {
@@ -42,6 +53,10 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
+	// bucketLookup is how requests name the bucket: DNS as <bucket>.<endpoint>, which some stores need, or Path as
+	// <endpoint>/<bucket>. Default: DNS for AWS and stores that are known to need it, otherwise Path.
+	// +optional
+	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// folder in the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
@@ -72,6 +87,10 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
+	// bucketLookup is how requests name the bucket: DNS as <bucket>.<endpoint>, which some stores need, or Path as
+	// <endpoint>/<bucket>. Default: DNS for AWS and stores that are known to need it, otherwise Path.
+	// +optional
+	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
 	// key of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
