@@ -76,9 +76,14 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// Watch never has an event: who changes a file starts the agent again.
-func (s *secrets) Watch(context.Context, string) (watch.Interface, error) {
-	return watch.NewFake(), nil
+// Watch has one event, for a Secret that is there: whoever changes a file starts the agent again. So an agent whose
+// identity is refused finds the token of a join command that was run since.
+func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
+	w := watch.NewFakeWithChanSize(1, false)
+	if secret, err := s.Get(ctx, name); err == nil {
+		w.Add(secret)
+	}
+	return w, nil
 }
 
 // same reports whether a Secret is there with these data.

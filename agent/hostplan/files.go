@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/drover-dev/drover/internal/protocol"
@@ -41,7 +42,7 @@ func writeFile(root string, file protocol.HostFile) error {
 	if isWritten(path, file) {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), folderMode(file.Path)); err != nil {
 		return fmt.Errorf("make the folder of %s: %w", file.Path, err)
 	}
 	err := replaceFile(path, file.Content, func(out *os.File) error {
@@ -54,6 +55,15 @@ func writeFile(root string, file protocol.HostFile) error {
 		return fmt.Errorf("write %s: %w", file.Path, err)
 	}
 	return nil
+}
+
+// folderMode is the mode of folders that are missing. Other programs write files for all users below /etc, such as a
+// kubeconfig; the mode of each file decides who may read it.
+func folderMode(path string) fs.FileMode {
+	if strings.HasPrefix(filepath.Clean(path), "/etc/") {
+		return 0o755
+	}
+	return 0o700
 }
 
 func isWritten(path string, file protocol.HostFile) bool {

@@ -33,7 +33,7 @@ func (r *Runner) fail(plan *order, phase protocol.HostPhase, id, message, output
 // once makes sure that an instruction has run, and reports whether it succeeded.
 func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.HostInstruction) bool {
 	r.update(plan, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
-	why := "see the log of the agent on the machine"
+	why, failed := "see the log of the agent on the machine", error(nil)
 	for starts := 0; ctx.Err() == nil; {
 		state, result, digest, err := r.journal.look(instruction.ID)
 		switch {
@@ -47,8 +47,11 @@ func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.Hos
 			return r.finish(plan, instruction, result)
 		case state == interrupted:
 			r.settle(instruction)
-			r.fail(plan, protocol.HostInterrupted, instruction.ID,
-				"the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again", "")
+			message := "the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again"
+			if failed != nil {
+				message += ": its supervisor: " + failed.Error()
+			}
+			r.fail(plan, protocol.HostInterrupted, instruction.ID, message, "")
 			return false
 		case state == running:
 			pause(ctx, lockPoll)
@@ -61,7 +64,7 @@ func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.Hos
 			}
 			if err := r.start(ctx, instruction); err != nil {
 				r.options.Log.Error(err, "supervisor", "instruction", instruction.ID)
-				why = err.Error()
+				why, failed = err.Error(), err
 			}
 		}
 	}

@@ -4,13 +4,16 @@
 package hostplan
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +27,8 @@ const (
 	fileLock        = "lock"             // locked by the supervisor while the instruction runs
 	fileBegun       = "begun"            // made once, before the instruction runs; holds its digest
 	fileResult      = "result.json"      // made once, after it has ended
+	fileEnd         = "end"              // tells the supervisor to end the instruction
+	fileReserved    = "result.reserved"  // has room for the result, and becomes it
 )
 
 // maxEntries bounds the instructions that the journal remembers. A host that has run so many takes no more until it is cleaned.
@@ -98,6 +103,29 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
+// stopStarts tells the supervisors of instructions that start a service to end them, if the plan begins with stopping it.
+func (j journal) stopStarts(plan []protocol.HostInstruction) error {
+	if len(plan) == 0 || !strings.HasPrefix(plan[0].ID, protocol.HostStopPrefix) {
+		return nil
+	}
+	known, err := os.ReadDir(j.folder)
+	if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	var errs []error
+	for _, entry := range known {
+		if !strings.HasPrefix(entry.Name(), protocol.HostStartPrefix) {
+			continue
+		}
+		held, err := isLocked(filepath.Join(j.entry(entry.Name()), fileLock))
+		if held && err == nil {
+			err = os.WriteFile(filepath.Join(j.entry(entry.Name()), fileEnd), nil, 0o600)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // prepare writes what a supervisor is to run.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
@@ -115,7 +143,68 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	if err := makeFolder(entry); err != nil {
 		return err
 	}
+	if err := reserve(entry); err != nil {
+		return fmt.Errorf("journal: make room for the result: %w", err)
+	}
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
+}
+
+// reservedSize is more than any result takes: of its output, each byte may take six in JSON.
+const reservedSize = 8 * outputTail
+
+// reserve makes room for the result of an instruction, so that it is known how that has ended even if it fills the disk. What
+// it writes is random, since some file systems take no room for zeros.
+func reserve(entry string) (err error) {
+	path := filepath.Join(entry, fileReserved)
+	if info, err := os.Stat(path); err == nil && info.Size() == reservedSize {
+		return nil
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(path)
+		}
+	}()
+	_, err = io.CopyN(file, rand.Reader, reservedSize)
+	if err == nil {
+		err = file.Sync()
+	}
+	return errors.Join(err, file.Close())
+}
+
+// writeResult writes down how an instruction has ended, in the room that is reserved for that.
+func writeResult(entry string, result Result) error {
+	raw, err := json.Marshal(result)
+	for err == nil && len(raw) > reservedSize && result.Output != "" {
+		result.Output = result.Output[(len(result.Output)+1)/2:]
+		raw, err = json.Marshal(result)
+	}
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(entry, fileReserved)
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) { // an agent of a version before has prepared it
+		return WriteDurably(filepath.Join(entry, fileResult), raw)
+	} else if err != nil {
+		return err
+	}
+	if _, err = file.WriteAt(raw, 0); err == nil {
+		err = file.Truncate(int64(len(raw)))
+	}
+	if err == nil {
+		err = file.Sync()
+	}
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path, filepath.Join(entry, fileResult)); err != nil {
+		return err
+	}
+	return syncFolder(entry)
 }
 
 // prune forgets instructions that may run again without harm, run no more, and are in the plan no more. Of no other it forgets that it has begun: a hub that was restored may
@@ -142,16 +231,19 @@ func (j journal) prune(plan []protocol.HostInstruction) error {
 
 // settle removes what only a supervisor needs, with the instruction's variables.
 func (j journal) settle(id string) error {
-	err := os.Remove(filepath.Join(j.entry(id), fileInstruction))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	var errs []error
+	for _, name := range []string{fileInstruction, fileReserved, fileEnd} {
+		if err := os.Remove(filepath.Join(j.entry(id), name)); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	return errors.Join(errs...)
 }
 
 // begin records that an instruction begins. It returns fs.ErrExist if it has begun before, whoever began it: the file system decides.
 func begin(entry, digest string) error {
-	file, err := os.OpenFile(filepath.Join(entry, fileBegun), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	path := filepath.Join(entry, fileBegun)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -159,7 +251,7 @@ func begin(entry, digest string) error {
 		err = file.Sync()
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
-		return err
+		return errors.Join(err, os.Remove(path)) // it does not begin, for example since the disk is full
 	}
 	return syncFolder(entry)
 }

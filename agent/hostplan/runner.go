@@ -10,6 +10,7 @@
 package hostplan
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,7 +56,8 @@ type Options struct {
 	Changed func()
 	Log     logr.Logger
 
-	step func(name string) // called between steps; tests end the process there
+	step  func(name string) // called between steps; tests end the process there
+	retry time.Duration     // in place of fileRetry
 }
 
 // Runner carries out a plan at a time.
@@ -148,10 +150,21 @@ func (r *Runner) Set(checkpoint, version string, plan *protocol.HostPlan) error 
 		return err
 	}
 	r.take(next)
+	r.stopStarts(next)
 	if clean && plan != nil {
 		return ErrCleaning
 	}
 	return nil
+}
+
+// stopStarts ends instructions that start a service which a plan stops.
+func (r *Runner) stopStarts(plan *order) {
+	if plan == nil || plan.Taken {
+		return
+	}
+	if err := r.journal.stopStarts(plan.Plan.Instructions); err != nil {
+		r.options.Log.Error(err, "an instruction that starts what is to be stopped goes on")
+	}
 }
 
 func (r *Runner) store(plan *order) error {
@@ -247,6 +260,7 @@ func (r *Runner) follow(ctx context.Context, plan *order) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer end()
+	r.stopStarts(plan)
 	for plan != nil && r.journal.busy(plan.next()) { // an instruction of the plan before, which the agent that started it did not outlive
 		if !r.await(ctx, plan, lockPoll) {
 			return
@@ -261,8 +275,8 @@ func (r *Runner) follow(ctx context.Context, plan *order) {
 	if plan != nil && plan.Taken {
 		carryOut = r.clean
 	}
-	for plan != nil && !carryOut(ctx, plan) { // files could not be written or removed
-		if !r.await(ctx, plan, fileRetry) {
+	for plan != nil && !carryOut(ctx, plan) { // files could not be written or removed, or an instruction could not begin
+		if !r.await(ctx, plan, cmp.Or(r.options.retry, fileRetry)) {
 			return
 		}
 	}
@@ -303,15 +317,26 @@ func (r *Runner) apply(ctx context.Context, plan *order) bool {
 	r.update(plan, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostApplying, "", 0 })
 	if r.all(ctx, plan, plan.Plan.Instructions) {
 		r.update(plan, func(p *protocol.HostProgress) { p.Phase = protocol.HostApplied })
+		return true
 	}
-	return true
+	return !r.waits()
+}
+
+// waits reports whether the plan failed with an instruction that has not begun, as on a full disk. It may begin later.
+func (r *Runner) waits() bool {
+	p := r.Progress()
+	if p.Phase != protocol.HostFailed || p.Instruction == "" {
+		return false
+	}
+	state, _, _, err := r.journal.look(p.Instruction)
+	return err == nil && state == unknown
 }
 
 // clean does what a plan that was taken away says of that, then forgets it, with the journal. It returns false if that should be tried again.
 func (r *Runner) clean(ctx context.Context, plan *order) bool {
 	r.update(plan, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
 	if !plan.Cleaned && !r.all(ctx, plan, plan.Plan.Clean) {
-		return true
+		return !r.waits()
 	}
 	for _, file := range plan.Plan.Files {
 		if err := writeFile(r.options.Root, protocol.HostFile{Path: file.Path, Absent: true}); err != nil {

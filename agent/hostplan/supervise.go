@@ -58,11 +58,26 @@ func Supervise(ctx context.Context, entry string) error {
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
-	result, err := json.Marshal(execute(ctx, instruction))
-	if err != nil {
-		return fmt.Errorf("supervise: %w", err)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go awaitEnd(ctx, entry, cancel)
+	if err := writeResult(entry, execute(ctx, instruction)); err != nil {
+		return fmt.Errorf("supervise: write the result: %w", err)
 	}
-	return WriteDurably(filepath.Join(entry, fileResult), result)
+	return nil
+}
+
+// endPoll is the time between two looks whether an instruction is to end.
+const endPoll = 500 * time.Millisecond
+
+// awaitEnd calls end when the agent says that the instruction is to end. It returns then, or when ctx ends.
+func awaitEnd(ctx context.Context, entry string, end func()) {
+	for pause(ctx, endPoll) {
+		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {
+			end()
+			return
+		}
+	}
 }
 
 // execute runs a command until it ends, or its time or ctx is over.
@@ -83,6 +98,8 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	switch exit := (*exec.ExitError)(nil); {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		result.ExitCode, result.Error = -1, fmt.Sprintf("killed after %s", instruction.Timeout())
+	case ctx.Err() != nil:
+		result.ExitCode, result.Error = -1, "ended before its time: the next plan stops what it starts"
 	case err == nil || errors.Is(err, exec.ErrWaitDelay) || errors.As(err, &exit) && exit.Exited():
 	default:
 		result.ExitCode, result.Error = -1, "the command did not run to its end: "+err.Error()
@@ -105,11 +122,15 @@ func environment(instruction protocol.HostInstruction) []string {
 	return env
 }
 
-// inherited returns what commands have of the agent's own variables: proxies, and those of installers. The owner of the machine has set them.
+// inherited returns what commands have of the agent's own variables: proxies, those of installers, where these download
+// from, and which CAs they trust. The owner of the machine has set them.
 func inherited() []string {
+	known := []string{
+		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "GITHUB_URL", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	}
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		name, _, _ := strings.Cut(variable, "=")
-		return !strings.HasPrefix(name, "INSTALL_") && !slices.Contains([]string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}, strings.ToUpper(name))
+		return !strings.HasPrefix(name, "INSTALL_") && !slices.Contains(known, strings.ToUpper(name))
 	})
 }
 

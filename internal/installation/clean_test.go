@@ -56,3 +56,53 @@ func TestAHostIsCleanWhenNothingRuns(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatUninstallScriptsLeaveIsRemoved runs the script that cleans, with a folder of the user's for the data.
+func TestWhatUninstallScriptsLeaveIsRemoved(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		variable, script, mountpoint string
+		failed                       bool
+		left                         string
+	}{
+		"k3s's script of before July 2024":    {"K3S_DATA_DIR", "exit 0", "exit 1", false, "own"},
+		"RKE2's, and the folder is a mount":   {"RKE2_DATA_DIR", "exit 1", "exit 0", false, "own"},
+		"RKE2's, which fails otherwise":       {"RKE2_DATA_DIR", "exit 1", "exit 1", true, "agent own server"},
+		"k3s's, which fails on a mount":       {"K3S_DATA_DIR", "exit 1", "exit 0", true, "agent own server"},
+		"no script, so nothing was installed": {"K3S_DATA_DIR", "", "exit 1", false, "agent own server"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, folder := range []string{"bin", "data/server/db", "data/agent/images", "data/own"} {
+				if err := os.MkdirAll(filepath.Join(dir, folder), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for program, does := range map[string]string{"systemctl": "exit 3", "mountpoint": tt.mountpoint, "uninstall": tt.script} {
+				if does == "" {
+					continue
+				}
+				if err := os.WriteFile(filepath.Join(dir, "bin", program), []byte("#!/bin/sh\n"+does), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", Clean, "clean", filepath.Join(dir, "bin/uninstall"))
+			command.Env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), tt.variable+"="+filepath.Join(dir, "data"))
+			if out, err := command.CombinedOutput(); (err != nil) != tt.failed {
+				t.Errorf("%v: %s, want failed %t", err, out, tt.failed)
+			}
+			left, err := os.ReadDir(filepath.Join(dir, "data"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, entry := range left {
+				names = append(names, entry.Name())
+			}
+			if got := strings.Join(names, " "); got != tt.left {
+				t.Errorf("the folder still has %q, want %q", got, tt.left)
+			}
+		})
+	}
+}

@@ -112,7 +112,7 @@ func (d *decision) decideTask(removes int) {
 			t.ended(Outcome{Host: m.Name})
 			continue
 		case m != nil && m.Connected && m.Progress == Failed:
-			t.ended(Outcome{Host: m.Name, Problem: cmp.Or(protocol.Cut(m.Detail, 512), "it has failed")})
+			t.ended(Outcome{Host: m.Name, Problem: cmp.Or(m.problem(), "it has failed")})
 			continue
 		case m != nil && m.Lost && !t.calm:
 			t.ended(Outcome{Host: m.Name, Problem: "its agent has not been connected for a long time"})

@@ -1,0 +1,84 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hostplan
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		runs, next string
+		ends       bool
+	}{
+		"a start, and a plan that stops it":         {"start-a-1", "stop-b", true},
+		"a start, and another plan":                 {"start-a-1", "install-b", false},
+		"an installation, and a plan that stops it": {"install-a-1", "stop-b", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			runner, err := New(Options{State: filepath.Join(dir, "state"), Root: dir, Supervisor: supervisor, Log: logr.Discard()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			over := make(chan struct{})
+			go func() { runner.Run(ctx); close(over) }()
+			t.Cleanup(func() { cancel(); <-over })
+			set := func(version string, command ...string) {
+				id := tt.runs
+				if version == "v2" {
+					id = tt.next
+				}
+				plan := &protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: id, Command: command, TimeoutSeconds: 30}}}
+				if err := runner.Set("", version, plan); err != nil {
+					t.Fatal(err)
+				}
+			}
+			until := filepath.Join(dir, "until")
+			set("v1", "/bin/sh", "-c", `until test -e "$0"; do sleep 0.1; done`, until)
+			is := func(want state) error {
+				if got, result, _, err := runner.journal.look(tt.runs); got != want || err != nil {
+					return fmt.Errorf("%s is %v, %+v (%v), want %v", tt.runs, got, result, err, want)
+				}
+				return nil
+			}
+			testkit.Eventually(t, time.Minute, func(context.Context) error { return is(running) })
+			set("v2", "touch", until) // by which what is not ended would end
+			if !tt.ends {
+				testkit.Eventually(t, time.Minute, func(context.Context) error {
+					if runner.Progress().Version != "v2" {
+						return fmt.Errorf("%+v, want the second plan", runner.Progress())
+					}
+					return nil
+				})
+				if err := is(running); err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			testkit.Eventually(t, 20*time.Second, func(context.Context) error {
+				if p := runner.Progress(); p.Version != "v2" || p.Phase != protocol.HostApplied {
+					return fmt.Errorf("%+v, want the plan that stops it to be carried out", p)
+				}
+				return is(ended)
+			})
+			if _, result, _, _ := runner.journal.look(tt.runs); !strings.Contains(result.Error, "ended before its time") {
+				t.Errorf("%+v, want it to say why it has ended", result)
+			}
+		})
+	}
+}
