@@ -9,7 +9,7 @@ package installation
 // one. The distributions exit with 0 although the disk is full or the store refuses the copy, and say what they have saved.
 // The command gives up after some minutes while the server goes on, so then the list of snapshots decides.
 const snapshot = `want=$1 name=$2
-if test "$want" = 2; then set -- --etcd-s3-timeout=50m; else set --; fi
+if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
 out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
 printf '%s\n' "$out"
 listed() {

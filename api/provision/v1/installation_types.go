@@ -90,7 +90,7 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Type=object
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
-	// serverConfig is added to config on servers, those with the role etcd or control-plane: an agent does not start with options of servers.
+	// serverConfig is added to config on servers, those with the role etcd or control-plane: a worker of k3s does not start with options of servers.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
