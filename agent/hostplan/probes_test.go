@@ -42,7 +42,7 @@ func TestAProbeOfTheLoopbackFindsWhoListensOnTheOtherFamily(t *testing.T) {
 			}
 			server.Close()
 			if err := tryProbe(t.Context(), "", probe); err == nil || !strings.Contains(err.Error(), asked) {
-				t.Errorf("%s is asked, and nobody listens: %v, want an error that names what was asked", asked, err)
+				t.Errorf("%s is asked, and nothing listens: %v, want an error that names what was asked", asked, err)
 			}
 		}
 	}

@@ -274,7 +274,7 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 		"a CA that is none": {func(s *provisionv1.ClusterInstallationSpec) {
 			s.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", CredentialsSecretName: "store"}
 		}, "ca.crt of Secret store has no certificate that can be read"},
-		"a Secret that is not there":    {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "none" }, "there is no Secret none"},
+		"a Secret that is not there": {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "none" }, "there is no Secret none"},
 		"a store's key in the open": {func(s *provisionv1.ClusterInstallationSpec) {
 			s.ServerConfig.Raw = []byte(`{"etcd-s3-secret-key":"hush-hush"}`)
 		}, "spec.serverConfig.etcd-s3-secret-key cannot be set"},

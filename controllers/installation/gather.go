@@ -297,9 +297,8 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 			known.Address, known.NodeLabels, known.NodeTaints = address(m.Addresses), m.Labels, m.Taints
 		}
 		if a := host.Spec.InternalAddress; a != "" {
-			known.NodeIP = address([]string{a})
-			known.Address = known.NodeIP
-			known.OtherIP = otherFamily(known.NodeIP, host.Status.Machine)
+			known.Address = address([]string{a})
+			known.NodeIPs = nodeIPs(known.Address, host.Status.Machine)
 		}
 		if taken {
 			if err := r.gatherHeld(ctx, in, host, &known); err != nil {
@@ -369,14 +368,20 @@ func address(all []string) string {
 	return ""
 }
 
-// otherFamily returns the first address that a machine reports of the other family of IP than that of an address, "" for none.
-func otherFamily(of string, m *v1.HostMachine) string {
-	own, err := netip.ParseAddr(of)
-	if err != nil || m == nil {
-		return ""
+// nodeIPs returns an address, and the first of the other family of IP that a machine reports. It returns none for none.
+func nodeIPs(own string, m *v1.HostMachine) []string {
+	of, err := netip.ParseAddr(own)
+	if err != nil {
+		return nil
 	}
-	return address(slices.DeleteFunc(slices.Clone(m.Addresses), func(text string) bool {
-		a, err := netip.ParseAddr(text)
-		return err != nil || a.Is4() == own.Is4()
-	}))
+	if m != nil {
+		other := address(slices.DeleteFunc(slices.Clone(m.Addresses), func(text string) bool {
+			a, err := netip.ParseAddr(text)
+			return err != nil || a.Is4() == of.Is4()
+		}))
+		if other != "" {
+			return []string{own, other}
+		}
+	}
+	return []string{own}
 }

@@ -118,10 +118,9 @@ type Host struct {
 	Labels    map[string]string
 	// Address at which other hosts reach it, "" if it reports none.
 	Address string
-	// NodeIP is the address that its node has, "" to leave that to the distribution.
-	NodeIP string
-	// OtherIP is an address of the other family of IP, which its node has too in a cluster of both. "" if it reports none.
-	OtherIP string
+	// NodeIPs are the address that its node has, and one of the other family of IP if the machine reports one, which the node has
+	// too in a cluster of both. None leaves that to the distribution.
+	NodeIPs []string
 	// NodeLabels and NodeTaints are what its join command gave.
 	NodeLabels, NodeTaints []string
 	// Taken for this cluster; any other is free.

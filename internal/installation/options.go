@@ -6,7 +6,6 @@ package installation
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -116,10 +115,10 @@ func hasS3Retention(of string) bool {
 
 // nodeIP returns the addresses of a host's node. A cluster of both families of IP takes a node only with one of each.
 func (in *Input) nodeIP(host *member) any {
-	if !in.dualStack() || host.OtherIP == "" {
-		return host.NodeIP
+	if !in.dualStack() || len(host.NodeIPs) == 1 {
+		return host.NodeIPs[0]
 	}
-	return []string{host.NodeIP, host.OtherIP}
+	return host.NodeIPs
 }
 
 // dualStack reports whether the pods of the cluster have addresses of both families.
@@ -129,8 +128,8 @@ func (in *Input) dualStack() bool {
 		for _, key := range []string{"cluster-cidr", "cluster-cidr+"} {
 			for _, text := range texts(config[key]) {
 				for cidr := range strings.SplitSeq(text, ",") {
-					if p, err := netip.ParsePrefix(strings.TrimSpace(cidr)); err == nil {
-						families[p.Addr().Is4()] = true
+					if strings.Contains(cidr, "/") {
+						families[strings.Contains(cidr, ":")] = true
 					}
 				}
 			}

@@ -88,7 +88,7 @@ func (in *Input) config(host *member, join string) ([]byte, error) {
 		}
 	}
 	config["node-name"] = host.Name
-	if host.NodeIP != "" {
+	if len(host.NodeIPs) > 0 {
 		config["node-ip"] = in.nodeIP(host)
 	}
 	if in.Spec.DataDir != "" {

@@ -280,7 +280,7 @@ func TestANodeOfADualStackClusterHasAnAddressOfEachFamily(t *testing.T) {
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 			in.Spec.ServerConfig = tt.server
 			host := memberOf(role)
-			host.NodeIP, host.OtherIP = "10.1.0.1", tt.other
+			host.NodeIPs = slices.DeleteFunc([]string{"10.1.0.1", tt.other}, func(ip string) bool { return ip == "" })
 			raw, err := in.config(host, "https://10.0.0.2:6443")
 			if err != nil {
 				t.Fatal(err)
