@@ -6,6 +6,8 @@ package hostplan
 import (
 	"context"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -80,5 +82,34 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 				t.Errorf("%+v, want it to say why it has ended", result)
 			}
 		})
+	}
+}
+
+func TestFoldersBelowEtcCanBeEnteredByAllUsers(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	for path, want := range map[string]fs.FileMode{
+		"/etc/rancher/k3s/config.yaml": 0o755, "/var/lib/rancher/k3s/server/manifests/a.yaml": 0o700, "/etcetera/x/file": 0o700,
+	} {
+		if err := writeFile(root, protocol.HostFile{Path: path, Content: []byte("token: x"), UID: os.Geteuid(), GID: os.Getegid()}); err != nil {
+			t.Fatal(err)
+		}
+		for file, mode := range map[string]fs.FileMode{path: 0o600, filepath.Dir(path): want} {
+			info, err := os.Stat(filepath.Join(root, file))
+			if err != nil || info.Mode().Perm() != mode {
+				t.Errorf("%s has the mode %v (%v), want %v", file, info.Mode().Perm(), err, mode)
+			}
+		}
+	}
+}
+
+func TestAnInstallerHasTheVariablesThatTheOwnerOfTheMachineHasSet(t *testing.T) {
+	for _, name := range []string{"INSTALL_K3S_SKIP_DOWNLOAD", "GITHUB_URL", "SSL_CERT_FILE", "DROVER_OTHER"} {
+		t.Setenv(name, "set")
+	}
+	result := execute(t.Context(), protocol.HostInstruction{ID: "a", TimeoutSeconds: 30, Command: []string{"/bin/sh", "-c",
+		`echo "$INSTALL_K3S_SKIP_DOWNLOAD $GITHUB_URL $SSL_CERT_FILE ${DROVER_OTHER:-unset}"`}})
+	if got := strings.TrimSpace(result.Output); got != "set set set unset" {
+		t.Errorf("an instruction has %q, want those of installers and no other", got)
 	}
 }

@@ -625,3 +625,27 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 		t.Errorf("its spec is changed: %v", err)
 	}
 }
+
+func TestANodeThatIsNoHostIsReported(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	i := get(w, "prod", &provisionv1.ClusterInstallation{})
+	i.Spec.Pools = i.Spec.Pools[:1] // servers
+	if err := w.Client.Update(t.Context(), i); err != nil {
+		t.Fatal(err)
+	}
+	w.host("s1", "server", "10.1.0.1")
+	w.reconcile(4)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	for nodes, want := range map[int32]string{1: "1 hosts have v1.35.1+k3s1", 2: "Cluster prod has 2 nodes, and 1 of them are hosts"} {
+		cluster := get(w, "prod", &v1.Cluster{})
+		cluster.Status.Nodes = &v1.NodeCount{Total: nodes, Ready: nodes, Summary: "x"}
+		if err := w.Client.Status().Update(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+		ready := meta.FindStatusCondition(w.reconcile(2).Status.Conditions, provisionv1.ConditionReady)
+		if ready.Status != metav1.ConditionTrue || !strings.Contains(ready.Message, want) || (nodes == 1) == strings.Contains(ready.Message, "nodes") {
+			t.Errorf("with %d nodes and one host: %+v, want %q", nodes, ready, want)
+		}
+	}
+}
