@@ -64,9 +64,9 @@ func memory() int64 {
 	return 0
 }
 
-// addresses returns those by which others may reach the machine, IPv4 first, and of each family that by which the machine
-// reaches others first. Bridges are left out, as of container runtimes and virtual machines, which have the same address on
-// each machine; but not one that the default route leads over, nor if there is nothing else.
+// addresses returns those by which others may reach the machine, IPv4 first, and of each family that by which the
+// machine reaches others first. Bridges are left out, as of container runtimes and virtual machines, which have
+// the same address on each machine; but not one that the default route leads over, nor if there is nothing else.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {

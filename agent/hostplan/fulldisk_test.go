@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAnInstructionThatFillsTheDiskHasAResult runs one on a real file system of 1 MiB, and then another, for which there is no
-// room.
+// TestAnInstructionThatFillsTheDiskHasAResult runs one on a real file system of 1 MiB, and then another, for which
+// there is no room.
 func TestAnInstructionThatFillsTheDiskHasAResult(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

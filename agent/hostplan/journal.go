@@ -103,7 +103,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts tells the supervisors of instructions that start a service to end them, if the plan begins with stopping it.
+// stopStarts tells the supervisors of instructions that start a service to end them, if the plan begins with
+// stopping it.
 func (j journal) stopStarts(plan []protocol.HostInstruction) error {
 	if len(plan) == 0 || !strings.HasPrefix(plan[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -152,8 +153,8 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 // reservedSize is more than any result takes: of its output, each byte may take six in JSON.
 const reservedSize = 8 * outputTail
 
-// reserve makes room for the result of an instruction, so that it is known how that has ended even if it fills the disk. What
-// it writes is random, since some file systems take no room for zeros.
+// reserve makes room for the result of an instruction, so that it is known how that has ended even if it fills the
+// disk. What it writes is random, since some file systems take no room for zeros.
 func reserve(entry string) (err error) {
 	path := filepath.Join(entry, fileReserved)
 	if info, err := os.Stat(path); err == nil && info.Size() == reservedSize {

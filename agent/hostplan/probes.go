@@ -78,8 +78,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	return nil
 }
 
-// dialLoopback dials an address. On a machine with IPv6 alone, services listen on the loopback of that, and on one with IPv4
-// alone on the other: if nothing listens at the loopback that a plan names, the other one is asked.
+// dialLoopback dials an address. On a machine with IPv6 alone, services listen on the loopback of that, and on one
+// with IPv4 alone on the other: if nothing listens at the loopback that a plan names, the other one is asked.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)

@@ -322,7 +322,8 @@ func (r *Runner) apply(ctx context.Context, plan *order) bool {
 	return !r.waits()
 }
 
-// waits reports whether the plan failed with an instruction that has not begun, as on a full disk. It may begin later.
+// waits reports whether the plan failed with an instruction that has not begun, as on a full disk. It may begin
+// later.
 func (r *Runner) waits() bool {
 	p := r.Progress()
 	if p.Phase != protocol.HostFailed || p.Instruction == "" {

@@ -122,8 +122,8 @@ func environment(instruction protocol.HostInstruction) []string {
 	return env
 }
 
-// inherited returns what commands have of the agent's own variables: proxies, those of installers, where these download
-// from, and which CAs they trust. The owner of the machine has set them.
+// inherited returns what commands have of the agent's own variables: proxies, those of installers, where these
+// download from, and which CAs they trust. The owner of the machine has set them.
 func inherited() []string {
 	known := []string{
 		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "GITHUB_URL", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",

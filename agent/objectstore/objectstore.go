@@ -48,7 +48,8 @@ type Object struct {
 	Endpoint string
 	// Bucket, Region and Key of the object.
 	Bucket, Region, Key string
-	// BucketLookup is how requests name the bucket: LookupDNS, LookupPath, or empty for what the endpoint is known to need.
+	// BucketLookup is how requests name the bucket: LookupDNS, LookupPath, or empty for what the endpoint is known
+	// to need.
 	BucketLookup string
 }
 

@@ -89,8 +89,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 	return nil, nil
 }
 
-// checkSchedule refuses a schedule that cannot be read, of which the distributions make no snapshots and say so in their
-// logs alone.
+// checkSchedule refuses a schedule that cannot be read, of which the distributions make no snapshots and say so in
+// their logs alone.
 func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
 	if spec.Etcd.Schedule == "" {
 		return nil
@@ -368,7 +368,8 @@ func address(all []string) string {
 	return ""
 }
 
-// nodeIPs returns an address, and the first of the other family of IP that a machine reports. It returns none for none.
+// nodeIPs returns an address, and the first of the other family of IP that a machine reports. It returns none for
+// none.
 func nodeIPs(own string, m *v1.HostMachine) []string {
 	of, err := netip.ParseAddr(own)
 	if err != nil {

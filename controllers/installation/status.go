@@ -61,8 +61,8 @@ func judge(in *input, d installation.Decision) status.Readiness {
 	return v
 }
 
-// strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while its agent
-// was away, and whose machine goes on, joins etcd again.
+// strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while
+// its agent was away, and whose machine goes on, joins etcd again.
 func strangers(in *input, d installation.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""

@@ -60,8 +60,8 @@ func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// TestABootstrapThatFailsIsNotTakenForAFormerOne runs the script and the command of a bootstrap, with another folder in place
-// of /run.
+// TestABootstrapThatFailsIsNotTakenForAFormerOne runs the script and the command of a bootstrap, with another
+// folder in place of /run.
 func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -6,8 +6,9 @@ package installation
 // Clean is a script that runs those of its arguments that are there, and fails if k3s or RKE2 runs after that: an
 // installer may have left its script at another place, and a host that looks clean would still be a node.
 //
-// It also removes what these scripts leave: the password of the node, and data in a folder of the user's, which scripts
-// from before July 2024 do not know. RKE2's script fails if that folder is a mount point, after it has emptied it.
+// It also removes what these scripts leave: the password of the node, and data in a folder of the user's, which
+// scripts from before July 2024 do not know. RKE2's script fails if that folder is a mount point, after it has
+// emptied it.
 const Clean = `ran=
 for script in "$@"; do
 	test -x "$script" || continue

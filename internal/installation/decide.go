@@ -118,8 +118,8 @@ type Host struct {
 	Labels    map[string]string
 	// Address at which other hosts reach it, "" if it reports none.
 	Address string
-	// NodeIPs are the address that its node has, and one of the other family of IP if the machine reports one, which the node has
-	// too in a cluster of both. None leaves that to the distribution.
+	// NodeIPs are the address that its node has, and one of the other family of IP if the machine reports one,
+	// which the node has too in a cluster of both. None leaves that to the distribution.
 	NodeIPs []string
 	// NodeLabels and NodeTaints are what its join command gave.
 	NodeLabels, NodeTaints []string

@@ -49,8 +49,9 @@ func reservedArguments() map[string][]string {
 	}
 }
 
-// optionName returns the name of the option that a key of config.yaml sets. The distributions make a flag of each key, so
-// "token=x" sets "token", and "t" is short for it. A key that ends with "+" adds to the values of other files.
+// optionName returns the name of the option that a key of config.yaml sets. The distributions make a flag of each
+// key, so "token=x" sets "token", and "t" is short for it. A key that ends with "+" adds to the values of other
+// files.
 func optionName(key string) string {
 	name, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(key), "+"), "=")
 	name = strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-")
@@ -73,8 +74,8 @@ func reservedPattern() string {
 	return strings.ReplaceAll(all, "-", ".")
 }
 
-// CheckConfig reads spec.config or spec.serverConfig, which field says. Its error says what cannot be in it, and has no
-// value of it.
+// CheckConfig reads spec.config or spec.serverConfig, which field says. Its error says what cannot be in it, and
+// has no value of it.
 func CheckConfig(field string, raw []byte) (map[string]any, error) {
 	config := map[string]any{}
 	if len(raw) == 0 {
@@ -102,8 +103,8 @@ func CheckConfig(field string, raw []byte) (map[string]any, error) {
 	return config, nil
 }
 
-// hasS3Retention reports whether a version keeps its own count of the snapshots in a bucket. An older one does not know
-// the option, and would not start with it.
+// hasS3Retention reports whether a version keeps its own count of the snapshots in a bucket. An older one does not
+// know the option, and would not start with it.
 func hasS3Retention(of string) bool {
 	v, err := version.ParseGeneric(of)
 	if err != nil {

@@ -46,8 +46,9 @@ rm -f "$db/reset-flag"
 	keep = `db="$DATA/server/db"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
-	// resume brings back the data that was to be replaced, if there is some, with its keys and certificates: those of a snapshot are older than what etcd has, and
-	// newer on the disk, with which no server starts. Without any data, the host that began the cluster would begin another one.
+	// resume brings back the data that was to be replaced, if there is some, with its keys and certificates: those
+	// of a snapshot are older than what etcd has, and newer on the disk, with which no server starts. Without any
+	// data, the host that began the cluster would begin another one.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do
@@ -57,8 +58,9 @@ if test -e "$db/etcd-before-restore"; then
 	rm -rf "$db/etcd" && mv "$db/etcd-before-restore" "$db/etcd" || exit
 fi
 test -d "$db/etcd/member" || { echo "$db/etcd has no data to start with: make another EtcdRestore, or delete the Host" >&2; exit 1; }`
-	// rejoin moves away the data that was replaced elsewhere, once for each restore: what a later attempt finds is of the restored cluster. Keys and certificates go
-	// with it: no server starts with those that are newer than what the snapshot has, as after a rotation of keys. It gets the cluster's by its token.
+	// rejoin moves away the data that was replaced elsewhere, once for each restore: what a later attempt finds is
+	// of the restored cluster. Keys and certificates go with it: no server starts with those that are newer than
+	// what the snapshot has, as after a rotation of keys. It gets the cluster's by its token.
 	rejoin = `db="$DATA/server/db" mark="$DATA/server/db/joins-$0"; if test -e "$mark"; then exit 0; fi
 mkdir -p "$db" && rm -rf "$db/etcd-before-restore" "$db/reset-flag" "$db"/joins-* "$DATA"/server/*-before-restore || exit
 for part in cred tls db/etcd; do
@@ -93,8 +95,9 @@ type StoredRestores struct {
 	Stops string `json:"stops,omitempty"`
 }
 
-// cleanNodesScript removes the nodes that $NODES does not name, and the passwords of all nodes: a machine that was installed anew since the snapshot has another one,
-// and would be refused for ever. The server takes the password that a node shows next. The API server may be away for a moment.
+// cleanNodesScript removes the nodes that $NODES does not name, and the passwords of all nodes: a machine that was
+// installed anew since the snapshot has another one, and would be refused for ever. The server takes the password
+// that a node shows next. The API server may be away for a moment.
 func cleanNodesScript(f flavor) string {
 	return `for i in $(seq 60); do all=$(` + f.kubectl + ` get nodes -o name) && break; sleep 5; done
 test -n "$all" || exit 1

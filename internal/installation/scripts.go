@@ -5,9 +5,10 @@ package installation
 
 // Scripts of tasks and checks. Their words come as arguments and variables, and never as text of the script.
 
-// snapshot makes a snapshot of etcd, and fails unless it was saved at $1 places: on the disk, and in the bucket if there is
-// one. The distributions exit with 0 although the disk is full or the store refuses the copy, and say what they have saved.
-// The command gives up after some minutes while the server goes on, so then the list of snapshots decides.
+// snapshot makes a snapshot of etcd, and fails unless it was saved at $1 places: on the disk, and in the bucket if
+// there is one. The distributions exit with 0 although the disk is full or the store refuses the copy, and say
+// what they have saved. The command gives up after some minutes while the server goes on, so then the list of
+// snapshots decides.
 const snapshot = `want=$1 name=$2
 if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
 out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
@@ -30,9 +31,10 @@ else why="it is on the disk alone: does the store take it?"; fi
 echo "the snapshot $name was not saved at $want places, but at $saved: $why The log of the service says more" >&2
 exit 1`
 
-// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted by the new one: until then a
-// server that is started again reads none. The command may give up while the server goes on, so the active key decides. After a
-// command that has failed, the server has the time that it takes to encrypt all Secrets, five in a second, and as much again.
+// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted by the new one:
+// until then a server that is started again reads none. The command may give up while the server goes on, so the
+// active key decides. After a command that has failed, the server has the time that it takes to encrypt all
+// Secrets, five in a second, and as much again.
 func rotateKeys(f flavor) string {
 	return `status() { "$0" secrets-encrypt status --data-dir "$DATA"; }
 active() { status | awk '$1 == "*" { print $3 }'; }
@@ -57,8 +59,8 @@ exit "$((code ? code : 1))"`
 // keysRounds is more rounds of 5 s than a task may take.
 const keysRounds = "10000"
 
-// checkInstalled fails unless what is installed has the version of spec, and no file on the machine changes what Drover
-// decides. A script of the distributions that is to download nothing ignores the version that it is told.
+// checkInstalled fails unless what is installed has the version of spec, and no file on the machine changes what
+// Drover decides. A script of the distributions that is to download nothing ignores the version that it is told.
 func checkInstalled(f flavor) string {
 	return `has=$("$0" --version | awk 'NR == 1 { print $3 }')
 if test "$has" != "$1"; then
@@ -73,9 +75,9 @@ for file in "$2"/config.yaml.d/*; do
 done`
 }
 
-// leaveScript removes the node of a server from a cluster that works, by which its member of etcd is removed, too. Otherwise
-// etcd would count a member that is gone. A cluster that does not answer is none any more, and one of this server alone
-// needs no quorum.
+// leaveScript removes the node of a server from a cluster that works, by which its member of etcd is removed, too.
+// Otherwise etcd would count a member that is gone. A cluster that does not answer is none any more, and one of
+// this server alone needs no quorum.
 func leaveScript(f flavor) string {
 	return `kubectl() { ` + f.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do
@@ -95,7 +97,8 @@ echo "the node $0 is in a cluster that works, and could not be removed from it: 
 exit 1`
 }
 
-// dropPassword deletes the password of a server's own node, which the snapshot has of the machine that had its name then.
+// dropPassword deletes the password of a server's own node, which the snapshot has of the machine that had its
+// name then.
 func dropPassword(f flavor) string {
 	return `for i in $(seq 60); do
 	` + f.kubectl + ` -n kube-system delete secret "$0.node-password.` + f.name + `" --ignore-not-found --timeout=60s && exit

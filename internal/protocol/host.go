@@ -167,8 +167,9 @@ func Repeatable(id string) bool {
 // HostTaskPrefix precedes the ID of a machine's task in that of its instruction.
 const HostTaskPrefix = "task-"
 
-// Prefixes of the IDs of instructions that start and stop a service. A host ends one that starts it when the next plan begins
-// with one that stops it: a service that does not come up is waited for much longer than it takes to stop it.
+// Prefixes of the IDs of instructions that start and stop a service. A host ends one that starts it when the next
+// plan begins with one that stops it: a service that does not come up is waited for much longer than it takes to
+// stop it.
 const (
 	HostStartPrefix = "start-"
 	HostStopPrefix  = "stop-"
