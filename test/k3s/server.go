@@ -37,31 +37,7 @@ func startServer(config configuration) error {
 			return err
 		}
 	}
-	peer := "http://" + set.Address + ":2380"
-	members, state := []string{config.Node + "=" + peer}, "new"
-	dir := data + "/server/db/etcd"
-	if _, err := os.Stat(filepath.Join(dir, tombstone)); err == nil && config.Server != "" {
-		fmt.Println("tombstone file has been detected, removing data dir to rejoin the cluster")
-		if err := os.RemoveAll(dir); err != nil {
-			return err
-		}
-	}
-	if _, err := os.Stat(dir); err != nil && config.Server != "" {
-		to, err := url.Parse(config.Server)
-		if err == nil {
-			err = reconcileKeys(to.Hostname())
-		}
-		if err != nil {
-			return err
-		}
-		if members, err = join(config, peer); err != nil {
-			return err
-		}
-		state = "existing"
-	}
-	if err := start(set.Etcd, "--name="+config.Node, "--data-dir="+dir, "--log-level=warn", "--unsafe-no-fsync",
-		"--listen-client-urls=http://127.0.0.1:2379,http://"+set.Address+":2379", "--advertise-client-urls=http://"+set.Address+":2379", "--listen-metrics-urls=http://127.0.0.1:2381",
-		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster="+strings.Join(members, ","), "--initial-cluster-state="+state); err != nil {
+	if err := startEtcd(config); err != nil {
 		return err
 	}
 	if err := reconcileKeys("127.0.0.1"); err != nil {
@@ -87,6 +63,35 @@ func startServer(config configuration) error {
 		<-time.After(200 * time.Millisecond)
 	}
 	return errors.New("kube-apiserver is not ready")
+}
+
+// startEtcd starts etcd, which joins that of the server that the configuration names if it has no data.
+func startEtcd(config configuration) (err error) {
+	peer := "http://" + set.Address + ":2380"
+	members, state := []string{config.Node + "=" + peer}, "new"
+	dir := data + "/server/db/etcd"
+	if _, err := os.Stat(filepath.Join(dir, tombstone)); err == nil && config.Server != "" {
+		fmt.Println("tombstone file has been detected, removing data dir to rejoin the cluster")
+		if err := os.RemoveAll(dir); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Stat(dir); err != nil && config.Server != "" {
+		to, err := url.Parse(config.Server)
+		if err == nil {
+			err = reconcileKeys(to.Hostname())
+		}
+		if err != nil {
+			return err
+		}
+		if members, err = join(config, peer); err != nil {
+			return err
+		}
+		state = "existing"
+	}
+	return start(set.Etcd, "--name="+config.Node, "--data-dir="+dir, "--log-level=warn", "--unsafe-no-fsync",
+		"--listen-client-urls=http://127.0.0.1:2379,http://"+set.Address+":2379", "--advertise-client-urls=http://"+set.Address+":2379", "--listen-metrics-urls=http://127.0.0.1:2381",
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster="+strings.Join(members, ","), "--initial-cluster-state="+state)
 }
 
 // start starts a program in the process group of k3s.
