@@ -160,7 +160,7 @@ func newHostRelease(o *options) *cobra.Command {
 		Use: "release NAME --yes", Short: "Delete a Host: its machine is cleaned, and the agent removed",
 		Long: `Delete a Host: its machine is cleaned, and the agent removes itself, so that the machine is its owner's again. With --orphan all stays on the machine as it is.
 
-A machine that is not connected is left as it is.`,
+A machine that is not connected is left as it is, and what runs on it goes on. Switch it off if it was a node.`,
 		Example: "  kubectl drover host release rack1 --yes\n  kubectl drover host release rack1 --orphan --yes",
 		Args:    arguments(1, "the name of a Host"), ValidArgsFunction: o.completeHosts,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -46,7 +46,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	case report == nil && (!r.Settled() || in.now.Before(due)):
 		return ctrl.Result{RequeueAfter: max(due.Sub(in.now), time.Second)}, nil
 	case report == nil:
-		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "the agent is not connected: what is on the machine was left there"})
+		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "the agent is not connected: what is on the machine was left there, and goes on; switch it off if it was a node"})
 		return ctrl.Result{}, r.release(ctx, in)
 	case report.Progress.Version != "":
 		return r.clean(in, report), nil
