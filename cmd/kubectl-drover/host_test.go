@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -33,7 +34,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 
 // joinSecretOf is the Secret that Drover makes for a Host.
 func joinSecretOf(host *v1.Host, command string) *corev1.Secret {
-	secret := registration.NewSecret(registration.ApplyHostSecret(host, registration.Token{}, command))
+	secret := owned.NewSecret(registration.ApplyHostSecret(host, registration.Token{}, command))
 	secret.StringData = nil
 	return secret
 }

@@ -54,14 +54,14 @@ func By(object metav1.Object, owner types.UID) bool {
 // AlreadyExists or Conflict if that is no longer the state of the API server.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration, by client.FieldOwner) error {
 	if read == nil {
-		return hub.Create(ctx, newSecret(want), by)
+		return hub.Create(ctx, NewSecret(want), by)
 	}
 	return hub.Apply(ctx, want.WithUID(read.UID).WithResourceVersion(read.ResourceVersion), by, client.ForceOwnership)
 }
 
-// newSecret returns the Secret that an apply configuration describes. To create it costs the API server a fraction of
+// NewSecret returns the Secret that an apply configuration describes. To create it costs the API server a fraction of
 // an apply.
-func newSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
+func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name
 	secret.Labels, secret.Annotations = want.Labels, want.Annotations
