@@ -7,6 +7,8 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -26,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/agent/forward"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/agent/leader"
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/stream"
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -89,9 +92,29 @@ func Run(ctx context.Context, o Options) error {
 		defer cancel()
 		probing <- serveProbes(probed, listener, probes(a.alive, a.ready, http.HandlerFunc(a.serveMetrics)))
 	})
-	a.run(ctx)
+	a.runAnew(ctx)
 	stopProbes()
 	return <-probing
+}
+
+// restorePause is how long the agent does nothing after its cluster was restored. Meanwhile the other replicas, which look at the Lease every 2 s, see that it is of a backup.
+const restorePause = 5 * time.Second
+
+// runAnew runs the agent, and again whenever its cluster was restored from a backup: then nothing that it knows counts. It does not end its process for that, since not every
+// agent has a kubelet that starts it again, and one that has would wait for it.
+// The requests of users that are under way go on, in the former tunnel.
+func (a *agent) runAnew(ctx context.Context) {
+	defer a.links.Wait()
+	for a.run(ctx) {
+		a.restored = time.Now()
+		a.options.Log.Info("the cluster was restored from a backup: everything is read again", "in", restorePause.String())
+		timer := time.NewTimer(restorePause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
 }
 
 // agent is the parts that depend on each other.
@@ -101,9 +124,15 @@ type agent struct {
 	pod       string   // UID of the pod that this is, empty outside of one
 	base      *url.URL // of the API server
 	transport http.RoundTripper
-	reported  *stream.Topic                   // set before link
+	reported  atomic.Pointer[stream.Topic]    // set before link
 	direct    atomic.Pointer[direct.Endpoint] // as link
 	link      atomic.Pointer[link.Link]       // nil until the API server has said which cluster it is
+
+	// What outlasts a restore of the cluster.
+	links    sync.WaitGroup   // until the hub has closed their tunnels
+	restored time.Time        // when that was noticed last; zero if never
+	uid      string           // of the cluster
+	identity *identity.Keeper // as which the agent ran, nil before it has run
 }
 
 func newAgent(o Options) (*agent, error) {
@@ -123,19 +152,25 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// run reports and keeps the link until ctx ends or the agent is uninstalled.
-func (a *agent) run(ctx context.Context) {
+// errRestored ends what the agent does because its cluster was restored from a backup.
+var errRestored = errors.New("the cluster was restored from a backup")
+
+// run reports and keeps the link until ctx ends or the agent is uninstalled, or the cluster was restored. It reports whether it was that.
+func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
-		return
+		return false
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
 	log, env := a.options.Log, a.options.Environ
 	keeper := a.newIdentity(uid, false)
+	if a.identity != nil && a.uid == uid {
+		keeper.Succeed(ctx, a.identity)
+	}
+	a.uid, a.identity = uid, keeper
 	watches, endWatches := whileWatched(ctx)
-	defer endWatches()
-	duties := a.newDuties(watches, uid, keeper)
+	duties := a.newDuties(watches, keeper, func() { cancel(errRestored) })
 	remover := deployment.NewUninstaller(deployment.UninstallOptions{
 		Client: a.client.REST, Namespace: env.Namespace, Sets: duties.removeDelivered, Log: log.WithName("uninstall"),
 	})
@@ -147,21 +182,39 @@ func (a *agent) run(ctx context.Context) {
 		},
 		uninstall: remover,
 		sets:      duties.sets,
+		term:      a.term(),
 		settings:  keeper.Settings(duties.reporter.Touch),
 	}
 	l := a.newLink(keeper, false, routes)
-	a.reported = duties.stream.Topic(protocol.SubjectReport)
+	a.reported.Store(duties.stream.Topic(protocol.SubjectReport))
 	a.link.Store(l)
 
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { duties.run(ctx) })
-	running.Go(func() { l.Run(ctx) })
+	a.links.Go(func() {
+		defer endWatches()
+		l.Run(ctx)
+	})
 	select {
 	case <-ctx.Done():
 	case <-remover.Done():
 	}
-	cancel()
+	cancel(nil)
+	return errors.Is(context.Cause(ctx), errRestored)
+}
+
+// term serves the term in force among the replicas.
+func (a *agent) term() http.Handler {
+	lease := a.client.Lease(a.options.Environ.Namespace, protocol.LeaderLease)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		term, err := leader.Term(r.Context(), lease)
+		if err != nil {
+			http.Error(w, "the Lease of the agent cannot be read", http.StatusBadGateway)
+			return
+		}
+		_ = json.NewEncoder(w).Encode(term) // the hub sees what is missing
+	})
 }
 
 func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
@@ -249,7 +302,7 @@ func (a *agent) ready() bool {
 		return false
 	}
 	select {
-	case <-a.reported.Read():
+	case <-a.reported.Load().Read():
 		return true
 	default:
 		return false

@@ -34,7 +34,8 @@ type duties struct {
 	direct     *direct.Endpoint // as plans
 }
 
-func (a *agent) newDuties(watches context.Context, uid string, keeper *identity.Keeper) *duties {
+// newDuties makes the tasks of one run. restored is called when the cluster was restored from a backup.
+func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, restored func()) *duties {
 	d := &duties{identity: keeper, stream: stream.New()}
 	log, env := a.options.Log, a.options.Environ
 	d.deployment = deployment.New(deployment.Options{
@@ -65,14 +66,14 @@ func (a *agent) newDuties(watches context.Context, uid string, keeper *identity.
 		a.direct.Store(d.direct)
 	}
 	d.reporter = report.New(report.Options{
-		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: uid, SettingsDigest: keeper.Digest,
+		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: a.uid, Restored: a.restored, SettingsDigest: keeper.Digest,
 		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
 		Left: d.sets.Left, DirectAuthority: authority, Capabilities: capabilities(env.Profile),
 		Log: log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{
 		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: cmp.Or(a.pod, keeper.Instance()),
-		Lead: d.lead, Follow: d.reporter.Follow, Log: log.WithName("leader"),
+		Lead: d.lead, Follow: d.reporter.Follow, Restored: restored, Log: log.WithName("leader"),
 	})
 	return d
 }

@@ -63,7 +63,7 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 	})
 	l := a.newLink(keeper, true, routes{
 		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe), report: lines, settings: keeper.Settings(reporter.Touch),
-		deployment: toLeader, uninstall: toLeader, sets: toLeader,
+		deployment: toLeader, uninstall: toLeader, sets: toLeader, term: a.term(),
 	})
 	a.link.Store(l)
 	var running sync.WaitGroup

@@ -12,7 +12,7 @@ import (
 
 // routes serves the hub's requests. It is not an http.ServeMux, which cleans paths: those of the API server must not change.
 type routes struct {
-	kubernetes, report, settings, deployment, uninstall, sets http.Handler
+	kubernetes, report, settings, deployment, uninstall, sets, term http.Handler
 }
 
 // ServeHTTP finds the handler for a path.
@@ -28,6 +28,8 @@ func (r routes) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		r.deployment.ServeHTTP(w, req)
 	case strings.HasPrefix(path, protocol.PathSets+"/"):
 		r.sets.ServeHTTP(w, req)
+	case path == protocol.PathTerm:
+		r.term.ServeHTTP(w, req)
 	case path == protocol.PathUninstall:
 		r.uninstall.ServeHTTP(w, req)
 	default:

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
 
@@ -136,6 +137,50 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 	}
 	k.options.Log.Info("the agent's identity was deleted and is put back; for a new key apply the manifest of a new join token", "secret", protocol.IdentitySecret)
 	return k.joined, nil
+}
+
+// succeedTime bounds how long Succeed takes.
+const succeedTime = 20 * time.Second
+
+// Succeed takes over from a Keeper of the same cluster whose Secret may be of a backup by now: the hub does not accept a former key, and a former CA does not verify the hub. What
+// was in force last is stored again. If that cannot be done, the agent goes on as what is stored.
+func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
+	last := former.last()
+	if last == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, succeedTime)
+	defer cancel()
+	var changed bool
+	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
+		stored, err := k.store.get(ctx)
+		if changed = err != nil || !stored.same(last); err == nil && changed || apierrors.IsNotFound(err) {
+			err = k.store.put(ctx, last)
+		}
+		return err == nil, nil
+	})
+	switch {
+	case err != nil:
+		k.options.Log.Info("the agent's identity is not known to be what it was before the restore", "secret", protocol.IdentitySecret, "error", err.Error())
+	case changed:
+		k.options.Log.Info("the agent's identity was of a backup and is put back", "secret", protocol.IdentitySecret)
+	}
+}
+
+// last returns the identity that the agent had last, nil if it has not joined or is being uninstalled.
+func (k *Keeper) last() *identity {
+	k.identityMu.Lock()
+	defer k.identityMu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.joined == nil || k.leaving {
+		return nil
+	}
+	last := *k.joined
+	if k.current != nil {
+		last.Settings, last.After = k.current, k.options.Manifest.fingerprint()
+	}
+	return &last
 }
 
 // Leave stops restoring the identity: the agent is about to be uninstalled.

@@ -61,6 +61,12 @@ func (i *identity) inForce(m Manifest) *protocol.Settings {
 	return i.Settings
 }
 
+// same reports whether two identities are the same, with the same settings.
+func (i *identity) same(other *identity) bool {
+	settings := i.Settings == nil && other.Settings == nil || i.Settings != nil && other.Settings != nil && i.Settings.Digest() == other.Settings.Digest()
+	return i.Key.Equal(other.Key) && i.Cluster == other.Cluster && i.Audience == other.Audience && settings && i.After == other.After
+}
+
 // tokenDigest identifies a join token without holding it.
 func tokenDigest(token string) string {
 	if token == "" {

@@ -63,13 +63,14 @@ type Keeper struct {
 	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
 	joined     *identity  // with which the agent joined or connected last, nil before that. identityMu guards it.
 
-	mu      sync.Mutex // guards what follows
-	digest  string     // of the settings in force
-	images  string     // the registry in them
-	tried   string     // digest of the join token that was tried last
-	later   string     // digest of the join token that may work once the agent is no longer the Cluster that it is
-	key     string     // that the last target is of, as keyOf has it
-	leaving bool       // whether the agent is being uninstalled
+	mu      sync.Mutex         // guards what follows
+	current *protocol.Settings // in force, nil if there are none
+	digest  string             // of the settings in force
+	images  string             // the registry in them
+	tried   string             // digest of the join token that was tried last
+	later   string             // digest of the join token that may work once the agent is no longer the Cluster that it is
+	key     string             // that the last target is of, as keyOf has it
+	leaving bool               // whether the agent is being uninstalled
 }
 
 // New makes a Keeper.
@@ -252,6 +253,7 @@ func (k *Keeper) Registry() string {
 func (k *Keeper) setInForce(s *protocol.Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.current = s
 	if k.digest, k.images = "", ""; s != nil {
 		k.digest, k.images = s.Digest(), s.Registry
 	}

@@ -11,6 +11,8 @@ package leader
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -18,6 +20,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // ErrNotLeading is returned by what only the replica that leads does.
@@ -54,6 +58,9 @@ type Options struct {
 	Follow func()
 	// Look is how often it looks while another leads; 2 s if it is 0.
 	Look time.Duration
+	// Restored is called when the Lease is older than it was before: the cluster's etcd was restored from a backup, so that nothing which was read before counts.
+	// This replica does not lead any more then. Nil if nothing follows of that.
+	Restored func()
 	// NeedsLease reports whether it never leads where Leases are forbidden.
 	NeedsLease bool
 	Log        logr.Logger
@@ -63,6 +70,7 @@ type Options struct {
 type Election struct {
 	options Options
 	seen    seen
+	newest  uint64 // version of the Lease that was seen last
 }
 
 // seen is what the others wrote, and when this replica first saw it.
@@ -109,6 +117,9 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	if apierrors.IsNotFound(err) {
 		return e.options.Leases.Create(ctx, e.spec(nil, time.Now()))
 	}
+	if err == nil {
+		err = e.observe(lease)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -123,6 +134,25 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 		return nil, nil // another replica was first
 	}
 	return lease, err
+}
+
+// errRestored says that the Lease went back to an earlier version.
+var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
+
+// observe notes the version of a Lease that was read or written. It grows with each write of the Lease and with nothing else, so that one that is lower is of a backup, however
+// much was written to etcd since, and also where the restore moved the revisions of etcd forward. The replica that led sees that at its next write, and the others before they take the
+// Lease: they must have seen it unchanged for its duration.
+func (e *Election) observe(lease *coordinationv1.Lease) error {
+	before := e.newest
+	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
+		e.newest = version
+	}
+	if e.newest >= before || e.options.Restored == nil {
+		return nil
+	}
+	e.options.Log.Info("the cluster went back to an earlier state", "leaseVersion", e.newest, "before", before)
+	e.options.Restored()
+	return errRestored
 }
 
 // free reports whether a Lease can be taken. It records what it sees.
@@ -159,6 +189,9 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("leading", "name", e.options.Name)
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
+	if lease != nil {
+		_ = e.observe(lease) // our own write
+	}
 	var running sync.WaitGroup
 	running.Go(func() { e.options.Lead(leading) })
 	err := errTaken
@@ -202,8 +235,9 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 		next, err := e.update(ctx, lease, asked, renewed.Add(renewDeadline))
 		switch {
 		case err == nil:
+			_ = e.observe(next) // our own write
 			lease, renewed, wait = next, asked, renewInterval
-		case apierrors.IsNotFound(err), errors.Is(err, errTaken):
+		case apierrors.IsNotFound(err), errors.Is(err, errTaken), errors.Is(err, errRestored):
 			return lease, err
 		case !time.Now().Before(renewed.Add(renewDeadline)):
 			return lease, err
@@ -230,6 +264,9 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	if want, err = e.options.Leases.Get(ctx); err != nil {
 		return nil, err
 	}
+	if err := e.observe(want); err != nil {
+		return nil, err
+	}
 	if holder := want.Spec.HolderIdentity; holder == nil || *holder != e.options.Name {
 		return nil, errTaken
 	}
@@ -250,6 +287,30 @@ func (e *Election) release(lease *coordinationv1.Lease) {
 	if _, err := e.options.Leases.Update(ctx, lease); err != nil && !apierrors.IsNotFound(err) {
 		e.options.Log.V(1).Info("lease not given back, others wait for its end", "error", err.Error())
 	}
+}
+
+// Term returns the term that is in force, as the Lease says now. It is read, and not remembered: what is remembered may be of before a pause of this process.
+func Term(ctx context.Context, leases Leases) (protocol.Term, error) {
+	lease, err := leases.Get(ctx)
+	if apierrors.IsNotFound(err) {
+		return protocol.Term{}, nil
+	}
+	if err != nil {
+		return protocol.Term{}, err
+	}
+	return termOf(lease), nil
+}
+
+func termOf(lease *coordinationv1.Lease) protocol.Term {
+	spec := lease.Spec
+	if spec.HolderIdentity == nil || *spec.HolderIdentity == "" || spec.AcquireTime == nil {
+		return protocol.Term{}
+	}
+	transitions := int32(0)
+	if spec.LeaseTransitions != nil {
+		transitions = *spec.LeaseTransitions
+	}
+	return protocol.Term{Term: fmt.Sprintf("%d/%s/%s", transitions, spec.AcquireTime.UTC().Format(time.RFC3339Nano), *spec.HolderIdentity)}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -26,6 +26,8 @@ type Options struct {
 	Stream *stream.Stream
 	// AgentVersion and ClusterUID go into each report.
 	AgentVersion, ClusterUID string
+	// Restored goes into each report, too.
+	Restored time.Time
 	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it changes.
 	SettingsDigest func() string
 	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer changes.
@@ -258,6 +260,7 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 		MinProtocol:  protocol.MinVersion,
 		AgentVersion: r.options.AgentVersion,
 		ClusterUID:   r.options.ClusterUID,
+		Restored:     r.options.Restored,
 		Version:      f.version,
 		Health:       f.health.health,
 		Leader:       f.role.leads,

@@ -47,6 +47,17 @@ const (
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
+	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none has led for a minute: users are served, and nothing is delivered,
+	// repaired or taken away at its time. Ready does not depend on it.
+	//
+	// The reason for False is NoLeader.
+	ConditionMaintained = "Maintained"
+
+	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had gone back to an earlier state. Ready does not depend on it.
+	//
+	// The reason for False is MemberRestored.
+	ConditionContinuous = "Continuous"
+
 	// ConditionGuardsApplied is True when the admission policies are in force in the member that keep its users from changing what Projects
 	// put there. Ready does not depend on it. It is absent before this is known, and where the agent takes nothing; it stays as it was while the
 	// member is away.
@@ -102,7 +113,8 @@ const (
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported: the member's agent is another Cluster of this hub already, and can be one only.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused.
+	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused; or two clusters have its agent's key, as after etcd was copied,
+	// and the hub serves neither.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected: the agent's tunnel is open.
 	ReasonConnected = "Connected"
@@ -153,6 +165,14 @@ const (
 const (
 	// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered.
 	ReasonStillInForce = "StillInForce"
+)
+
+// The reasons of the conditions Maintained and Continuous.
+const (
+	// ReasonNoLeader: no replica of the agent leads, as when its API server refuses it the Lease.
+	ReasonNoLeader = "NoLeader"
+	// ReasonMemberRestored: the cluster's etcd went back to an earlier state.
+	ReasonMemberRestored = "MemberRestored"
 )
 
 // Reasons of events on a Cluster beyond those of its conditions.

@@ -55,9 +55,14 @@ func writeStatus(in *input, update *status.Update) {
 	} else {
 		meta.RemoveStatusCondition(&in.cluster.Status.Conditions, v1.ConditionStalled)
 	}
+	in.cluster.Status.ObservedGeneration = in.cluster.Generation
+	if in.member.Clones != nil {
+		return // what is reported is of one cluster at one time, and of the other at another
+	}
 	writeAgentUpToDate(in, update)
 	writeWithdrawn(in, update)
-	in.cluster.Status.ObservedGeneration = in.cluster.Generation
+	writeMaintained(in, update)
+	writeContinuous(in, update)
 	writeFacts(in)
 }
 
@@ -139,6 +144,8 @@ func decideConnected(in *input, registered conditionValue) conditionValue {
 	switch {
 	case !registered.ok:
 		return registered
+	case in.member.Clones != nil:
+		return conditionValue{reason: v1.ReasonIdentityMismatch, message: clonesMessage(in.name.Name, in.member.Clones), stalled: true}
 	case in.member.ByNodeAgent():
 		return conditionValue{ok: true, reason: v1.ReasonConnectedByNodeAgent, message: "A node agent's tunnel is open. " + lastChecked}
 	case in.member.Connected():

@@ -131,8 +131,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
-	r.announce(in)
-	deployErr := r.deploy(in)
+	var deployErr error
+	if in.member.Clones == nil {
+		r.announce(in)
+		deployErr = r.deploy(in)
+	}
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)
 	r.writeDirectAccess(in, update)

@@ -187,13 +187,19 @@ func (in *input) awaitingReplica() time.Time {
 	return time.Unix(0, first).Add(replicaTime)
 }
 
+// cloned reports whether the status says that two clusters have the Cluster's identity, which a manager that has just started does not know yet.
+func (in *input) cloned() bool {
+	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
+	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch
+}
+
 // tooEarly returns until when the member's status cannot be decided; zero if it can.
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
 	case in.settling() && !in.member.LastSeen.IsZero(): // its tunnel ended here: it is lost as soon as the other replicas were heard
 		return in.now.Add(syncRecheck)
-	case in.settling():
+	case in.settling(), in.cloned() && in.now.Before(in.settled):
 		return in.settled
 	case in.identity != nil && !in.member.Connected() && in.now.Before(in.member.Returning) &&
 		(in.member.Refusal == nil || in.member.Refusal.Unproven) && meta.IsStatusConditionTrue(in.cluster.Status.Conditions, v1.ConditionReady):
@@ -244,6 +250,9 @@ func (in *input) lookAgain() time.Duration {
 	}
 	if in.foreignSecret {
 		moments = append(moments, in.now.Add(chosenTokenRecheck))
+	}
+	if until := in.continuousUntil(); !until.IsZero() {
+		moments = append(moments, until)
 	}
 	if in.member.Refusal != nil {
 		moments = append(moments, in.member.Refusal.At.Add(members.RefusalMemory))

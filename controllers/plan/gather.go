@@ -203,6 +203,8 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 		c.Away = "its spec.agent.profile is ReadOnly, so it runs no plans"
 	case m.state.Refuses == v1.ReasonAgentReadOnly:
 		c.Away = "its agent has the profile ReadOnly and runs no plans; apply the manifest of the profile Full in the member"
+	case m.state.Refuses == v1.ReasonIdentityMismatch:
+		c.Away = "two clusters have its identity; see its condition Ready"
 	case m.state.Refuses != "":
 		c.Away = "its agent is too old to run plans; upgrade it"
 	case !m.state.Silent.IsZero() && now.Sub(m.state.Silent) > silence:

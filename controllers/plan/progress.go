@@ -25,7 +25,7 @@ const maxPlans = 128
 type MemberState struct {
 	// Connected reports whether the member is connected.
 	Connected bool
-	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does, or if it is not connected.
+	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch if they are two clusters; empty if it does, or if it is not connected.
 	Refuses string
 	// Reported reports whether its agent has reported all its plans and reports each change. Otherwise Hold and Status may be old or empty.
 	Reported bool
@@ -52,7 +52,7 @@ type Progress struct {
 // progress is what one member reports.
 type progress struct {
 	runs    bool   // the member is connected, and its agent runs plans unless there is a reason in refuses
-	refuses string // ReasonAgentTooOld or ReasonAgentReadOnly
+	refuses string // see MemberState.Refuses
 	synced  bool
 	silent  time.Time // since when it runs and is not synced, while this manager leads
 	hold    string
@@ -116,6 +116,9 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	runs, refuses := state.Connected() && state.Report != nil, ""
 	if runs {
 		refuses = refusal(state.Report)
+	}
+	if runs && state.Clones != nil {
+		refuses = v1.ReasonIdentityMismatch
 	}
 	p.mu.Lock()
 	m := p.memberLocked(member)

@@ -17,13 +17,15 @@ import (
 type memberSets struct {
 	name      types.NamespacedName
 	connected bool // through a replica of its agent; while it is gone, node agents count as well
-	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly; empty if it does.
+	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none, ReasonIdentityMismatch; empty if neither.
 	refuses string
 	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
 	withheld bool
 	synced   bool // the agent has reported all its sets, and reports each change
 	gone     bool // Forget was called
 	reported bool // the agent has reported all its sets to this store at least once
+	// leaderless reports whether no replica of the agent has led for members.LeaderPatience.
+	leaderless bool
 	confirmation
 
 	wants  map[string]*wanted            // pointers, since a map has room for eight values and most members have one
@@ -158,8 +160,13 @@ func (d *Store) lookLocked(m *memberSets) []Key {
 	if report := state.Report; connected && report != nil {
 		refuses = refusal(report)
 	}
+	if state.Clones != nil {
+		refuses = v1.ReasonIdentityMismatch
+	}
 	examined := d.examineLocked(m)
-	changed := d.withholdLocked(m) || examined || connected != m.connected || refuses != m.refuses
+	leaderless := !state.NoLeader.IsZero()
+	changed := d.withholdLocked(m) || examined || connected != m.connected || refuses != m.refuses || leaderless != m.leaderless
+	m.leaderless = leaderless
 	if m.connected = connected; refuses != m.refuses {
 		m.refuseLocked(refuses)
 	}

@@ -105,7 +105,7 @@ func (r *Registry) recordLocked(name types.NamespacedName) Record {
 		return record
 	}
 	for _, s := range m.sessions {
-		record.Tunnels = append(record.Tunnels, s.peer)
+		record.Tunnels = append(record.Tunnels, s.known())
 	}
 	said := m.stateHere()
 	record.Report, record.ReportErr, record.Reported = said.report, errorText(said.err), said.epoch

@@ -21,15 +21,15 @@ var ErrNoLeader = errors.New("none of the agents leads")
 const maxAsked = 8
 
 // Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says so in its report, and if
-// it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is not connected. Requests
-// with a body need GetBody.
+// it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is not connected, and
+// ErrClones for one that is two clusters. Requests with a body need GetBody.
 func (r *Registry) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil && m.connected() {
-		return leading{registry: r, name: name}, nil
+	if err := r.servesLocked(name); err != nil {
+		return nil, err
 	}
-	return nil, ErrNotConnected
+	return leading{registry: r, name: name}, nil
 }
 
 // leading leads to the leader of one member, whichever it is at the moment.

@@ -75,6 +75,8 @@ func (r *Registry) notify(names ...types.NamespacedName) {
 	clusters, hosts := r.listeners.clusters.changed, r.listeners.hosts.changed
 	for _, name := range names {
 		r.followFarLocked(name)
+		r.examineLocked(name)
+		r.awaitLeaderLocked(name)
 	}
 	r.mu.Unlock()
 	for _, name := range names {

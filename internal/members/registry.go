@@ -69,6 +69,8 @@ type Peer struct {
 	Instance string `json:"instance,omitempty"`
 	// NodeAgent reports whether the process is a node agent: its tunnel carries requests while the member has no other.
 	NodeAgent bool `json:"nodeAgent,omitempty"`
+	// Leads reports whether the process said in its last report that it leads. The replica at which the tunnel ends tells the others.
+	Leads bool `json:"leads,omitempty"`
 	// TokenID is the ID of the connect token that opened the tunnel, which nothing else may open.
 	TokenID string `json:"tokenID,omitempty"`
 	// ID of the tunnel. Registry.Add makes it.
@@ -131,10 +133,13 @@ type member struct {
 	offers    *reportBytes
 	loss      loss // of the last tunnel here
 	refusal   *Rejection
-	lastCall  *agentCall    // the latest, nil if there is none
-	paused    time.Time     // until when it may open no tunnel
-	forgotten bool          // whether to drop this with the last tunnel
-	arrival   chan struct{} // closed when there is a new way to it; nil while no request waits for one
+	lastCall  *agentCall // the latest, nil if there is none
+	paused    time.Time  // until when it may open no tunnel
+	forgotten bool       // whether to drop this with the last tunnel
+	vacancy   vacancy
+	// examination is nil unless its agents are asked whether they are of one cluster.
+	examination *examination
+	arrival     chan struct{} // closed when there is a new way to it; nil while no request waits for one
 }
 
 // loss is when and why a member lost its last tunnel, as one replica sees it.
@@ -294,6 +299,7 @@ func (r *Registry) Close() {
 	r.mu.Lock()
 	r.closed = true
 	for _, m := range r.members {
+		m.vacancy.end()
 		all = append(all, m.sessions...)
 		all = append(all, m.draining...)
 	}
@@ -320,6 +326,7 @@ func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
 		return
 	}
 	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil && m.paused.IsZero() {
+		m.vacancy.end()
 		delete(r.members, name)
 		if m.far != nil {
 			m.far.stop()

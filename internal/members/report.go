@@ -133,6 +133,13 @@ func (r *Registry) setReport(s *session, report *protocol.Report, err error) {
 	r.changed(s.peer.Name())
 }
 
+// known is the peer of a session, with what it has reported. Registry.mu is held.
+func (s *session) known() Peer {
+	p := s.peer
+	p.Leads = s.report != nil && s.report.Leader
+	return p
+}
+
 // setCause notes why a session ends, unless that is known.
 func (r *Registry) setCause(s *session, cause error) {
 	r.mu.Lock()

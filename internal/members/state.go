@@ -29,6 +29,10 @@ type State struct {
 	LostBecause error
 	// Left reports whether it ended because the agent disconnected: it stops, or moves.
 	Left bool
+	// NoLeader is since when no replica of the connected agent has led; zero if that is not so, or for less than LeaderPatience.
+	NoLeader time.Time
+	// Clones are two clusters that have the member's identity, nil while it is one.
+	Clones *Clones
 	// Refusal is the last one of the past minutes, nil if there was none.
 	Refusal *Rejection
 }
@@ -62,7 +66,10 @@ func (r *Registry) State(name types.NamespacedName) State {
 	if m == nil {
 		return State{}
 	}
-	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
+	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded), Clones: m.clones()}
+	if m.vacancy.long {
+		state.NoLeader = m.vacancy.since
+	}
 	said := m.stateHere()
 	fresh := func(refusal *Rejection) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
 	var refusal *Rejection

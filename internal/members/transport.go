@@ -26,17 +26,30 @@ const leastPatience = 500 * time.Millisecond
 // attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
 const attempts = 2
 
-// Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for any other member.
+// Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for any other member, and ErrClones for one that
+// is two clusters.
 //
 // A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended before an answer, is sent
 // once more by another way if there is one within routePatience, and else fails with ErrNotConnected.
 func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.members[name]; m != nil && m.connected() {
-		return way{registry: r, name: name}, nil
+	if err := r.servesLocked(name); err != nil {
+		return nil, err
 	}
-	return nil, ErrNotConnected
+	return way{registry: r, name: name}, nil
+}
+
+// servesLocked returns why nothing is sent to a member: ErrNotConnected or ErrClones.
+func (r *Registry) servesLocked(name types.NamespacedName) error {
+	m := r.members[name]
+	switch {
+	case m == nil || !m.connected():
+		return ErrNotConnected
+	case m.clones() != nil:
+		return ErrClones
+	}
+	return nil
 }
 
 // Here carries requests to a member's agent by the tunnel of that ID, or for an empty one by the newest that ends here, of the agent's Deployment

@@ -55,6 +55,8 @@ const (
 	PathDeployment = "/v1/deployment"
 	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
 	PathUninstall = "/v1/uninstall"
+	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request. Any replica may be asked.
+	PathTerm = "/v1/term"
 )
 
 // MaxBody bounds every JSON body of this protocol, in bytes. A larger one is refused unread.
@@ -128,6 +130,8 @@ type Report struct {
 	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside themselves,
 	// version and health only. An older agent without an election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
+	// Restored is when this process noticed that the cluster's etcd had gone back to an earlier state; zero if it did not.
+	Restored time.Time `json:"restored,omitzero"`
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first look.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not remove. Only the
@@ -200,6 +204,15 @@ type UninstallResult struct {
 	// Remaining names objects that are still there, as "Kind namespace/name: why".
 	Remaining []string `json:"remaining,omitempty"`
 }
+
+// Term is one leadership among the agent's replicas. It never comes back once another one has begun.
+type Term struct {
+	// Term names it: who leads, since when, and how many have led before. Empty while no replica leads. At most MaxTerm bytes.
+	Term string `json:"term,omitempty"`
+}
+
+// MaxTerm bounds Term.Term, in bytes.
+const MaxTerm = 256
 
 // Refusal is the body of a 4xx answer to PathRegister and PathConnect: why, and what a user can do.
 type Refusal struct {

@@ -66,8 +66,20 @@ func (h *Handler) still(r *http.Request, c *call, askMember bool) error {
 	if err := h.authorize(r.Context(), c.identity, c.target.cluster); refused(err) {
 		return err
 	}
+	if err := h.stillServed(r.Context(), c); err != nil {
+		return err
+	}
 	if askMember && c.info.Resource != "" {
 		return h.stillInMember(r, c)
+	}
+	return nil
+}
+
+// stillServed returns why the hub does not serve the member at all any more. A member that is only not connected ends its calls itself.
+func (h *Handler) stillServed(ctx context.Context, c *call) error {
+	var unserved *refusal.Error
+	if _, err := h.transport(ctx, c.target.cluster); errors.As(err, &unserved) {
+		return unserved
 	}
 	return nil
 }

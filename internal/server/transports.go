@@ -16,11 +16,15 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/tunnel"
 )
+
+// clonesPatience is when clients may try again that asked for a member that is two clusters: a person must act before.
+const clonesPatience = time.Minute
 
 // transports yields the transports of members to the proxy. A connected member costs no look at the API; only for the others it is told apart
 // whether they exist.
@@ -34,6 +38,10 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 	transport, err := m.registry.Transport(name)
 	if err == nil {
 		return retryUnprocessed{transport}, nil
+	}
+	if errors.Is(err, members.ErrClones) {
+		return nil, refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, as when etcd or a machine was copied, so the hub serves neither; "+
+			"kubectl describe cluster %s -n %s on the hub says what to do", name, name.Name, name.Namespace)).About(name).RetryAt(time.Now().Add(clonesPatience))
 	}
 	if !errors.Is(err, members.ErrNotConnected) {
 		return nil, err

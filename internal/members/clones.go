@@ -1,0 +1,214 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// ErrClones says that two clusters have the identity of one member, so that the hub serves neither.
+var ErrClones = errors.New("two clusters have the identity of this member")
+
+const (
+	// examineEvery is the pause between two rounds of questions to the agents of a member that may be two clusters.
+	examineEvery = 5 * time.Second
+	// askTimeout bounds one question. A process that is stopped does not answer.
+	askTimeout = 5 * time.Second
+	// cloneGone is how long all agents must have agreed before a member counts as one cluster again. It is the duration of the agents' Lease: an agent of the
+	// other cluster that is only restarted is back before.
+	cloneGone = 15 * time.Second
+	// maxExamined bounds the agents that are asked.
+	maxExamined = 8
+)
+
+// Clones are two clusters that have the identity of one member.
+type Clones struct {
+	// Agents are two processes of the agent, one in each cluster, by the names that they have for the hub. Sorted.
+	Agents []string
+}
+
+// examination asks the agents of a member which of them leads. Registry.mu guards it.
+type examination struct {
+	found *Clones   // nil while they may be of one cluster
+	last  time.Time // when they last did not agree
+}
+
+// sighting is what one process of the agent has seen.
+type sighting struct {
+	instance string
+	term     string // empty if it saw none, or did not answer
+}
+
+// proveClones returns two processes that cannot be of one cluster, given what was seen, in that order. A term that has ended never comes back. So if
+// the same term was in force before and after a process saw another one, that process looks at another cluster. No clock and no pause changes that.
+func proveClones(seen []sighting) (a, b string, proven bool) {
+	for i, first := range seen {
+		for j := i + 1; j < len(seen); j++ {
+			between := seen[j]
+			again := slices.ContainsFunc(seen[j+1:], func(s sighting) bool { return s.term == first.term })
+			if first.term != "" && between.term != "" && between.term != first.term && again {
+				return first.instance, between.instance, true
+			}
+		}
+	}
+	return "", "", false
+}
+
+// agree reports whether all processes saw the same term. A single process agrees with itself, whether or not it saw one.
+func agree(seen []sighting) bool {
+	for _, s := range seen {
+		if s.instance != seen[0].instance && (s.term == "" || s.term != seen[0].term) {
+			return false
+		}
+	}
+	return true
+}
+
+// after returns the examination after another round of questions.
+func (e examination) after(seen []sighting, now time.Time) examination {
+	a, b, proven := proveClones(seen)
+	connected := func(instance string) bool {
+		return slices.ContainsFunc(seen, func(s sighting) bool { return s.instance == instance })
+	}
+	switch {
+	case proven:
+		e.last = now
+		if e.found == nil || !connected(e.found.Agents[0]) || !connected(e.found.Agents[1]) { // otherwise the names stay, and with them the status
+			e.found = &Clones{Agents: []string{min(a, b), max(a, b)}}
+		}
+	case e.found == nil:
+	case !agree(seen):
+		e.last = now
+	case now.Sub(e.last) >= cloneGone:
+		e.found = nil
+	}
+	return e
+}
+
+// leaders counts the processes of the agent that say that they lead. Registry.mu is held.
+func (m *member) leaders() int {
+	var leading []string
+	add := func(p Peer) {
+		if p.Leads && !slices.Contains(leading, p.Instance) {
+			leading = append(leading, p.Instance)
+		}
+	}
+	for _, s := range m.sessions {
+		add(s.known())
+	}
+	for _, other := range m.remote {
+		for _, p := range other.record.Tunnels {
+			add(p)
+		}
+	}
+	return len(leading)
+}
+
+// examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so, nothing is asked.
+func (r *Registry) examineLocked(name types.NamespacedName) {
+	m := r.members[name]
+	if m == nil || m.examination != nil || r.closed || isHost(name) || m.leaders() < 2 {
+		return
+	}
+	m.examination = &examination{}
+	r.sessions.Go(func() {
+		for r.ctx.Err() == nil && r.examine(name, m) {
+			pause(r.ctx, nil, examineEvery)
+		}
+	})
+}
+
+// examine has one round of questions, and reports whether there must be another.
+func (r *Registry) examine(name types.NamespacedName, m *member) bool {
+	seen := r.askTerms(name)
+	r.mu.Lock()
+	if r.members[name] != m { // it was forgotten meanwhile
+		r.mu.Unlock()
+		return false
+	}
+	before := m.examination.found
+	after := m.examination.after(seen, r.now())
+	if m.examination = &after; after.found == nil && m.leaders() < 2 {
+		m.examination = nil
+	}
+	goesOn := m.examination != nil
+	r.mu.Unlock()
+	if before != after.found {
+		r.log.Info("examined whether the member is one cluster", "cluster", name, "one", after.found == nil, "seen", len(seen))
+		r.notify(name)
+	}
+	return goesOn
+}
+
+// askTerms asks each process of a member's agent twice, one after another, which term is in force. A process of an older version, which does not know the
+// question, is left out.
+func (r *Registry) askTerms(name types.NamespacedName) []sighting {
+	ways := r.instances(name)
+	var seen []sighting
+	for range 2 {
+		ways = slices.DeleteFunc(ways, func(way route) bool {
+			if way.carrier == nil {
+				seen = append(seen, sighting{instance: way.instance})
+				return false
+			}
+			term, err := r.askTerm(way)
+			unknown := IsStatus(err, http.StatusNotFound)
+			if !unknown {
+				seen = append(seen, sighting{way.instance, term})
+			}
+			return unknown
+		})
+	}
+	return seen
+}
+
+func (r *Registry) askTerm(way route) (string, error) {
+	ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
+	defer cancel()
+	resp, err := Ask(ctx, way.carrier, http.MethodGet, protocol.PathTerm, nil)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	var term protocol.Term
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 2*protocol.MaxTerm)).Decode(&term); err != nil {
+		return "", err
+	}
+	return protocol.Cut(term.Term, protocol.MaxTerm), nil
+}
+
+// instances returns the newest route to each process of a member's agent, in the order of their names.
+func (r *Registry) instances(name types.NamespacedName) []route {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.members[name]
+	if m == nil {
+		return nil
+	}
+	routes := m.routes()
+	slices.SortFunc(routes, func(a, b route) int {
+		return cmp.Or(cmp.Compare(a.instance, b.instance), cmp.Compare(b.epoch, a.epoch))
+	})
+	routes = slices.CompactFunc(routes, func(a, b route) bool { return a.instance == b.instance })
+	return routes[:min(len(routes), maxExamined)]
+}
+
+// clones are those that were found. Registry.mu is held.
+func (m *member) clones() *Clones {
+	if m.examination == nil {
+		return nil
+	}
+	return m.examination.found
+}
