@@ -90,12 +90,12 @@ func New(o Options) *Election {
 // Run takes part until ctx ends, and then gives the Lease back.
 //
 // Where Leases are forbidden, as by the manifest of an older Drover, which has one replica only, it leads without, and asks again from
-// time to time: an API server that has just started forbids everything for a moment.
+// time to time. An API server that has just started forbids everything for a moment, so that a replica which has seen the Lease before waits for it.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
 		switch {
-		case apierrors.IsForbidden(err) && ctx.Err() == nil && !e.options.NeedsLease:
+		case apierrors.IsForbidden(err) && ctx.Err() == nil && !e.options.NeedsLease && e.newest == 0:
 			e.options.Log.Info("leading without a Lease, as the only replica: apply the manifest from the hub to have several", "error", err.Error())
 			e.lead(ctx, nil)
 		case lease != nil:

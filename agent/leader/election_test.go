@@ -259,6 +259,16 @@ func TestElection(t *testing.T) {
 			a.stop()
 			expect(t, a, "f")
 		},
+		"where they are forbidden for a while, as by an API server that has just started, a replica that knows the Lease waits for it": func(t *testing.T, s *server) {
+			a := s.join(t, "a")
+			expect(t, a, "t")
+			s.fail(apierrors.NewForbidden(resource, "x", errors.New("starting")))
+			pass(time.Minute)
+			expect(t, a, "f")
+			s.fail(nil)
+			pass(2 * time.Second)
+			expect(t, a, "t")
+		},
 		"of two that lead without a Lease one goes on when there is one": func(t *testing.T, s *server) {
 			s.fail(apierrors.NewForbidden(resource, "x", errors.New("starting")))
 			a := s.join(t, "a")
@@ -288,6 +298,126 @@ func TestElection(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { test(t, &server{}) })
 		})
 	}
+}
+
+func TestAClusterThatWasRestoredIsNoticed(t *testing.T) {
+	t.Parallel()
+	for name, then := range map[string]func(*server){
+		"by the leader at its next write, and by a replica that follows": func(*server) {},
+		"also where versions moved forward":                              func(s *server) { s.writes = 1_000_000 },
+		"also where the backup has another leader": func(s *server) {
+			other := "other"
+			s.lease.Spec.HolderIdentity = &other
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &server{}
+				leading := s.watched(t, "leader")
+				synctest.Wait()
+				following := s.watched(t, "follower")
+				pass(time.Minute)
+				s.mu.Lock()
+				backup := s.lease.DeepCopy()
+				s.mu.Unlock()
+				pass(time.Minute)
+				if leading.times()+following.times() != 0 {
+					t.Error("a restore was noticed before there was one, want none")
+				}
+				s.mu.Lock()
+				s.lease = backup
+				then(s)
+				s.mu.Unlock()
+				pass(10 * time.Second)
+				if l, f := leading.times(), following.times(); l != 1 || f != 1 {
+					t.Errorf("the leader has noticed %d restores and the follower %d within 10 s, want 1 and 1", l, f)
+				}
+				if leading.is() || following.is() {
+					t.Error("a replica leads on after a restore, want that none does")
+				}
+			})
+		})
+	}
+}
+
+// noticed is a replica that ends, as the agent does, when its cluster was restored.
+type noticed struct {
+	mu    sync.Mutex // guards the rest
+	count int
+	leads bool
+}
+
+func (n *noticed) times() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.count
+}
+
+func (n *noticed) is() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.leads
+}
+
+func (n *noticed) set(leads bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.leads = leads
+}
+
+func (s *server) watched(t *testing.T, name string) *noticed {
+	t.Helper()
+	n := &noticed{}
+	ctx, stop := context.WithCancel(t.Context())
+	e := leader.New(leader.Options{
+		Leases: client{server: s, cut: new(bool)}, Name: name, Follow: func() {}, Log: logr.Discard(),
+		Lead: func(ctx context.Context) {
+			n.set(true)
+			<-ctx.Done()
+			n.set(false)
+		},
+		Restored: func() {
+			n.mu.Lock()
+			n.count++
+			n.mu.Unlock()
+			stop()
+		},
+	})
+	ended := make(chan struct{})
+	go func() { defer close(ended); e.Run(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	return n
+}
+
+func TestATermIsNamedByTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{}
+		leases := client{server: s, cut: new(bool)}
+		term := func() string {
+			t.Helper()
+			term, err := leader.Term(t.Context(), leases)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return term.Term
+		}
+		if got := term(); got != "" {
+			t.Errorf("without a Lease the term is %q, want none", got)
+		}
+		a := s.join(t, "a")
+		expect(t, a, "t")
+		first := term()
+		pass(time.Minute)
+		if now := term(); now != first || now == "" {
+			t.Errorf("the term is %q after a minute of one leader, want %q", now, first)
+		}
+		expect(t, s.join(t, "a"), "t") // the container was restarted: the same name leads anew
+		if now := term(); now == first {
+			t.Errorf("the term is %q still, want another one for another process", now)
+		}
+	})
 }
 
 func TestForbiddenIsRecognizedByItsCode(t *testing.T) {

@@ -83,6 +83,11 @@ func TestStore(t *testing.T) {
 			must(s.Replace([]any{secret("a", "5", "x1")}, "15"))
 			must(s.Update(secret("a", "16", "x3")))
 		}, "a x1>x2 a x1>x3 a x2>x1 b ->y1 b y1>-", "x3", 4},
+		"a list of a restored API server whose versions moved forward counts alone, too": {func(s *secrets) {
+			must(s.Update(secret("a", "20", "x2")))
+			s.Wrote(secret("b", "21", "y1"))
+			must(s.Replace([]any{secret("a", "5", "x1")}, "1000"))
+		}, "a x1>x2 a x2>x1 b ->y1 b y1>-", "x1", 2},
 		"an object that was found gone is removed": {func(s *secrets) {
 			s.Drop(a, func(v string) bool { return v == "x1" })
 		}, "a x1>-", "", 0},

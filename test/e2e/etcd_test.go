@@ -153,11 +153,16 @@ func (s *system) bindFirst(t *testing.T, name string) {
 // awaitBindings waits until exactly the bindings of these names, sorted, are in the member, and returns their UIDs.
 func (s *system) awaitBindings(t *testing.T, names ...string) map[string]types.UID {
 	t.Helper()
+	return awaitBindingsIn(t, s.member, names...)
+}
+
+func awaitBindingsIn(t *testing.T, plane *framework.Plane, names ...string) map[string]types.UID {
+	t.Helper()
 	found := map[string]types.UID{}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		clear(found)
 		bindings := &rbacv1.ClusterRoleBindingList{}
-		if err := s.member.Client.List(ctx, bindings); err != nil {
+		if err := plane.Client.List(ctx, bindings); err != nil {
 			return err
 		}
 		for _, b := range bindings.Items {
@@ -218,19 +223,26 @@ type etcdSnapshot struct{ dir, lease string }
 // snapshot copies the data of the hub's etcd, as a snapshot of its volume does.
 func (s *system) snapshot(t *testing.T) etcdSnapshot {
 	t.Helper()
-	taken := etcdSnapshot{dir: filepath.Join(t.TempDir(), "etcd"), lease: s.leaseRevision(t)}
-	etcd := s.hub.Process(lab.Etcd)
+	lease := s.leaseRevision(t)
+	return etcdSnapshot{dir: copyEtcd(t, s.hub.Plane), lease: lease}
+}
+
+// copyEtcd copies the data of a plane's etcd, as a snapshot of its volume does.
+func copyEtcd(t *testing.T, plane *framework.Plane) (dir string) {
+	t.Helper()
+	dir = filepath.Join(t.TempDir(), "etcd")
+	etcd := plane.Process(lab.Etcd)
 	if err := etcd.Pause(); err != nil {
 		t.Fatal(err)
 	}
-	err := os.CopyFS(taken.dir, os.DirFS(s.etcdDir()))
+	err := os.CopyFS(dir, os.DirFS(etcdDir(plane)))
 	if err := errors.Join(err, etcd.Resume()); err != nil {
 		t.Fatal(err)
 	}
-	return taken
+	return dir
 }
 
-func (s *system) etcdDir() string { return filepath.Join(s.hub.Dir(), "etcd") }
+func etcdDir(plane *framework.Plane) string { return filepath.Join(plane.Dir(), "etcd") }
 
 // restoreSnapshot stops the manager, brings the data of the snapshot back, and starts the manager again.
 func (s *system) restoreSnapshot(t *testing.T, taken etcdSnapshot) {
@@ -245,12 +257,18 @@ func (s *system) restoreSnapshot(t *testing.T, taken etcdSnapshot) {
 // restoreEtcd brings the data of the snapshot back. No manager runs.
 func (s *system) restoreEtcd(t *testing.T, taken etcdSnapshot) {
 	t.Helper()
-	if err := errors.Join(s.hub.Process(lab.ControllerManager).Kill(), s.hub.Process(lab.APIServer).Kill(), s.hub.Process(lab.Etcd).Kill(),
-		os.RemoveAll(s.etcdDir()), os.CopyFS(s.etcdDir(), os.DirFS(taken.dir))); err != nil {
+	replaceEtcd(t, s.hub.Plane, taken.dir)
+}
+
+// replaceEtcd gives a plane the data of copyEtcd, and restarts it.
+func replaceEtcd(t *testing.T, plane *framework.Plane, dir string) {
+	t.Helper()
+	if err := errors.Join(plane.Process(lab.ControllerManager).Kill(), plane.Process(lab.APIServer).Kill(), plane.Process(lab.Etcd).Kill(),
+		os.RemoveAll(etcdDir(plane)), os.CopyFS(etcdDir(plane), os.DirFS(dir))); err != nil {
 		t.Fatal(err)
 	}
 	for _, program := range []string{lab.Etcd, lab.APIServer, lab.ControllerManager} {
-		if err := s.hub.Restart(within(t, time.Minute), program); err != nil {
+		if err := plane.Restart(within(t, time.Minute), program); err != nil {
 			t.Fatal(err)
 		}
 	}

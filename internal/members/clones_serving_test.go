@@ -1,0 +1,248 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// lease is what the API server of one cluster has.
+type lease struct {
+	mu    sync.Mutex // guards the rest
+	term  string
+	asked int
+	away  bool // it does not answer
+}
+
+func (l *lease) set(change func(*lease)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(l)
+}
+
+func (l *lease) get() (term string, away bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.asked++
+	return l.term, l.away
+}
+
+func (l *lease) questions() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.asked
+}
+
+// leading connects a process of the agent that says that it leads, in the cluster with that Lease.
+func (w *world) leading(instance string, l *lease) agent {
+	w.t.Helper()
+	answer := func(rw http.ResponseWriter, r *http.Request) {
+		term, away := l.get()
+		switch {
+		case r.URL.Path != protocol.PathTerm:
+			http.NotFound(rw, r)
+		case away:
+			<-r.Context().Done()
+		default:
+			_ = json.NewEncoder(rw).Encode(protocol.Term{Term: term})
+		}
+	}
+	a := newAgent(w.t, reporting(answer, `{"protocol":1,"leader":true,"features":["sets/2"]}`+"\n"))
+	p := peer("member", "key")
+	p.Instance = instance
+	w.Add(p, a.session)
+	synctest.Wait()
+	return a
+}
+
+// served returns why the member is not served, nil if it is.
+func (w *world) served() error {
+	_, users := w.Transport(name("member"))
+	_, sets := w.Leading(name("member"))
+	if !errors.Is(users, sets) {
+		w.t.Errorf("users are refused with %v and sets with %v, want the same", users, sets)
+	}
+	return users
+}
+
+func TestTwoClustersWithOneIdentity(t *testing.T) {
+	for name, test := range map[string]func(*world){
+		"are served neither within a minute, and one is once the other is gone for a Lease": testClones,
+		"are found where another replica of the hub has the one":                            testClonesAcross,
+		"are not what a paused leader and its successor are":                                testPaused,
+		"are not what one leader is, which is asked nothing":                                testOneLeader,
+	} {
+		t.Run(name, func(t *testing.T) { inBubble(t, test) })
+	}
+}
+
+func testClones(w *world) {
+	one, other := &lease{term: "1/a"}, &lease{term: "1/b"}
+	w.leading("a", one)
+	copied := w.leading("b", other)
+	w.pass(time.Minute)
+	state := w.State(name("member"))
+	if err := w.served(); !errors.Is(err, members.ErrClones) || state.Clones == nil || fmt.Sprint(state.Clones.Agents) != "[a b]" {
+		w.t.Fatalf("it is served with %v and the state is %+v, want neither of a and b served", err, state.Clones)
+	}
+	changes := w.changed()
+	w.pass(time.Hour)
+	if err := w.served(); !errors.Is(err, members.ErrClones) || w.changed() != changes {
+		w.t.Errorf("after an hour it is served with %v, after %d more changes; want it refused, and no change", err, w.changed()-changes)
+	}
+	_ = copied.conn.Close()
+	w.pass(14 * time.Second)
+	if err := w.served(); !errors.Is(err, members.ErrClones) {
+		w.t.Errorf("14 s after one is gone it is served with %v, want it refused: that one may only be restarted", err)
+	}
+	w.pass(10 * time.Second)
+	if err := w.served(); err != nil || w.State(name("member")).Clones != nil {
+		w.t.Errorf("24 s after one is gone it is served with %v, want it served", err)
+	}
+	asked := one.questions()
+	w.pass(time.Hour)
+	if now := one.questions(); now != asked {
+		w.t.Errorf("one cluster is asked %d times in an hour, want none", now-asked)
+	}
+}
+
+func testClonesAcross(w *world) {
+	w.leading("a", &lease{term: "1/a"})
+	far := newAgent(w.t, http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(rw).Encode(protocol.Term{Term: "1/b"})
+	}))
+	mirror := w.Mirror("other")
+	mirror.Begin(func(members.Peer) http.RoundTripper { return far.session })
+	p := peer("member", "key")
+	p.ID, p.Epoch, p.Instance, p.Leads = "far", 1, "b", true
+	mirror.Update(members.Record{Namespace: "team-a", Name: "member", Tunnels: []members.Peer{p}})
+	w.pass(time.Minute)
+	if err := w.served(); !errors.Is(err, members.ErrClones) {
+		w.t.Errorf("it is served with %v, want it refused", err)
+	}
+	feed := w.Feed()
+	defer feed.Close()
+	if records := feed.Take(1); len(records) != 1 || len(records[0].Tunnels) != 1 || !records[0].Tunnels[0].Leads {
+		w.t.Errorf("other replicas are told %+v, want that the agent leads", records)
+	}
+	mirror.Close()
+}
+
+func testPaused(w *world) {
+	l := &lease{term: "1/a"}
+	w.leading("a", &lease{away: true}) // stopped by SIGSTOP: its report stays as it was, and it answers nothing
+	w.leading("b", l)
+	l.set(func(l *lease) { l.term = "2/b" })
+	w.pass(10 * time.Minute)
+	if err := w.served(); err != nil {
+		w.t.Errorf("it is served with %v, want it served", err)
+	}
+}
+
+func testOneLeader(w *world) {
+	l := &lease{term: "1/a"}
+	a := w.leading("a", l)
+	w.leading("a", l) // the same process moves
+	w.pass(time.Hour)
+	_ = a.conn.Close()
+	w.pass(time.Hour)
+	if err := w.served(); err != nil || l.questions() > 0 {
+		w.t.Errorf("it is served with %v and was asked %d times, want it served and not asked", err, l.questions())
+	}
+}
+
+func TestWithoutALeader(t *testing.T) {
+	for name, test := range map[string]func(*world){
+		"for a minute, that is told":                      testVacant,
+		"for less than a minute, nothing is":              testBriefly,
+		"node agents are not expected to have one":        testNodeAgentsAlone,
+		"a member that is lost is not without a leader":   testLostIsNotVacant,
+		"one that leads through another replica is known": testLeaderAcross,
+	} {
+		t.Run(name, func(t *testing.T) { inBubble(t, test) })
+	}
+}
+
+// following connects a process of the agent that does not lead.
+func (w *world) following(nodeAgent bool) agent {
+	w.t.Helper()
+	a := newAgent(w.t, reporting(http.NotFound, `{"protocol":1,"features":["sets/2"]}`+"\n"))
+	p := peer("member", "key")
+	p.Instance, p.NodeAgent = "follower", nodeAgent
+	w.Add(p, a.session)
+	synctest.Wait()
+	return a
+}
+
+func (w *world) expectVacant(want bool) {
+	w.t.Helper()
+	if since := w.State(name("member")).NoLeader; since.IsZero() == want {
+		w.t.Errorf("without a leader since %s, want that told: %t", since, want)
+	}
+}
+
+func testVacant(w *world) {
+	w.following(false)
+	w.pass(59 * time.Second)
+	w.expectVacant(false)
+	changes := w.changed()
+	w.pass(2 * time.Second)
+	w.expectVacant(true)
+	w.pass(time.Hour)
+	if n := w.changed() - changes; n != 1 {
+		w.t.Errorf("it is told %d times, want once", n)
+	}
+	w.leading("a", &lease{})
+	w.expectVacant(false)
+}
+
+func testBriefly(w *world) {
+	w.following(false)
+	w.pass(50 * time.Second)
+	a := w.leading("a", &lease{})
+	w.pass(time.Hour)
+	_ = a.conn.Close()
+	w.pass(50 * time.Second)
+	w.expectVacant(false)
+	w.pass(11 * time.Second)
+	w.expectVacant(true)
+}
+
+func testNodeAgentsAlone(w *world) {
+	w.following(true)
+	w.pass(time.Hour)
+	w.expectVacant(false)
+}
+
+func testLostIsNotVacant(w *world) {
+	a := w.following(false)
+	w.pass(50 * time.Second)
+	_ = a.conn.Close()
+	w.pass(time.Hour)
+	w.expectVacant(false)
+}
+
+func testLeaderAcross(w *world) {
+	w.following(false)
+	mirror := w.Mirror("other")
+	mirror.Begin(func(members.Peer) http.RoundTripper { return nil })
+	p := peer("member", "key")
+	p.ID, p.Epoch, p.Instance, p.Leads = "far", 1, "b", true
+	mirror.Update(members.Record{Namespace: "team-a", Name: "member", Tunnels: []members.Peer{p}})
+	w.pass(time.Hour)
+	w.expectVacant(false)
+	mirror.Close()
+	w.pass(2 * time.Minute)
+	w.expectVacant(true)
+}
