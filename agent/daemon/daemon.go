@@ -132,6 +132,7 @@ type agent struct {
 	links    sync.WaitGroup   // until the hub has closed their tunnels
 	restored time.Time        // when that was noticed last; zero if never
 	uid      string           // of the cluster
+	name     string           // of this process in the Lease
 	identity *identity.Keeper // as which the agent ran, nil before it has run
 }
 
@@ -168,7 +169,7 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 	if a.identity != nil && a.uid == uid {
 		keeper.Succeed(ctx, a.identity)
 	}
-	a.uid, a.identity = uid, keeper
+	a.uid, a.identity, a.name = uid, keeper, cmp.Or(a.name, a.pod, keeper.Instance())
 	watches, endWatches := whileWatched(ctx)
 	duties := a.newDuties(watches, keeper, func() { cancel(errRestored) })
 	remover := deployment.NewUninstaller(deployment.UninstallOptions{

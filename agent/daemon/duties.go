@@ -4,7 +4,6 @@
 package daemon
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -72,7 +71,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		Log: log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{
-		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: cmp.Or(a.pod, keeper.Instance()),
+		Leases: a.client.Lease(env.Namespace, protocol.LeaderLease), Name: a.name,
 		Lead: d.lead, Follow: d.reporter.Follow, Restored: restored, Log: log.WithName("leader"),
 	})
 	return d

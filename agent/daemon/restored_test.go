@@ -29,13 +29,14 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 		if !strings.HasSuffix(r.URL.Path, "/leases/"+protocol.LeaderLease) || !restored.Load() {
 			return false
 		}
+		rw.Header().Set("Content-Type", "application/json")
 		if r.Method != http.MethodGet {
 			rw.WriteHeader(http.StatusConflict)
 			_ = json.NewEncoder(rw).Encode(metav1.Status{Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict})
 			return true
 		}
 		restored.Store(false) // from now on it is what the agent finds when it begins anew
-		_ = json.NewEncoder(rw).Encode(coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: protocol.LeaderLease, ResourceVersion: "1"}})
+		_ = json.NewEncoder(rw).Encode(coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.LeaderLease, ResourceVersion: "1"}})
 		return true
 	}
 	w.start(t)
@@ -67,7 +68,7 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 	if now, _ := w.api.Get(identity)["data"].(map[string]any); now["settings"] == backup["settings"] {
 		t.Error("the identity Secret has the settings of the backup, want those that were in force")
 	}
-	for report.Leader == false {
+	for !report.Leader {
 		report = nextReport(t, stream)
 	}
 	w.probe(t, "/readyz", http.StatusOK)

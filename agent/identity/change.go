@@ -167,20 +167,14 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	}
 }
 
-// last returns the identity that the agent had last, nil if it has not joined or is being uninstalled.
+// last returns the identity that the hub accepted last, nil if there is none or the agent is being uninstalled. What was read last may be of the backup.
 func (k *Keeper) last() *identity {
-	k.identityMu.Lock()
-	defer k.identityMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.joined == nil || k.leaving {
+	if k.leaving {
 		return nil
 	}
-	last := *k.joined
-	if k.current != nil {
-		last.Settings, last.After = k.current, k.options.Manifest.fingerprint()
-	}
-	return &last
+	return k.proven
 }
 
 // Leave stops restoring the identity: the agent is about to be uninstalled.

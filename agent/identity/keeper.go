@@ -63,14 +63,14 @@ type Keeper struct {
 	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
 	joined     *identity  // with which the agent joined or connected last, nil before that. identityMu guards it.
 
-	mu      sync.Mutex         // guards what follows
-	current *protocol.Settings // in force, nil if there are none
-	digest  string             // of the settings in force
-	images  string             // the registry in them
-	tried   string             // digest of the join token that was tried last
-	later   string             // digest of the join token that may work once the agent is no longer the Cluster that it is
-	key     string             // that the last target is of, as keyOf has it
-	leaving bool               // whether the agent is being uninstalled
+	mu      sync.Mutex // guards what follows
+	proven  *identity  // which the hub accepted last, with the settings that the hub announced since; nil before the first. It is never changed.
+	digest  string     // of the settings in force
+	images  string     // the registry in them
+	tried   string     // digest of the join token that was tried last
+	later   string     // digest of the join token that may work once the agent is no longer the Cluster that it is
+	key     string     // that the last target is of, as keyOf has it
+	leaving bool       // whether the agent is being uninstalled
 }
 
 // New makes a Keeper.
@@ -188,6 +188,7 @@ func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed255
 		return nil, err
 	}
 	k.joined = joined
+	k.prove(joined)
 	k.options.Log.Info("joined", "cluster", answer.Cluster.String(), "audience", answer.Audience)
 	return joined, nil
 }
@@ -204,6 +205,7 @@ func (k *Keeper) target(id *identity, hub Endpoint) *link.Target {
 			if err != nil {
 				return nil, k.explain(ctx, hub, url, err)
 			}
+			k.prove(id)
 			return conn.Serve, nil
 		},
 		Token: func() (string, error) {
@@ -232,7 +234,21 @@ func (k *Keeper) announce(ctx context.Context, s protocol.Settings) error {
 		return err
 	}
 	k.setInForce(&s)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.proven != nil {
+		next := *k.proven
+		next.Settings, next.After = &s, k.options.Manifest.fingerprint()
+		k.proven = &next
+	}
 	return nil
+}
+
+// prove notes that the hub has accepted an identity.
+func (k *Keeper) prove(id *identity) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.proven = id
 }
 
 // Digest is the digest of the settings in force, empty if none were announced under this manifest.
@@ -253,7 +269,6 @@ func (k *Keeper) Registry() string {
 func (k *Keeper) setInForce(s *protocol.Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.current = s
 	if k.digest, k.images = "", ""; s != nil {
 		k.digest, k.images = s.Digest(), s.Registry
 	}
