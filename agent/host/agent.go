@@ -166,6 +166,9 @@ func (a *agent) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(protocol.PathReport, a.stream)
 	mux.Handle(protocol.PathSettings, a.keeper.Settings(a.touch))
+	mux.HandleFunc("GET "+protocol.PathTerm, func(w http.ResponseWriter, _ *http.Request) {
+		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub sees what is missing
+	})
 	mux.HandleFunc("PUT "+protocol.PathHostPlan, a.servePlan)
 	mux.HandleFunc("DELETE "+protocol.PathHostPlan, a.serveClean)
 	mux.HandleFunc("POST "+protocol.PathUninstall, a.serveUninstall)

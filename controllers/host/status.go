@@ -20,7 +20,7 @@ import (
 // writeStatus writes what is known of the host into its status.
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
-	if report != nil {
+	if report != nil && in.state.Clones == nil { // of two machines it is not known which one the report is of
 		s.Machine, s.Plan, s.AgentVersion = machine(report.Machine), planStatus(report), in.state.Report.AgentVersion
 	}
 	switch {
@@ -61,6 +61,9 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 		return v1.HostWaitingToRegister, status.Readiness{Reason: in.state.Refusal.Reason, Message: in.state.Refusal.Message}
 	case in.identity == nil:
 		return v1.HostWaitingToRegister, status.Readiness{Reason: v1.ReasonAwaitingAgent, Message: "run the command in Secret " + secret + " on the machine, as root"}
+	case in.state.Clones != nil:
+		return orWaiting(in), status.Readiness{Stalled: true, Reason: v1.ReasonIdentityMismatch, Message: fmt.Sprintf("two machines have the identity of this Host, as when a disk was copied: "+
+			"their agents are %s. Neither is given anything. Stop the agent on the copy, remove its configuration there, and join the copy as a Host of its own", strings.Join(in.state.Clones.Agents, " and "))}
 	case !in.state.Connected() && orWaiting(in) == v1.HostWaitingToRegister && in.state.LastSeen.IsZero():
 		return v1.HostWaitingToRegister, status.Readiness{Reason: v1.ReasonAwaitingReport, Message: "the agent has joined and has not connected yet"}
 	case !in.state.Connected():

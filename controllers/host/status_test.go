@@ -56,7 +56,11 @@ func TestDecide(t *testing.T) {
 		"a probe fails": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied, Failing: []string{"api"}}), v1.HostWaitingForKubernetes, false,
 			v1.ReasonWaitingForKubernetes, "api", false},
 		"all is well": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied}), v1.HostActive, true, v1.ReasonActive, "", false},
-		"it cleans":   {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostCleaning, Total: 2}), v1.HostCleaning, false, v1.ReasonCleaning, "0 of 2", false},
+		"two machines have its identity": {func(in *input) {
+			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
+			in.host.Status.State, in.state.Clones = v1.HostActive, &members.Clones{Agents: []string{"a/1", "b/2"}}
+		}, v1.HostActive, false, v1.ReasonIdentityMismatch, "a/1 and b/2", true},
+		"it cleans": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostCleaning, Total: 2}), v1.HostCleaning, false, v1.ReasonCleaning, "0 of 2", false},
 		"a plan that has not arrived": {func(in *input) {
 			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
 			in.version = "2"

@@ -33,7 +33,7 @@ const (
 	maxExamined = 8
 )
 
-// Clones are two clusters that have the identity of one member.
+// Clones are two clusters that have the identity of one member, or two machines that have the identity of one host.
 type Clones struct {
 	// Agents are two processes of the agent, one in each cluster, by the names that they have for the hub. Sorted.
 	Agents []string
@@ -119,7 +119,7 @@ func (m *member) leaders() int {
 // examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so, nothing is asked.
 func (r *Registry) examineLocked(name types.NamespacedName) {
 	m := r.members[name]
-	if m == nil || m.examination != nil || r.closed || isHost(name) || m.leaders() < 2 {
+	if m == nil || m.examination != nil || r.closed || m.leaders() < 2 {
 		return
 	}
 	m.examination = &examination{}

@@ -55,7 +55,8 @@ const (
 	PathDeployment = "/v1/deployment"
 	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
 	PathUninstall = "/v1/uninstall"
-	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request. Any replica may be asked.
+	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request. Any replica may be asked. The agent of a host, of which
+	// there is one, answers with the name of its process.
 	PathTerm = "/v1/term"
 )
 

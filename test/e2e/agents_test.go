@@ -57,6 +57,7 @@ func TestTwoAgents(t *testing.T) {
 		s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool { return c.Status.Nodes.Total == 2 })
 	})
 	t.Run("the leader is killed: the other serves at once, then leads and reports", func(t *testing.T) { testLeaderKilled(t, s, cluster, pair) })
+	t.Run("a leader that is stopped until another leads, and goes on, is no second cluster", func(t *testing.T) { testLeaderStopped(t, s, cluster, pair) })
 	t.Run("a change of spec.agent reaches the Deployment", func(t *testing.T) {
 		s.changeAgent(t, cluster, v1.Agent{Env: []v1.AgentEnv{{Name: "NO_PROXY", Value: "10.0.0.0/8"}}})
 		d := s.awaitDeployment(t, "NO_PROXY")
@@ -102,6 +103,41 @@ func testLeaderKilled(t *testing.T, s *system, cluster types.NamespacedName, pai
 	s.await(t, cluster, 10*time.Second, func(c *v1.Cluster) bool { return framework.Ready(c) && c.Status.Nodes.Total == 3 })
 	s.startAgent(t, leader)
 	s.await(t, cluster, 20*time.Second, func(c *v1.Cluster) bool { return c.Status.Agent.Replicas == 2 })
+}
+
+func testLeaderStopped(t *testing.T, s *system, cluster types.NamespacedName, pair []*framework.Agent) {
+	before, leader := s.holder(t), pair[0]
+	for _, agent := range pair {
+		raw, err := os.ReadFile(agent.Log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(raw), before) && strings.LastIndex(string(raw), `"leading"`) > strings.LastIndex(string(raw), "no longer leading") {
+			leader = agent
+		}
+	}
+	if err := leader.Process.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		if now := s.holder(t); now == before {
+			return fmt.Errorf("%s leads still, want the other replica", now)
+		}
+		return nil
+	})
+	if err := leader.Process.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	awaitLog(t, leader, 30*time.Second, "another replica has taken the lease")
+	s.await(t, cluster, 30*time.Second, func(c *v1.Cluster) bool {
+		if ready := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady); ready.Reason == v1.ReasonIdentityMismatch {
+			t.Errorf("Ready is %+v, want that it is one cluster", ready)
+		}
+		return framework.Ready(c) && c.Status.Agent.Replicas == 2
+	})
+	if out, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err != nil {
+		t.Errorf("kubectl fails with %v, want the namespaces: %s", err, out)
+	}
 }
 
 func testRolledBack(t *testing.T, s *system, cluster types.NamespacedName) {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -105,6 +106,20 @@ func TestACopyOfAMemberIsServedNothing(t *testing.T) {
 			t.Errorf("kubectl fails with %v, want the namespaces: %s", err, out)
 		}
 		awaitBindingsIn(t, plane, "kept", "revoked") // as documented: nothing takes it away there
+	})
+	t.Run("the copy becomes a Cluster of its own, and what is not for that is removed", func(t *testing.T) {
+		own, manifest := s.created(t, "second")
+		identity := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: protocol.IdentitySecret}}
+		if err := plane.Client.Delete(t.Context(), identity); err != nil {
+			t.Fatal(err)
+		}
+		s.agent(t, manifest, "own", plane, protocol.AgentNamespace)
+		s.await(t, own, time.Minute, framework.Ready)
+		awaitBindingsIn(t, plane)
+		if c := s.cluster(t, first); !framework.Ready(c) {
+			t.Errorf("the conditions of the original are %+v, want it Ready", c.Status.Conditions)
+		}
+		s.awaitBindings(t, "created", "kept")
 	})
 }
 
@@ -223,4 +238,39 @@ func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 		return errors.New("the agent has not joined with the new token")
 	})
 	s.await(t, cluster, time.Minute, framework.Ready)
+}
+
+// TestAnAgentWithoutItsLeaseIsShown has the member's API server answer 429 to each request of the agent for its Lease, as a FlowSchema can.
+func TestAnAgentWithoutItsLeaseIsShown(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := withWatcher(t)
+	none, reject := int32(0), flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}
+	level := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "nothing"}, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
+		Type:    flowcontrolv1.PriorityLevelEnablementLimited,
+		Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &none, LendablePercent: new(int32), BorrowingLimitPercent: new(int32), LimitResponse: reject},
+	}}
+	schema := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "nothing"}, Spec: flowcontrolv1.FlowSchemaSpec{
+		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level.Name}, MatchingPrecedence: 2,
+		Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
+			Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindServiceAccount,
+				ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}},
+			ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: []string{"*"}}},
+		}},
+	}}
+	create(t, s.member, level)
+	create(t, s.member, schema)
+	s.await(t, first, 3*time.Minute, func(c *v1.Cluster) bool {
+		said := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionMaintained)
+		return said != nil && said.Reason == v1.ReasonNoLeader && framework.Ready(c)
+	})
+	if out, err := s.kubectl(t, first, demoToken, "get", "namespaces"); err != nil {
+		t.Errorf("kubectl fails with %v, want the namespaces, since users are served: %s", err, out)
+	}
+	s.bindFirst(t, "waits")
+	s.awaitBinding(t, "waits", v1.ReasonNoLeader)
+	if err := s.member.Client.Delete(t.Context(), schema); err != nil {
+		t.Fatal(err)
+	}
+	s.awaitBindings(t, "waits")
+	s.await(t, first, time.Minute, func(c *v1.Cluster) bool { return meta.FindStatusCondition(c.Status.Conditions, v1.ConditionMaintained) == nil })
 }
