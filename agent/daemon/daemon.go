@@ -97,17 +97,19 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent does nothing after its cluster was restored. Meanwhile the other replicas, which look at the Lease every 2 s, see that it is of a backup.
+// restorePause is how long the agent does nothing after its cluster was restored. Meanwhile the other replicas, which
+// look at the Lease every 2 s, see that it is of a backup.
 const restorePause = 5 * time.Second
 
-// runAnew runs the agent, and again whenever its cluster was restored from a backup: then nothing that it knows counts. It does not end its process for that, since not every
-// agent has a kubelet that starts it again, and one that has would wait for it.
-// The requests of users that are under way go on, in the former tunnel.
+// runAnew runs the agent, and again whenever its cluster was restored from a backup: then nothing that it knows
+// counts. It does not end its process for that, since not every agent has a kubelet that starts it again, and one
+// that has would wait for it. The requests of users that are under way go on, in the former tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
 		a.restored = time.Now()
-		a.options.Log.Info("the cluster was restored from a backup: everything is read again", "in", restorePause.String())
+		a.options.Log.Info("the cluster was restored from a backup: everything is read again",
+			"in", restorePause.String())
 		timer := time.NewTimer(restorePause)
 		select {
 		case <-ctx.Done():
@@ -156,7 +158,8 @@ func newAgent(o Options) (*agent, error) {
 // errRestored ends what the agent does because its cluster was restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
-// run reports and keeps the link until ctx ends or the agent is uninstalled, or the cluster was restored. It reports whether it was that.
+// run reports and keeps the link until ctx ends or the agent is uninstalled, or the cluster was restored. It reports
+// whether it was that.
 func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
 	if !ok {

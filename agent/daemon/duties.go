@@ -65,8 +65,9 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		a.direct.Store(d.direct)
 	}
 	d.reporter = report.New(report.Options{
-		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: a.uid, Restored: a.restored, SettingsDigest: keeper.Digest,
-		Deployment: d.deployment.Report, NodesChanged: d.deployment.Wake,
+		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: a.uid, Restored: a.restored,
+		SettingsDigest: keeper.Digest,
+		Deployment:     d.deployment.Report, NodesChanged: d.deployment.Wake,
 		Left: d.sets.Left, DirectAuthority: authority, Capabilities: capabilities(env.Profile),
 		Log: log.WithName("report"),
 	})

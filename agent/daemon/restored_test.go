@@ -20,7 +20,8 @@ import (
 	"github.com/drover-dev/drover/test/agenttest"
 )
 
-// TestAnAgentBeginsAnewWhenItsClusterIsRestored has the Lease go back to an earlier version, and the agent's Secret with it.
+// TestAnAgentBeginsAnewWhenItsClusterIsRestored has the Lease go back to an earlier version, and the agent's Secret
+// with it.
 func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

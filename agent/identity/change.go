@@ -142,8 +142,9 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 // succeedTime bounds how long Succeed takes.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a Keeper of the same cluster whose Secret may be of a backup by now: the hub does not accept a former key, and a former CA does not verify the hub. What
-// was in force last is stored again. If that cannot be done, the agent goes on as what is stored.
+// Succeed takes over from a Keeper of the same cluster whose Secret may be of a backup by now: the hub does not
+// accept a former key, and a former CA does not verify the hub. What was in force last is stored again. If that
+// cannot be done, the agent goes on as what is stored.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {
@@ -161,13 +162,15 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	})
 	switch {
 	case err != nil:
-		k.options.Log.Info("the agent's identity is not known to be what it was before the restore", "secret", protocol.IdentitySecret, "error", err.Error())
+		k.options.Log.Info("the agent's identity is not known to be what it was before the restore",
+			"secret", protocol.IdentitySecret, "error", err.Error())
 	case changed:
 		k.options.Log.Info("the agent's identity was of a backup and is put back", "secret", protocol.IdentitySecret)
 	}
 }
 
-// last returns the identity that the hub accepted last, nil if there is none or the agent is being uninstalled. What was read last may be of the backup.
+// last returns the identity that the hub accepted last, nil if there is none or the agent is being uninstalled. What
+// was read last may be of the backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()

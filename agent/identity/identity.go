@@ -63,8 +63,14 @@ func (i *identity) inForce(m Manifest) *protocol.Settings {
 
 // same reports whether two identities are the same, with the same settings.
 func (i *identity) same(other *identity) bool {
-	settings := i.Settings == nil && other.Settings == nil || i.Settings != nil && other.Settings != nil && i.Settings.Digest() == other.Settings.Digest()
-	return i.Key.Equal(other.Key) && i.Cluster == other.Cluster && i.Audience == other.Audience && settings && i.After == other.After
+	digest := func(s *protocol.Settings) string {
+		if s == nil {
+			return ""
+		}
+		return s.Digest()
+	}
+	return i.Key.Equal(other.Key) && i.Cluster == other.Cluster && i.Audience == other.Audience &&
+		digest(i.Settings) == digest(other.Settings) && i.After == other.After
 }
 
 // tokenDigest identifies a join token without holding it.

@@ -63,14 +63,16 @@ type Keeper struct {
 	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
 	joined     *identity  // with which the agent joined or connected last, nil before that. identityMu guards it.
 
-	mu      sync.Mutex // guards what follows
-	proven  *identity  // which the hub accepted last, with the settings that the hub announced since; nil before the first. It is never changed.
-	digest  string     // of the settings in force
-	images  string     // the registry in them
-	tried   string     // digest of the join token that was tried last
-	later   string     // digest of the join token that may work once the agent is no longer the Cluster that it is
-	key     string     // that the last target is of, as keyOf has it
-	leaving bool       // whether the agent is being uninstalled
+	mu sync.Mutex // guards what follows
+	// proven is the identity that the hub accepted last, with the settings that it announced since; nil before the first. It
+	// is replaced, and never changed.
+	proven  *identity
+	digest  string // of the settings in force
+	images  string // the registry in them
+	tried   string // digest of the join token that was tried last
+	later   string // digest of the join token that may work once the agent is no longer the Cluster that it is
+	key     string // that the last target is of, as keyOf has it
+	leaving bool   // whether the agent is being uninstalled
 }
 
 // New makes a Keeper.

@@ -58,8 +58,9 @@ type Options struct {
 	Follow func()
 	// Look is how often it looks while another leads; 2 s if it is 0.
 	Look time.Duration
-	// Restored is called when the Lease is older than it was before: the cluster's etcd was restored from a backup, so that nothing which was read before counts.
-	// This replica does not lead any more then. Nil if nothing follows of that.
+	// Restored is called when the Lease is older than it was before: the cluster's etcd was restored from a backup,
+	// so that nothing which was read before counts. This replica does not lead any more then. Nil if nothing follows
+	// of that.
 	Restored func()
 	// NeedsLease reports whether it never leads where Leases are forbidden.
 	NeedsLease bool
@@ -90,7 +91,8 @@ func New(o Options) *Election {
 // Run takes part until ctx ends, and then gives the Lease back.
 //
 // Where Leases are forbidden, as by the manifest of an older Drover, which has one replica only, it leads without, and asks again from
-// time to time. An API server that has just started forbids everything for a moment, so that a replica which has seen the Lease before waits for it.
+// time to time. An API server that has just started forbids everything for a moment, so that a replica which has seen
+// the Lease before waits for it.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
@@ -139,9 +141,10 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 // errRestored says that the Lease went back to an earlier version.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
-// observe notes the version of a Lease that was read or written. It grows with each write of the Lease and with nothing else, so that one that is lower is of a backup, however
-// much was written to etcd since, and also where the restore moved the revisions of etcd forward. The replica that led sees that at its next write, and the others before they take the
-// Lease: they must have seen it unchanged for its duration.
+// observe notes the version of a Lease that was read or written. It grows with each write of the Lease and with
+// nothing else, so that one that is lower is of a backup, however much was written to etcd since, and also where the
+// restore moved the revisions of etcd forward. The replica that led sees that at its next write, and the others
+// before they take the Lease: they must have seen it unchanged for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
@@ -289,7 +292,8 @@ func (e *Election) release(lease *coordinationv1.Lease) {
 	}
 }
 
-// Term returns the term that is in force, as the Lease says now. It is read, and not remembered: what is remembered may be of before a pause of this process.
+// Term returns the term that is in force, as the Lease says now. It is read, and not remembered: what is remembered
+// may be of before a pause of this process.
 func Term(ctx context.Context, leases Leases) (protocol.Term, error) {
 	lease, err := leases.Get(ctx)
 	if apierrors.IsNotFound(err) {
@@ -310,7 +314,8 @@ func termOf(lease *coordinationv1.Lease) protocol.Term {
 	if spec.LeaseTransitions != nil {
 		transitions = *spec.LeaseTransitions
 	}
-	return protocol.Term{Term: fmt.Sprintf("%d/%s/%s", transitions, spec.AcquireTime.UTC().Format(time.RFC3339Nano), *spec.HolderIdentity)}
+	since := spec.AcquireTime.UTC().Format(time.RFC3339Nano)
+	return protocol.Term{Term: fmt.Sprintf("%d/%s/%s", transitions, since, *spec.HolderIdentity)}
 }
 
 func earlier(a, b time.Time) time.Time {

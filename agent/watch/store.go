@@ -254,9 +254,11 @@ func (s *Store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores all objects of a list. Objects that were written later than the list stay. A list is never older than an event before it, so where its version
+// Replace stores all objects of a list. Objects that were written later than the list stay. A list is never older
+// than an event before it, so where its version
 // is lower, the API server was restored from a backup: then only the list counts. Otherwise a role that the backup has with more rights would
-// pass for the one that was applied. A restore may also move versions forward: then an object that is older than before was restored.
+// pass for the one that was applied. A restore may also move versions forward: then an object that is older than
+// before was restored.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {
@@ -281,7 +283,9 @@ func (s *Store[O, T]) Replace(objs []any, version string) error {
 		}
 	}
 	for name, e := range listed {
-		if i, there := s.entries[name]; !there || restored || e.version > i.version || e.version < i.version && i.version <= s.version {
+		i, there := s.entries[name]
+		older := e.version < i.version && i.version <= s.version
+		if !there || restored || older || e.version > i.version {
 			before, stored := s.put(e)
 			changes[name] = change{before, stored}
 		}

@@ -47,13 +47,15 @@ const (
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
-	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none has led for a minute: users are served, and nothing is delivered,
-	// repaired or taken away at its time. Ready does not depend on it.
+	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none has led for
+	// a minute: users are served, and nothing is delivered, repaired or taken away at its time. Ready does not depend
+	// on it.
 	//
 	// The reason for False is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had gone back to an earlier state. Ready does not depend on it.
+	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had
+	// gone back to an earlier state. Ready does not depend on it.
 	//
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
@@ -113,8 +115,8 @@ const (
 	ReasonTooManyTunnels = "TooManyTunnels"
 	// ReasonAlreadyImported: the member's agent is another Cluster of this hub already, and can be one only.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused; or two clusters have its agent's key, as after etcd was copied,
-	// and the hub serves neither.
+	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused;
+	// or two clusters have its agent's key, as after etcd was copied, and the hub serves neither.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected: the agent's tunnel is open.
 	ReasonConnected = "Connected"

@@ -256,7 +256,8 @@ const SecretTypeHostPlan = Group + "/host-plan"
 // HostPlanKey is the key of the plan in its Secret.
 const HostPlanKey = "plan.json"
 
-// Reasons of a Host's conditions, beside Pending, AwaitingAgent, TokenExpired, SecretConflict, RegistrationFailed, TunnelLost, AwaitingReport, IdentityMismatch, Removing.
+// Reasons of a Host's conditions, beside Pending, AwaitingAgent, TokenExpired, SecretConflict, RegistrationFailed,
+// TunnelLost, AwaitingReport, IdentityMismatch, Removing.
 const (
 	// ReasonHostAvailable: the host has no plan and can take one.
 	ReasonHostAvailable = "Available"

@@ -15,15 +15,17 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status says that a member was restored: what was done meanwhile is in the member's audit log for about as long.
+// restoredFor is how long the status says that a member was restored: what was done meanwhile is in the member's
+// audit log for about as long.
 const restoredFor = 24 * time.Hour
 
 // clonesMessage says what it means that two clusters have one identity, and what to do.
 func clonesMessage(cluster string, c *members.Clones) string {
-	return fmt.Sprintf("Two clusters have the identity of this Cluster, as when etcd or a machine was copied: agent %s leads in one, agent %s in the other. The hub serves neither. "+
-		"What was delivered stays in force in both; what is revoked from now on, or was since the copy was made, stays in force in the copy. "+
-		"Stop the agent in the copy: kubectl -n %s scale deployment %s --replicas=0; then remove there what was delivered: %s. "+
-		"Or delete Secret %s-agent: both are refused then, until the new manifest is applied in the one that stays",
+	return fmt.Sprintf("Two clusters have the identity of this Cluster, as when etcd or a machine was copied: "+
+		"agent %s leads in one, agent %s in the other. The hub serves neither. What was delivered stays in force in both; "+
+		"what is revoked from now on, or was since the copy was made, stays in force in the copy. "+
+		"Stop the agent in the copy: kubectl -n %s scale deployment %s --replicas=0; "+
+		"then remove there what was delivered: %s. Or delete Secret %s-agent: both are refused then, until the new manifest is applied in the one that stays",
 		c.Agents[0], c.Agents[1], protocol.AgentNamespace, protocol.AgentName, removeLeft(), cluster)
 }
 
@@ -39,8 +41,10 @@ func writeMaintained(in *input, update *status.Update) {
 	case in.member.NoLeader.IsZero():
 		return
 	}
-	vacant := conditionValue{reason: v1.ReasonNoLeader, message: fmt.Sprintf("No replica of the agent has led since %s. Users are served, and nothing is delivered, repaired or taken away at its time. "+
-		"See what keeps them from their Lease %s, such as API Priority and Fairness, or a webhook: kubectl -n %s logs deployment/%s",
+	vacant := conditionValue{reason: v1.ReasonNoLeader, message: fmt.Sprintf(
+		"No replica of the agent has led since %s. Users are served, and nothing is delivered, repaired or taken away at its "+
+			"time. See what keeps them from their Lease %s, such as API Priority and Fairness, or a webhook: "+
+			"kubectl -n %s logs deployment/%s",
 		in.member.NoLeader.UTC().Format(time.RFC3339), protocol.LeaderLease, protocol.AgentNamespace, protocol.AgentName)}
 	if meta.FindStatusCondition(*conditions, v1.ConditionMaintained) == nil {
 		update.Event(status.Event{Warning: true, Reason: vacant.reason, Action: "Observe", Message: vacant.message})
@@ -64,7 +68,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous says that the member was restored to an earlier state, and what that means. An agent that was restarted since does not know it any more.
+// writeContinuous says that the member was restored to an earlier state, and what that means. An agent that was
+// restarted since does not know it any more.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()
@@ -74,8 +79,10 @@ func writeContinuous(in *input, update *status.Update) {
 		}
 		return
 	}
-	restored := conditionValue{reason: v1.ReasonMemberRestored, message: fmt.Sprintf("At %s the agent noticed that its cluster's etcd had gone back to an earlier state. It has read everything again, and the hub "+
-		"delivers what differs. Until that was done, rights that had been revoked since the backup were in force again: see the audit log of the cluster for what they were used for",
+	restored := conditionValue{reason: v1.ReasonMemberRestored, message: fmt.Sprintf(
+		"At %s the agent noticed that its cluster's etcd had gone back to an earlier state. It has read everything again, and "+
+			"the hub delivers what differs. Until that was done, rights that had been revoked since the backup were in force "+
+			"again: see the audit log of the cluster for what they were used for",
 		at.UTC().Format(time.RFC3339))}
 	if was != nil && was.Message == restored.message {
 		return

@@ -145,7 +145,8 @@ func decideConnected(in *input, registered conditionValue) conditionValue {
 	case !registered.ok:
 		return registered
 	case in.member.Clones != nil:
-		return conditionValue{reason: v1.ReasonIdentityMismatch, message: clonesMessage(in.name.Name, in.member.Clones), stalled: true}
+		message := clonesMessage(in.name.Name, in.member.Clones)
+		return conditionValue{reason: v1.ReasonIdentityMismatch, message: message, stalled: true}
 	case in.member.ByNodeAgent():
 		return conditionValue{ok: true, reason: v1.ReasonConnectedByNodeAgent, message: "A node agent's tunnel is open. " + lastChecked}
 	case in.member.Connected():

@@ -187,7 +187,8 @@ func (in *input) awaitingReplica() time.Time {
 	return time.Unix(0, first).Add(replicaTime)
 }
 
-// cloned reports whether the status says that two clusters have the Cluster's identity, which a manager that has just started does not know yet.
+// cloned reports whether the status says that two clusters have the Cluster's identity, which a manager that has just
+// started does not know yet.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch

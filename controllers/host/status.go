@@ -62,8 +62,10 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 	case in.identity == nil:
 		return v1.HostWaitingToRegister, status.Readiness{Reason: v1.ReasonAwaitingAgent, Message: "run the command in Secret " + secret + " on the machine, as root"}
 	case in.state.Clones != nil:
-		return orWaiting(in), status.Readiness{Stalled: true, Reason: v1.ReasonIdentityMismatch, Message: fmt.Sprintf("two machines have the identity of this Host, as when a disk was copied: "+
-			"their agents are %s. Neither is given anything. Stop the agent on the copy, remove its configuration there, and join the copy as a Host of its own", strings.Join(in.state.Clones.Agents, " and "))}
+		return orWaiting(in), status.Readiness{Stalled: true, Reason: v1.ReasonIdentityMismatch, Message: fmt.Sprintf(
+			"two machines have the identity of this Host, as when a disk was copied: their agents are %s. Neither is given "+
+				"anything. Stop the agent on the copy, remove its configuration there, and join the copy as a Host of its own",
+			strings.Join(in.state.Clones.Agents, " and "))}
 	case !in.state.Connected() && orWaiting(in) == v1.HostWaitingToRegister && in.state.LastSeen.IsZero():
 		return v1.HostWaitingToRegister, status.Readiness{Reason: v1.ReasonAwaitingReport, Message: "the agent has joined and has not connected yet"}
 	case !in.state.Connected():

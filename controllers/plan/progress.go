@@ -25,7 +25,8 @@ const maxPlans = 128
 type MemberState struct {
 	// Connected reports whether the member is connected.
 	Connected bool
-	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch if they are two clusters; empty if it does, or if it is not connected.
+	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch if
+	// they are two clusters; empty if it does, or if it is not connected.
 	Refuses string
 	// Reported reports whether its agent has reported all its plans and reports each change. Otherwise Hold and Status may be old or empty.
 	Reported bool

@@ -17,7 +17,8 @@ import (
 type memberSets struct {
 	name      types.NamespacedName
 	connected bool // through a replica of its agent; while it is gone, node agents count as well
-	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none, ReasonIdentityMismatch; empty if neither.
+	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none,
+	// ReasonIdentityMismatch; empty if neither.
 	refuses string
 	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
 	withheld bool
@@ -165,7 +166,8 @@ func (d *Store) lookLocked(m *memberSets) []Key {
 	}
 	examined := d.examineLocked(m)
 	leaderless := !state.NoLeader.IsZero()
-	changed := d.withholdLocked(m) || examined || connected != m.connected || refuses != m.refuses || leaderless != m.leaderless
+	changed := d.withholdLocked(m) || examined || connected != m.connected || refuses != m.refuses ||
+		leaderless != m.leaderless
 	m.leaderless = leaderless
 	if m.connected = connected; refuses != m.refuses {
 		m.refuseLocked(refuses)

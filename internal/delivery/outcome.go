@@ -129,8 +129,9 @@ func (m *memberSets) outcomeLocked(id string) Outcome {
 	case f != nil && (f.refused || f.count >= patience):
 		return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: "It could not be sent: " + f.message}}}
 	case !m.synced && m.leaderless:
-		return Outcome{Stage: Failed, Reason: v1.ReasonNoLeader, Failures: []v1.Failure{{Object: wholeSet, Message: "No replica of the agent leads, so nothing is delivered; see the condition " +
-			v1.ConditionMaintained + " of the Cluster"}}}
+		return Outcome{Stage: Failed, Reason: v1.ReasonNoLeader, Failures: []v1.Failure{{Object: wholeSet,
+			Message: "No replica of the agent leads, so nothing is delivered; see the condition " +
+				v1.ConditionMaintained + " of the Cluster"}}}
 	case !m.synced:
 		return Outcome{Stage: Unreported}
 	}
@@ -158,7 +159,8 @@ func refusalText(reason string) string {
 	case v1.ReasonAgentReadOnly:
 		return "The agent has the profile ReadOnly and takes nothing; set spec.agent.profile of the Cluster to Full and apply its manifest in the member"
 	case v1.ReasonIdentityMismatch:
-		return "Two clusters have the identity of this Cluster, so the hub changes nothing in either; see its condition Ready"
+		return "Two clusters have the identity of this Cluster, so the hub changes nothing in either; " +
+			"see its condition Ready"
 	}
 	return "The agent is too old to take this; upgrade it"
 }

@@ -78,7 +78,7 @@ func Summarize(outcomes []Outcome) Summary {
 	v.Unreported = counts[Unreported] > 0
 	switch {
 	case worst.Reason != "":
-		v.Reason, v.Stalled = worst.Reason, slices.Contains([]string{v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch}, worst.Reason)
+		v.Reason, v.Stalled = worst.Reason, slices.Contains(stalling(), worst.Reason)
 		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it. In cluster %s: %s",
 			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, Explain(worst.Failures[0]))
 	case counts[Pending]+counts[Unreported] > 0:
@@ -188,9 +188,19 @@ func (v Summary) Change(generation int64, s Status, now time.Time, more func(*st
 	}}
 }
 
+// stalling returns the reasons that only a person can remove.
+func stalling() []string {
+	return []string{
+		v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
+	}
+}
+
 // rank orders reasons by urgency.
 func rank(reason string) int {
-	return 1 + slices.Index([]string{v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonNoLeader, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch}, reason)
+	return 1 + slices.Index([]string{
+		v1.ReasonAgentReadOnly, v1.ReasonAgentTooOld, v1.ReasonNoLeader, v1.ReasonRoleMissing, v1.ReasonDeliveryFailed,
+		v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
+	}, reason)
 }
 
 // firstFailures returns the first failures by cluster and object, one for each object.

@@ -26,8 +26,8 @@ const (
 	examineEvery = 5 * time.Second
 	// askTimeout bounds one question. A process that is stopped does not answer.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must have agreed before a member counts as one cluster again. It is the duration of the agents' Lease: an agent of the
-	// other cluster that is only restarted is back before.
+	// cloneGone is how long all agents must have agreed before a member counts as one cluster again. It is the
+	// duration of the agents' Lease: an agent of the other cluster that is only restarted is back before.
 	cloneGone = 15 * time.Second
 	// maxExamined bounds the agents that are asked.
 	maxExamined = 8
@@ -51,8 +51,9 @@ type sighting struct {
 	term     string // empty if it saw none, or did not answer
 }
 
-// proveClones returns two processes that cannot be of one cluster, given what was seen, in that order. A term that has ended never comes back. So if
-// the same term was in force before and after a process saw another one, that process looks at another cluster. No clock and no pause changes that.
+// proveClones returns two processes that cannot be of one cluster, given what was seen, in that order. A term that
+// has ended never comes back. So if the same term was in force before and after a process saw another one, that
+// process looks at another cluster. No clock and no pause changes that.
 func proveClones(seen []sighting) (a, b string, proven bool) {
 	for i, first := range seen {
 		for j := i + 1; j < len(seen); j++ {
@@ -66,7 +67,8 @@ func proveClones(seen []sighting) (a, b string, proven bool) {
 	return "", "", false
 }
 
-// agree reports whether all processes saw the same term. A single process agrees with itself, whether or not it saw one.
+// agree reports whether all processes saw the same term. A single process agrees with itself, whether or not it saw
+// one.
 func agree(seen []sighting) bool {
 	for _, s := range seen {
 		if s.instance != seen[0].instance && (s.term == "" || s.term != seen[0].term) {
@@ -85,7 +87,8 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	switch {
 	case proven:
 		e.last = now
-		if e.found == nil || !connected(e.found.Agents[0]) || !connected(e.found.Agents[1]) { // otherwise the names stay, and with them the status
+		// While both are connected, the names stay, and with them the status.
+		if e.found == nil || !connected(e.found.Agents[0]) || !connected(e.found.Agents[1]) {
 			e.found = &Clones{Agents: []string{min(a, b), max(a, b)}}
 		}
 	case e.found == nil:
@@ -116,7 +119,8 @@ func (m *member) leaders() int {
 	return len(leading)
 }
 
-// examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so, nothing is asked.
+// examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so,
+// nothing is asked.
 func (r *Registry) examineLocked(name types.NamespacedName) {
 	m := r.members[name]
 	if m == nil || m.examination != nil || r.closed || m.leaders() < 2 {
@@ -146,14 +150,14 @@ func (r *Registry) examine(name types.NamespacedName, m *member) bool {
 	goesOn := m.examination != nil
 	r.mu.Unlock()
 	if before != after.found {
-		r.log.Info("examined whether the member is one cluster", "cluster", name, "one", after.found == nil, "seen", len(seen))
+		r.log.Info("examined whether the member is one cluster", "cluster", name, "one", after.found == nil)
 		r.notify(name)
 	}
 	return goesOn
 }
 
-// askTerms asks each process of a member's agent twice, one after another, which term is in force. A process of an older version, which does not know the
-// question, is left out.
+// askTerms asks each process of a member's agent twice, one after another, which term is in force. A process of an
+// older version, which does not know the question, is left out.
 func (r *Registry) askTerms(name types.NamespacedName) []sighting {
 	ways := r.instances(name)
 	var seen []sighting

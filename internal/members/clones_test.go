@@ -21,11 +21,11 @@ func TestTwoTermsAtOnceAreOfTwoClusters(t *testing.T) {
 		"the leader changes twice":                                {[]sighting{{"a", "1"}, {"b", "2"}, {"a", "2"}, {"b", "3"}}, false},
 		"one that was stopped goes on and sees what is in force":  {[]sighting{{"a", "2"}, {"b", "2"}, {"a", "2"}, {"b", "2"}}, false},
 		"one that does not answer":                                {[]sighting{{"a", ""}, {"b", "2"}, {"a", ""}, {"b", "2"}}, false},
-		"nobody leads for a moment":                               {[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, false},
+		"no process leads for a moment":                           {[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, false},
 		"they lead without a Lease, where Leases are forbidden":   {[]sighting{{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}, false},
 		"two terms, of which neither was seen again":              {[]sighting{{"a", "1"}, {"b", "2"}}, false},
 		"a single process whose leadership began anew":            {[]sighting{{"a", "1"}, {"a", "2"}}, false},
-		"nobody is connected":                                     {nil, false},
+		"no process is connected":                                 {nil, false},
 		"two clusters, one of which changes its leader meanwhile": {[]sighting{{"a", "1"}, {"b", "2"}, {"a", "3"}, {"b", "2"}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {

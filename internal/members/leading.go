@@ -21,7 +21,8 @@ var ErrNoLeader = errors.New("none of the agents leads")
 const maxAsked = 8
 
 // Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says so in its report, and if
-// it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is not connected, and
+// it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is
+// not connected, and
 // ErrClones for one that is two clusters. Requests with a body need GetBody.
 func (r *Registry) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	r.mu.Lock()

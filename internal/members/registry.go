@@ -69,7 +69,8 @@ type Peer struct {
 	Instance string `json:"instance,omitempty"`
 	// NodeAgent reports whether the process is a node agent: its tunnel carries requests while the member has no other.
 	NodeAgent bool `json:"nodeAgent,omitempty"`
-	// Leads reports whether the process said in its last report that it leads. The replica at which the tunnel ends tells the others.
+	// Leads reports whether the process said in its last report that it leads. The replica at which the tunnel ends
+	// tells the others.
 	Leads bool `json:"leads,omitempty"`
 	// TokenID is the ID of the connect token that opened the tunnel, which nothing else may open.
 	TokenID string `json:"tokenID,omitempty"`

@@ -29,7 +29,8 @@ type State struct {
 	LostBecause error
 	// Left reports whether it ended because the agent disconnected: it stops, or moves.
 	Left bool
-	// NoLeader is since when no replica of the connected agent has led; zero if that is not so, or for less than LeaderPatience.
+	// NoLeader is since when no replica of the connected agent has led; zero if that is not so, or for less than
+	// LeaderPatience.
 	NoLeader time.Time
 	// Clones are two clusters that have the member's identity, nil while it is one.
 	Clones *Clones
@@ -66,7 +67,8 @@ func (r *Registry) State(name types.NamespacedName) State {
 	if m == nil {
 		return State{}
 	}
-	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded), Clones: m.clones()}
+	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
+	state.Clones = m.clones()
 	if m.vacancy.long {
 		state.NoLeader = m.vacancy.since
 	}

@@ -26,8 +26,8 @@ const leastPatience = 500 * time.Millisecond
 // attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
 const attempts = 2
 
-// Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for any other member, and ErrClones for one that
-// is two clusters.
+// Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for
+// any other member, and ErrClones for one that is two clusters.
 //
 // A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended before an answer, is sent
 // once more by another way if there is one within routePatience, and else fails with ErrNotConnected.

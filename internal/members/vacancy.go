@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LeaderPatience is how long a connected agent may have no leader before that is worth telling. A leader that dies is replaced within 19 s.
+// LeaderPatience is how long a connected agent may have no leader before that is worth telling. A leader that dies is
+// replaced within 19 s.
 const LeaderPatience = time.Minute
 
 // vacancy is the time in which replicas of a member's agent are connected and none leads. Registry.mu guards it.
@@ -28,7 +29,8 @@ func (v *vacancy) end() {
 	*v = vacancy{}
 }
 
-// awaitLeaderLocked notes whether a member's agent has a leader, and notifies listeners once it has had none for LeaderPatience.
+// awaitLeaderLocked notes whether a member's agent has a leader, and notifies listeners once it has had none for
+// LeaderPatience.
 func (r *Registry) awaitLeaderLocked(name types.NamespacedName) {
 	m := r.members[name]
 	if m == nil || isHost(name) {

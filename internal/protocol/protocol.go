@@ -55,8 +55,8 @@ const (
 	PathDeployment = "/v1/deployment"
 	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
 	PathUninstall = "/v1/uninstall"
-	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request. Any replica may be asked. The agent of a host, of which
-	// there is one, answers with the name of its process.
+	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request.
+	// Any replica may be asked. The agent of a host, of which there is one, answers with the name of its process.
 	PathTerm = "/v1/term"
 )
 
@@ -131,7 +131,8 @@ type Report struct {
 	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside themselves,
 	// version and health only. An older agent without an election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
-	// Restored is when this process noticed that the cluster's etcd had gone back to an earlier state; zero if it did not.
+	// Restored is when this process noticed that the cluster's etcd had gone back to an earlier state; zero if it did
+	// not.
 	Restored time.Time `json:"restored,omitzero"`
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first look.
 	Deployment *Deployment `json:"deployment,omitempty"`
@@ -208,7 +209,8 @@ type UninstallResult struct {
 
 // Term is one leadership among the agent's replicas. It never comes back once another one has begun.
 type Term struct {
-	// Term names it: who leads, since when, and how many have led before. Empty while no replica leads. At most MaxTerm bytes.
+	// Term names it: who leads, since when, and how many have led before. Empty while no replica leads. At most
+	// MaxTerm bytes.
 	Term string `json:"term,omitempty"`
 }
 

@@ -75,7 +75,8 @@ func (h *Handler) still(r *http.Request, c *call, askMember bool) error {
 	return nil
 }
 
-// stillServed returns why the hub does not serve the member at all any more. A member that is only not connected ends its calls itself.
+// stillServed returns why the hub does not serve the member at all any more. A member that is only not connected ends
+// its calls itself.
 func (h *Handler) stillServed(ctx context.Context, c *call) error {
 	var unserved *refusal.Error
 	if _, err := h.transport(ctx, c.target.cluster); errors.As(err, &unserved) {

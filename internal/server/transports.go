@@ -40,8 +40,7 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 		return retryUnprocessed{transport}, nil
 	}
 	if errors.Is(err, members.ErrClones) {
-		return nil, refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, as when etcd or a machine was copied, so the hub serves neither; "+
-			"kubectl describe cluster %s -n %s on the hub says what to do", name, name.Name, name.Namespace)).About(name).RetryAt(time.Now().Add(clonesPatience))
+		return nil, clonesRefusal(name)
 	}
 	if !errors.Is(err, members.ErrNotConnected) {
 		return nil, err
@@ -53,6 +52,12 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 		return nil, err
 	}
 	return nil, &proxy.NotConnectedError{LastSeen: lastSeen(m.registry.State(name), cluster)}
+}
+
+func clonesRefusal(name types.NamespacedName) error {
+	return refusal.Unavailable(fmt.Sprintf("two clusters have the identity of cluster %q, as when etcd or a machine was copied, "+
+		"so the hub serves neither; kubectl describe cluster %s -n %s on the hub says what to do",
+		name, name.Name, name.Namespace)).About(name).RetryAt(time.Now().Add(clonesPatience))
 }
 
 func lastSeen(state members.State, cluster *v1.Cluster) time.Time {

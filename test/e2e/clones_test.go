@@ -53,7 +53,8 @@ func cloned(c *v1.Cluster) bool {
 		stalled != nil && stalled.Status == metav1.ConditionTrue
 }
 
-// TestACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent of that: two clusters have one identity.
+// TestACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent of
+// that: two clusters have one identity.
 func TestACopyOfAMemberIsServedNothing(t *testing.T) {
 	t.Parallel()
 	s, first, manifest, _ := withWatcher(t)
@@ -141,7 +142,8 @@ func (s *system) awaitBinding(t *testing.T, name, reason string) {
 // manyWrites are so many that a watch of before a restore waits for them in vain.
 const manyWrites = 1000
 
-// TestAMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked, another one granted, and the agent's key replaced. Nobody restarts the agent.
+// TestAMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked, another
+// one granted, and the agent's key replaced. The agent is not restarted.
 func TestAMembersEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s, first, _, agent := withWatcher(t)
@@ -240,7 +242,8 @@ func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, framework.Ready)
 }
 
-// TestAnAgentWithoutItsLeaseIsShown has the member's API server answer 429 to each request of the agent for its Lease, as a FlowSchema can.
+// TestAnAgentWithoutItsLeaseIsShown has the member's API server answer 429 to each request of the agent for its
+// Lease, as a FlowSchema can.
 func TestAnAgentWithoutItsLeaseIsShown(t *testing.T) {
 	t.Parallel()
 	s, first, _, _ := withWatcher(t)
@@ -272,5 +275,7 @@ func TestAnAgentWithoutItsLeaseIsShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.awaitBindings(t, "waits")
-	s.await(t, first, time.Minute, func(c *v1.Cluster) bool { return meta.FindStatusCondition(c.Status.Conditions, v1.ConditionMaintained) == nil })
+	s.await(t, first, time.Minute, func(c *v1.Cluster) bool {
+		return meta.FindStatusCondition(c.Status.Conditions, v1.ConditionMaintained) == nil
+	})
 }
