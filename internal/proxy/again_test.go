@@ -170,6 +170,36 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 			}
 		})
 	}
+	for name, test := range map[string]struct {
+		err    error
+		goesOn bool
+	}{
+		"a watch ends when the hub serves the member no longer":          {refusal.Unavailable("two clusters"), false},
+		"a watch ends by itself, and not before, with the last tunnel":   {&NotConnectedError{}, true},
+		"a watch goes on when it is not known whether there is a member": {errors.New("down"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, h := newStanding(t)
+			heard := h.open(t, watch, "t")
+			ended := make(chan struct{})
+			go func() {
+				_, _ = io.Copy(io.Discard, heard)
+				close(ended)
+			}()
+			s.wantLooks(t, ended, 2*memberEvery)
+			h.members.fail(test.err)
+			if test.goesOn {
+				s.wantLooks(t, ended, 2*memberEvery)
+				return
+			}
+			select {
+			case <-ended:
+			case <-time.After(time.Minute):
+				t.Error("it goes on, want it ended")
+			}
+		})
+	}
 	t.Run("a watch within an event ends with that event", func(t *testing.T) {
 		s, h := newStanding(t)
 		h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) {
