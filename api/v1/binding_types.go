@@ -38,7 +38,7 @@ type ClusterRoleTemplateBinding struct {
 	// status says in which members the binding is in force.
 	//
 	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
-	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, and the reasons of the role template.
+	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, and the reasons of the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`

@@ -64,13 +64,13 @@ const (
 	// put there. Ready does not depend on it. It is absent before this is known, and where the agent takes nothing; it stays as it was while the
 	// member is away.
 	//
-	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld.
+	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld, NoLeader, IdentityMismatch.
 	ConditionGuardsApplied = "GuardsApplied"
 
 	// ConditionDirectAccess is True when the agent has what it serves users by who come without the hub. It is absent without spec.authorizedEndpoint, and before it
 	// is known; it stays as it was while the member is away. Ready does not depend on it.
 	//
-	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, DaemonSetMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed.
+	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, DaemonSetMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader, IdentityMismatch.
 	ConditionDirectAccess = "DirectAccess"
 )
 

@@ -113,7 +113,7 @@ type PlanMember struct {
 	// nodes, "complete/total".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, MembersAway, DeliveryFailed.
+	// reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, MembersAway, DeliveryFailed.
 	Reason string `json:"reason"`
 	// message says more, and what to do.
 	// +optional
@@ -201,7 +201,7 @@ const (
 	//
 	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry, AwaitingWindow, AwaitingSlot,
 	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, those of LatestResolved, and
-	// ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, DeliveryFailed.
+	// ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, DeliveryFailed.
 	ConditionComplete = "Complete"
 )
 

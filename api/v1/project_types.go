@@ -160,7 +160,7 @@ const (
 // ProjectStatus says how far a Project has got.
 //
 // Ready is True with the reasons Applied, NoClusters and MembersAway; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting,
-// ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly.
+// ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`
 

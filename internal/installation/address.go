@@ -11,7 +11,7 @@ func (d *decision) pinAddresses() {
 		host := &d.Hosts[i]
 		node, isNode := d.out.Stored.Nodes[host.Name]
 		switch {
-		case !isNode || node.UID != host.UID || host.NodeIP != "":
+		case !isNode || node.UID != host.UID || len(host.NodeIPs) > 0:
 		case node.Address != "":
 			host.Address = node.Address
 		default:

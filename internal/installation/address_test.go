@@ -32,9 +32,9 @@ func TestAServerThatReportsAnotherAddressMovesNoHostThatJoins(t *testing.T) {
 	joins("https://10.0.0.1:6443")
 	first.Address = "203.0.113.9"
 	joins("https://10.0.0.1:6443")
-	first.Address, first.NodeIP = "192.0.2.1", "192.0.2.1" // as spec.internalAddress of its Host says
+	first.Address, first.NodeIPs = "192.0.2.1", []string{"192.0.2.1"} // as spec.internalAddress of its Host says
 	joins("https://192.0.2.1:6443")
-	first.Address, first.NodeIP = "203.0.113.9", ""
+	first.Address, first.NodeIPs = "203.0.113.9", nil
 	joins("https://10.0.0.1:6443")
 	t.Run("another machine with another Host of the name is another node", func(t *testing.T) {
 		d := &decision{Input: &Input{Hosts: []Host{{Name: "m1", UID: "second", Address: "10.0.0.2"}}}}

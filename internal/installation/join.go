@@ -64,7 +64,7 @@ func (d *decision) addNode(m *member) {
 		d.out.Stored.Nodes = map[string]Node{}
 	}
 	node := Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
-	if m.NodeIP == "" {
+	if len(m.NodeIPs) == 0 {
 		node.Address = m.Address
 	}
 	d.out.Stored.Nodes[m.Name] = node

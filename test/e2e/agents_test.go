@@ -128,7 +128,7 @@ func testLeaderStopped(t *testing.T, s *system, cluster types.NamespacedName, pa
 	if err := leader.Process.Resume(); err != nil {
 		t.Fatal(err)
 	}
-	awaitLog(t, leader, 30*time.Second, "another replica has taken the lease")
+	awaitLog(t, leader, 30*time.Second, "no longer leading")
 	s.await(t, cluster, 30*time.Second, func(c *v1.Cluster) bool {
 		if ready := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionReady); ready.Reason == v1.ReasonIdentityMismatch {
 			t.Errorf("Ready is %+v, want that it is one cluster", ready)
