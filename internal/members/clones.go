@@ -100,12 +100,16 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	return e
 }
 
-// leaders counts the processes of the agent that say that they lead. Registry.mu is held.
+// leaders counts the processes of the agent that say that they lead, up to two. Registry.mu is held.
 func (m *member) leaders() int {
-	var leading []string
+	count, first := 0, ""
 	add := func(p Peer) {
-		if p.Leads && !slices.Contains(leading, p.Instance) {
-			leading = append(leading, p.Instance)
+		switch {
+		case !p.Leads:
+		case count == 0:
+			count, first = 1, p.Instance
+		case p.Instance != first:
+			count = 2
 		}
 	}
 	for _, s := range m.sessions {
@@ -116,7 +120,7 @@ func (m *member) leaders() int {
 			add(p)
 		}
 	}
-	return len(leading)
+	return count
 }
 
 // examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so,

@@ -137,7 +137,7 @@ type member struct {
 	lastCall  *agentCall // the latest, nil if there is none
 	paused    time.Time  // until when it may open no tunnel
 	forgotten bool       // whether to drop this with the last tunnel
-	vacancy   vacancy
+	vacancy   *vacancy   // nil while its agent has a leader
 	// examination is nil unless its agents are asked whether they are of one cluster.
 	examination *examination
 	arrival     chan struct{} // closed when there is a new way to it; nil while no request waits for one
@@ -300,7 +300,7 @@ func (r *Registry) Close() {
 	r.mu.Lock()
 	r.closed = true
 	for _, m := range r.members {
-		m.vacancy.end()
+		m.occupied()
 		all = append(all, m.sessions...)
 		all = append(all, m.draining...)
 	}
@@ -327,7 +327,7 @@ func (r *Registry) dropLocked(name types.NamespacedName, m *member) {
 		return
 	}
 	if m.forgotten || len(m.remote) == 0 && m.loss.at.IsZero() && m.refusal == nil && m.arrival == nil && m.paused.IsZero() {
-		m.vacancy.end()
+		m.occupied()
 		delete(r.members, name)
 		if m.far != nil {
 			m.far.stop()

@@ -69,7 +69,7 @@ func (r *Registry) State(name types.NamespacedName) State {
 	}
 	state := State{LastSeen: m.loss.at, LostBecause: m.loss.because, Left: errors.Is(m.loss.because, ErrReportEnded)}
 	state.Clones = m.clones()
-	if m.vacancy.long {
+	if m.vacancy != nil && m.vacancy.long {
 		state.NoLeader = m.vacancy.since
 	}
 	said := m.stateHere()

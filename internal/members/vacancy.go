@@ -14,19 +14,19 @@ import (
 // replaced within 19 s.
 const LeaderPatience = time.Minute
 
-// vacancy is the time in which replicas of a member's agent are connected and none leads. Registry.mu guards it.
+// vacancy is the time in which replicas of a member's agent report and none leads. Registry.mu guards it.
 type vacancy struct {
-	since time.Time // zero while there is a leader, or no replica
+	since time.Time
 	timer *time.Timer
 	long  bool // it has lasted for LeaderPatience
 }
 
-// end ends it.
-func (v *vacancy) end() {
-	if v.timer != nil {
-		v.timer.Stop()
+// occupied ends the vacancy, if there is one.
+func (m *member) occupied() {
+	if m.vacancy != nil {
+		m.vacancy.timer.Stop()
+		m.vacancy = nil
 	}
-	*v = vacancy{}
 }
 
 // awaitLeaderLocked notes whether a member's agent has a leader, and notifies listeners once it has had none for
@@ -36,17 +36,16 @@ func (r *Registry) awaitLeaderLocked(name types.NamespacedName) {
 	if m == nil || isHost(name) {
 		return
 	}
-	vacant := !r.closed && m.replicas() && m.leaders() == 0
-	switch {
+	switch vacant := !r.closed && m.leaders() == 0 && m.reported(); {
 	case !vacant:
-		m.vacancy.end()
-	case m.vacancy.since.IsZero():
-		since := r.now()
-		m.vacancy.since = since
-		m.vacancy.timer = time.AfterFunc(LeaderPatience, func() {
+		m.occupied()
+	case m.vacancy == nil:
+		v := &vacancy{since: r.now()}
+		m.vacancy = v
+		v.timer = time.AfterFunc(LeaderPatience, func() {
 			r.mu.Lock()
-			lasted := m.vacancy.since.Equal(since) && !since.IsZero()
-			m.vacancy.long = m.vacancy.long || lasted
+			v.long = true
+			lasted := m.vacancy == v
 			r.mu.Unlock()
 			if lasted {
 				r.notify(name)
@@ -55,9 +54,11 @@ func (r *Registry) awaitLeaderLocked(name types.NamespacedName) {
 	}
 }
 
-// replicas reports whether a replica of the agent is connected, and not only node agents. Registry.mu is held.
-func (m *member) replicas() bool {
+// reported reports whether a replica of the agent is connected that has reported; node agents are none. Registry.mu is held.
+func (m *member) reported() bool {
 	replica := func(p Peer) bool { return !p.NodeAgent }
-	return slices.ContainsFunc(m.sessions, func(s *session) bool { return replica(s.peer) }) ||
-		slices.ContainsFunc(m.remote, func(r remote) bool { return slices.ContainsFunc(r.record.Tunnels, replica) })
+	return slices.ContainsFunc(m.sessions, func(s *session) bool { return s.report != nil && replica(s.peer) }) ||
+		slices.ContainsFunc(m.remote, func(r remote) bool {
+			return r.record.Report != nil && slices.ContainsFunc(r.record.Tunnels, replica)
+		})
 }

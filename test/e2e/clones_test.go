@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -242,26 +242,31 @@ func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, framework.Ready)
 }
 
-// TestAnAgentWithoutItsLeaseIsShown has the member's API server answer 429 to each request of the agent for its
-// Lease, as a FlowSchema can.
+// TestAnAgentWithoutItsLeaseIsShown has the member's API server refuse each write of the agent's Lease, as a policy, a
+// webhook or API Priority and Fairness can.
 func TestAnAgentWithoutItsLeaseIsShown(t *testing.T) {
 	t.Parallel()
 	s, first, _, _ := withWatcher(t)
-	none, reject := int32(0), flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject}
-	level := &flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "nothing"}, Spec: flowcontrolv1.PriorityLevelConfigurationSpec{
-		Type:    flowcontrolv1.PriorityLevelEnablementLimited,
-		Limited: &flowcontrolv1.LimitedPriorityLevelConfiguration{NominalConcurrencyShares: &none, LendablePercent: new(int32), BorrowingLimitPercent: new(int32), LimitResponse: reject},
+	name := metav1.ObjectMeta{Name: "frozen"}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &admissionv1.MatchResources{ResourceRules: []admissionv1.NamedRuleWithOperations{{
+			ResourceNames: []string{protocol.LeaderLease},
+			RuleWithOperations: admissionv1.RuleWithOperations{
+				Operations: []admissionv1.OperationType{admissionv1.Create, admissionv1.Update},
+				Rule: admissionv1.Rule{
+					APIGroups: []string{"coordination.k8s.io"}, APIVersions: []string{"v1"}, Resources: []string{"leases"},
+				},
+			},
+		}}},
+		Validations: []admissionv1.Validation{{Expression: "false", Message: "the Lease is frozen"}},
 	}}
-	schema := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "nothing"}, Spec: flowcontrolv1.FlowSchemaSpec{
-		PriorityLevelConfiguration: flowcontrolv1.PriorityLevelConfigurationReference{Name: level.Name}, MatchingPrecedence: 2,
-		Rules: []flowcontrolv1.PolicyRulesWithSubjects{{
-			Subjects: []flowcontrolv1.Subject{{Kind: flowcontrolv1.SubjectKindServiceAccount,
-				ServiceAccount: &flowcontrolv1.ServiceAccountSubject{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}}},
-			ResourceRules: []flowcontrolv1.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Namespaces: []string{"*"}}},
-		}},
-	}}
-	create(t, s.member, level)
-	create(t, s.member, schema)
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{
+		ObjectMeta: name, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: name.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		},
+	}
+	create(t, s.member, policy)
+	create(t, s.member, binding)
 	s.await(t, first, 3*time.Minute, func(c *v1.Cluster) bool {
 		said := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionMaintained)
 		return said != nil && said.Reason == v1.ReasonNoLeader && framework.Ready(c)
@@ -271,7 +276,7 @@ func TestAnAgentWithoutItsLeaseIsShown(t *testing.T) {
 	}
 	s.bindFirst(t, "waits")
 	s.awaitBinding(t, "waits", v1.ReasonNoLeader)
-	if err := s.member.Client.Delete(t.Context(), schema); err != nil {
+	if err := s.member.Client.Delete(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
 	s.awaitBindings(t, "waits")
