@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -62,7 +63,7 @@ func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 	made := func(name string) *corev1.Secret { // as the controller makes it
 		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}}
 		hub.Apply(t, cluster)
-		return registration.NewSecret(registration.ApplySecret(cluster, registration.Token{Value: "t"}, registration.Content{
+		return owned.NewSecret(registration.ApplySecret(cluster, registration.Token{Value: "t"}, registration.Content{
 			Command: "command of " + name, Manifest: []byte(strings.ReplaceAll(grant, "NAME", name))}))
 	}
 	for name, tt := range map[string]struct {
