@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/drover-dev/drover/agent/watch"
@@ -26,8 +25,8 @@ const (
 	// firstRetry and maxRetry bound the wait before a set that had problems has another pass. It doubles with each.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
-	// parallel bounds the apply requests in flight.
-	parallel = 16
+	// share bounds the objects of one set that are written at the same time.
+	share = 8
 	// parallelSaves bounds the sets that are being stored. When many sets arrive together, most are applied before they are stored.
 	parallelSaves = 4
 	// settle delays the pass after an event, so that one pass handles several events. Own writes are events too.
@@ -35,26 +34,6 @@ const (
 	// loadRetry is the wait before the stored sets are read again after an error.
 	loadRetry = time.Second
 )
-
-// localSet is a set in the member, from when the hub first sent it until all of its objects are removed. The queue gives it to one goroutine at a
-// time, which owns the fields below the label.
-type localSet struct {
-	id    string
-	label string
-
-	wanted   set.Set     // without its JSON, which the store has
-	content  set.Content // with the labels of the set
-	kept     kept
-	deleting bool
-	claimed  map[ref]bool
-	budgets  map[ref]*budget
-	quotas   *quotas // nil until they were read
-}
-
-// quotas holds the quota of each namespace.
-type quotas struct {
-	held map[string]corev1.ResourceList
-}
 
 // request is the last that the hub wanted of a set, and the callers that wait for the result.
 type request struct {
@@ -71,7 +50,7 @@ type leadership struct {
 	store     store
 	publisher publisher
 	queue     workqueue.TypedRateLimitingInterface[string] // ids of sets
-	slots     chan struct{}                                // bounds the apply requests in flight
+	lanes     *lanes                                       // admits the writes of objects
 	saves     chan struct{}                                // bounds the sets that are being stored
 	ctx       context.Context                              // ends with the leadership
 	ready     chan struct{}                                // closed when the stored sets and the objects in the member are known
@@ -97,13 +76,18 @@ type state struct {
 func newLeadership(ctx context.Context, o Options) *leadership {
 	l := &leadership{
 		options: o, catalogue: newCatalogue(), store: store{o.Secrets}, publisher: publisher{o.Topic}, queue: newQueue(o.Now),
-		slots: make(chan struct{}, parallel), saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}),
+		saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}),
 		state: &state{
 			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
 			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{}, unseen: map[string]bool{},
 		},
 	}
 	l.cache = newObjectCache(l.changed)
+	l.lanes = newLanes(func(ids []string) {
+		for _, id := range ids {
+			l.queue.Add(id)
+		}
+	})
 	context.AfterFunc(ctx, l.queue.ShutDown)
 	return l
 }
@@ -248,17 +232,6 @@ func (l *leadership) forget(s *localSet) {
 	l.state.mu.Unlock()
 	l.seen(s.id)
 	l.publisher.Delete(s.id)
-}
-
-// want replaces what the hub wants. All objects that Drover owns entirely get the labels of the set, which identify objects that leave it.
-func (s *localSet) want(wanted *set.Set, content set.Content) {
-	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
-	labels := set.Labels(wanted.ID)
-	for _, o := range content.Objects {
-		if o != nil && o.GetKind() != kindNamespace {
-			set.AddLabels(o, labels)
-		}
-	}
 }
 
 // changed queues the sets that a change of an object matters to.

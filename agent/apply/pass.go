@@ -4,7 +4,6 @@
 package apply
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -21,8 +20,13 @@ import (
 
 // pass applies a set to the member and publishes the resulting state.
 func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
-	p := &pass{leadership: l, set: s, now: l.options.Now(), wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}}
+	p := &pass{
+		leadership: l, set: s, now: l.options.Now(),
+		wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}, writing: map[ref]bool{},
+	}
 	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
+	over := p.publishMeanwhile(&state)
+	defer over()
 	gone := s.deleting || p.expired()
 	saved := sync.OnceValue(func() bool { return p.save(ctx) })
 	switch {
@@ -33,6 +37,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 		p.keep(ctx, &state)
 	}
 	saved()
+	over()
 	if ctx.Err() != nil { // the next leader goes on
 		state.Phase = protocol.SetPending
 		return state
@@ -90,8 +95,9 @@ type pass struct {
 	wanted map[ref]bool
 	again  time.Duration // until the next pass; 0 for none
 
-	mu       sync.Mutex // guards problems and again while objects are applied
+	mu       sync.Mutex // guards what follows, and again, while objects are applied
 	problems map[ref]protocol.SetObject
+	writing  map[ref]bool // objects that are being written
 }
 
 func (p *pass) expired() bool {
@@ -138,24 +144,6 @@ func (p *pass) save(ctx context.Context) bool {
 	return true
 }
 
-// summarize sets the phase and the problems of a state.
-func (p *pass) summarize(state *protocol.SetState) {
-	state.Phase = cmp.Or(state.Phase, protocol.SetApplied)
-	all := make([]protocol.SetObject, 0, len(p.problems))
-	for _, problem := range p.problems {
-		all = append(all, problem)
-	}
-	slices.SortFunc(all, func(a, b protocol.SetObject) int { return cmp.Compare(a.Object, b.Object) })
-	for _, phase := range []protocol.SetPhase{protocol.SetPending, protocol.SetRoleMissing, protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
-		if slices.ContainsFunc(all, func(o protocol.SetObject) bool { return o.Phase == phase }) {
-			state.Phase = phase
-		}
-	}
-	state.Failed = int32(len(all))
-	state.Objects = all
-	state.Bound()
-}
-
 // keep applies what the set holds and removes what it no longer holds.
 func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	ordered, err := p.expand(ctx, state)
@@ -199,7 +187,9 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 		return ordered, err
 	}
 	if ordered, err = phases(items, p.held()); err == nil {
+		p.mu.Lock()
 		state.Namespaces, state.Short, state.Spent = living(namespaces), result.Short, result.Spent
+		p.mu.Unlock()
 	}
 	return ordered, err
 }
@@ -353,15 +343,21 @@ func (p *pass) allWell(items []item) bool {
 
 // applyAll applies objects, several at once.
 func (p *pass) applyAll(ctx context.Context, items []item) {
+	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
+}
+
+// each calls f for each item, several at once, and returns when all calls have ended. It calls no more when ctx ends.
+func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
+	places := make(chan struct{}, share)
 	for _, it := range items {
 		if ctx.Err() != nil {
 			break
 		}
-		p.slots <- struct{}{}
+		places <- struct{}{}
 		running.Go(func() {
-			defer func() { <-p.slots }()
-			p.applyOne(ctx, it)
+			defer func() { <-places }()
+			f(it)
 		})
 	}
 	running.Wait()

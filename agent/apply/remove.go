@@ -35,7 +35,7 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 		if r.kind != kindNamespace {
 			continue
 		}
-		if err := l.releaseNamespace(ctx, r); err != nil && ctx.Err() == nil {
+		if err := l.releaseNamespace(ctx, orphans, r); err != nil && ctx.Err() == nil {
 			l.log().Error(err, "namespace not released")
 			l.queue.AddAfter(orphans, maxRetry)
 		}
@@ -43,7 +43,7 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 }
 
 // releaseNamespace removes our fields from a namespace, unless a set wants it. No set can claim it meanwhile.
-func (l *leadership) releaseNamespace(ctx context.Context, r ref) error {
+func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
 	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {
 		l.state.mu.Lock()
@@ -56,7 +56,7 @@ func (l *leadership) releaseNamespace(ctx context.Context, r ref) error {
 	if !known || now.mark == 0 {
 		return nil
 	}
-	meta, err := l.options.Objects.Apply(ctx, l.catalogue.path(r), fieldManager, false, l.catalogue.bare(r, now.uid))
+	meta, err := l.apply(ctx, id, r, false, l.catalogue.bare(r, now.uid))
 	if apierrors.IsConflict(err) || notFound(err) {
 		return nil // it is gone
 	}
@@ -84,9 +84,9 @@ func (l *leadership) removeAll(ctx context.Context) []string {
 	for _, r := range ours {
 		var err error
 		if r.kind == kindNamespace {
-			err = l.releaseNamespace(ctx, r)
+			err = l.releaseNamespace(ctx, "", r)
 		} else {
-			err = l.delete(ctx, r)
+			err = l.delete(ctx, "", r)
 		}
 		if err != nil {
 			_, message := explain(r, err)

@@ -48,7 +48,9 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	if same && !p.repair(r, now, known) {
 		return
 	}
+	p.setWriting(r, true)
 	meta, err := p.write(ctx, it, now, known, last)
+	p.setWriting(r, false)
 	switch {
 	case err == nil && meta == nil: // it is gone: an event follows
 	case err == nil:
@@ -147,20 +149,19 @@ func (f *foreignError) Error() string { return f.message }
 
 // write applies an object. It returns nil if the object must have a certain UID and is gone.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata, error) {
-	path := p.catalogue.path(it.ref)
 	if it.ref.kind == kindNamespace { // joined, never owned: fields of other managers stay
-		meta, err := p.options.Objects.Apply(ctx, path, fieldManager, false, it.body)
+		meta, err := p.apply(ctx, p.set.id, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
 		}
 		return meta, err
 	}
 	if known && now.set == p.set.label {
-		if meta, err := p.update(ctx, it, path, now.uid); !replaced(err) {
+		if meta, err := p.update(ctx, it, now.uid); !replaced(err) {
 			return meta, err
 		}
 	}
-	meta, err := p.create(ctx, it, path)
+	meta, err := p.create(ctx, it)
 	if !apierrors.IsConflict(err) && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return meta, err
 	}
@@ -171,29 +172,40 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 	case !apierrors.IsConflict(err):
 		return nil, err
 	case uid == "": // it was deleted in between
-		return p.create(ctx, it, path)
+		return p.create(ctx, it)
 	}
-	return p.update(ctx, it, path, uid)
+	return p.update(ctx, it, uid)
+}
+
+// apply sends an object to the API server, when the lanes admit it.
+func (l *leadership) apply(
+	ctx context.Context, id string, r ref, force bool, body []byte,
+) (meta *metav1.PartialObjectMetadata, err error) {
+	err = l.lanes.do(ctx, r.place(), id, func(ctx context.Context) (err error) {
+		meta, err = l.options.Objects.Apply(ctx, l.catalogue.path(r), fieldManager, force, body)
+		return err
+	})
+	return meta, err
 }
 
 // create creates an object. One of its name that is there stays as it is, and the error is a conflict.
-func (p *pass) create(ctx context.Context, it item, path string) (*metav1.PartialObjectMetadata, error) {
+func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("resourceVersion", noVersion)
 	if err != nil {
 		return nil, err
 	}
-	return p.options.Objects.Apply(ctx, path, fieldManager, false, body)
+	return p.apply(ctx, p.set.id, it.ref, false, body)
 }
 
 // update applies an object of ours. It changes the object of that UID, and no other of the same name.
-func (p *pass) update(ctx context.Context, it item, path string, uid types.UID) (*metav1.PartialObjectMetadata, error) {
+func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("uid", string(uid))
 	if err != nil {
 		return nil, err
 	}
-	meta, err := p.options.Objects.Apply(ctx, path, fieldManager, true, body)
+	meta, err := p.apply(ctx, p.set.id, it.ref, true, body)
 	if apierrors.IsInvalid(err) && immutable(err) && !replaced(err) {
-		return p.replace(ctx, it, path)
+		return p.replace(ctx, it)
 	}
 	return meta, err
 }
@@ -234,11 +246,11 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 }
 
 // replace deletes and creates an object that differs in immutable fields.
-func (p *pass) replace(ctx context.Context, it item, path string) (*metav1.PartialObjectMetadata, error) {
-	if err := p.delete(ctx, it.ref); err != nil {
+func (p *pass) replace(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
+	if err := p.delete(ctx, p.set.id, it.ref); err != nil {
 		return nil, err
 	}
-	meta, err := p.create(ctx, it, path)
+	meta, err := p.create(ctx, it)
 	if apierrors.IsConflict(err) {
 		return nil, errors.New("it was deleted, because a field of it cannot be changed, and is there still or again: see its finalizers, and what creates it")
 	}
@@ -309,75 +321,4 @@ func fields(err error) string {
 		all = append(all, cause.Field+" ("+string(cause.Type)+")")
 	}
 	return strings.Join(all, ", ")
-}
-
-// prune removes objects that the set no longer wants: those that carry its label and were applied by us. Namespaces stay and lose our
-// fields. Objects in a namespace that is being deleted go with it.
-func (p *pass) prune(ctx context.Context) {
-	for _, r := range p.unclaim(p.set, p.wanted) {
-		if r.kind == kindNamespace {
-			p.releaseNamespace(ctx, r)
-		}
-	}
-	for _, r := range p.cache.of(p.set.label) {
-		if p.wanted[r] || ctx.Err() != nil || !p.set.deleting && !p.expired() && p.cache.deleting(r.namespace) {
-			continue
-		}
-		if r.kind == kindNamespace {
-			p.releaseNamespace(ctx, r)
-			continue
-		}
-		if err := p.delete(ctx, r); err != nil && ctx.Err() == nil {
-			phase, message := explain(r, err)
-			p.problem(r, phase, message)
-		}
-	}
-}
-
-// removeObjects removes all objects of the set from the member.
-func (p *pass) removeObjects(ctx context.Context) {
-	p.wanted = map[ref]bool{}
-	p.set.quotas = nil
-	p.prune(ctx)
-}
-
-func (p *pass) releaseNamespace(ctx context.Context, r ref) {
-	if err := p.leadership.releaseNamespace(ctx, r); err != nil && ctx.Err() == nil {
-		p.problem(r, protocol.SetFailed, err.Error())
-	}
-}
-
-// maxTries bounds the attempts to delete an object that changes meanwhile.
-const maxTries = 3
-
-// delete deletes an object in the version that is known, and reads it again on a conflict.
-func (l *leadership) delete(ctx context.Context, r ref) error {
-	path := l.catalogue.path(r)
-	now, known := l.cache.get(r)
-	var err error
-	for range maxTries {
-		if !known || now.deleting || now.mark == 0 || now.set == "" {
-			return nil
-		}
-		err = l.options.Objects.Delete(ctx, path, now.uid, now.version)
-		if err == nil || notFound(err) {
-			l.cache.gone(r, now.uid)
-			return nil
-		}
-		if !apierrors.IsConflict(err) {
-			return err
-		}
-		meta, failed := l.options.Objects.Meta(ctx, path)
-		if notFound(failed) {
-			l.cache.gone(r, now.uid)
-			return nil
-		}
-		if failed != nil {
-			return failed
-		}
-		label := now.set
-		now = readObject(r, &meta.ObjectMeta)
-		known = now.set == label
-	}
-	return err
 }

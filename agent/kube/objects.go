@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -17,6 +18,9 @@ import (
 
 // metadataJSON asks for the metadata alone: the content of an object may be large, or secret, and is not needed.
 const metadataJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+
+// readTimeout bounds a read of one object.
+const readTimeout = 15 * time.Second
 
 // Objects reaches objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors are those of the API server; they
 // name the object.
@@ -33,6 +37,8 @@ func (o *Objects) Apply(ctx context.Context, path, manager string, force bool, o
 
 // Meta reads an object's metadata.
 func (o *Objects) Meta(ctx context.Context, path string) (*metav1.PartialObjectMetadata, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	return metadata(o.client.Get().AbsPath(path).SetHeader("Accept", metadataJSON).Do(ctx))
 }
 
@@ -46,6 +52,8 @@ func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
 
 // Whole reads an object into out, a pointer to what its JSON decodes into.
 func (o *Objects) Whole(ctx context.Context, path string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	result := o.client.Get().AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).Do(ctx)
 	raw, err := result.Raw()
 	if err != nil {

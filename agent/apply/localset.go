@@ -1,0 +1,41 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/drover-dev/drover/internal/set"
+)
+
+// localSet is a set in the member, from when the hub first sent it until all of its objects are removed. The queue gives it to one goroutine at a
+// time, which owns the fields below the label.
+type localSet struct {
+	id    string
+	label string
+
+	wanted   set.Set     // without its JSON, which the store has
+	content  set.Content // with the labels of the set
+	kept     kept
+	deleting bool
+	claimed  map[ref]bool
+	budgets  map[ref]*budget
+	quotas   *quotas // nil until they were read
+}
+
+// quotas holds the quota of each namespace.
+type quotas struct {
+	held map[string]corev1.ResourceList
+}
+
+// want replaces what the hub wants. All objects that Drover owns entirely get the labels of the set, which identify objects that leave it.
+func (s *localSet) want(wanted *set.Set, content set.Content) {
+	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
+	labels := set.Labels(wanted.ID)
+	for _, o := range content.Objects {
+		if o != nil && o.GetKind() != kindNamespace {
+			set.AddLabels(o, labels)
+		}
+	}
+}

@@ -1,0 +1,81 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// publishAfter is when the state of a pass is published although the pass goes on, and again each time that long after.
+const publishAfter = 2 * time.Second
+
+// publishMeanwhile publishes the state of a pass that takes long, until the returned function is called.
+func (p *pass) publishMeanwhile(state *protocol.SetState) (over func()) {
+	ended := false // p.mu guards it
+	var timer *time.Timer
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	timer = time.AfterFunc(publishAfter, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if ended {
+			return
+		}
+		now := *state
+		now.Phase = protocol.SetPending
+		p.summarizeLocked(&now)
+		p.publisher.publish(now)
+		timer.Reset(publishAfter)
+	})
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		ended = true
+		timer.Stop()
+	}
+}
+
+// summarize sets the phase and the problems of a state.
+func (p *pass) summarize(state *protocol.SetState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	state.Phase = cmp.Or(state.Phase, protocol.SetApplied)
+	p.summarizeLocked(state)
+}
+
+// summarizeLocked must be called under mu. Objects that are being written count as problems.
+func (p *pass) summarizeLocked(state *protocol.SetState) {
+	all := make([]protocol.SetObject, 0, len(p.problems))
+	for _, problem := range p.problems {
+		all = append(all, problem)
+	}
+	for r := range p.writing {
+		all = append(all, protocol.SetObject{
+			Object: r.String(), Phase: protocol.SetPending, Message: "the API server has not answered yet",
+		})
+	}
+	slices.SortFunc(all, func(a, b protocol.SetObject) int { return cmp.Compare(a.Object, b.Object) })
+	for _, phase := range []protocol.SetPhase{protocol.SetPending, protocol.SetRoleMissing, protocol.SetFailed, protocol.SetConflict, protocol.SetFighting} {
+		if slices.ContainsFunc(all, func(o protocol.SetObject) bool { return o.Phase == phase }) {
+			state.Phase = phase
+		}
+	}
+	state.Failed = int32(len(all))
+	state.Objects = all
+	state.Bound()
+}
+
+func (p *pass) setWriting(r ref, writing bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if writing {
+		p.writing[r] = true
+	} else {
+		delete(p.writing, r)
+	}
+}
