@@ -13,9 +13,12 @@ import (
 )
 
 const (
-	kindNamespace = "Namespace"
-	kindQuota     = "ResourceQuota"
-	kindSecret    = "Secret"
+	kindNamespace     = "Namespace"
+	kindQuota         = "ResourceQuota"
+	kindLimitRange    = "LimitRange"
+	kindSecret        = "Secret"
+	kindNetworkPolicy = "NetworkPolicy"
+	kindPlan          = "Plan"
 
 	kindClusterRole        = "ClusterRole"
 	kindClusterRoleBinding = "ClusterRoleBinding"

@@ -22,7 +22,7 @@ import (
 func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	p := &pass{
 		leadership: l, set: s, now: l.options.Now(),
-		wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}, writing: map[ref]bool{},
+		wanted: map[ref]bool{}, problems: map[ref]protocol.SetObject{}, writing: map[ref]bool{}, altered: map[ref]string{},
 	}
 	state := protocol.SetState{ID: s.id, Digest: s.wanted.Digest}
 	over := p.publishMeanwhile(&state)
@@ -97,7 +97,8 @@ type pass struct {
 
 	mu       sync.Mutex // guards what follows, and again, while objects are applied
 	problems map[ref]protocol.SetObject
-	writing  map[ref]bool // objects that are being written
+	writing  map[ref]bool   // objects that are being written
+	altered  map[ref]string // the field of each that was not stored as it was applied; empty for none
 }
 
 func (p *pass) expired() bool {

@@ -56,7 +56,7 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	if !known || now.mark == 0 {
 		return nil
 	}
-	meta, err := l.apply(ctx, id, r, false, l.catalogue.bare(r, now.uid))
+	meta, _, err := l.apply(ctx, id, r, false, l.catalogue.bare(r, now.uid))
 	if apierrors.IsConflict(err) || notFound(err) {
 		return nil // it is gone
 	}

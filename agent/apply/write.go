@@ -26,6 +26,8 @@ type applied struct {
 	mark  uint64
 	uid   types.UID
 	added string // by another field manager, as was reported
+	// altered is the path of a field that the admission of the member has changed; empty for none.
+	altered string
 }
 
 // applyOne applies an object unless it is as it was last applied.
@@ -39,13 +41,15 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	p.state.mu.Unlock()
 	now, known := p.cache.get(r)
 	same := written && last.hash == it.hash
-	if same && known && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label) {
+	untouched := same && known && now.mark == last.mark && (r.kind == kindNamespace || now.set == p.set.label)
+	switch {
+	case untouched && last.altered == "":
 		last.added = now.added
 		p.note(r, last)
 		p.watchBudget(r)
 		return
-	}
-	if same && !p.repair(r, now, known) {
+	case untouched: // what has altered it may be gone
+	case same && !p.repair(r, now, known):
 		return
 	}
 	p.setWriting(r, true)
@@ -55,7 +59,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	case err == nil && meta == nil: // it is gone: an event follows
 	case err == nil:
 		answer := readObject(r, &meta.ObjectMeta)
-		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added})
+		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added, altered: p.alteredIn(r)})
 		p.cache.wrote(r, meta)
 		if r.kind == kindClusterRole {
 			p.wakeBinders(r.name)
@@ -68,13 +72,17 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 }
 
-// note remembers how an object was left, and reports what another field manager has added to it.
+// note remembers how an object was left, and reports what something else has changed of it.
 func (p *pass) note(r ref, last applied) {
 	p.state.mu.Lock()
 	p.state.applied[r] = last
 	p.state.mu.Unlock()
-	if last.added != "" {
+	switch {
+	case last.added != "":
 		p.problem(r, protocol.SetConflict, "another field manager has added a field that is not in the set ("+last.added+"): remove the field, or delete the object and it is created again")
+	case last.altered != "":
+		p.problem(r, protocol.SetConflict, "the admission of this cluster changes it when it is applied ("+last.altered+
+			"): except it from the mutating policy or webhook")
 	}
 }
 
@@ -150,7 +158,7 @@ func (f *foreignError) Error() string { return f.message }
 // write applies an object. It returns nil if the object must have a certain UID and is gone.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata, error) {
 	if it.ref.kind == kindNamespace { // joined, never owned: fields of other managers stay
-		meta, err := p.apply(ctx, p.set.id, it.ref, false, it.body)
+		meta, err := p.send(ctx, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
 		}
@@ -177,15 +185,37 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 	return p.update(ctx, it, uid)
 }
 
-// apply sends an object to the API server, when the lanes admit it.
+// apply sends an object to the API server when the lanes admit it, and returns what was stored.
 func (l *leadership) apply(
 	ctx context.Context, id string, r ref, force bool, body []byte,
-) (meta *metav1.PartialObjectMetadata, err error) {
+) (meta *metav1.PartialObjectMetadata, stored []byte, err error) {
 	err = l.lanes.do(ctx, r.place(), id, func(ctx context.Context) (err error) {
-		meta, err = l.options.Objects.Apply(ctx, l.catalogue.path(r), fieldManager, force, body)
+		meta, stored, err = l.options.Objects.ApplyWhole(ctx, l.catalogue.path(r), fieldManager, force, body)
 		return err
 	})
-	return meta, err
+	return meta, stored, err
+}
+
+// send applies an object of the set, and finds out whether it was stored as it was applied.
+func (p *pass) send(ctx context.Context, r ref, force bool, body []byte) (*metav1.PartialObjectMetadata, error) {
+	meta, stored, err := p.apply(ctx, p.set.id, r, force, body)
+	if err != nil {
+		return nil, err
+	}
+	field, err := alteredField(r.kind, body, stored)
+	if err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.altered[r] = field
+	return meta, nil
+}
+
+func (p *pass) alteredIn(r ref) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.altered[r]
 }
 
 // create creates an object. One of its name that is there stays as it is, and the error is a conflict.
@@ -194,7 +224,7 @@ func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetada
 	if err != nil {
 		return nil, err
 	}
-	return p.apply(ctx, p.set.id, it.ref, false, body)
+	return p.send(ctx, it.ref, false, body)
 }
 
 // update applies an object of ours. It changes the object of that UID, and no other of the same name.
@@ -203,7 +233,7 @@ func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.Part
 	if err != nil {
 		return nil, err
 	}
-	meta, err := p.apply(ctx, p.set.id, it.ref, true, body)
+	meta, err := p.send(ctx, it.ref, true, body)
 	if apierrors.IsInvalid(err) && immutable(err) && !replaced(err) {
 		return p.replace(ctx, it)
 	}

@@ -35,6 +35,26 @@ func (o *Objects) Apply(ctx context.Context, path, manager string, force bool, o
 		Param("fieldManager", manager).Param("force", strconv.FormatBool(force)).Body(object).Do(ctx))
 }
 
+// ApplyWhole is Apply that returns all of the object, too, as JSON: what the API server has stored.
+func (o *Objects) ApplyWhole(
+	ctx context.Context, path, manager string, force bool, object []byte,
+) (*metav1.PartialObjectMetadata, []byte, error) {
+	result := o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", runtime.ContentTypeJSON).
+		Param("fieldManager", manager).Param("force", strconv.FormatBool(force)).Body(object).Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, nil, err
+	}
+	raw, err := result.Raw()
+	if err != nil {
+		return nil, nil, err
+	}
+	meta := &metav1.PartialObjectMetadata{}
+	if err := json.Unmarshal(raw, meta); err != nil {
+		return nil, nil, fmt.Errorf("decode %s: %w", path, err)
+	}
+	return meta, raw, nil
+}
+
 // Meta reads an object's metadata.
 func (o *Objects) Meta(ctx context.Context, path string) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

@@ -81,8 +81,9 @@ const (
 	SetApplied SetPhase = "Applied"
 	// SetPending means that it is being applied, or a binding in it waits for the set that brings its role.
 	SetPending SetPhase = "Pending"
-	// SetConflict means that an object of that name is not Drover's, another field manager holds a field, or a binding is not made because its role is
-	// not Drover's. It is tried again.
+	// SetConflict means that an object of that name is not Drover's, another field manager holds a field, the admission
+	// of the member changed what was applied, or a binding is not made because its role is not Drover's. It is tried
+	// again.
 	SetConflict SetPhase = "Conflict"
 	// SetFighting means that something changes an object back each time that it is repaired.
 	SetFighting SetPhase = "Fighting"

@@ -1,0 +1,234 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const rbacGroup = "rbac.authorization.k8s.io"
+
+// alteredField returns the path of a field that the API server stored otherwise than it was applied; empty for none. The
+// admission of the member may change an object, and its field managers do not show that.
+//
+// Labels and annotations that were added do not count. Neither do the status, and defaults of the API server. The path
+// has no index and no key of a Secret's data.
+func alteredField(kind string, body, answer []byte) (string, error) {
+	var sent, stored map[string]any
+	if err := json.Unmarshal(body, &sent); err != nil {
+		return "", fmt.Errorf("decode what was applied: %w", err)
+	}
+	if err := json.Unmarshal(answer, &stored); err != nil {
+		return "", fmt.Errorf("decode what was stored: %w", err)
+	}
+	for _, field := range []string{"labels", "annotations"} {
+		mine, _ := below(sent, "metadata", field).(map[string]any)
+		theirs, _ := below(stored, "metadata", field).(map[string]any)
+		for _, key := range slices.Sorted(maps.Keys(mine)) {
+			if mine[key] != theirs[key] {
+				return "metadata." + field + "." + key, nil
+			}
+		}
+	}
+	if kind == kindNamespace { // joined, never owned
+		return "", nil
+	}
+	setDefaults(kind, sent)
+	for _, m := range []map[string]any{sent, stored} {
+		maps.DeleteFunc(m, func(key string, _ any) bool {
+			return slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, key)
+		})
+	}
+	return comparison{kind}.differ(sent, stored), nil
+}
+
+func below(object map[string]any, path ...string) any {
+	var value any = object
+	for _, key := range path {
+		fields, _ := value.(map[string]any)
+		value = fields[key]
+	}
+	return value
+}
+
+// comparison compares what was applied with what was stored of an object of a kind.
+type comparison struct{ kind string }
+
+// evolves reports whether API servers of other versions have more, or fewer, fields of the kind.
+func (c comparison) evolves() bool {
+	return c.kind == kindPlan || c.kind == "ValidatingAdmissionPolicy" || c.kind == "ValidatingAdmissionPolicyBinding"
+}
+
+// differ returns the path of a field with another value; empty for none.
+func (c comparison) differ(sent, stored map[string]any) string {
+	keys := maps.Clone(sent)
+	maps.Copy(keys, stored)
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		mine, applied := sent[key]
+		theirs, there := stored[key]
+		var path string
+		var same bool
+		switch {
+		case !applied:
+			same = c.mayAdd(theirs)
+		case !there:
+			same = isZero(mine) || c.kind == kindPlan
+		case isZero(mine) && isZero(theirs):
+			same = true
+		default:
+			path, same = c.equal(mine, theirs)
+		}
+		switch {
+		case same:
+		case path == "" || c.kind == kindSecret:
+			return key
+		default:
+			return key + "." + path
+		}
+	}
+	return ""
+}
+
+// equal compares two values. The path is below them, if it is known.
+func (c comparison) equal(sent, stored any) (path string, same bool) {
+	switch mine := sent.(type) {
+	case map[string]any:
+		theirs, ok := stored.(map[string]any)
+		if !ok {
+			return "", false
+		}
+		path = c.differ(mine, theirs)
+		return path, path == ""
+	case []any:
+		theirs, ok := stored.([]any)
+		if !ok || len(mine) != len(theirs) {
+			return "", false
+		}
+		for i := range mine {
+			if path, same = c.equal(mine[i], theirs[i]); !same {
+				return path, false
+			}
+		}
+		return "", true
+	}
+	return "", reflect.DeepEqual(sent, stored) || c.equalAmounts(sent, stored)
+}
+
+// equalAmounts reports whether two quantities are the same amount, however written.
+func (c comparison) equalAmounts(sent, stored any) bool {
+	if c.kind != kindQuota && c.kind != kindLimitRange {
+		return false
+	}
+	mine, err := resource.ParseQuantity(fmt.Sprint(sent))
+	theirs, invalid := resource.ParseQuantity(fmt.Sprint(stored))
+	return err == nil && invalid == nil && mine.Cmp(theirs) == 0
+}
+
+// mayAdd reports whether the API server may have added a field. Defaults of kinds that evolve are scalars or empty.
+func (c comparison) mayAdd(value any) bool {
+	switch v := value.(type) {
+	case nil:
+		return true
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0 && c.evolves()
+	}
+	return c.evolves()
+}
+
+func isZero(value any) bool {
+	switch v := value.(type) {
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return value == nil || reflect.ValueOf(value).IsZero()
+}
+
+// setDefaults fills in what API servers do where a field is missing.
+func setDefaults(kind string, o map[string]any) {
+	switch kind {
+	case kindRoleBinding, kindClusterRoleBinding:
+		if ref, ok := o["roleRef"].(map[string]any); ok {
+			setDefault(ref, "apiGroup", rbacGroup)
+		}
+		for _, subject := range elements(o["subjects"]) {
+			if subject["kind"] != "ServiceAccount" {
+				setDefault(subject, "apiGroup", rbacGroup)
+			}
+		}
+	case kindSecret:
+		setDefault(o, "type", "Opaque")
+	case kindLimitRange:
+		for _, limit := range elements(below(o, "spec", "limits")) {
+			setLimitDefaults(limit)
+		}
+	case kindNetworkPolicy:
+		setPolicyDefaults(o)
+	}
+}
+
+func setLimitDefaults(limit map[string]any) {
+	if limit["type"] != "Container" {
+		return
+	}
+	for _, from := range [][2]string{{"default", "max"}, {"defaultRequest", "default"}, {"defaultRequest", "min"}} {
+		amounts, _ := limit[from[1]].(map[string]any)
+		for name, amount := range amounts {
+			if limit[from[0]] == nil {
+				limit[from[0]] = map[string]any{}
+			}
+			if to, ok := limit[from[0]].(map[string]any); ok {
+				setDefault(to, name, amount)
+			}
+		}
+	}
+}
+
+func setPolicyDefaults(o map[string]any) {
+	spec, _ := o["spec"].(map[string]any)
+	if spec == nil {
+		return
+	}
+	types := []any{"Ingress"}
+	if len(elements(spec["egress"])) > 0 {
+		types = append(types, "Egress")
+	}
+	if isZero(spec["policyTypes"]) {
+		spec["policyTypes"] = types
+	}
+	for _, direction := range []string{"ingress", "egress"} {
+		for _, rule := range elements(spec[direction]) {
+			for _, port := range elements(rule["ports"]) {
+				setDefault(port, "protocol", "TCP")
+			}
+		}
+	}
+}
+
+func setDefault(o map[string]any, key string, value any) {
+	if v, there := o[key]; !there || v == "" || v == nil {
+		o[key] = value
+	}
+}
+
+// elements returns the objects of a list.
+func elements(list any) []map[string]any {
+	all, _ := list.([]any)
+	var objects []map[string]any
+	for _, one := range all {
+		if o, ok := one.(map[string]any); ok {
+			objects = append(objects, o)
+		}
+	}
+	return objects
+}
