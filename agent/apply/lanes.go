@@ -87,6 +87,7 @@ type admitted struct {
 	began   time.Time
 	trouble *trouble // nil while it is not overdue
 	probe   bool
+	given   bool // up, because the slow lane was full
 	ended   bool
 	timer   *time.Timer
 }
@@ -163,7 +164,7 @@ func (l *lanes) run(ctx context.Context, w *admitted, write func(context.Context
 	}
 	l.mu.Unlock()
 	err := write(limited)
-	l.end(w, ctx.Err() == nil && limited.Err() != nil, ctx.Err() != nil)
+	l.end(w, err, ctx.Err() != nil)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		return &hangingError{w.place}
 	}
@@ -193,6 +194,7 @@ func (l *lanes) delay(w *admitted) {
 		w.lane = l.slow
 		w.timer = time.AfterFunc(hangTime-overdue, func() { l.hang(w) })
 	default:
+		w.given = true
 		w.cancel()
 	}
 }
@@ -215,9 +217,9 @@ func (t *trouble) hang(again time.Time) {
 	}
 }
 
-// end takes a write out of its lane. unanswered says that the write was given up or timed out, stopped that its caller
-// has left.
-func (l *lanes) end(w *admitted, unanswered, stopped bool) {
+// end takes a write out of its lane. Its place hangs if the write failed after hangTime, or was given up. stopped says that
+// its caller has left.
+func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true
 	if w.timer != nil {
@@ -232,7 +234,7 @@ func (l *lanes) end(w *admitted, unanswered, stopped bool) {
 		t.running--
 		switch took := time.Since(w.began); {
 		case l.trouble[w.place] != t: // it has answered another write
-		case !stopped && (unanswered || took >= hangTime):
+		case !stopped && err != nil && (w.given || took >= hangTime):
 			t.hang(time.Now().Add(max(took, hangTime)))
 		case stopped && (t.hangs || t.running > 0):
 		default:
