@@ -34,7 +34,7 @@ type Options struct {
 	Topic *stream.Topic
 	// ReadOnly makes the Applier accept no sets and write nothing.
 	ReadOnly bool
-	// LeftChanged is called when Applier.Left changed. May be nil.
+	// LeftChanged is called when Applier.Left or Applier.Strays changed. May be nil.
 	LeftChanged func()
 	// Await returns when a leader may begin, false if ctx ends before. Nil means at once.
 	Await func(ctx context.Context) bool
@@ -48,8 +48,9 @@ type Applier struct {
 	options    Options
 	leadership atomic.Pointer[leadership] // nil while another replica leads
 
-	mu   sync.Mutex // guards left
-	left []string
+	mu     sync.Mutex // guards what follows
+	left   []string
+	strays []string
 }
 
 // New makes an Applier.
@@ -66,9 +67,11 @@ func New(o Options) *Applier {
 // Lead keeps sets true until ctx ends.
 func (a *Applier) Lead(ctx context.Context) {
 	l := newLeadership(ctx, a.options)
+	l.strays = a.setStrays
 	a.leadership.Store(l)
 	defer a.options.Topic.Reset()
 	defer a.leadership.Store(nil)
+	defer a.setStrays(nil)
 	if !a.options.ReadOnly {
 		l.run()
 		return

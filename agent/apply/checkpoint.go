@@ -44,6 +44,8 @@ func (l *leadership) reconcileOther(id string) bool {
 		l.releaseOrphans(l.ctx)
 	case checkpointEntry:
 		l.saveCheckpoint(l.ctx)
+	case strayEntry:
+		l.reviewStrays()
 	default:
 		return false
 	}

@@ -50,10 +50,21 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 	}
 }
 
-func (a *Applier) setLeft(left []string) {
+func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
+
+// Strays returns the names of objects that carry the label of a set, belong to none, and were not applied by the agent.
+func (a *Applier) Strays() []string {
 	a.mu.Lock()
-	same := slices.Equal(a.left, left)
-	a.left = left
+	defer a.mu.Unlock()
+	return a.strays
+}
+
+func (a *Applier) setStrays(strays []string) { a.replace(&a.strays, strays) }
+
+func (a *Applier) replace(names *[]string, by []string) {
+	a.mu.Lock()
+	same := slices.Equal(*names, by)
+	*names = by
 	a.mu.Unlock()
 	if !same && a.options.LeftChanged != nil {
 		a.options.LeftChanged()

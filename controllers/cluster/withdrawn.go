@@ -33,14 +33,29 @@ func writeWithdrawn(in *input, update *status.Update) {
 		return
 	}
 	conditions := &in.cluster.Status.Conditions
-	if len(report.Left) == 0 {
+	var left conditionValue
+	switch {
+	case len(report.Left) == 0 && len(report.Strays) == 0:
 		meta.RemoveStatusCondition(conditions, v1.ConditionWithdrawn)
 		return
+	case len(report.Left) == 0:
+		left = conditionValue{reason: v1.ReasonStrayObjects, message: "The member has objects with the label " + v1.LabelSet +
+			" that belong to nothing on the hub and that the agent has not made, as after a backup was restored there. What they grant is in force: " +
+			strings.Join(report.Strays, ", ") + ". Delete them with the kubeconfig of that cluster"}
+	default:
+		left = stillInForce(report.Left)
 	}
-	left := conditionValue{reason: v1.ReasonStillInForce, message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
-		strings.Join(report.Left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft()}
-	if meta.FindStatusCondition(*conditions, v1.ConditionWithdrawn) == nil {
+	before := meta.FindStatusCondition(*conditions, v1.ConditionWithdrawn)
+	if before == nil || before.Reason != left.reason {
 		update.Event(status.Event{Warning: true, Reason: left.reason, Action: "Observe", Message: left.message})
 	}
 	set(in, v1.ConditionWithdrawn, left)
+}
+
+func stillInForce(left []string) conditionValue {
+	return conditionValue{
+		reason: v1.ReasonStillInForce,
+		message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
+			strings.Join(left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft(),
+	}
 }

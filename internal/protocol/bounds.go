@@ -39,9 +39,11 @@ func (r *Report) Bound() {
 	for i := range r.Features {
 		r.Features[i] = Cut(r.Features[i], maxText)
 	}
-	r.Left = slices.Clone(r.Left[:min(len(r.Left), maxLeft)])
-	for i := range r.Left {
-		r.Left[i] = Cut(r.Left[i], maxText)
+	for names, size := range map[*[]string]int{&r.Left: maxText, &r.Strays: maxMessage} {
+		*names = slices.Clone((*names)[:min(len(*names), maxLeft)])
+		for i, name := range *names {
+			(*names)[i] = Cut(name, size)
+		}
 	}
 	r.DirectAuthority = Cut(r.DirectAuthority, MaxDirectAuthority)
 	r.Health.Message = Cut(r.Health.Message, maxMessage)
