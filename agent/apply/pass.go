@@ -175,6 +175,7 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 	}
 	first, _ := p.items(names)
 	p.applyAll(ctx, first)
+	p.reportTerminating(ctx, first)
 	namespaces, err := p.namespaces(ctx)
 	if err != nil {
 		return ordered, err

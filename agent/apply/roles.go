@@ -170,8 +170,8 @@ func (p *pass) bindable(ctx context.Context, items []item) []item {
 func (p *pass) waits() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, o := range p.problems {
-		if o.Phase == protocol.SetPending {
+	for r, o := range p.problems {
+		if o.Phase == protocol.SetPending && r.kind != kindNamespace {
 			return true
 		}
 	}

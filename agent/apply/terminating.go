@@ -1,0 +1,56 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package apply
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// deletionPatience is how long the deletion of a namespace may take before a set that wants the namespace has failed.
+const deletionPatience = time.Minute
+
+// reportTerminating reports the namespaces of the set that are being deleted: they get nothing. When one is gone, it is made
+// again.
+func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
+	for _, it := range namespaces {
+		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {
+			continue
+		}
+		var ns corev1.Namespace
+		err := p.options.Objects.Whole(ctx, p.catalogue.path(it.ref), &ns)
+		switch {
+		case notFound(err), err == nil && ns.DeletionTimestamp == nil, ctx.Err() != nil:
+		case err != nil:
+			phase, message := explain(it.ref, err)
+			p.problem(it.ref, phase, message)
+		case p.now.Sub(ns.DeletionTimestamp.Time) < deletionPatience:
+			p.problem(it.ref, protocol.SetPending, "it is being deleted, and made again when it is gone")
+			p.later(deletionPatience)
+		default:
+			p.problem(it.ref, protocol.SetFailed, whyTerminating(&ns))
+		}
+	}
+}
+
+// whyTerminating says since when a namespace is being deleted, and what keeps it.
+func whyTerminating(ns *corev1.Namespace) string {
+	var causes []string
+	for _, c := range ns.Status.Conditions {
+		if c.Status == corev1.ConditionTrue {
+			causes = append(causes, fmt.Sprintf("%s: %s", c.Type, c.Message))
+		}
+	}
+	if len(causes) == 0 {
+		causes = []string{"its status does not say why it stays"}
+	}
+	return fmt.Sprintf("it is being deleted since %s and gets nothing (%s): remove what keeps it, or take it out of the project",
+		ns.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(causes, "; "))
+}
