@@ -19,21 +19,21 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list. What is zero does not count.
-func amountsOf(list corev1.ResourceList) amounts {
+// amountsOf reads a resource list, with each amount cut to most. What is zero does not count.
+func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
 		switch name {
 		case corev1.ResourceCPU:
-			a.milliCPU = q.MilliValue()
+			a.milliCPU = bounded(q, 1000, most)
 		case corev1.ResourceMemory:
-			a.memory = q.Value()
+			a.memory = bounded(q, 1, most)
 		case corev1.ResourceEphemeralStorage:
-			a.ephemeralStorage = q.Value()
+			a.ephemeralStorage = bounded(q, 1, most)
 		case corev1.ResourcePods:
-			a.pods = q.Value()
+			a.pods = bounded(q, 1, most)
 		default:
-			if v := q.Value(); v != 0 && !strings.HasPrefix(string(name), "attachable-volumes-") {
+			if v := bounded(q, 1, most); v != 0 && !strings.HasPrefix(string(name), "attachable-volumes-") {
 				a.extend(name, v)
 			}
 		}
@@ -46,6 +46,29 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 		a.extended = make(map[corev1.ResourceName]int64, 1)
 	}
 	a.extended[name] += v
+}
+
+// Bounds of each amount of one node and of one pod. Sums are kept by adding and subtracting, so that they cannot be cut
+// themselves: they have room for 8,192 nodes and 524,288 pods with these amounts.
+const (
+	maxOfNode = 1 << 50
+	maxOfPod  = 1 << 44
+)
+
+// maxDigits is the largest amount that protocol.Report.Bound takes where it has no unit.
+const maxDigits = 999_999_999_999_999_999
+
+// bounded returns an amount in units of 1/parts, cut to most. Larger ones would overflow.
+func bounded(q resource.Quantity, parts, most int64) int64 {
+	switch {
+	case q.CmpInt64(most/parts) > 0:
+		return most
+	case q.Sign() < 0:
+		return 0
+	case parts == 1:
+		return q.Value()
+	}
+	return q.MilliValue()
 }
 
 // add adds b, sign times.
@@ -87,7 +110,7 @@ func (a *amounts) strings() map[string]string {
 	}
 	count := func(name corev1.ResourceName, v int64) {
 		if v > 0 {
-			out[string(name)] = resource.NewQuantity(v, resource.DecimalSI).String()
+			out[string(name)] = resource.NewQuantity(min(v, maxDigits), resource.DecimalSI).String()
 		}
 	}
 	size := func(name corev1.ResourceName, v int64) {

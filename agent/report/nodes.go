@@ -62,8 +62,8 @@ func readNode(node *corev1.Node) nodeNumbers {
 	return nodeNumbers{
 		ready:        nodeReady(node.Status.Conditions),
 		distribution: nodeDistribution(node),
-		capacity:     amountsOf(node.Status.Capacity),
-		allocatable:  amountsOf(node.Status.Allocatable),
+		capacity:     amountsOf(node.Status.Capacity, maxOfNode),
+		allocatable:  amountsOf(node.Status.Allocatable, maxOfNode),
 	}
 }
 

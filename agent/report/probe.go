@@ -7,6 +7,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/version"
@@ -53,9 +55,33 @@ func (p *probe) run(ctx context.Context) {
 func (p *probe) readyz(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	code := 0
-	body, err := p.client.Get().AbsPath("/readyz").MaxRetries(0).SetHeader("Accept", "*/*").Do(ctx).StatusCode(&code).Raw()
+	code, body, err := p.get(ctx, "/readyz")
 	return interpret(ctx, code, body, err)
+}
+
+// maxChecks bounds what is read of a response to /readyz, in bytes.
+const maxChecks = 64 << 10
+
+// get sends a request without client-go's reading of the response: of one that failed and is text, as that of /readyz is,
+// client-go returns neither the code nor the body.
+func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
+	client := http.DefaultClient
+	if c, ok := p.client.(*rest.RESTClient); ok && c.Client != nil {
+		client = c.Client
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.client.Get().AbsPath(path).URL().String(), nil)
+	if err != nil {
+		return 0, nil, fmt.Errorf("ask for %s: %w", path, err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	if body, err = io.ReadAll(io.LimitReader(resp.Body, maxChecks)); err != nil {
+		return 0, nil, err
+	}
+	return resp.StatusCode, body, nil
 }
 
 func (p *probe) version(ctx context.Context) error {

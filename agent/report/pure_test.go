@@ -20,6 +20,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // list makes a resource list of "name=quantity" pairs.
@@ -60,13 +62,13 @@ func TestQuantities(t *testing.T) {
 			t.Parallel()
 			var sum amounts
 			for _, l := range tc.sum {
-				sum.add(amountsOf(l), 1)
+				sum.add(amountsOf(l, maxOfNode), 1)
 			}
 			if got := show(sum.strings()); got != tc.want {
 				t.Errorf("got  %s\nwant %s", got, tc.want)
 			}
 			for _, l := range tc.sum {
-				sum.add(amountsOf(l), -1)
+				sum.add(amountsOf(l, maxOfNode), -1)
 			}
 			if got := show(sum.strings()); got != "" || len(sum.extended) > 0 {
 				t.Errorf("after taking all away: %s %v", got, sum.extended)
@@ -230,4 +232,33 @@ func FuzzJudge(f *testing.F) {
 			t.Errorf("%d bytes", len(got))
 		}
 	})
+}
+
+func TestSumsOfAmountsDoNotOverflow(t *testing.T) {
+	t.Parallel()
+	const most = "9223372036854775807"
+	huge := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{"cpu", "memory", "pods", "ephemeral-storage", "example.com/gpu", "hugepages-2Mi"} {
+		huge[name] = resource.MustParse(most)
+	}
+	usual := corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110")}
+	var sum amounts
+	for range 100 {
+		sum.add(amountsOf(huge, maxOfNode), 1)
+	}
+	sum.add(amountsOf(usual, maxOfNode), 1)
+	report := protocol.Report{Nodes: &protocol.Nodes{Capacity: sum.strings()}}
+	report.Bound()
+	for name := range huge {
+		amount, err := resource.ParseQuantity(report.Nodes.Capacity[string(name)])
+		if least := usual[name]; err != nil || amount.Cmp(least) < 0 || amount.Sign() <= 0 {
+			t.Errorf("the sum of %s is %s, and the error is %v, want at least %s", name, amount.String(), err, least.String())
+		}
+	}
+	for range 100 {
+		sum.add(amountsOf(huge, maxOfNode), -1)
+	}
+	if got := sum.strings(); got["cpu"] != "16" || got["memory"] != "64Gi" || got["pods"] != "110" || len(got) != 3 {
+		t.Errorf("without the huge nodes the sums are %v, want those of the other node", got)
+	}
 }

@@ -4,6 +4,7 @@
 package protocol
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -28,8 +29,8 @@ var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 })
 
-// Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to the first 64 by name, without those whose
-// amount is no plain quantity. What other reports may share with this one is copied: an agent publishes the same nodes again, while its former report is
+// Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to 64, the usual ones first and
+// then by name, without those whose amount is no plain quantity. What other reports may share with this one is copied: an agent publishes the same nodes again, while its former report is
 // being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile} {
@@ -69,7 +70,7 @@ func (r *Report) Bound() {
 
 func boundResources(resources map[string]string) map[string]string {
 	bounded := make(map[string]string, min(len(resources), maxResources))
-	for _, name := range slices.Sorted(maps.Keys(resources)) {
+	for _, name := range slices.SortedFunc(maps.Keys(resources), importance) {
 		if len(bounded) == maxResources {
 			break
 		}
@@ -78,6 +79,12 @@ func boundResources(resources map[string]string) map[string]string {
 		}
 	}
 	return bounded
+}
+
+// importance orders the names of resources: those that every node has come first.
+func importance(a, b string) int {
+	usual := []string{"cpu", "memory", "pods", "ephemeral-storage"}
+	return cmp.Or(cmp.Compare(slices.Index(usual, b), slices.Index(usual, a)), cmp.Compare(a, b))
 }
 
 // Cut returns at most the first n bytes of a text, as valid UTF-8. Of a longer text it is a copy.

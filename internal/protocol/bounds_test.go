@@ -16,7 +16,7 @@ func TestAReportIsCutToSize(t *testing.T) {
 	r := protocol.Report{Version: strings.Repeat("v", 1000), Health: protocol.Health{Message: strings.Repeat("é", 1000)},
 		Nodes: &protocol.Nodes{Total: -1, Capacity: map[string]string{"cpu": "12", "memory": "1.5Gi"}}}
 	for i := range 100 {
-		r.Nodes.Capacity[fmt.Sprintf("x%03d", i)] = "1"
+		r.Nodes.Capacity[fmt.Sprintf("a.example.com/x%03d", i)] = "1"
 	}
 	r.Bound()
 	if len(r.Version) > 128 || len(r.Health.Message) > 512 || !utf8.ValidString(r.Health.Message) || r.Nodes.Total != 0 || len(r.Nodes.Capacity) != 64 ||
