@@ -30,6 +30,8 @@ const (
 	maxGracePeriod = 3600 // seconds
 	maxDeadline    = 3600 // seconds
 
+	imageUser = 65532 // of the agent's image
+
 	minDigest, maxDigest = 16, 64 // bytes; it is compared and shown
 )
 
@@ -154,6 +156,9 @@ func blank(d *appsv1.Deployment) {
 	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
 	pod := &d.Spec.Template.Spec
 	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds, pod.ImagePullSecrets = nil, nil, nil, "", nil, nil
+	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser { // as earlier hubs have it
+		s.RunAsUser = nil
+	}
 	c := &pod.Containers[0]
 	c.Image, c.Env, c.Resources = "", nil, corev1.ResourceRequirements{}
 }
@@ -176,7 +181,7 @@ func own(namespace string) *appsv1.Deployment {
 }
 
 func ownPod() corev1.PodSpec {
-	yes, no, user, size := true, false, int64(65532), resource.MustParse("1Mi")
+	yes, no, size := true, false, resource.MustParse("1Mi")
 	probe := func(path string, period, failures int32) *corev1.Probe {
 		return &corev1.Probe{
 			ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("health")}},
@@ -186,7 +191,7 @@ func ownPod() corev1.PodSpec {
 	return corev1.PodSpec{
 		ServiceAccountName: protocol.AgentName,
 		SecurityContext: &corev1.PodSecurityContext{
-			RunAsNonRoot: &yes, RunAsUser: &user, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			RunAsNonRoot: &yes, SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
 		},
 		Volumes: []corev1.Volume{{Name: "tmp", VolumeSource: corev1.VolumeSource{
 			EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: &size},

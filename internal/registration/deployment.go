@@ -140,9 +140,10 @@ func variable(name, value string) *corev1ac.EnvVarApplyConfiguration {
 }
 
 func podSpec(in ManifestInput, connection []*corev1ac.EnvVarApplyConfiguration) (*corev1ac.PodSpecApplyConfiguration, error) {
+	// No user: the image names one that is not root, and OpenShift gives each namespace users of its own and refuses others.
 	pod := corev1ac.PodSpec().
 		WithServiceAccountName(protocol.AgentName).
-		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).WithRunAsUser(65532).
+		WithSecurityContext(corev1ac.PodSecurityContext().WithRunAsNonRoot(true).
 			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
 		WithTolerations(controlPlaneTolerations()...).
 		WithTolerations(lossTolerations(in.Agent.Tolerations)...).
