@@ -84,8 +84,10 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case len(remaining) > 0: // only the agent can remove it
 		result.Remaining = remaining
 	default:
+		result.Stale = h.stale(r.Context())
 		result.Remaining = h.remove(r.Context())
 	}
+	result.Bound()
 	body, err := json.Marshal(result)
 	if err != nil { // it holds strings only
 		http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -97,6 +99,38 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if len(result.Remaining) == 0 {
 		h.once.Do(func() { close(h.done) })
 	}
+}
+
+// discoveryV2 asks for all groups of the API in one response, which says of each whether it is stale.
+const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// stale returns the groups of the API whose server does not answer. Kubernetes does not end the deletion of a namespace while
+// it cannot ask what is in there. Older API servers do not say it.
+func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
+	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
+	if err != nil {
+		return nil
+	}
+	var all struct {
+		Items []struct {
+			Metadata metav1.ObjectMeta `json:"metadata"`
+			Versions []struct {
+				Version   string `json:"version"`
+				Freshness string `json:"freshness"`
+			} `json:"versions"`
+		} `json:"items"`
+	}
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return nil
+	}
+	for _, group := range all.Items {
+		for _, v := range group.Versions {
+			if v.Freshness == "Stale" {
+				groups = append(groups, group.Metadata.Name+"/"+v.Version)
+			}
+		}
+	}
+	return groups
 }
 
 // remove removes what it can and returns the rest. A missing object is no error. Each step leaves the rights that the next one needs.

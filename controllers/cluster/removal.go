@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -70,6 +71,12 @@ func uninstalled(call members.Call) status.Event {
 	case len(call.Remaining) > 0:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
 			Message: "The agent could not remove all: " + strings.Join(call.Remaining, "; ") + "; " + cleanupHint}
+	}
+	if len(call.Stale) > 0 {
+		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
+			Message: "The agent removed itself, but the namespaces " + protocol.AgentNamespace + " and " + v1.PlansNamespace + " stay Terminating " +
+				"(NamespaceDeletionDiscoveryFailure), and with them its ClusterRole, while no server serves " + strings.Join(call.Stale, ", ") +
+				" in the member: delete the APIServices of these, or repair what they name"}
 	}
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }

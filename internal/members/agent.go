@@ -111,11 +111,11 @@ func (r *Registry) sendBy(
 	return raw, nil
 }
 
-// remaining returns what an agent that uninstalled itself could not remove.
-func remaining(name types.NamespacedName, raw []byte) ([]string, error) {
-	var result protocol.UninstallResult
+// uninstallResult reads the response of an agent that uninstalled itself.
+func uninstallResult(name types.NamespacedName, raw []byte) (result protocol.UninstallResult, err error) {
 	if err := untrusted.JSON(raw, &result, untrusted.Large()); err != nil {
-		return nil, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)
+		return result, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)
 	}
-	return result.Remaining, nil
+	result.Bound()
+	return result, nil
 }

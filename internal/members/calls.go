@@ -32,6 +32,8 @@ type Call struct {
 	At time.Time
 	// Remaining is what an uninstalling agent could not remove.
 	Remaining []string
+	// Stale names groups of the member's API that no server serves: what was deleted there stays until they are.
+	Stale []string
 }
 
 // Done reports whether the call succeeded.
@@ -118,13 +120,13 @@ func (r *Registry) start(name types.NamespacedName, digest string, ask agentRequ
 	r.sessions.Go(func() {
 		ctx, cancel := context.WithTimeout(r.ctx, callTimeout) // the end of the tunnel ends it, too
 		defer cancel()
-		var left []string
+		var result protocol.UninstallResult
 		raw, err := r.send(ctx, name, ask)
 		if err == nil && ask.path == protocol.PathUninstall {
-			left, err = remaining(name, raw)
+			result, err = uninstallResult(name, raw)
 		}
 		r.mu.Lock()
-		c.Call = Call{Err: err, At: r.now(), Remaining: left}
+		c.Call = Call{Err: err, At: r.now(), Remaining: result.Remaining, Stale: result.Stale}
 		r.mu.Unlock()
 		r.notify(name)
 	})

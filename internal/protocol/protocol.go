@@ -208,6 +208,17 @@ type Health struct {
 type UninstallResult struct {
 	// Remaining names objects that are still there, as "Kind namespace/name: why".
 	Remaining []string `json:"remaining,omitempty"`
+	// Stale names groups of the member's API that no server serves, as "group/version": while there is one, no namespace that
+	// is deleted goes. At most 16.
+	Stale []string `json:"stale,omitempty"`
+}
+
+// Bound cuts a result to size.
+func (r *UninstallResult) Bound() {
+	r.Stale = slices.Clone(r.Stale[:min(len(r.Stale), maxLeft)])
+	for i, group := range r.Stale {
+		r.Stale[i] = Cut(group, maxText)
+	}
 }
 
 // Term is one leadership among the agent's replicas. It never comes back once another one has begun.
