@@ -34,7 +34,7 @@ type Options struct {
 	Topic *stream.Topic
 	// ReadOnly makes the Applier accept no sets and write nothing.
 	ReadOnly bool
-	// LeftChanged is called when Applier.Left or Applier.Strays changed. May be nil.
+	// LeftChanged is called when Applier.Left or Applier.Unclaimed changed. May be nil.
 	LeftChanged func()
 	// Await returns when a leader may begin, false if ctx ends before. Nil means at once.
 	Await func(ctx context.Context) bool
@@ -48,9 +48,9 @@ type Applier struct {
 	options    Options
 	leadership atomic.Pointer[leadership] // nil while another replica leads
 
-	mu     sync.Mutex // guards what follows
-	left   []string
-	strays []string
+	mu        sync.Mutex // guards what follows
+	left      []string
+	unclaimed []string
 }
 
 // New makes an Applier.
@@ -67,11 +67,11 @@ func New(o Options) *Applier {
 // Lead keeps sets true until ctx ends.
 func (a *Applier) Lead(ctx context.Context) {
 	l := newLeadership(ctx, a.options)
-	l.strays = a.setStrays
+	l.unclaimed = a.setUnclaimed
 	a.leadership.Store(l)
 	defer a.options.Topic.Reset()
 	defer a.leadership.Store(nil)
-	defer a.setStrays(nil)
+	defer a.setUnclaimed(nil)
 	if !a.options.ReadOnly {
 		l.run()
 		return

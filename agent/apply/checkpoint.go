@@ -44,8 +44,8 @@ func (l *leadership) reconcileOther(id string) bool {
 		l.releaseOrphans(l.ctx)
 	case checkpointEntry:
 		l.saveCheckpoint(l.ctx)
-	case strayEntry:
-		l.reviewStrays()
+	case unclaimedEntry:
+		l.reviewUnclaimed()
 	default:
 		return false
 	}

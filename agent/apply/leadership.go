@@ -56,29 +56,29 @@ type leadership struct {
 	ready     chan struct{}                                // closed when the stored sets and the objects in the member are known
 	state     *state
 	hub       hubCheckpoint
-	strays    func([]string) // is given the names of objects that belong to no set, whenever they are looked for
+	unclaimed func([]string) // is given the names of objects that belong to no set, whenever they are looked for
 }
 
 // state indexes the sets and the objects that they own.
 type state struct {
-	mu      sync.Mutex // guards what follows
-	sets    map[string]*localSet
-	asked   map[string]request         // by id; those that no pass has begun with
-	ids     map[string]string          // by label
-	project map[string]map[string]bool // ids of sets that depend on the namespaces of a project
-	owners  map[ref]string             // id of the set that wants the object
-	waiting map[ref]map[string]bool    // ids of sets that want it too
-	applied map[ref]applied
-	roles   roleSets
-	found   map[string]time.Time // ClusterRoles that are no set's, by name, and when each was there
-	strays  bool                 // whether there were any when they were last looked for
-	unseen  map[string]bool      // ids of stored sets that have had no pass since this replica leads
+	mu        sync.Mutex // guards what follows
+	sets      map[string]*localSet
+	asked     map[string]request         // by id; those that no pass has begun with
+	ids       map[string]string          // by label
+	project   map[string]map[string]bool // ids of sets that depend on the namespaces of a project
+	owners    map[ref]string             // id of the set that wants the object
+	waiting   map[ref]map[string]bool    // ids of sets that want it too
+	applied   map[ref]applied
+	roles     roleSets
+	found     map[string]time.Time // ClusterRoles that are no set's, by name, and when each was there
+	unclaimed bool                 // whether there were any when they were last looked for
+	unseen    map[string]bool      // ids of stored sets that have had no pass since this replica leads
 }
 
 func newLeadership(ctx context.Context, o Options) *leadership {
 	l := &leadership{
 		options: o, catalogue: newCatalogue(), store: store{o.Secrets}, publisher: publisher{o.Topic}, queue: newQueue(o.Now),
-		saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}), strays: func([]string) {},
+		saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}), unclaimed: func([]string) {},
 		state: &state{
 			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
 			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{}, unseen: map[string]bool{},
@@ -119,7 +119,7 @@ func (l *leadership) run() {
 	}
 	close(l.ready)
 	l.offerLeft()
-	l.queue.AddAfter(strayEntry, straySettle)
+	l.queue.AddAfter(unclaimedEntry, unclaimedSettle)
 	l.publisher.Sync()
 	l.work()
 }
@@ -251,8 +251,8 @@ func (l *leadership) changed(r ref, before, now *object) {
 	if id := l.drifted(r, now); id != "" {
 		l.queue.AddAfter(id, settle)
 	}
-	if l.mayStray(r, now) || now == nil && l.state.strays {
-		l.queue.AddAfter(strayEntry, straySettle)
+	if l.mayBeUnclaimed(r, now) || now == nil && l.state.unclaimed {
+		l.queue.AddAfter(unclaimedEntry, unclaimedSettle)
 	}
 }
 

@@ -52,14 +52,14 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 
 func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
-// Strays returns the names of objects that carry the label of a set, belong to none, and were not applied by the agent.
-func (a *Applier) Strays() []string {
+// Unclaimed returns the names of objects that carry the label of a set, belong to none, and were not applied by the agent.
+func (a *Applier) Unclaimed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.strays
+	return a.unclaimed
 }
 
-func (a *Applier) setStrays(strays []string) { a.replace(&a.strays, strays) }
+func (a *Applier) setUnclaimed(unclaimed []string) { a.replace(&a.unclaimed, unclaimed) }
 
 func (a *Applier) replace(names *[]string, by []string) {
 	a.mu.Lock()

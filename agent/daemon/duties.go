@@ -68,7 +68,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		Client: a.client.REST, Stream: d.stream, AgentVersion: a.options.Version, ClusterUID: a.uid, Restored: a.restored,
 		SettingsDigest: keeper.Digest,
 		Deployment:     d.deployment.Report, NodesChanged: d.deployment.Wake,
-		Left: d.sets.Left, Strays: d.sets.Strays, DirectAuthority: authority, Capabilities: capabilities(env.Profile),
+		Left: d.sets.Left, Unclaimed: d.sets.Unclaimed, DirectAuthority: authority, Capabilities: capabilities(env.Profile),
 		Log: log.WithName("report"),
 	})
 	d.election = leader.New(leader.Options{

@@ -111,7 +111,7 @@ func (r *Reporter) putLocked() {
 	report := *r.latest
 	report.SettingsDigest, report.DirectAuthority = r.options.SettingsDigest(), r.options.DirectAuthority()
 	if report.Leader {
-		report.Deployment, report.Left, report.Strays = r.options.Deployment(), r.options.Left(), r.options.Strays()
+		report.Deployment, report.Left, report.Unclaimed = r.options.Deployment(), r.options.Left(), r.options.Unclaimed()
 	}
 	r.topic.Put("", &protocol.Line{Report: &report})
 	r.topic.Sync()

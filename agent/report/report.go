@@ -34,8 +34,8 @@ type Options struct {
 	Deployment func() *protocol.Deployment
 	// Left is what protocol.Report.Left says, asked as Deployment is.
 	Left func() []string
-	// Strays is what protocol.Report.Strays says, asked as Deployment is.
-	Strays func() []string
+	// Unclaimed is what protocol.Report.Unclaimed says, asked as Deployment is.
+	Unclaimed func() []string
 	// DirectAuthority is what protocol.Report.DirectAuthority says, asked of each replica. Call Reporter.Touch when the answer changes. May be nil.
 	DirectAuthority func() string
 	// Capabilities of the agent.
@@ -92,8 +92,8 @@ func New(o Options) *Reporter {
 	if o.Left == nil {
 		o.Left = func() []string { return nil }
 	}
-	if o.Strays == nil {
-		o.Strays = func() []string { return nil }
+	if o.Unclaimed == nil {
+		o.Unclaimed = func() []string { return nil }
 	}
 	if o.DirectAuthority == nil {
 		o.DirectAuthority = func() string { return "" }

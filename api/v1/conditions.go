@@ -38,7 +38,7 @@ const (
 	// ConditionWithdrawn is present, and False, only while a member has what was delivered before its agent became ReadOnly: such an agent may
 	// not take it back, so it is still in force. The message names it and says what to do.
 	//
-	// The reason for False is StillInForce; or StrayObjects, where objects with a set's label belong to nothing on the hub.
+	// The reason for False is StillInForce; or UnclaimedObjects, where objects with a set's label belong to nothing on the hub.
 	ConditionWithdrawn = "Withdrawn"
 
 	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because its etcd was restored from a backup
@@ -167,8 +167,8 @@ const (
 const (
 	// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered.
 	ReasonStillInForce = "StillInForce"
-	// ReasonStrayObjects: a member has objects with a set's label that belong to no set and that the agent has not made.
-	ReasonStrayObjects = "StrayObjects"
+	// ReasonUnclaimedObjects: a member has objects with a set's label that belong to no set and that the agent has not made.
+	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
 // The reasons of the conditions Maintained and Continuous.

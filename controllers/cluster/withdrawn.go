@@ -35,13 +35,13 @@ func writeWithdrawn(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	var left conditionValue
 	switch {
-	case len(report.Left) == 0 && len(report.Strays) == 0:
+	case len(report.Left) == 0 && len(report.Unclaimed) == 0:
 		meta.RemoveStatusCondition(conditions, v1.ConditionWithdrawn)
 		return
 	case len(report.Left) == 0:
-		left = conditionValue{reason: v1.ReasonStrayObjects, message: "The member has objects with the label " + v1.LabelSet +
+		left = conditionValue{reason: v1.ReasonUnclaimedObjects, message: "The member has objects with the label " + v1.LabelSet +
 			" that belong to nothing on the hub and that the agent has not made, as after a backup was restored there. What they grant is in force: " +
-			strings.Join(report.Strays, ", ") + ". Delete them with the kubeconfig of that cluster"}
+			strings.Join(report.Unclaimed, ", ") + ". Delete them with the kubeconfig of that cluster"}
 	default:
 		left = stillInForce(report.Left)
 	}

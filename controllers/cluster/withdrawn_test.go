@@ -39,12 +39,12 @@ func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 	if c := told(leader()); c != nil {
 		t.Errorf("it is gone: %+v", c)
 	}
-	strays := &protocol.Report{Leader: true, Strays: []string{"RoleBinding web/drover:x"}}
-	if c := told(strays); c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonStrayObjects || !strings.Contains(c.Message, "RoleBinding web/drover:x") {
-		t.Errorf("the condition is %+v, want StrayObjects with the object", c)
+	unclaimed := &protocol.Report{Leader: true, Unclaimed: []string{"RoleBinding web/drover:x"}}
+	if c := told(unclaimed); c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonUnclaimedObjects || !strings.Contains(c.Message, "RoleBinding web/drover:x") {
+		t.Errorf("the condition is %+v, want UnclaimedObjects with the object", c)
 	}
-	strays.Left = []string{"crtb.alice"}
-	if c := told(strays); c == nil || c.Reason != v1.ReasonStillInForce {
+	unclaimed.Left = []string{"crtb.alice"}
+	if c := told(unclaimed); c == nil || c.Reason != v1.ReasonStillInForce {
 		t.Errorf("the condition is %+v, want StillInForce: what a person must remove first", c)
 	}
 }

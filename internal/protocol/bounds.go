@@ -40,7 +40,7 @@ func (r *Report) Bound() {
 	for i := range r.Features {
 		r.Features[i] = Cut(r.Features[i], maxText)
 	}
-	for names, size := range map[*[]string]int{&r.Left: maxText, &r.Strays: maxMessage} {
+	for names, size := range map[*[]string]int{&r.Left: maxText, &r.Unclaimed: maxMessage} {
 		*names = slices.Clone((*names)[:min(len(*names), maxLeft)])
 		for i, name := range *names {
 			(*names)[i] = Cut(name, size)

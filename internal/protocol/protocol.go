@@ -139,9 +139,9 @@ type Report struct {
 	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not remove. Only the
 	// leader reports it. At most 16.
 	Left []string `json:"left,omitempty"`
-	// Strays names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the agent. Only
+	// Unclaimed names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the agent. Only
 	// the leader reports them. At most 16.
-	Strays []string `json:"strays,omitempty"`
+	Unclaimed []string `json:"unclaimed,omitempty"`
 	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub. Empty if it has made none. At most
 	// MaxDirectAuthority bytes.
 	DirectAuthority string `json:"directAuthority,omitempty"`

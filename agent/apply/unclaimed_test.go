@@ -18,12 +18,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// awaitStrays waits until the agent reports these objects as strays, and no others.
-func (a *agent) awaitStrays(t *testing.T, want ...string) {
+// awaitUnclaimed waits until the agent reports these objects as unclaimed, and no others.
+func (a *agent) awaitUnclaimed(t *testing.T, want ...string) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(context.Context) error {
-		if got := a.Strays(); !slices.Equal(got, want) {
-			return fmt.Errorf("the strays are %q, want %q", got, want)
+		if got := a.Unclaimed(); !slices.Equal(got, want) {
+			return fmt.Errorf("the unclaimed objects are %q, want %q", got, want)
 		}
 		return nil
 	})
@@ -45,7 +45,7 @@ func TestObjectsThatABackupBringsBack(t *testing.T) {
 	}
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "restored"}})
 	a.applied(t, newSet(t, known, objectsOf(known, inNamespace("drover:wanted"))))
-	a.awaitStrays(t)
+	a.awaitUnclaimed(t)
 
 	m.applyAs(t, protocol.FieldManager, objectsOf(ghost, inNamespace("drover:ghost")).Objects[0].Object)
 	m.applyAs(t, protocol.FieldManager, objectsOf(known, inNamespace("drover:former")).Objects[0].Object)
@@ -61,7 +61,7 @@ func TestObjectsThatABackupBringsBack(t *testing.T) {
 		}
 		return nil
 	})
-	a.awaitStrays(t, "RoleBinding restored/drover:copy", "RoleBinding restored/drover:other")
+	a.awaitUnclaimed(t, "RoleBinding restored/drover:copy", "RoleBinding restored/drover:other")
 	m.there(t, restored("drover:copy"))
 	m.there(t, restored("drover:wanted"))
 	for _, name := range []string{"drover:copy", "drover:other"} {
@@ -69,5 +69,5 @@ func TestObjectsThatABackupBringsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	a.awaitStrays(t)
+	a.awaitUnclaimed(t)
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// strayEntry is the queue entry for objects with the label of a set that does not want them. It is not a valid id of a set.
-const strayEntry = "///"
+// unclaimedEntry is the queue entry for objects with the label of a set that does not want them. It is not a valid id of a set.
+const unclaimedEntry = "///"
 
-// straySettle is how long after such an object appears it is looked for: a backup is restored object by object.
-const straySettle = time.Second
+// unclaimedSettle is how long after such an object appears it is looked for: a backup is restored object by object.
+const unclaimedSettle = time.Second
 
-// maxStrays is how many strays are reported at most.
-const maxStrays = 16
+// maxUnclaimed is how many unclaimed are reported at most.
+const maxUnclaimed = 16
 
-// mayStray reports whether an object carries the label of a set that is not known, or of any set without being applied by
+// mayBeUnclaimed reports whether an object carries the label of a set that is not known, or of any set without being applied by
 // this field manager. It must be called under state.mu.
-func (l *leadership) mayStray(r ref, now *object) bool {
+func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
 	}
@@ -30,10 +30,10 @@ func (l *leadership) mayStray(r ref, now *object) bool {
 	return !wanted && (!known || now.mark == 0)
 }
 
-// reviewStrays offers to the hub the sets whose objects appeared without them, such as by the restore of a backup: the hub
+// reviewUnclaimed offers to the hub the sets whose objects appeared without them, such as by the restore of a backup: the hub
 // has those removed that it does not know. Objects that this field manager has not applied are reported and stay: anyone
 // who may write an object can give it a label.
-func (l *leadership) reviewStrays() {
+func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:
 	default:
@@ -55,8 +55,8 @@ func (l *leadership) reviewStrays() {
 			found = append(found, r.String())
 		}
 	}
-	l.state.strays = len(found) > 0
+	l.state.unclaimed = len(found) > 0
 	l.state.mu.Unlock()
 	slices.Sort(found)
-	l.strays(found[:min(len(found), maxStrays)])
+	l.unclaimed(found[:min(len(found), maxUnclaimed)])
 }
