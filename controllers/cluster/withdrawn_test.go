@@ -23,7 +23,7 @@ func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 		writeWithdrawn(in, status.Begin(in.cluster))
 		return meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionWithdrawn)
 	}
-	leader := func(left ...string) *protocol.Report { return &protocol.Report{Leader: true, Left: left} }
+	leader := func(left ...string) *protocol.Report { return &protocol.Report{Leader: true, Remnants: protocol.Remnants{Left: left}} }
 	if c := told(leader()); c != nil {
 		t.Errorf("nothing is left: %+v", c)
 	}
@@ -39,7 +39,7 @@ func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 	if c := told(leader()); c != nil {
 		t.Errorf("it is gone: %+v", c)
 	}
-	unclaimed := &protocol.Report{Leader: true, Unclaimed: []string{"RoleBinding web/drover:x"}}
+	unclaimed := &protocol.Report{Leader: true, Remnants: protocol.Remnants{Unclaimed: []string{"RoleBinding web/drover:x"}}}
 	if c := told(unclaimed); c == nil || c.Status != metav1.ConditionFalse || c.Reason != v1.ReasonUnclaimedObjects || !strings.Contains(c.Message, "RoleBinding web/drover:x") {
 		t.Errorf("the condition is %+v, want UnclaimedObjects with the object", c)
 	}

@@ -23,7 +23,6 @@ func unguarded() map[string]string {
 		"controllers/authority.Loader.update Update":         read,
 		"controllers/authority.Publisher.Reconcile Apply":    own + "the hub's certificates, which are public, of its memory",
 		"controllers/cluster.Reconciler.applyMetadata Apply": "with the UID that was read; labels that the policy drover-cluster-facts leaves to the manager, and its finalizer, whatever else was changed",
-		"controllers/clusterimport.Reconciler.install Apply": "in a cluster by its own kubeconfig, with the rights of that",
 		"controllers/installation.Reconciler.save Update":    read,
 		"controllers/inventory.Reconciler.apply Apply":       "with the UID and version of the profile that was found; one that is not there has an immutable manager, by which another's is refused",
 		"controllers/inventory.Reconciler.applyStatus Apply": "API servers check no UID of a status; what is written is of the Cluster and of no profile",

@@ -6,9 +6,7 @@ package members
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"time"
@@ -16,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/untrusted"
 )
 
 // ErrClones says that two clusters have the identity of one member, so that the hub serves neither.
@@ -191,7 +190,7 @@ func (r *Registry) askTerm(way route) (string, error) {
 	}
 	defer resp.Body.Close()
 	var term protocol.Term
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 2*protocol.MaxTerm)).Decode(&term); err != nil {
+	if err := untrusted.ReadJSON(resp.Body, &term, untrusted.Small().WithBytes(2*protocol.MaxTerm)); err != nil {
 		return "", err
 	}
 	return protocol.Cut(term.Term, protocol.MaxTerm), nil

@@ -136,12 +136,7 @@ type Report struct {
 	Restored time.Time `json:"restored,omitzero"`
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first look.
 	Deployment *Deployment `json:"deployment,omitempty"`
-	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not remove. Only the
-	// leader reports it. At most 16.
-	Left []string `json:"left,omitempty"`
-	// Unclaimed names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the agent. Only
-	// the leader reports them. At most 16.
-	Unclaimed []string `json:"unclaimed,omitempty"`
+	Remnants
 	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub. Empty if it has made none. At most
 	// MaxDirectAuthority bytes.
 	DirectAuthority string `json:"directAuthority,omitempty"`
@@ -149,6 +144,16 @@ type Report struct {
 	Host *HostReport `json:"host,omitempty"`
 	// Capabilities that agents of the same protocol version may differ in.
 	Capabilities
+}
+
+// Remnants are in the member and stay, although nothing on the hub asks for them. Only the leader reports them.
+type Remnants struct {
+	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not
+	// remove. At most 16.
+	Left []string `json:"left,omitempty"`
+	// Unclaimed names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the agent.
+	// At most 16.
+	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
 // Capabilities are what an agent can do beyond what its protocol version says.
