@@ -23,7 +23,9 @@ func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
 		writeWithdrawn(in, status.Begin(in.cluster))
 		return meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionWithdrawn)
 	}
-	leader := func(left ...string) *protocol.Report { return &protocol.Report{Leader: true, Remnants: protocol.Remnants{Left: left}} }
+	leader := func(left ...string) *protocol.Report {
+		return &protocol.Report{Leader: true, Remnants: protocol.Remnants{Left: left}}
+	}
 	if c := told(leader()); c != nil {
 		t.Errorf("nothing is left: %+v", c)
 	}
