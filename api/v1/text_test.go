@@ -37,7 +37,7 @@ func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 	}
 	plain := schema.Type != "string" || len(schema.Enum) > 0 || schema.Format != "" || freeText.MatchString(path) ||
 		slices.ContainsFunc(schema.XValidations, func(rule apiextensionsv1.ValidationRule) bool {
-			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^")
+			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^") || strings.HasPrefix(rule.Rule, `self.matches("^`)
 		})
 	if schema.Pattern != "" {
 		pattern := regexp.MustCompile(schema.Pattern)

@@ -272,12 +272,6 @@ func TestAServerThatAnswersMuchCostsLittle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"}},
-		Data:       map[string][]byte{registration.KeyManifest: manifest},
-	}); err != nil {
-		t.Fatal(err)
-	}
 	var mu sync.Mutex
 	var asked []string
 	body := []byte("[" + strings.Repeat("{},", 1<<20) + "1]")
@@ -295,6 +289,17 @@ func TestAServerThatAnswersMuchCostsLittle(t *testing.T) {
 		*u = api.AuthInfo{Token: "hush-hush"}
 	})
 	w.reconcile()
+	cluster := &v1.Cluster{}
+	if err := w.Client.Get(t.Context(), w.name, cluster); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindRegistration, v1.LabelCluster: "prod"},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: cluster.Name, UID: cluster.UID}}},
+		Data: map[string][]byte{registration.KeyManifest: manifest},
+	}); err != nil {
+		t.Fatal(err)
+	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	said := w.reconcile()

@@ -6,8 +6,8 @@ package lab
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"

@@ -8,7 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,6 +19,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/hosts"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // rounds is how often each side of the race acts. The unprotected manager lost it in the first round.
@@ -24,11 +27,13 @@ const rounds = 200
 
 // testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an
 // instruction of theirs, while the manager, which has hosts/plan, reads the plan and writes it back. No plan with that
-// instruction may come of it.
+// instruction may come of it. The policy drover-secrets refuses the user's Secret; the manager must not depend on that, so
+// the race takes place in a namespace without it.
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
-	h.allow(t, "mallory", h.workspace, may("secrets", "get", "create", "delete"))
-	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: h.workspace, Name: "deputy"}}
+	workspace := h.unguarded(t)
+	h.allow(t, "mallory", workspace, may("secrets", "get", "create", "delete"))
+	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "deputy"}}
 	me := v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "DroverMachine", Name: "m1", UID: "u"}
 	host.Spec.ConsumerRef = &me
 	h.Apply(t, host)
@@ -37,7 +42,7 @@ func testDeputy(t *testing.T, h *fixture) {
 	if _, err := hub.SetPlan(t.Context(), host, me, first); err != nil {
 		t.Fatal(err)
 	}
-	name := client.ObjectKey{Namespace: h.workspace, Name: "deputy" + v1.HostPlanSecretSuffix}
+	name := client.ObjectKey{Namespace: workspace, Name: "deputy" + v1.HostPlanSecretSuffix}
 	made := &corev1.Secret{}
 	if err := h.Client.Get(t.Context(), name, made); err != nil {
 		t.Fatal(err)
@@ -56,12 +61,10 @@ func testDeputy(t *testing.T, h *fixture) {
 	mallory, opaque := h.as(t, "mallory"), 0
 	all.Go(func() {
 		for ctx.Err() == nil {
-			for _, c := range []client.Client{mallory, h.Client} { // a policy may refuse the first; the manager must not depend on that
-				_ = c.Delete(ctx, fake.DeepCopy())
-				_ = c.Get(ctx, name, &corev1.Secret{}) // for as long as the manager takes from its read to its write, there is none
-				if c.Create(ctx, fake.DeepCopy()) == nil {
-					opaque++
-				}
+			_ = mallory.Delete(ctx, fake.DeepCopy())
+			_ = mallory.Get(ctx, name, &corev1.Secret{}) // for as long as the manager takes from its read to its write, there is none
+			if mallory.Create(ctx, fake.DeepCopy()) == nil {
+				opaque++
 			}
 		}
 	})
@@ -91,4 +94,24 @@ func testDeputy(t *testing.T, h *fixture) {
 	if err := h.Client.Delete(t.Context(), fake); err != nil && !apierrors.IsNotFound(err) {
 		t.Error(err)
 	}
+}
+
+// unguarded makes a namespace in which the policy drover-secrets does not apply.
+func (h *fixture) unguarded(t *testing.T) string {
+	t.Helper()
+	const label = "test.drover.dev/unguarded"
+	workspace := h.Workspace(t)
+	testkit.Update(t, h.Client, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: workspace}}, func(n *corev1.Namespace) {
+		n.Labels[label] = "true"
+	})
+	guard := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover-secrets"}}
+	testkit.Update(t, h.Client, guard, func(b *admissionv1.ValidatingAdmissionPolicyBinding) {
+		b.Spec.MatchResources = &admissionv1.MatchResources{NamespaceSelector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: label, Operator: metav1.LabelSelectorOpDoesNotExist}},
+		}}
+	})
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		return h.Client.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "a-host-plan"}}, client.DryRunAll)
+	})
+	return workspace
 }

@@ -99,8 +99,9 @@ func testManager(t *testing.T, h *fixture) {
 			testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { // the API server learns of the Role a moment after it is made
 				return manager.Create(ctx, o)
 			})
+			before := o.DeepCopyObject().(client.Object)
 			o.SetAnnotations(map[string]string{"a": "b"})
-			wantTaken(t, manager.Update(t.Context(), o))
+			wantTaken(t, manager.Patch(t.Context(), o, client.MergeFrom(before)))
 		})
 	}
 	const account = ", annotations: {kubernetes.io/service-account.name: default}"
