@@ -6,6 +6,7 @@ package host
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"net"
 	"os"
 	"path/filepath"
@@ -118,7 +119,7 @@ func order(found []address, sources ...net.IP) []string {
 
 // source returns the address from which the machine would reach another, nil if it cannot. Nothing is sent.
 func source(network, to string) net.IP {
-	conn, err := net.Dial(network, to)
+	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, to)
 	if err != nil {
 		return nil
 	}

@@ -5,7 +5,7 @@ package host
 
 import (
 	"bytes"
-	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -47,10 +47,10 @@ const envInspect = "DROVER_TEST_ADDRESSES"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envInspect) != "" {
-		fmt.Println(strings.Join(addresses(), " "))
+		_, _ = io.WriteString(os.Stdout, strings.Join(addresses(), " ")+"\n")
 		return
 	}
-	os.Exit(m.Run())
+	m.Run()
 }
 
 // TestABridgeOfAContainerRuntimeIsNotReported asks in a network of its own, with real interfaces.

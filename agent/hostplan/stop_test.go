@@ -54,7 +54,7 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 			set("v1", "/bin/sh", "-c", `until test -e "$0"; do sleep 0.1; done`, until)
 			is := func(want state) error {
 				if got, result, _, err := runner.journal.look(tt.runs); got != want || err != nil {
-					return fmt.Errorf("%s is %v, %+v (%v), want %v", tt.runs, got, result, err, want)
+					return fmt.Errorf("%s is %v, %+v (%v), want %v", tt.runs, got, result, fmt.Sprint(err), want)
 				}
 				return nil
 			}

@@ -65,7 +65,7 @@ const maxChecks = 64 << 10
 // get sends a request without client-go's reading of the response: of one that failed and is text, as that of /readyz is,
 // client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
-	client := http.DefaultClient
+	client := &http.Client{}
 	if c, ok := p.client.(*rest.RESTClient); ok && c.Client != nil {
 		client = c.Client
 	}

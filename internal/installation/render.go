@@ -303,7 +303,7 @@ func (in *Input) scriptWith(variables []string, words ...string) []string {
 // check returns the instruction that checks what the installer has left on the machine. Its ID is the caller's.
 func (in *Input) check(f flavor) protocol.HostInstruction {
 	return protocol.HostInstruction{
-		Command: in.script(checkInstalled(f), f.name, in.Spec.Version, "/etc/rancher/"+f.name), TimeoutSeconds: stopTimeout}
+		Command: in.script(checkInstalled(), f.name, in.Spec.Version, "/etc/rancher/"+f.name), TimeoutSeconds: stopTimeout}
 }
 
 // clean returns the instructions that remove the distribution. A server leaves etcd first.

@@ -61,7 +61,7 @@ const keysRounds = "10000"
 
 // checkInstalled fails unless what is installed has the version of spec, and no file on the machine changes what
 // Drover decides. A script of the distributions that is to download nothing ignores the version that it is told.
-func checkInstalled(f flavor) string {
+func checkInstalled() string {
 	return `has=$("$0" --version | awk 'NR == 1 { print $3 }')
 if test "$has" != "$1"; then
 	echo "this machine has $0 ${has:-of no version}, and spec.version is $1: an installer that downloads nothing leaves" \

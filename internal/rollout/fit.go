@@ -76,10 +76,10 @@ func (v *view) untolerated(t *tally) string {
 
 // foreign says which selected nodes are left out because they cannot run the plan's pods. Empty if there is none.
 func (t *tally) foreignNodes() string {
-	switch {
-	case t.foreign == 0:
+	switch t.foreign {
+	case 0:
 		return ""
-	case t.foreign == 1:
+	case 1:
 		return fmt.Sprintf("node %s is left out: it runs %s, and the pods of plans need Linux", t.foreignNode, t.foreignOS)
 	}
 	return fmt.Sprintf("%d nodes are left out: node %s runs %s, and the pods of plans need Linux",
