@@ -61,10 +61,30 @@ func startOpenIDProvider(f *fixture, env ...string) *program {
 		}
 	}
 	name := "oidc-" + f.namespace
-	cmd := exec.CommandContext(t.Context(), node, "provider.mjs")
-	cmd.Dir, cmd.Stderr = dir, t.Output()
-	cmd.Env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword, "REDIRECT="+f.server.URL+PathCallback+name), env...)
+	env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword, "REDIRECT="+f.server.URL+PathCallback+name), env...)
 	p := &program{f: f, client: &http.Client{Transport: own.Client().Transport.(*http.Transport).Clone(), CheckRedirect: f.browser().CheckRedirect}}
+	// On a busy machine Node.js 20 has been seen to wait for itself for ever while it starts.
+	for tries := 3; !p.start(node, dir, env); tries-- {
+		if tries == 1 {
+			t.Fatal("the provider does not say where it listens, three times in turn")
+		}
+	}
+	f.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvider}},
+		Data: map[string][]byte{"secret": []byte(secretPassword)}})
+	p.provider = &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.AuthProviderSpec{OIDC: &v1.OIDCProvider{
+		URL: p.issuer, CABundle: string(bundle), ClientID: "drover", ClientSecret: v1.ProviderSecret{Name: name, Key: "secret"},
+	}}}
+	f.Apply(t, p.provider)
+	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p.provider) })
+	return p
+}
+
+// start starts the process, and reports whether it says within half a minute where it listens.
+func (p *program) start(node, dir string, env []string) bool {
+	t := p.f.t
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), node, "provider.mjs")
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, env, t.Output()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -78,15 +98,9 @@ func startOpenIDProvider(f *fixture, env ...string) *program {
 	}
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	p.in, p.out = in, bufio.NewScanner(out)
-	p.read(&p.issuer)
-	f.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: name, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvider}},
-		Data: map[string][]byte{"secret": []byte(secretPassword)}})
-	p.provider = &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.AuthProviderSpec{OIDC: &v1.OIDCProvider{
-		URL: p.issuer, CABundle: string(bundle), ClientID: "drover", ClientSecret: v1.ProviderSecret{Name: name, Key: "secret"},
-	}}}
-	f.Apply(t, p.provider)
-	t.Cleanup(func() { _ = f.Client.Delete(context.Background(), p.provider) })
-	return p
+	late := time.AfterFunc(30*time.Second, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	return p.out.Scan() && json.Unmarshal(p.out.Bytes(), &p.issuer) == nil
 }
 
 func (p *program) read(into any) {
