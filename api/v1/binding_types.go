@@ -71,6 +71,9 @@ type ClusterRoleTemplateBindingSpec struct {
 	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
 	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Format=date-time
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }
 
@@ -144,5 +147,8 @@ type ProjectRoleTemplateBindingSpec struct {
 	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
 	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
 	// +optional
+	// +kubebuilder:validation:Type=string
+	// +kubebuilder:validation:Format=date-time
+	// +kubebuilder:validation:Pattern=`^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])$`
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }

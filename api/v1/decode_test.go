@@ -1,0 +1,142 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// written are values of each type that has a syntax of its own: one that is good, and several that an API server may take for the type
+// while Go does not.
+var written = map[reflect.Type]struct {
+	good string
+	odd  []string
+}{
+	reflect.TypeFor[metav1.Time](): {`"2030-01-01T00:00:00Z"`, []string{
+		`"2030-01-01t00:00:00Z"`, `"2030-01-01T00:00:00z"`, `"2030-01-01T00:00:00x5Z"`, `"2030-01-01T00:00:00+99:00"`, `"2030-01-01T00:00:00+00:99"`,
+		`"2030-01-01T24:00:00Z"`, `"2030-01-01T00:00:60Z"`, `"2030-02-31T00:00:00Z"`, `"2030-01-01 00:00:00Z"`, `"2030-01-01"`, `""`,
+	}},
+	reflect.TypeFor[metav1.Duration](): {`"1h"`, []string{
+		`"99999999999h"`, `"1h99999999999999999999m"`, `"1d"`, `"1h "`, `"+1h"`, `"-1h"`, `"1"`, `"1hh"`, `""`, `3600`,
+	}},
+	reflect.TypeFor[resource.Quantity](): {`"64Mi"`, []string{
+		`"1e1.5"`, `"1e99999999999"`, `"1E"`, `".5"`, `"1."`, `"1ki"`, `"1 Gi"`, `"99999999999999999999999999999999"`, `"0.00000000000000000000000001"`, `""`, `1.5`,
+	}},
+	reflect.TypeFor[intstr.IntOrString](): {`1`, []string{`5000000000`, `-1`, `1.5`, `"5000000000"`, `"%"`, `true`}},
+}
+
+// whole are specs that are good when the value of the field in the key takes the place of %s.
+var whole = map[string]string{
+	"ClusterRoleTemplateBinding.spec.expiresAt":                 `{clusterName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: %s}`,
+	"ProjectRoleTemplateBinding.spec.expiresAt":                 `{projectName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: %s}`,
+	"Host.spec.tokenTTL":                                        `{tokenTTL: %s}`,
+	"Cluster.spec.registration.tokenTTL":                        `{registration: {tokenTTL: %s}}`,
+	"Cluster.spec.authorizedEndpoint.offline":                   `{authorizedEndpoint: {server: "https://a.example.com", offline: %s}}`,
+	"Cluster.spec.agent.resources.limits":                       `{agent: {resources: {limits: {memory: %s}}}}`,
+	"Cluster.spec.agent.resources.requests":                     `{agent: {resources: {requests: {memory: %s}}}}`,
+	"Project.spec.resourceQuota":                                `{clusterName: a, resourceQuota: {memory: %s}, namespaceDefaultResourceQuota: {memory: 0}}`,
+	"Project.spec.namespaceDefaultResourceQuota":                `{clusterName: a, namespaceDefaultResourceQuota: {pods: %s}}`,
+	"Project.spec.containerDefaults.requests":                   `{clusterName: a, containerDefaults: {requests: {memory: %s}}}`,
+	"Project.spec.containerDefaults.limits":                     `{clusterName: a, containerDefaults: {limits: {memory: %s}}}`,
+	"Plan.spec.concurrency":                                     `{version: v1, upgrade: {image: a}, concurrency: %s}`,
+	"Plan.spec.drain.timeout":                                   `{version: v1, upgrade: {image: a}, drain: {timeout: %s}}`,
+	"Plan.spec.rollout.soak":                                    `{version: v1, upgrade: {image: a}, clusterName: a, rollout: {soak: %s}}`,
+	"Plan.spec.rollout.waves.soak":                              `{version: v1, upgrade: {image: a}, clusterSelector: {}, rollout: {waves: [{name: a, clusterSelector: {}, soak: %s}]}}`,
+	"Plan.spec.postCompleteDelay":                               `{version: v1, upgrade: {image: a}, postCompleteDelay: %s}`,
+	"Plan.spec.retries.backoff":                                 `{version: v1, upgrade: {image: a}, retries: {backoff: %s}}`,
+	"AuthProvider.spec.jwt.maxTokenLifetime":                    `{jwt: {issuer: {url: "https://a.example.com", audiences: [drover]}, claimMappings: {username: {claim: sub}}, maxTokenLifetime: %s}}`,
+	"Plan.spec.prepare.envs.valueFrom.resourceFieldRef.divisor": `{version: v1, upgrade: {image: a}, prepare: {image: a, envs: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}`,
+	"Plan.spec.upgrade.envs.valueFrom.resourceFieldRef.divisor": `{version: v1, upgrade: {image: a, envs: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}`,
+}
+
+// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one object with a value that
+// Go cannot read would keep all others from it.
+func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
+	env := testkit.Shared(t)
+	namespace := env.Workspace(t)
+	scheme := runtime.NewScheme()
+	if err := v1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for field, leaf := range leaves(scheme) {
+		kind, _, _ := strings.Cut(field, ".")
+		t.Run(field, func(t *testing.T) {
+			spec, ok := whole[field]
+			if !ok {
+				t.Fatalf("no spec for %s: add a good one to this test", field)
+			}
+			create := func(value string) (map[string]any, error) {
+				o := object(t, namespace, kind, fmt.Sprintf(spec, value))
+				if kind == "AuthProvider" {
+					o.SetNamespace("")
+				}
+				err := env.Client.Create(t.Context(), o, client.DryRunAll)
+				return o.Object, err
+			}
+			if _, err := create(written[leaf].good); err != nil {
+				t.Fatalf("%s is refused, want it taken: %v", written[leaf].good, err)
+			}
+			for _, value := range written[leaf].odd {
+				taken, err := create(value)
+				if err != nil {
+					continue
+				}
+				raw, err := json.Marshal(taken)
+				if err != nil {
+					t.Fatal(err)
+				}
+				typed, err := scheme.New(v1.GroupVersion.WithKind(kind))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := json.Unmarshal(raw, typed); err != nil {
+					t.Errorf("the API server takes %s, which the manager cannot read, want it refused: %v", value, err)
+				}
+			}
+		})
+	}
+}
+
+// leaves are the fields of all specs whose type has a syntax of its own.
+func leaves(scheme *runtime.Scheme) map[string]reflect.Type {
+	found := map[string]reflect.Type{}
+	for kind, typ := range scheme.KnownTypes(v1.GroupVersion) {
+		if spec, ok := typ.FieldByName("Spec"); ok {
+			walk(kind+".spec", spec.Type, found)
+		}
+	}
+	return found
+}
+
+func walk(path string, typ reflect.Type, found map[string]reflect.Type) {
+	for slices.Contains([]reflect.Kind{reflect.Pointer, reflect.Slice, reflect.Map}, typ.Kind()) {
+		typ = typ.Elem()
+	}
+	if _, ok := written[typ]; ok {
+		found[path] = typ
+		return
+	}
+	if typ.Kind() != reflect.Struct {
+		return
+	}
+	for _, f := range reflect.VisibleFields(typ) {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
+			walk(path+"."+name, f.Type, found)
+		}
+	}
+}
