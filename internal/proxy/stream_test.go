@@ -12,8 +12,10 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,6 +159,45 @@ func TestUpgrades(t *testing.T) {
 		response, body := h.raw(t, upgradeRequest(exec, "websocket"))
 		if response.StatusCode != http.StatusBadRequest || body != "unable to upgrade\n" {
 			t.Errorf("answer %d %q, want the member's own refusal", response.StatusCode, body)
+		}
+	})
+	t.Run("CVE-2018-1002105: after an upgrade that was refused, the connection carries nothing past the hub", func(t *testing.T) {
+		for _, path := range []string{exec, "/k8s/local/api/v1/namespaces/x/pods/y/exec"} {
+			h := newHubSide(t)
+			refuse := func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusBadRequest) }
+			h.agent.answerWith(refuse)
+			h.hub.answerWith(refuse)
+			conn, err := net.Dial("tcp", h.Listener.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			_, _ = io.WriteString(conn, upgradeRequest(path, "websocket")+
+				"GET /v1/k8s/api/v1/secrets HTTP/1.1\r\nHost: hub.example\r\nImpersonate-User: admin\r\nConnection: close\r\n\r\n")
+			answers, err := io.ReadAll(conn)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if arrived := len(h.agent.all()) + len(h.hub.all()); arrived != 1 || strings.Contains(string(answers), "HTTP/1.1 200") {
+				t.Errorf("%s: %d requests arrived, and the answers are %q, want the upgrade alone to arrive", path, arrived, answers)
+			}
+		}
+	})
+	t.Run("CVE-2020-8559, CVE-2022-3172: an upgrade is not redirected, neither by the hub nor its client", func(t *testing.T) {
+		var elsewhere atomic.Int32
+		other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+		defer other.Close()
+		for _, path := range []string{exec, "/k8s/local/api/v1/namespaces/x/pods/y/exec"} {
+			for _, code := range []int{http.StatusFound, http.StatusTemporaryRedirect} {
+				h := newHubSide(t)
+				h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, code) })
+				h.hub.answerWith(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other.URL, code) })
+				response, body := h.raw(t, upgradeRequest(path, "websocket"))
+				wantStatus(t, response, body, http.StatusBadGateway, "BadGateway", "redirect")
+				if location := response.Header.Get("Location"); location != "" || elsewhere.Load() != 0 {
+					t.Errorf("%s: redirected to %q, and the other server was asked %d times, want neither", path, location, elsewhere.Load())
+				}
+			}
 		}
 	})
 	t.Run("a switch to another protocol than asked for is 502", func(t *testing.T) {

@@ -229,6 +229,20 @@ func TestGroupsThatNameTheirMembersByUID(t *testing.T) {
 	same(t, "groups", login(t, connectorOf(t, c), uid).Groups, []string{name})
 }
 
+// CVE-2022-22975: a user who may rename their own entry put a filter into its name, and so into the search for their groups.
+func TestANameOfAnEntryIsNoPartOfTheSearchForItsGroups(t *testing.T) {
+	s := openldap(t)
+	for _, cn := range []string{"*", "x)(cn=*)(cn=", "x)(objectClass=groupOfNames)(cn="} {
+		uid := newName("user")
+		dn := goldap.DN{RDNs: []*goldap.RelativeDN{{Attributes: []*goldap.AttributeTypeAndValue{{Type: "cn", Value: cn + uid}}}}}
+		add(t, s, dn.String()+",ou=people,"+directory.Suffix, attribute("objectClass", "inetOrgPerson"), attribute("uid", uid), attribute("cn", cn+uid),
+			attribute("sn", uid), attribute("userPassword", "password of "+uid))
+		c := settings(s)
+		c.Groups.Filter = "(|(member={dn})(memberUid={name}))"
+		same(t, "groups of cn="+cn, login(t, connectorOf(t, c), uid).Groups, nil)
+	}
+}
+
 func TestOnlyAllowedGroupsSignIn(t *testing.T) {
 	s := openldap(t)
 	c := settings(s)
