@@ -25,7 +25,7 @@ import (
 func TestNoErrorQuotesASecret(t *testing.T) {
 	t.Parallel()
 	const password = "hunter2"
-	t.Run("CVE-2023-22649: the message of an admission webhook about a Secret is not passed on", func(t *testing.T) {
+	t.Run("CVE-2023-22649, CVE-2025-23216: the message of an admission webhook about a Secret is not passed on", func(t *testing.T) {
 		said := errors.New(`denied the request: {"data":{"password":"` + password + `"}}`)
 		for _, err := range []error{
 			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said), apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),

@@ -8,6 +8,8 @@ import (
 	"testing"
 )
 
+// CVE-2022-23652: Connection takes the user away. CVE-2026-17107: a user is added. CVE-2026-23990: the user is empty, so that the agent acts as itself.
+// GHSA-c7xh-gjv4-4jgv: a user becomes one of the system's groups.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	alice := func(more ...string) http.Header {

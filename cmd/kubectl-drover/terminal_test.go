@@ -33,7 +33,7 @@ const evil = "\x1b]0;x\a\x1b[2J\r\u202e\u009b1A\x9b\nYes: User mallory may do al
 // obeyed are the characters that a terminal obeys, or that change how others look.
 const obeyed = "\x1b\a\r\u202e\u009b\x7f"
 
-// CVE-2021-25313: what a member says is shown to people who may do more than it.
+// CVE-2021-25313, CVE-2021-25743: what a member says is shown to people who may do more than it.
 func TestAnswersPrintNoControlCharacters(t *testing.T) {
 	who := principal{Kind: v1.SubjectUser, Name: "x" + evil}
 	ref := access.Reference{Kind: access.KindClusterBinding, Namespace: "team-a", Name: "b"}

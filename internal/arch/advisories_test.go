@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	advisory = regexp.MustCompile(`CVE-\d{4}-\d{4,}`)
+	advisory = regexp.MustCompile(`CVE-\d{4}-\d{4,}|GHSA(-[0-9a-z]{4}){3}`)
 	testFile = regexp.MustCompile("`([^`]+_test\\.go)`")
 )
 

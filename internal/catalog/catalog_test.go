@@ -196,6 +196,7 @@ func TestGroupsWithoutABindingAreNotLookedUp(t *testing.T) {
 	}
 }
 
+// CVE-2024-37152, CVE-2025-62714, CVE-2026-73843: an API is served to strangers.
 func TestTheCatalogIsForUsersOnly(t *testing.T) {
 	r := rights{proxy: []string{"/"}}
 	c := r.catalog(t, clusters("a/one"))

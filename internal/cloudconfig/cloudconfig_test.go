@@ -147,6 +147,7 @@ func TestWhatIsRefusedIsNamedAndNotQuoted(t *testing.T) {
 	}
 }
 
+// CVE-2025-59823: a value that a tenant writes becomes code.
 func TestATemplateTakesOnlyPlainWords(t *testing.T) {
 	text := []byte("## template: jinja\n#cloud-config\nruncmd: ['hostname {{ local_hostname }}']\n")
 	for _, hostname := range []string{"", "a b", "x'; rm -rf /", "a\nb", "$(id)", "{{ x }}", strings.Repeat("a", 300)} {

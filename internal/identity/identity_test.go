@@ -51,6 +51,7 @@ func TestPrincipal(t *testing.T) {
 	}
 }
 
+// CVE-2026-23990: a user without a name becomes whoever forwards the request.
 func TestNew(t *testing.T) {
 	t.Run("names of the hub get its prefix, so that system:masters of the hub has no rights in a member", func(t *testing.T) {
 		info := authenticationv1.UserInfo{
@@ -127,6 +128,7 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// CVE-2023-48312: an empty token leaves the proxy with its own.
 func TestToken(t *testing.T) {
 	websocket := func(protocols ...string) http.Header {
 		return http.Header{"Connection": {"keep-alive, Upgrade"}, "Upgrade": {"WebSocket"}, headerProtocol: protocols}

@@ -104,6 +104,8 @@ func TestBound(t *testing.T) {
 	})
 }
 
+// CVE-2023-46254: a principal has the rights of one of another kind with the same name.
+//
 // A list of the Clusters that a user may reach looks bindings up in these workspaces only, and for these groups.
 func TestWorkspacesAreThoseWithABindingOfAPrincipal(t *testing.T) {
 	crtb := func(namespace, name string, s v1.Subject) client.Object {

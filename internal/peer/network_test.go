@@ -139,6 +139,7 @@ func (c *closer) Close() error {
 	return nil
 }
 
+// CVE-2026-73842, CVE-2026-39429: a port that is only for parts of the system asks no caller who they are.
 func TestWhoMayLink(t *testing.T) {
 	state := authority(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -262,6 +263,7 @@ func TestAReplicaThatFindsOnlyItselfHasNoError(t *testing.T) {
 	}
 }
 
+// CVE-2026-73842: it forwards no plain request.
 func TestThePortRefuses(t *testing.T) {
 	state := authority(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

@@ -107,6 +107,7 @@ func (h *hubSide) open(t *testing.T, path, bearer string) io.Reader {
 	return heard
 }
 
+// CVE-2023-40025, CVE-2024-41666: a shell goes on after its session or its user's right has ended.
 func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 	const watch, exec = podsPath + "?watch=true", "/k8s/clusters/team-a/prod/api/v1/namespaces/x/pods/y/exec?command=sh"
 	no := func(err error) *error { return &err }

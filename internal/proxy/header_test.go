@@ -62,7 +62,7 @@ func TestImpersonate(t *testing.T) {
 }
 
 func TestWhatArrivesAtTheAgent(t *testing.T) {
-	t.Run("the caller's identity, and nothing else that the caller claims", func(t *testing.T) {
+	t.Run("CVE-2026-40575: the caller's identity, and nothing else that the caller claims", func(t *testing.T) {
 		h := newHubSide(t)
 		response, _ := h.get(t, http.Header{
 			"Cookie":                 {"R_SESS=abc", "other=1"},
@@ -101,7 +101,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			t.Errorf("got  %v\nwant %v", got, want)
 		}
 	})
-	t.Run("CVE-2021-31999: Connection naming an identity header, in any case and anywhere, is refused with 400", func(t *testing.T) {
+	t.Run("CVE-2021-31999, CVE-2022-23652: Connection naming an identity header, in any case and anywhere, is refused with 400", func(t *testing.T) {
 		for _, line := range []string{
 			"Connection: Impersonate-User", "Connection: close, Impersonate-User, Impersonate-Group", "connection: keep-alive,\timpersonate-group ",
 			"Connection: IMPERSONATE-UID", "Connection: Impersonate-Extra-Scopes", "Connection: close\r\nConnection: Impersonate-User",
@@ -124,7 +124,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			t.Errorf("arrived %v, want alice's identity, and no X-Mine", got)
 		}
 	})
-	t.Run("CVE-2021-36776: the caller's own impersonation headers never pass unasked", func(t *testing.T) {
+	t.Run("CVE-2021-36776, CVE-2026-17107: the caller's own impersonation headers never pass unasked", func(t *testing.T) {
 		for _, lines := range [][]string{
 			{"Impersonate-User: admin"}, {"iMpErSoNaTe-uSeR: admin"}, {"Impersonate-User: hub:alice", "Impersonate-Group: admins"},
 		} {
@@ -202,7 +202,7 @@ func TestWhatTheCallerHears(t *testing.T) {
 			t.Errorf("answer %v %q, want the body and its encoding unchanged", response.Header, body)
 		}
 	})
-	t.Run("a redirect stays in the cluster, one that leads out is refused", func(t *testing.T) {
+	t.Run("CVE-2022-3172: a redirect stays in the cluster, one that leads out is refused", func(t *testing.T) {
 		h := newHubSide(t)
 		location := "/api/v1/namespaces"
 		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
@@ -263,7 +263,7 @@ func TestNoIdentityNoUpstreamCall(t *testing.T) {
 			t.Errorf("RoundTrip = %v after %d upstream calls", err, called)
 		}
 	})
-	t.Run("an authenticator that returns neither a user nor an error opens nothing", func(t *testing.T) {
+	t.Run("CVE-2026-23990: an authenticator that returns neither a user nor an error opens nothing", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) {
 			o.Authenticate = func(*http.Request) (identity.Identity, error) { return identity.Identity{}, nil }
 		})

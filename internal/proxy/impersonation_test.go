@@ -192,7 +192,7 @@ func TestCallersOwnImpersonation(t *testing.T) {
 			}
 		})
 	}
-	t.Run("--as a system user is 403 and asks no API server", func(t *testing.T) {
+	t.Run("GHSA-c7xh-gjv4-4jgv: --as a system user is 403 and asks no API server", func(t *testing.T) {
 		h := newHubSide(t)
 		response, body := h.get(t, http.Header{"Impersonate-User": {"system:kube-controller-manager"}})
 		wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "system:kube-controller-manager")

@@ -59,7 +59,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, newHubSide(t), podsPath+"?access_token=t-alice&token=t-alice", http.Header{"Authorization": nil})
 		wantStatus(t, response, body, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 	})
-	t.Run("without the right an existing and an unknown cluster are the same 403, and no request is made for either", func(t *testing.T) {
+	t.Run("CVE-2022-41354, CVE-2024-36106: without the right an existing and an unknown cluster are the same 403, and no request is made for either", func(t *testing.T) {
 		h := newHubSide(t)
 		response, known := refused(t, h, podsPath, as("t-bob"))
 		wantStatus(t, response, known, http.StatusForbidden, metav1.StatusReasonForbidden)
@@ -299,7 +299,7 @@ func TestLocal(t *testing.T) {
 			})
 		})
 	}
-	t.Run("the hub's API server gets the caller's own token, and never a credential of the manager", func(t *testing.T) {
+	t.Run("CVE-2023-48312: the hub's API server gets the caller's own token, and never a credential of the manager", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
 		r := h.request(t, http.MethodPost, "/k8s/local/apis/x/v1/a%2Fb?watch=true", strings.NewReader("{}"), http.Header{
 			"Cookie": {"a=b"}, "X-Remote-User": {"admin"}, "User-Agent": {"kubectl"}, "Accept-Encoding": {"identity"},

@@ -117,6 +117,7 @@ func upgradeRequest(path, protocol string, lines ...string) string {
 		path, protocol, strings.Join(append(lines, ""), "\r\n"))
 }
 
+// CVE-2026-42283: any page opens a WebSocket.
 func TestUpgrades(t *testing.T) {
 	const exec = "/k8s/clusters/team-a/prod/api/v1/namespaces/x/pods/y/exec?command=sh"
 	for _, path := range []string{exec, "/k8s/local/api/v1/namespaces/x/pods/y/exec"} {

@@ -113,6 +113,7 @@ func TestDecideJoin(t *testing.T) {
 	}
 }
 
+// CVE-2026-4740: an agent renews its identity as that of another cluster.
 func TestCheckConnect(t *testing.T) {
 	for name, tc := range map[string]struct {
 		claims  protocol.ConnectClaims

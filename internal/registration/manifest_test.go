@@ -148,7 +148,7 @@ func TestManifestWithoutABundleIsNotMade(t *testing.T) {
 	}
 }
 
-// CVE-2026-44939: what a caller says must never become YAML of its own.
+// CVE-2026-44939, CVE-2025-59823: what a caller says must never become YAML of its own.
 func TestTheManifestEscapesItsInput(t *testing.T) {
 	const evil = "x\"'\n---\napiVersion: v1\nkind: Pod\nmetadata: {name: evil}\n# {{ . }} ${HOME} &a *a !!binary \x00\t\u2028"
 	in := manifestInput(t)

@@ -120,7 +120,7 @@ func TestManifestInAMember(t *testing.T) {
 			t.Error("the level is not enforced: this proves nothing")
 		}
 	})
-	t.Run("the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env, fullRights()) })
+	t.Run("CVE-2024-5042, CVE-2024-9779: the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env, fullRights()) })
 	t.Run("one that only reads may see what it is to see and nothing else", func(t *testing.T) {
 		in.Agent.Profile = v1.ProfileReadOnly
 		manifest, err := registration.Manifest(in)

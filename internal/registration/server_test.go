@@ -451,6 +451,7 @@ func (r *deadlineRecorder) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
+// CVE-2024-40634, CVE-2025-59531, CVE-2025-59836: a body from a stranger, large, malformed or empty, ends the server.
 func testBodies(w *world) {
 	token, key := w.cluster("member", asIs), testkit.Key(w.t)
 	good, err := json.Marshal(request(key, token, memberUID))
@@ -648,6 +649,7 @@ func testReplayElsewhere(w *world) {
 	w.want(w.connect(w.connectToken(key, response, func(c *protocol.ConnectClaims) { c.ID = "here" })), http.StatusOK, "")
 }
 
+// CVE-2026-4740, CVE-2024-56513: an agent becomes that of another cluster. CVE-2026-16242: agents are asked for no credential.
 func testForeignConnectTokens(w *world) {
 	a, b := testkit.Key(w.t), testkit.Key(w.t)
 	responseA := w.join(w.cluster("a", asIs), a, memberUID)

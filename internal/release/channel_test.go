@@ -77,6 +77,7 @@ func TestLatest(t *testing.T) {
 			}
 		})
 	}
+	// CVE-2023-25163, CVE-2024-31216: an error repeats the credentials in an address.
 	for name, channel := range map[string]string{
 		"no URL":           "https://[",
 		"another scheme":   "file:///etc/passwd",
@@ -120,7 +121,7 @@ func TestLatest(t *testing.T) {
 			t.Errorf("got %q, %v, want an error of at most 200 bytes", version, err)
 		}
 	})
-	t.Run("CVE-2019-14435, CVE-2026-44936: a server on this machine is not connected to, under whatever name", func(t *testing.T) {
+	t.Run("CVE-2019-14435, CVE-2026-44936, CVE-2020-8555, CVE-2022-39383, CVE-2025-13281: a server on this machine is not connected to, under whatever name", func(t *testing.T) {
 		asked := false
 		server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
 		defer server.Close()

@@ -32,6 +32,7 @@ func kubeconfig(t testing.TB, change func(*api.Cluster, *api.AuthInfo)) []byte {
 	return raw
 }
 
+// CVE-2022-24817, CVE-2021-41254, CVE-2025-47282, CVE-2025-47283: a credential of a tenant runs a program, or reads a file, of the controller.
 func TestAKubeconfigRunsAndReadsNothingHere(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -106,6 +107,7 @@ func TestAServerOfThisMachineIsNotAsked(t *testing.T) {
 	}
 }
 
+// CVE-2020-8561: a server redirects the controller, and the answer can be read in its log.
 func TestAServerLeadsToNoOtherAndWritesNoLog(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {

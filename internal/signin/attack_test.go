@@ -259,7 +259,7 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 	}
 }
 
-// A page of another site can send a browser here. The hub must not have it ask its user for a password.
+// CVE-2024-22424: a page of another site can send a browser here. The hub must not have it ask its user for a password.
 func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
 	f := newFixture(t)
 	for name, header := range map[string]http.Header{"": {}, "Basic": {"Authorization": {"Basic eDp5"}}} {

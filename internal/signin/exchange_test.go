@@ -173,6 +173,7 @@ func TestAnExchangedTokenHasTheGroupsOfItsSession(t *testing.T) {
 	}
 }
 
+// GHSA-7qjx-gp9h-65qj: an exchange gives a token that a login would not give.
 func TestWhatAnExchangeMayAskFor(t *testing.T) {
 	good := exchangeFields("x", "team/prod")
 	for name, tt := range map[string]struct {

@@ -321,7 +321,7 @@ func TestATokenEndsWithItsUserSessionAndKey(t *testing.T) {
 	}
 }
 
-// CVE-2026-44946: a proof of login is used twice.
+// CVE-2026-44946, CVE-2026-45720: a proof of login is used twice.
 func TestACodeIsRedeemedOnce(t *testing.T) {
 	f := newFixture(t)
 	verifier := oauth2.GenerateVerifier()
@@ -397,7 +397,7 @@ func TestACodeBelongsToItsRequest(t *testing.T) {
 	}
 }
 
-// CVE-2025-23389, CVE-2024-58267: a login that an attacker began ends in another user's session.
+// CVE-2025-23389, CVE-2024-58267, CVE-2022-39222: a login that an attacker began ends in another user's session.
 func TestALoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
 	f := newFixture(t)
 	own, other := f.browser(), f.browser()
@@ -430,6 +430,7 @@ func TestALoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
 	}
 }
 
+// CVE-2022-24905, CVE-2022-31102, CVE-2021-23347: the login page says, or runs, what its address says.
 func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
 	f := newFixture(t)
 	b := f.browser()
@@ -461,6 +462,7 @@ func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
 	}
 }
 
+// CVE-2020-8827: passwords can be guessed without end.
 func TestGuessingIsRefused(t *testing.T) {
 	f := newFixture(t)
 	disabled := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "disabled-" + f.namespace}, Spec: v1.UserSpec{Disabled: true}}
@@ -498,6 +500,7 @@ func TestGuessingIsRefused(t *testing.T) {
 	}
 }
 
+// CVE-2020-11576: the time of an answer tells which users exist.
 func TestAnUnknownUserCostsAHash(t *testing.T) {
 	f := newFixture(t)
 	user, stored, err := f.issuer.stored(t.Context(), "unknown-user")

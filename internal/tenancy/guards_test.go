@@ -116,7 +116,7 @@ func TestGuards(t *testing.T) {
 		return nil
 	})
 	const project = "cluster.drover.dev/project"
-	t.Run("CVE-2020-10676: only a user who manages both projects moves a namespace", func(t *testing.T) {
+	t.Run("CVE-2020-10676, CVE-2022-46167, CVE-2024-39690, CVE-2025-55205: only a user who manages both projects moves a namespace", func(t *testing.T) {
 		m.refused(m.label(stranger, shop, project, `"web"`), "from project '' to project 'web'")
 		m.refused(m.label(webMover, shop, project, `"db"`), "manage-namespaces on both")
 		m.taken(m.label(webMover, shop, project, `"web"`))
@@ -125,7 +125,7 @@ func TestGuards(t *testing.T) {
 		m.taken(m.label(mover, shop, project, `"db"`))
 		m.taken(m.label(stranger, shop, "team", `"a"`))
 	})
-	t.Run("CVE-2020-10676: a namespace is not moved through its subresources either", func(t *testing.T) {
+	t.Run("CVE-2020-10676, CVE-2026-30963, CVE-2026-55636: a namespace is not moved through its subresources either", func(t *testing.T) {
 		for _, subresource := range []string{"status", "finalize"} {
 			now := &corev1.Namespace{}
 			m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: shop}, now))

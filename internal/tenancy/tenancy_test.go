@@ -212,7 +212,7 @@ func TestSecrets(t *testing.T) {
 		how(s)
 		return *s
 	}
-	t.Run("a copy has name, type, data and labels, and nothing by which a tool knows its own", func(t *testing.T) {
+	t.Run("CVE-2025-47284: a copy has name, type, data and labels, and nothing by which a tool knows its own", func(t *testing.T) {
 		c, refused, err := tenancy.Secrets(full(), []corev1.Secret{*source("registry")})
 		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) != 1 {
 			t.Fatalf("got %v, %v, %v, want one template and nothing refused", c, refused, err)

@@ -139,7 +139,7 @@ func testLogLevel(t *testing.T, s *system, agent *framework.Agent) {
 	}
 }
 
-// testNothingLeaks looks for every token that was used in everything that was written: CVE-2023-22649, CVE-2024-58269.
+// testNothingLeaks looks for every token that was used in everything that was written: CVE-2023-22649, CVE-2024-58269, CVE-2019-11250, CVE-2020-8565.
 func testNothingLeaks(t *testing.T, s *system) {
 	secrets := []string{demoToken, strangerToken}
 	var list corev1.SecretList

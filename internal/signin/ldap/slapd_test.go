@@ -243,6 +243,7 @@ func TestANameOfAnEntryIsNoPartOfTheSearchForItsGroups(t *testing.T) {
 	}
 }
 
+// CVE-2021-21411: the option that names groups is read and does nothing.
 func TestOnlyAllowedGroupsSignIn(t *testing.T) {
 	s := openldap(t)
 	c := settings(s)

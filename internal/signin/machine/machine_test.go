@@ -210,6 +210,7 @@ func TestATokenOfTheIssuerIsItsMachine(t *testing.T) {
 	}
 }
 
+// CVE-2023-22482: a token for another audience is taken.
 func TestWhatATokenSaysIsChecked(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
@@ -579,6 +580,7 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 	})
 }
 
+// CVE-2024-32476, CVE-2026-65834: an expression of a user takes all time, or a wrong one panics.
 func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 	u := newUpstream(t)
 	for name, tt := range map[string]struct {

@@ -192,6 +192,7 @@ func signatures() map[string]func(*testing.T, *lying) {
 	}
 }
 
+// CVE-2022-29165, CVE-2023-22482: tokens that are not signed, or are for another client.
 func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
 	for name, lie := range liars() {
 		t.Run(name, func(t *testing.T) {
@@ -304,6 +305,7 @@ func TestNothingOfALoginGoesToAnotherHost(t *testing.T) {
 	}
 }
 
+// CVE-2022-31105: the certificate of a provider is not checked.
 func TestAProviderWithAnotherCertificateIsAskedNothing(t *testing.T) {
 	p := newLying(t)
 	c := connect(t, p, func(c *Config) { c.Roots = x509.NewCertPool() })

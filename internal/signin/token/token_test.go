@@ -56,6 +56,7 @@ func forge(t testing.TB, algorithm jose.SignatureAlgorithm, key any, header map[
 	return raw
 }
 
+// CVE-2022-29165: what a token says is believed unsigned. CVE-2023-22482: a token for another audience is taken.
 func TestVerify(t *testing.T) {
 	key, other := newKey(t), newKey(t)
 	good, err := Sign(key, claims(), start)
