@@ -17,61 +17,76 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrastructure "github.com/drover-dev/drover/api/infrastructure/v1"
+	provision "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// written are values of each type that has a syntax of its own: one that is good, and several that an API server may take for the type
-// while Go does not.
+// written are values of each type that has a syntax of its own: one that is good, and several that an API server may take
+// for the type while Go does not.
 var written = map[reflect.Type]struct {
 	good string
 	odd  []string
 }{
 	reflect.TypeFor[metav1.Time](): {`"2030-01-01T00:00:00Z"`, []string{
-		`"2030-01-01t00:00:00Z"`, `"2030-01-01T00:00:00z"`, `"2030-01-01T00:00:00x5Z"`, `"2030-01-01T00:00:00+99:00"`, `"2030-01-01T00:00:00+00:99"`,
+		`"2030-01-01t00:00:00Z"`, `"2030-01-01T00:00:00z"`, `"2030-01-01T00:00:00x5Z"`,
+		`"2030-01-01T00:00:00+99:00"`, `"2030-01-01T00:00:00+00:99"`,
 		`"2030-01-01T24:00:00Z"`, `"2030-01-01T00:00:60Z"`, `"2030-02-31T00:00:00Z"`, `"2030-01-01 00:00:00Z"`, `"2030-01-01"`, `""`,
 	}},
 	reflect.TypeFor[metav1.Duration](): {`"1h"`, []string{
 		`"99999999999h"`, `"1h99999999999999999999m"`, `"1d"`, `"1h "`, `"+1h"`, `"-1h"`, `"1"`, `"1hh"`, `""`, `3600`,
 	}},
 	reflect.TypeFor[resource.Quantity](): {`"64Mi"`, []string{
-		`"1e1.5"`, `"1e99999999999"`, `"1E"`, `".5"`, `"1."`, `"1ki"`, `"1 Gi"`, `"99999999999999999999999999999999"`, `"0.00000000000000000000000001"`, `""`, `1.5`,
+		`"1e1.5"`, `"1e99999999999"`, `"1E"`, `".5"`, `"1."`, `"1ki"`, `"1 Gi"`, `""`, `1.5`,
+		`"99999999999999999999999999999999"`, `"0.00000000000000000000000001"`,
 	}},
 	reflect.TypeFor[intstr.IntOrString](): {`1`, []string{`5000000000`, `-1`, `1.5`, `"5000000000"`, `"%"`, `true`}},
 }
 
+const (
+	plan   = "{version: v1, upgrade: {image: a}, "
+	memory = "[{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}"
+)
+
 // whole are specs that are good when the value of the field in the key takes the place of %s.
 var whole = map[string]string{
-	"ClusterRoleTemplateBinding.spec.expiresAt":                 `{clusterName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: %s}`,
-	"ProjectRoleTemplateBinding.spec.expiresAt":                 `{projectName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: %s}`,
-	"Host.spec.tokenTTL":                                        `{tokenTTL: %s}`,
-	"Cluster.spec.registration.tokenTTL":                        `{registration: {tokenTTL: %s}}`,
-	"Cluster.spec.authorizedEndpoint.offline":                   `{authorizedEndpoint: {server: "https://a.example.com", offline: %s}}`,
-	"Cluster.spec.agent.resources.limits":                       `{agent: {resources: {limits: {memory: %s}}}}`,
-	"Cluster.spec.agent.resources.requests":                     `{agent: {resources: {requests: {memory: %s}}}}`,
-	"Project.spec.resourceQuota":                                `{clusterName: a, resourceQuota: {memory: %s}, namespaceDefaultResourceQuota: {memory: 0}}`,
-	"Project.spec.namespaceDefaultResourceQuota":                `{clusterName: a, namespaceDefaultResourceQuota: {pods: %s}}`,
-	"Project.spec.containerDefaults.requests":                   `{clusterName: a, containerDefaults: {requests: {memory: %s}}}`,
-	"Project.spec.containerDefaults.limits":                     `{clusterName: a, containerDefaults: {limits: {memory: %s}}}`,
-	"Plan.spec.concurrency":                                     `{version: v1, upgrade: {image: a}, concurrency: %s}`,
-	"Plan.spec.drain.timeout":                                   `{version: v1, upgrade: {image: a}, drain: {timeout: %s}}`,
-	"Plan.spec.rollout.soak":                                    `{version: v1, upgrade: {image: a}, clusterName: a, rollout: {soak: %s}}`,
-	"Plan.spec.rollout.waves.soak":                              `{version: v1, upgrade: {image: a}, clusterSelector: {}, rollout: {waves: [{name: a, clusterSelector: {}, soak: %s}]}}`,
-	"Plan.spec.postCompleteDelay":                               `{version: v1, upgrade: {image: a}, postCompleteDelay: %s}`,
-	"Plan.spec.retries.backoff":                                 `{version: v1, upgrade: {image: a}, retries: {backoff: %s}}`,
-	"AuthProvider.spec.jwt.maxTokenLifetime":                    `{jwt: {issuer: {url: "https://a.example.com", audiences: [drover]}, claimMappings: {username: {claim: sub}}, maxTokenLifetime: %s}}`,
-	"Plan.spec.prepare.envs.valueFrom.resourceFieldRef.divisor": `{version: v1, upgrade: {image: a}, prepare: {image: a, envs: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}`,
-	"Plan.spec.upgrade.envs.valueFrom.resourceFieldRef.divisor": `{version: v1, upgrade: {image: a, envs: [{name: A, valueFrom: {resourceFieldRef: {resource: limits.memory, divisor: %s}}}]}}`,
+	"AuthProvider.spec.jwt.maxTokenLifetime": `{jwt: {issuer: {url: "https://a.example.com", audiences: [drover]},
+		claimMappings: {username: {claim: sub}}, maxTokenLifetime: %s}}`,
+	"ClusterRoleTemplateBinding.spec.expiresAt": "{clusterName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: %s}",
+	"ProjectRoleTemplateBinding.spec.expiresAt": "{projectName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: %s}",
+
+	"Host.spec.tokenTTL":                      "{tokenTTL: %s}",
+	"Cluster.spec.registration.tokenTTL":      "{registration: {tokenTTL: %s}}",
+	"Cluster.spec.authorizedEndpoint.offline": `{authorizedEndpoint: {server: "https://a.example.com", offline: %s}}`,
+	"Cluster.spec.agent.resources.limits":     "{agent: {resources: {limits: {memory: %s}}}}",
+	"Cluster.spec.agent.resources.requests":   "{agent: {resources: {requests: {memory: %s}}}}",
+
+	"Project.spec.resourceQuota":                 "{clusterName: a, resourceQuota: {memory: %s}, namespaceDefaultResourceQuota: {memory: 0}}",
+	"Project.spec.namespaceDefaultResourceQuota": "{clusterName: a, namespaceDefaultResourceQuota: {pods: %s}}",
+	"Project.spec.containerDefaults.requests":    "{clusterName: a, containerDefaults: {requests: {memory: %s}}}",
+	"Project.spec.containerDefaults.limits":      "{clusterName: a, containerDefaults: {limits: {memory: %s}}}",
+
+	"Plan.spec.concurrency":                                     plan + "concurrency: %s}",
+	"Plan.spec.drain.timeout":                                   plan + "drain: {timeout: %s}}",
+	"Plan.spec.postCompleteDelay":                               plan + "postCompleteDelay: %s}",
+	"Plan.spec.retries.backoff":                                 plan + "retries: {backoff: %s}}",
+	"Plan.spec.rollout.soak":                                    plan + "clusterName: a, rollout: {soak: %s}}",
+	"Plan.spec.rollout.waves.soak":                              plan + "clusterSelector: {}, rollout: {waves: [{name: a, clusterSelector: {}, soak: %s}]}}",
+	"Plan.spec.prepare.envs.valueFrom.resourceFieldRef.divisor": plan + "prepare: {image: a, envs: " + memory,
+	"Plan.spec.upgrade.envs.valueFrom.resourceFieldRef.divisor": "{version: v1, upgrade: {image: a, envs: " + memory,
 }
 
-// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one object with a value that
-// Go cannot read would keep all others from it.
+// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one object with a
+// value that Go cannot read would keep all others from it.
 func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	scheme := runtime.NewScheme()
-	if err := v1.AddToScheme(scheme); err != nil {
-		t.Fatal(err)
+	for _, add := range []func(*runtime.Scheme) error{v1.AddToScheme, infrastructure.AddToScheme, provision.AddToScheme} {
+		if err := add(scheme); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for field, leaf := range leaves(scheme) {
 		kind, _, _ := strings.Cut(field, ".")
@@ -115,9 +130,9 @@ func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 // leaves are the fields of all specs whose type has a syntax of its own.
 func leaves(scheme *runtime.Scheme) map[string]reflect.Type {
 	found := map[string]reflect.Type{}
-	for kind, typ := range scheme.KnownTypes(v1.GroupVersion) {
+	for kind, typ := range scheme.AllKnownTypes() {
 		if spec, ok := typ.FieldByName("Spec"); ok {
-			walk(kind+".spec", spec.Type, found)
+			walk(kind.Kind+".spec", spec.Type, found)
 		}
 	}
 	return found
