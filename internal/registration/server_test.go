@@ -619,7 +619,7 @@ func testImport(w *world) {
 	refused(path, "the join token of cluster "+w.namespace+"/member expired at ")
 }
 
-// CVE-2026-44939.
+// CVE-2026-44939, CVE-2022-36633.
 func testImportQuery(w *world) {
 	path := protocol.PathImport + w.cluster("member", asIs) + ".yaml"
 	for _, query := range []string{"?authImage=evil%0A---%0Akind:%20Pod", "?", "?x", "?image=a&image=b"} {

@@ -295,7 +295,6 @@ func TestASessionThatNoCacheHasIsLookedUpSoManyTimesASecond(t *testing.T) {
 	}
 }
 
-// CVE-2022-31677: a session goes on when the provider has ended it.
 func TestASessionEndsWithWhatItRestsOn(t *testing.T) {
 	remove := func(f *fixture, o client.Object) {
 		if err := f.Client.Delete(f.t.Context(), o); err != nil {
