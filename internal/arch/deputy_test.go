@@ -29,6 +29,7 @@ func unguarded() map[string]string {
 		"controllers/signin.Keys.write Update":               read,
 		"internal/checkpoint.leases.Update Update":           read,
 		"internal/clusterapi.SetPaused Patch":                "its patch has the UID and version that were read",
+		"internal/registration.Server.claim Update":          read,
 		"internal/registration.Server.write Update":          read,
 		"internal/signin.Server.claim Update":                read,
 		"internal/signin.Server.makeRoom Delete":             own + "of the UID that was read; a session that was used just now may give way, too",

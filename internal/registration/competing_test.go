@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -25,4 +26,40 @@ func testForeignAgent(w *world) {
 		w.t.Errorf("told of %q, want the Cluster to say that a Secret is in the way", got)
 	}
 	w.WantUnchanged(w.t, theirs)
+}
+
+// testClaimedToken: an editor, who may delete the Secret of a token that no agent has used, waits for the moment in which
+// an agent joins. The policy lets them delete a Secret without the annotation only.
+func testClaimedToken(w *world) {
+	token, name := w.cluster("member", asIs), registration.RegistrationSecret(w.name("member"))
+	unmarked := func(ctx context.Context) bool {
+		secret := &corev1.Secret{}
+		return w.Client.Get(ctx, name, secret) == nil && secret.Annotations[v1.Group+"/token-used"] == ""
+	}
+	joins, deletable := false, false
+	w.server.Writer = testkit.Competing(w.Client, func(ctx context.Context, object any) bool {
+		secret, ok := object.(*corev1.Secret)
+		joins = ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindAgent
+		deletable = joins && unmarked(ctx)
+		return joins
+	})
+	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusOK, "")
+	if !joins || deletable || unmarked(w.t.Context()) {
+		w.t.Errorf("an agent has joined: %t, while an editor may delete its token: %t, and after it: %t; want it guarded first", joins, deletable, unmarked(w.t.Context()))
+	}
+}
+
+// testDeletedToken: the Secret of a token is deleted just before an agent joins with it.
+func testDeletedToken(w *world) {
+	token, name := w.cluster("member", asIs), registration.RegistrationSecret(w.name("member"))
+	w.server.Writer = testkit.Competing(w.Client, func(ctx context.Context, _ any) bool {
+		if err := w.Client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}); err != nil {
+			w.t.Error(err)
+		}
+		return true
+	})
+	w.want(w.register(token, request(testkit.Key(w.t), token, memberUID)), http.StatusUnauthorized, v1.ReasonTokenInvalid)
+	if err := w.Client.Get(w.t.Context(), registration.AgentSecret(w.name("member")), &corev1.Secret{}); !apierrors.IsNotFound(err) {
+		w.t.Errorf("the agent's Secret: %v, want no agent to join with a token that is gone", err)
+	}
 }

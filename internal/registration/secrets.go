@@ -48,6 +48,9 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
+// tokenJoining is the value of annotationTokenUsed while an agent joins. Later it is the hash of the token.
+const tokenJoining = "joining"
+
 // Keys of the Secret "<cluster>-agent". Their values are not secret. It is a Secret because a user who may write it decides which cluster is the member.
 const (
 	keyPublicKey  = "public-key"

@@ -208,7 +208,10 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 			return nil, refusal
 		}
 		if join.Write {
-			if conflict = s.write(ctx, secret, found.owner, join.Identity); apierrors.IsConflict(conflict) || apierrors.IsAlreadyExists(conflict) {
+			if conflict = s.claim(ctx, found); conflict == nil {
+				conflict = s.write(ctx, secret, found.owner, join.Identity)
+			}
+			if apierrors.IsConflict(conflict) || apierrors.IsAlreadyExists(conflict) || apierrors.IsNotFound(conflict) {
 				continue
 			} else if conflict != nil {
 				return nil, conflict
@@ -223,6 +226,21 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 		}, nil
 	}
 	return nil, conflict
+}
+
+// claim marks the Secret of a Cluster's token before an agent joins with it. Editors may delete the Secret of a token
+// that no agent has used, and the policy knows that by this annotation. If only the controller wrote it, an editor could
+// delete the Secret just after a join, and the next token would let an agent of theirs take the member's place. The
+// token stays good until the controller writes its hash there, so that a join that fails here can be repeated.
+func (s *Server) claim(ctx context.Context, found *registered) error {
+	if _, isCluster := found.owner.(*v1.Cluster); !isCluster || found.secret.Annotations[annotationTokenUsed] != "" {
+		return nil // the Secret of a Host's token is guarded from the start
+	}
+	if found.secret.Annotations == nil {
+		found.secret.Annotations = map[string]string{}
+	}
+	found.secret.Annotations[annotationTokenUsed] = tokenJoining
+	return s.Writer.Update(ctx, found.secret)
 }
 
 // write creates or replaces the agent Secret of a Cluster, on the condition that it is still as it was read.

@@ -314,6 +314,8 @@ func TestRegistrationServer(t *testing.T) {
 		"a Cluster that was made again refuses the former agent":                 testRecreated,
 		"an agent is adopted after a restore, and then not by itself again":      testAdopted,
 		"an agent's Secret that a user puts in the way is said on the Cluster":   testForeignAgent,
+		"the Secret of a token is guarded before an agent joins with it":         testClaimedToken,
+		"a token whose Secret is deleted meanwhile lets no agent in":             testDeletedToken,
 		"an agent that was revoked is refused":                                   testRevoked,
 		"an agent that has joined a moment ago connects although the cache lags": testCacheLag,
 		"forged connect tokens cost the API server little":                       testForgedTokens,
