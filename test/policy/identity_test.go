@@ -73,6 +73,10 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 		"a Secret without our labels":      `{"metadata":{"labels":null}}`,
 		"and with a manifest of their own": `{"metadata":{"labels":null},"stringData":{"manifest.yaml":"mine"}}`,
 		"a Secret of another kind":         `{"metadata":{"labels":{"cluster.drover.dev/secret":"x"}}}`,
+		"a token that lasts":               `{"metadata":{"annotations":{"cluster.drover.dev/token-created":"2099-01-01T00:00:00Z"}}}`,
+		"a token of another hash":          `{"metadata":{"annotations":{"cluster.drover.dev/token-hash":"x"}}}`,
+		"a token that seems used":          `{"metadata":{"annotations":{"cluster.drover.dev/token-used":"x"}}}`,
+		"a Secret that no one can change":  `{"immutable":true}`,
 	} {
 		t.Run("before an agent has joined, "+name, func(t *testing.T) {
 			try := func(c client.Client) error {
