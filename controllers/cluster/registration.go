@@ -62,7 +62,7 @@ func tokenCreated(in *input, update *status.Update) {
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
 //
 // A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration Secret. Once an agent has
-// joined only the latter counts: an agent that joins with another token takes its place, and no field of the spec asks for that right.
+// joined, or while one joins, only the latter counts: an agent that joins with another token takes its place, and no field of the spec asks for that right.
 // A token that was used by an agent that has been revoked since is of no use and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
@@ -76,7 +76,7 @@ func decideToken(in *input) (registration.Token, bool) {
 	made := false
 	valid := registration.ValidToken(token.Value) && !token.Created.IsZero()
 	switch {
-	case in.identity != nil && valid:
+	case valid && (in.identity != nil || token.Joining(in.now)):
 	case in.cluster.Spec.Registration.TokenSecretRef != nil:
 		if token.Value != in.chosen.value {
 			token, made = fresh(in.chosen.value), in.chosen.value != ""

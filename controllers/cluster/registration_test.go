@@ -4,6 +4,7 @@
 package cluster
 
 import (
+	"maps"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,12 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Annotations: made.Annotations, Labels: made.Labels, OwnerReferences: []metav1.OwnerReference{{UID: cluster.UID}}}, Type: *made.Type, Data: made.Data}
 	former := secret.DeepCopy()
 	former.OwnerReferences[0].UID = "former"
+	joining, given := secret.DeepCopy(), secret.DeepCopy()
+	joining.Annotations = map[string]string{v1.Group + "/token-used": "joining " + now.Add(-time.Second).Format(time.RFC3339)}
+	given.Annotations = map[string]string{v1.Group + "/token-used": "joining " + now.Add(-time.Hour).Format(time.RFC3339)}
+	for _, claimed := range []*corev1.Secret{joining, given} {
+		maps.Copy(claimed.Annotations, made.Annotations)
+	}
 	joined := &registration.AgentIdentity{TokenHash: registration.HashToken(first), ClusterUID: "uid"}
 	for name, tt := range map[string]struct {
 		identity *registration.AgentIdentity
@@ -35,6 +42,8 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 		used     bool
 	}{
 		"no agent has joined":                                      {nil, secret, chosen, false},
+		"an agent joins, and has no identity yet":                  {nil, joining, first, false},
+		"an agent began to join, and never did":                    {nil, given, chosen, false},
 		"an agent has joined":                                      {joined, secret, first, true},
 		"it has, and the registration was deleted":                 {joined, nil, chosen, false},
 		"it has, and the registration is that of a former Cluster": {joined, former, chosen, false},

@@ -48,8 +48,8 @@ const (
 	annotationTokenUsed    = v1.Group + "/token-used"
 )
 
-// tokenJoining is the value of annotationTokenUsed while an agent joins. Later it is the hash of the token.
-const tokenJoining = "joining"
+// tokenJoining and a time are the value of annotationTokenUsed while an agent joins. Later it is the hash of the token.
+const tokenJoining = "joining "
 
 // Keys of the Secret "<cluster>-agent". Their values are not secret. It is a Secret because a user who may write it decides which cluster is the member.
 const (
@@ -91,11 +91,14 @@ func ReadToken(secret *corev1.Secret, ttl time.Duration) Token {
 	if err != nil || secret.Annotations[annotationTokenHash] != HashToken(value) {
 		created = time.Time{}
 	}
+	used := secret.Annotations[annotationTokenUsed]
+	claimed, _ := time.Parse(time.RFC3339, strings.TrimPrefix(used, tokenJoining)) // a hash is no time
 	return Token{
 		Value:   value,
 		Created: created,
 		TTL:     ttl,
-		Used:    secret.Annotations[annotationTokenUsed] == HashToken(value),
+		Used:    used == HashToken(value),
+		Claimed: claimed,
 	}
 }
 

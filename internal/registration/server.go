@@ -233,13 +233,13 @@ func (s *Server) join(ctx context.Context, token string, request protocol.Regist
 // delete the Secret just after a join, and the next token would let an agent of theirs take the member's place. The
 // token stays good until the controller writes its hash there, so that a join that fails here can be repeated.
 func (s *Server) claim(ctx context.Context, found *registered) error {
-	if _, isCluster := found.owner.(*v1.Cluster); !isCluster || found.secret.Annotations[annotationTokenUsed] != "" {
+	if _, isCluster := found.owner.(*v1.Cluster); !isCluster {
 		return nil // the Secret of a Host's token is guarded from the start
 	}
 	if found.secret.Annotations == nil {
 		found.secret.Annotations = map[string]string{}
 	}
-	found.secret.Annotations[annotationTokenUsed] = tokenJoining
+	found.secret.Annotations[annotationTokenUsed] = tokenJoining + s.Now().UTC().Format(time.RFC3339)
 	return s.Writer.Update(ctx, found.secret)
 }
 

@@ -49,7 +49,16 @@ type Token struct {
 	TTL time.Duration
 	// Used reports whether an agent has joined with it.
 	Used bool
+	// Claimed is when an agent began to join with it, zero if none did, or if that is over.
+	Claimed time.Time
 }
+
+// joinTime is how long a join may take from the claim of its token to the agent's identity.
+const joinTime = time.Minute
+
+// Joining reports whether an agent may be about to join with the token. Until that is over no other takes its place: it
+// would be a token for a Cluster that has an agent.
+func (t Token) Joining(now time.Time) bool { return now.Before(t.Claimed.Add(joinTime)) }
 
 // Expires is when the token ends.
 func (t Token) Expires() time.Time { return t.Created.Add(t.TTL) }
