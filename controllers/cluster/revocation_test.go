@@ -92,6 +92,14 @@ func TestRevokerOnAFollower(t *testing.T) {
 			w.drop(w.secret(registration.AgentSecret(w.name)))
 			f.revoke(false)
 		},
+		"a tunnel ends when the agent's Secret is no longer Drover's": func(w *world, f *follower) {
+			secret := w.secret(registration.AgentSecret(w.name))
+			secret.Labels = nil
+			if err := w.Client.Update(w.t.Context(), secret); err != nil {
+				w.t.Fatal(err)
+			}
+			f.revoke(false)
+		},
 		"a tunnel ends when another agent has joined in its place": func(w *world, f *follower) {
 			w.drop(w.secret(registration.AgentSecret(w.name)))
 			w.join()
