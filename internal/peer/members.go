@@ -4,10 +4,13 @@
 package peer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -57,12 +60,40 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
+// tell writes one line. A line that the other replica does not take would end the link, for all members here, and again
+// whenever it comes back. An agent chooses most of its record, so one that would become too long goes without the report.
+func tell(w io.Writer, m message) error {
+	line, err := encode(m)
+	if err == nil && len(line) > maxLine && m.Member != nil {
+		short := *m.Member
+		short.Report, short.ReportErr = nil, "the report is too long to be told to other replicas of the hub"
+		short.Tunnels = slices.Clone(short.Tunnels)
+		short.Bound()
+		line, err = encode(message{Member: &short})
+	}
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(line)
+	return err
+}
+
+// encode returns a message as a line. Without the escapes for HTML, which make six bytes of one, any report of an agent
+// fits.
+func encode(m message) ([]byte, error) {
+	var line bytes.Buffer
+	encoder := json.NewEncoder(&line)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(m)
+	return line.Bytes(), err
+}
+
 // report responds with what is known of the members here, and then with what changes, until the request or this replica ends.
 func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
 	defer feed.Close()
 	w.Header().Set("Content-Type", "application/jsonl")
-	encoder, control := json.NewEncoder(w), http.NewResponseController(w)
+	control := http.NewResponseController(w)
 	complete, hosts := false, r.URL.Query().Get(queryHosts) == "true"
 	for {
 		records := feed.Take(batch)
@@ -70,13 +101,13 @@ func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 			if _, isHost := protocol.HostOf(records[i].Name); isHost && !hosts {
 				continue
 			}
-			if encoder.Encode(message{Member: &records[i]}) != nil {
+			if tell(w, message{Member: &records[i]}) != nil {
 				return // the link has ended
 			}
 		}
 		if len(records) == 0 && !complete {
 			complete = true
-			if encoder.Encode(message{Complete: true}) != nil {
+			if tell(w, message{Complete: true}) != nil {
 				return
 			}
 		}

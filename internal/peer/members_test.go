@@ -4,6 +4,7 @@
 package peer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 func TestParseLine(t *testing.T) {
@@ -65,6 +67,28 @@ func FuzzParseLine(f *testing.F) {
 			t.Errorf("%d bytes told on, %v", len(out), err)
 		}
 	})
+}
+
+// What ends a link ends it for all members, so no member makes a line that the other replica does not take.
+func TestALineIsNeverLongerThanTheOtherReplicaTakes(t *testing.T) {
+	long := strings.Repeat("\u2028", maxLine/6) // six bytes in JSON, three in memory
+	record := members.Record{Namespace: "team-a", Name: "prod", Report: &protocol.Report{DirectAuthority: long, Left: []string{long}}}
+	for range 1000 {
+		p := agentOf(member, strings.Repeat("\x01", 128))
+		p.ID = "tunnel"
+		record.Tunnels = append(record.Tunnels, p)
+	}
+	var line bytes.Buffer
+	if err := tell(&line, message{Member: &record}); err != nil || line.Len() > maxLine {
+		t.Fatalf("a line of %d bytes, %v, want at most %d", line.Len(), err, maxLine)
+	}
+	got, err := parse(bytes.TrimSpace(line.Bytes()))
+	if err != nil || got.Member == nil || got.Member.Report != nil || got.Member.ReportErr == "" || len(got.Member.Tunnels) == 0 {
+		t.Errorf("got %+v, %v, want the tunnels, and why there is no report", got.Member, err)
+	}
+	if len(record.Tunnels) != 1000 || record.Tunnels[999].ID == "" || record.Report == nil {
+		t.Error("the record of the registry was changed, want it as it was")
+	}
 }
 
 func TestParseTarget(t *testing.T) {
