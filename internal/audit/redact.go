@@ -173,7 +173,7 @@ func redactObject(object map[string]any) bool {
 		return false
 	}
 	for key, value := range object {
-		if soundsSecret(key) {
+		if soundsSecret(key) && !refers(key, value) {
 			object[key] = redacted
 			continue
 		}
@@ -203,16 +203,37 @@ func redactText(text string) string {
 	return jwt.ReplaceAllString(text, redacted)
 }
 
-// soundsSecret reports whether a key suggests that its value is secret. The name of a Secret is not.
-func soundsSecret(key string) bool {
-	folded := strings.Map(func(c rune) rune {
+// fold returns a key without case and separators.
+func fold(key string) string {
+	return strings.Map(func(c rune) rune {
 		if c == '_' || c == '-' || c == '.' {
 			return -1
 		}
 		return unicode.ToLower(c)
 	}, key)
-	for _, end := range []string{"secretname", "secretref", "secretkeyref", "secrets", "secret", "keyref"} {
-		if strings.HasSuffix(folded, end) && folded != "clientsecret" {
+}
+
+// refers reports whether the value of a key that ends in "secret" or "secrets" names Secrets, as in a volume or in
+// imagePullSecrets: such a value is an object, or a list of them, whose own keys are looked at. A text is a secret.
+func refers(key string, value any) bool {
+	folded := fold(key)
+	if folded == "clientsecret" || !strings.HasSuffix(folded, "secret") && !strings.HasSuffix(folded, "secrets") {
+		return false
+	}
+	switch v := value.(type) {
+	case map[string]any:
+		return true
+	case []any:
+		return !slices.ContainsFunc(v, func(one any) bool { _, object := one.(map[string]any); return !object })
+	}
+	return false
+}
+
+// soundsSecret reports whether a key suggests that its value is secret. The name of a Secret is not.
+func soundsSecret(key string) bool {
+	folded := fold(key)
+	for _, end := range []string{"secretname", "secretref", "secretkeyref", "keyref"} {
+		if strings.HasSuffix(folded, end) {
 			return false
 		}
 	}
