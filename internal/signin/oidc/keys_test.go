@@ -92,6 +92,8 @@ func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 		"another one is verified by userinfo": {`{"email":"a@x"}`, `{"email":"b@x","email_verified":true}`, false},
 		"userinfo says not which":             {`{"email":"a@x"}`, `{"email_verified":true}`, false},
 		"not verified in the ID token":        {`{"email":"a@x","email_verified":false}`, `{"email":"a@x","email_verified":true}`, false},
+		"the ID token says not which":         {`{"email_verified":true}`, `{"email":"b@x","email_verified":false}`, false},
+		"nor does userinfo verify it":         {`{"email_verified":true}`, `{"email":"b@x"}`, false},
 		"as a text":                           {`{"email":"a@x","email_verified":"true"}`, `{}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -144,8 +144,14 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 
 // merged returns the claims of an ID token, and of what the userinfo endpoint says those that the ID token lacks.
 func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
-	if email, ok := signed["email"]; ok && !bytes.Equal(email, said["email"]) {
-		delete(said, "email_verified") // which is said of another address
+	const verified = "email_verified" // it is said of the address beside it, and of no other
+	email, ok := signed["email"]
+	if ok && !bytes.Equal(email, said["email"]) {
+		delete(said, verified)
+	}
+	signed = maps.Clone(signed)
+	if !ok {
+		delete(signed, verified)
 	}
 	maps.Copy(said, signed) // what is signed counts
 	return said
