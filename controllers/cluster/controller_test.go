@@ -186,6 +186,7 @@ func TestClusterController(t *testing.T) {
 		"deleting the agent secret revokes the agent and replaces its used token":          testAgentRevocation,
 		"a token that expires shows, with what to do":                                      testTokenExpires,
 		"a token that the user chose is used":                                              testChosenToken,
+		"a name that no Secret has is said, and is no error":                               testTokenOfNoSecret,
 		"a change of the settings reaches the agent and its confirmation is awaited":       testAnnounce,
 		"a changed spec.agent reaches the leader, once, and its result shows":              testDeploy,
 		"a Deployment that the agent refuses shows, and is not retried in a loop":          testDeployRefused,
@@ -469,6 +470,13 @@ func testChosenToken(w *world) {
 	if w.token() != strings.Repeat("chosen-", 6) {
 		w.t.Error("the user's token is not in force")
 	}
+}
+
+// A Cluster whose reconcile ends in an error is one that the leader has not looked at, and then no agent of any Cluster is upgraded.
+func testTokenOfNoSecret(w *world) {
+	w.create(v1.ClusterSpec{Registration: v1.Registration{TokenSecretRef: &v1.SecretKeyReference{Name: "a/b"}}})
+	w.reconcile()
+	w.ready(metav1.ConditionFalse, v1.ReasonTokenInvalid)
 }
 
 func testAnnounce(w *world) {

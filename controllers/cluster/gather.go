@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -116,6 +117,10 @@ func (in *input) peersRightful() bool {
 func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	ref := in.cluster.Spec.Registration.TokenSecretRef
 	if ref == nil {
+		return nil
+	}
+	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client refuses to read some of these, whenever it is asked
+		in.chosen.problem = fmt.Sprintf("no Secret can have the name %q; name one with a join token in its key %s", ref.Name, ref.Key)
 		return nil
 	}
 	secret, err := getSecret(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: ref.Name})
