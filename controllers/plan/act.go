@@ -147,12 +147,7 @@ func (r *Reconciler) deliver(s *scope) {
 		if what == rollout.DeliverUnchanged {
 			made[what] = delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
 		} else if made[what] == nil {
-			set, err := s.set(what == rollout.DeliverPaused)
-			if err != nil {
-				s.fail(v1.ReasonDeliveryFailed, err.Error(), true)
-				return // what was handed over before stays
-			}
-			made[what] = set
+			made[what] = s.made(what == rollout.DeliverPaused)
 		}
 		sets[client.ObjectKeyFromObject(s.members[i].object)] = made[what]
 	}
@@ -170,6 +165,17 @@ func (s *scope) delivery(i int) rollout.Delivery {
 		return rollout.DeliverPaused
 	}
 	return s.observed.Deliver(&s.clusters[i])
+}
+
+// made returns the set of a plan, or, where none can be made of it, one by which members keep what they have. The store
+// waits for all owners before it removes from members what nobody wants, so each plan hands something over.
+func (s *scope) made(paused bool) *set.Set {
+	made, err := s.set(paused)
+	if err != nil {
+		s.fail(v1.ReasonDeliveryFailed, err.Error(), true)
+		return delivery.Unchanged(set.ID(set.Plan, s.plan.Name))
+	}
+	return made
 }
 
 // set returns the set with the Plan for members and the copies of its Secrets.

@@ -5,6 +5,7 @@ package plan_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,9 +14,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/plan"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -72,6 +76,26 @@ func TestReconcile(t *testing.T) {
 			}
 			if got := s.events(); !slices.Equal(got, []string{"Normal Applying", "Normal Complete"}) {
 				t.Errorf("events %q, want Applying and then Complete", got)
+			}
+		},
+		"a plan that is too large to be sent hands over that members keep what they have": func(t *testing.T, s *fixture) {
+			s.plan(func(spec *v1.PlanSpec) {
+				for i := range 24 { // as many as a plan names, each as large as it may be
+					secret := &corev1.Secret{ObjectMeta: s.meta(fmt.Sprintf("secret%d", i))}
+					secret.Labels = map[string]string{v1.LabelPlansUse: "true"}
+					secret.Data = map[string][]byte{"a": make([]byte, index.MaxSecretData-100)}
+					s.Apply(t, secret)
+					if i < 16 {
+						spec.Secrets = append(spec.Secrets, v1.PlanSecret{Name: secret.Name})
+						continue
+					}
+					spec.ImagePullSecrets = append(spec.ImagePullSecrets, v1.PullSecret{Name: secret.Name})
+				}
+			})
+			s.reconcile()
+			s.expect(v1.ReasonDeliveryFailed)
+			if given := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: "a"}]; given == nil || given.Digest != delivery.Unchanged(given.ID).Digest {
+				t.Errorf("handed over %v, want that the member keeps what it has", s.delivered)
 			}
 		},
 		"a member that fails stops the plan": func(t *testing.T, s *fixture) {
