@@ -65,8 +65,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	plan = r.written.Newest(plan)
 	s, err := r.gather(ctx, plan)
-	if err != nil || s == nil {
-		return ctrl.Result{}, err // the answer of the channel brings us back
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if s == nil { // the answer of the channel brings us back
+		return ctrl.Result{}, r.wait(ctx, plan)
 	}
 	err = r.advance(ctx, s)
 	r.deliver(s)
@@ -77,6 +80,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	return r.writeStatus(ctx, s)
+}
+
+// wait has members keep what they have of a plan whose channel has not answered yet. The store waits for all owners
+// before it removes from members what nobody wants, and of channels that are slow there may be many.
+func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
+	var list v1.ClusterList
+	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("list clusters of %s: %w", plan.Namespace, err)
+	}
+	sets := map[types.NamespacedName]*set.Set{}
+	for i := range list.Items {
+		object := r.claims.Newest(&list.Items[i])
+		if object.DeletionTimestamp.IsZero() && object.Annotations[v1.PlanLabel(plan.Name)] != "" {
+			sets[client.ObjectKeyFromObject(object)] = delivery.Unchanged(set.ID(set.Plan, plan.Name))
+		}
+	}
+	r.Deliveries.Replace(keyOf(client.ObjectKeyFromObject(plan)), sets)
+	return nil
 }
 
 // remove takes a plan that is gone, or that is for no member, away from all of them.

@@ -98,6 +98,15 @@ func TestReconcile(t *testing.T) {
 				t.Errorf("handed over %v, want that the member keeps what it has", s.delivered)
 			}
 		},
+		"a plan whose channel has not answered hands over that members keep what they have": func(t *testing.T, s *fixture) {
+			s.plan(func(spec *v1.PlanSpec) { spec.Version, spec.Channel = "", "https://slow.example.com" })
+			s.edit("b", func(c *v1.Cluster) { c.Annotations = map[string]string{v1.PlanLabel("k3s"): "{}"} })
+			s.reconcile()
+			given := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: "b"}]
+			if len(s.delivered) != 1 || given == nil || given.Digest != delivery.Unchanged(given.ID).Digest {
+				t.Errorf("handed over %v, want that the member that has begun keeps what it has", s.delivered)
+			}
+		},
 		"a member that fails stops the plan": func(t *testing.T, s *fixture) {
 			s.plan()
 			s.reconcile()
