@@ -7,6 +7,7 @@ package direct
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"sync"
@@ -60,7 +61,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	access, again, err := r.access(ctx, cluster)
-	if apierrors.IsNotFound(err) { // without keys no token is valid; their Secret wakes us
+	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) { // without keys no token is valid; their Secret wakes us
 		r.Deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	} else if err != nil {
@@ -74,12 +75,16 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
+// errNoURL says that the server of a Cluster's endpoint is no URL. The rule of the schema lets some pass, such as
+// https://[a].
+var errNoURL = errors.New("spec.authorizedEndpoint.server is no URL")
+
 // access returns what a member is to have now, and when it is to have something else.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
-	if err != nil { // the schema has a rule
-		return protocol.DirectAccess{}, time.Time{}, fmt.Errorf("read spec.authorizedEndpoint.server of cluster %s/%s: it is no URL", cluster.Namespace, cluster.Name)
+	if err != nil {
+		return protocol.DirectAccess{}, time.Time{}, errNoURL
 	}
 	keys, err := r.Issuer.PublishedKeys(ctx)
 	if err != nil {

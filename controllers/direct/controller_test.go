@@ -133,6 +133,16 @@ func TestWhatAMemberIsGiven(t *testing.T) {
 	if _, again := given.access(t, name); again == digest {
 		t.Error("what the member has is not renewed")
 	}
+	for server, host := range map[string]string{"https://[a]": "", "https://[fd00::1]": "fd00::1"} { // the schema lets both pass
+		cluster.Spec.AuthorizedEndpoint.Server = server
+		if err := hub.Update(t.Context(), cluster); err != nil {
+			t.Fatal(err)
+		}
+		reconcile()
+		if access, _ := given.access(t, name); (access != nil) != (host != "") || access != nil && access.Host != host {
+			t.Errorf("with the server %s the member is given %+v, want the host %q, and nothing without one", server, access, host)
+		}
+	}
 	if err := hub.Delete(t.Context(), keysSecret); err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +150,7 @@ func TestWhatAMemberIsGiven(t *testing.T) {
 		t.Error("without keys the member keeps them")
 	}
 	r.Issuer = nil
-	if reconcile(); given.wanted != nil || given.calls != 5 {
+	if reconcile(); given.wanted != nil || given.calls != 7 {
 		t.Error("without sign-in there is direct access, or the store waits for its owner")
 	}
 }
