@@ -168,7 +168,7 @@ func (s *scope) delivery(i int) rollout.Delivery {
 }
 
 // made returns the set of a plan, or, where none can be made of it, one by which members keep what they have. The store
-// waits for all owners before it removes from members what nobody wants, so each plan hands something over.
+// waits for all owners before it removes from members what is unwanted, so each plan hands something over.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {

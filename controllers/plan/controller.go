@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 // wait has members keep what they have of a plan whose channel has not answered yet. The store waits for all owners
-// before it removes from members what nobody wants, and of channels that are slow there may be many.
+// before it removes from members what is unwanted, and of channels that are slow there may be many.
 func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
