@@ -47,14 +47,15 @@ const (
 )
 
 // ErrAddress means that connecting to a channel's address is not allowed. The error that wraps it says what to do.
-var ErrAddress = errors.New("its address is not allowed for a channel")
+var ErrAddress = errors.New("its host has no address that is allowed for a channel")
 
-// refusal is the error for all addresses that a reach does not include. It is the same for each, so that it does not disclose the address.
+// refusal is the error for all addresses that a reach does not include, and for names that have none. It is the same for
+// each, so that it discloses neither the address nor which names there are in the hub's network.
 func (r Reach) refusal() error {
 	if r == Public {
-		return fmt.Errorf("%w: use one with a public address, or set channels.private in the manager's configuration", ErrAddress)
+		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's configuration", ErrAddress)
 	}
-	return fmt.Errorf("%w: use one that is not of this machine, of its link or reserved", ErrAddress)
+	return fmt.Errorf("%w: use one whose name resolves, and not to an address of this machine, of its link or reserved", ErrAddress)
 }
 
 // Client asks channels. New makes it. It may be used concurrently.
@@ -154,7 +155,7 @@ func (c *Client) Latest(ctx context.Context, channel string) (string, error) {
 func (c *Client) reason(err error) error {
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, ErrAddress):
+	case errors.Is(err, ErrAddress), errors.As(err, &dns) && dns.IsNotFound && c.reach != Anywhere:
 		return c.reach.refusal()
 	case errors.As(err, &dns):
 		return errors.New("the name of its host cannot be resolved")

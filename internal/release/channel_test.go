@@ -326,3 +326,17 @@ func FuzzVersionOf(f *testing.F) {
 		}
 	})
 }
+
+// A user who chooses URLs must not learn which names there are in the hub's network.
+func TestANameThatDoesNotExistIsRefusedAsOneWithAnAddressInside(t *testing.T) {
+	for _, reach := range []Reach{Public, Private} {
+		c := New(reach)
+		inside, none := c.reason(reach.refusal()), c.reason(&net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", IsNotFound: true}})
+		if inside.Error() != none.Error() {
+			t.Errorf("reach %d: %q and %q, want the same for both", reach, inside, none)
+		}
+		if down := c.reason(&net.DNSError{Err: "server misbehaving", IsTemporary: true}); down.Error() == none.Error() {
+			t.Errorf("reach %d: a resolver that is down is %q, want that it says so", reach, down)
+		}
+	}
+}
