@@ -6,13 +6,17 @@ package stream_test
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/drover-dev/drover/agent/stream"
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -181,4 +185,22 @@ func TestStream(t *testing.T) {
 			t.Errorf("got %d, want 405", answer.Code)
 		}
 	})
+}
+
+// The logs of failed Jobs may be pages of HTML. A line that is longer than the hub takes would cut the member off.
+func TestLogsOfFailedJobsFitIntoALine(t *testing.T) {
+	s := stream.New()
+	state := &protocol.PlanState{Name: "k3s"}
+	for i := range v1.MaxPlanNodes {
+		state.Status.Failures = append(state.Status.Failures, v1.NodeFailure{
+			Node: fmt.Sprint("node", i), At: metav1.Now(), Message: strings.Repeat("<", 512), Log: strings.Repeat("<", 1024),
+		})
+	}
+	s.Topic(protocol.SubjectPlans).Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: state}})
+	s.Topic(protocol.SubjectPlans).Sync()
+	lines := read(t, s, protocol.SubjectPlans).lines
+	lines.Buffer(nil, 2*protocol.MaxLine)
+	if !lines.Scan() || len(lines.Bytes()) > protocol.MaxLine {
+		t.Errorf("a line of %d bytes (%v), want at most %d", len(lines.Bytes()), lines.Err(), protocol.MaxLine)
+	}
 }
