@@ -187,20 +187,22 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// The logs of failed Jobs may be pages of HTML. A line that is longer than the hub takes would cut the member off.
+// The logs of failed Jobs may be pages of HTML, or what moves a cursor. A line that is longer than the hub takes would cut the member off.
 func TestLogsOfFailedJobsFitIntoALine(t *testing.T) {
-	s := stream.New()
-	state := &protocol.PlanState{Name: "k3s"}
-	for i := range v1.MaxPlanNodes {
-		state.Status.Failures = append(state.Status.Failures, v1.NodeFailure{
-			Node: fmt.Sprint("node", i), At: metav1.Now(), Message: strings.Repeat("<", 512), Log: strings.Repeat("<", 1024),
-		})
-	}
-	s.Topic(protocol.SubjectPlans).Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: state}})
-	s.Topic(protocol.SubjectPlans).Sync()
-	lines := read(t, s, protocol.SubjectPlans).lines
-	lines.Buffer(nil, 2*protocol.MaxLine)
-	if !lines.Scan() || len(lines.Bytes()) > protocol.MaxLine {
-		t.Errorf("a line of %d bytes (%v), want at most %d", len(lines.Bytes()), lines.Err(), protocol.MaxLine)
+	for _, char := range []string{"<", "\x1b", `"`} {
+		s := stream.New()
+		state := &protocol.PlanState{Name: "k3s"}
+		for i := range v1.MaxPlanNodes {
+			state.Status.Failures = append(state.Status.Failures, v1.NodeFailure{
+				Node: fmt.Sprint("node", i), At: metav1.Now(), Message: strings.Repeat(char, 512), Log: strings.Repeat(char, 1024),
+			})
+		}
+		s.Topic(protocol.SubjectPlans).Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: state}})
+		s.Topic(protocol.SubjectPlans).Sync()
+		lines := read(t, s, protocol.SubjectPlans).lines
+		lines.Buffer(nil, 2*protocol.MaxLine)
+		if !lines.Scan() || len(lines.Bytes()) > protocol.MaxLine {
+			t.Errorf("of %q a line of %d bytes (%v), want at most %d", char, len(lines.Bytes()), lines.Err(), protocol.MaxLine)
+		}
 	}
 }

@@ -101,7 +101,7 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	var kept []v1.NodeFailure
 	for _, f := range all {
 		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
-		f.Message, f.Log = Cut(f.Message, maxMessage), Cut(f.Log, maxLog)
+		f.Message, f.Log = Cut(printable(f.Message, "\n\t"), maxMessage), Cut(printable(f.Log, "\n\t"), maxLog) // others take six bytes in JSON
 		if len(kept) == v1.MaxPlanNodes || known[f.Node] || !Dated(f.At.Time) {
 			continue
 		}
