@@ -64,7 +64,7 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	control, encoder := http.NewResponseController(w), json.NewEncoder(w)
-	encoder.SetEscapeHTML(false) // which makes six bytes of one: a line beyond protocol.MaxLine ends the tunnel, again and again
+	encoder.SetEscapeHTML(false) // it makes six bytes of one, and a line beyond protocol.MaxLine ends the tunnel
 	for {
 		lines, changed := s.unsent(to)
 		for _, line := range lines {

@@ -187,7 +187,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// The logs of failed Jobs may be pages of HTML, or what moves a cursor. A line that is longer than the hub takes would cut the member off.
+// The logs of failed Jobs may be pages of HTML, or what moves a cursor. A line that is longer than the hub takes would
+// cut the member off.
 func TestLogsOfFailedJobsFitIntoALine(t *testing.T) {
 	for _, char := range []string{"<", "\x1b", `"`} {
 		s := stream.New()

@@ -472,7 +472,8 @@ func testChosenToken(w *world) {
 	}
 }
 
-// A Cluster whose reconcile ends in an error is one that the leader has not looked at, and then no agent of any Cluster is upgraded.
+// A Cluster whose reconcile ends in an error is one that the leader has not looked at, and then no agent of any Cluster
+// is upgraded.
 func testTokenOfNoSecret(w *world) {
 	w.create(v1.ClusterSpec{Registration: v1.Registration{TokenSecretRef: &v1.SecretKeyReference{Name: "a/b"}}})
 	w.reconcile()

@@ -120,7 +120,8 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 		return nil
 	}
 	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client refuses to read some of these, whenever it is asked
-		in.chosen.problem = fmt.Sprintf("no Secret can have the name %q; name one with a join token in its key %s", ref.Name, ref.Key)
+		in.chosen.problem = fmt.Sprintf("no Secret can have the name %q; name one with a join token in its key %s",
+			ref.Name, ref.Key)
 		return nil
 	}
 	secret, err := getSecret(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: ref.Name})

@@ -61,7 +61,8 @@ func parse(line []byte) (message, error) {
 }
 
 // tell writes one line. A line that the other replica does not take would end the link, for all members here, and again
-// whenever it comes back. An agent chooses most of its record, so one that would become too long goes without the report.
+// whenever it comes back. An agent chooses most of its record, so one that would become too long goes without the
+// report.
 func tell(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {

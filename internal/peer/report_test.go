@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// An agent chooses its report. One whose characters become six bytes each must not end the link that carries all members.
+// An agent chooses its report. One whose characters become six bytes each must not end the link that carries all
+// members.
 func TestAReportThatGrowsEndsNoLink(t *testing.T) {
 	t.Parallel()
 	all := hubs(t, 2)

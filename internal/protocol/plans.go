@@ -101,7 +101,8 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	var kept []v1.NodeFailure
 	for _, f := range all {
 		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
-		f.Message, f.Log = Cut(printable(f.Message, "\n\t"), maxMessage), Cut(printable(f.Log, "\n\t"), maxLog) // others take six bytes in JSON
+		// Characters that are not printed take six bytes each in JSON.
+		f.Message, f.Log = Cut(printable(f.Message, "\n\t"), maxMessage), Cut(printable(f.Log, "\n\t"), maxLog)
 		if len(kept) == v1.MaxPlanNodes || known[f.Node] || !Dated(f.At.Time) {
 			continue
 		}

@@ -53,9 +53,11 @@ var ErrAddress = errors.New("its host has no address that is allowed for a chann
 // each, so that it discloses neither the address nor which names there are in the hub's network.
 func (r Reach) refusal() error {
 	if r == Public {
-		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's configuration", ErrAddress)
+		return fmt.Errorf("%w: use one whose name resolves to a public address, or set channels.private in the manager's "+
+			"configuration", ErrAddress)
 	}
-	return fmt.Errorf("%w: use one whose name resolves, and not to an address of this machine, of its link or reserved", ErrAddress)
+	return fmt.Errorf("%w: use one whose name resolves, and not to an address of this machine, of its link or reserved",
+		ErrAddress)
 }
 
 // Client asks channels. New makes it. It may be used concurrently.
