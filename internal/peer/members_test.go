@@ -72,7 +72,7 @@ func FuzzParseLine(f *testing.F) {
 // What ends a link ends it for all members, so no member makes a line that the other replica does not take.
 func TestALineIsNeverLongerThanTheOtherReplicaTakes(t *testing.T) {
 	long := strings.Repeat("\u2028", maxLine/6) // six bytes in JSON, three in memory
-	record := members.Record{Namespace: "team-a", Name: "prod", Report: &protocol.Report{DirectAuthority: long, Left: []string{long}}}
+	record := members.Record{Namespace: "team-a", Name: "prod", Report: &protocol.Report{DirectAuthority: long, Remnants: protocol.Remnants{Left: []string{long}}}}
 	for range 1000 {
 		p := agentOf(member, strings.Repeat("\x01", 128))
 		p.ID = "tunnel"

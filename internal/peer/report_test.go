@@ -40,7 +40,7 @@ func growing(t *testing.T) []byte {
 		return all
 	}
 	report := &protocol.Report{
-		Unclaimed: many(16), Host: &protocol.HostReport{Machine: protocol.HostMachine{Addresses: many(16), Labels: many(32), Taints: many(32)}},
+		Remnants: protocol.Remnants{Unclaimed: many(16)}, Host: &protocol.HostReport{Machine: protocol.HostMachine{Addresses: many(16), Labels: many(32), Taints: many(32)}},
 	}
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
