@@ -36,6 +36,7 @@ const (
 // options of a run.
 type options struct {
 	ways  []string
+	focus string
 	tests []string
 	procs int
 	limit time.Duration
@@ -73,7 +74,7 @@ func parse(args []string) (options, error) {
 	o := options{}
 	set := flag.NewFlagSet("conformance", flag.ExitOnError) // libraries have put their flags into the global one
 	ways := set.String("ways", strings.Join([]string{wayDirect, wayHub, wayReplica}, ","), "the ways to the member, in order")
-	focus := set.String("focus", "", "run only tests whose name contains this text")
+	set.StringVar(&o.focus, "focus", "", "run only tests whose name contains this text")
 	set.IntVar(&o.procs, "procs", 8, "tests at a time")
 	set.DurationVar(&o.limit, "limit", time.Hour, "the longest time for one way")
 	set.StringVar(&o.dir, "dir", "", "keep logs, reports and images in this folder; empty for a temporary one")
@@ -86,12 +87,12 @@ func parse(args []string) (options, error) {
 		}
 	}
 	for name := range strings.Lines(chosen) {
-		if name = strings.TrimSuffix(name, "\n"); strings.Contains(name, *focus) {
+		if name = strings.TrimSuffix(name, "\n"); strings.Contains(name, o.focus) {
 			o.tests = append(o.tests, name)
 		}
 	}
 	if len(o.tests) == 0 {
-		return o, fmt.Errorf("-focus %s: no test of tests.txt contains it", *focus)
+		return o, fmt.Errorf("-focus %s: no test of tests.txt contains it", o.focus)
 	}
 	return o, nil
 }
@@ -123,7 +124,7 @@ func start(ctx context.Context, o options) (err error) {
 	}
 	report(os.Stdout, all)
 	if o.page != "" {
-		if err := writePage(o.page, f.suite.version, o.procs, all); err != nil {
+		if err := writePage(o.page, f.suite.version, o, all); err != nil {
 			return err
 		}
 	}

@@ -154,14 +154,18 @@ Made by ` + "`make conformance`" + `; do not edit. The tests of Kubernetes %s ra
 a user who is bound to all rights, each test that had passed: through the hub (*hub*), and through a manager to which no agent of the member is connected
 (*replica*). Which tests run is in ` + "`test/conformance/tests.txt`" + `; ` + "`accepted.txt`" + ` beside it has the differences that are accepted.
 
-Drover %s, %s, %d tests at a time.
+Drover %s, %s, %d tests at a time: %s.
 
 `
 
 // writePage writes the outcome to a page.
-func writePage(file, version string, processes int, all outcomes) error {
+func writePage(file, version string, o options, all outcomes) error {
+	which := fmt.Sprintf("all %d", len(o.tests))
+	if o.focus != "" {
+		which = fmt.Sprintf("the %d whose name contains %q, of %d", len(o.tests), o.focus, strings.Count(chosen, "\n"))
+	}
 	var page bytes.Buffer
-	fmt.Fprintf(&page, head, version, revision(), time.Now().UTC().Format(time.DateOnly), processes)
+	fmt.Fprintf(&page, head, version, revision(), time.Now().UTC().Format(time.DateOnly), o.procs, which)
 	report(&page, all)
 	return os.WriteFile(file, page.Bytes(), 0o644)
 }
