@@ -333,6 +333,7 @@ func (c *client) Close() error {
 
 // fail ends everything for a reason.
 func (c *client) fail(err error) {
+	c.link.end() // first, so that a failed request can ask why
 	c.mu.Lock()
 	if c.state.ended != nil {
 		c.mu.Unlock()
@@ -344,7 +345,6 @@ func (c *client) fail(err error) {
 	close(c.ended)
 	c.changed.Broadcast()
 	c.mu.Unlock()
-	c.link.end() // first, so that a failed request can ask why
 	for _, s := range streams {
 		s.abort(err)
 	}

@@ -175,6 +175,14 @@ func (l *link) whenEnded(f func(error)) {
 	}
 }
 
+// why returns the reason why the link ends, as soon as it is known. The reason for a write that failed is known before
+// the link has ended.
+func (l *link) why() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
 // err is why the link ended, or nil while it lives.
 func (l *link) err() error {
 	select {

@@ -102,6 +102,7 @@ func (s *Session) explain(r *http.Request, protocol string, err error, repeatabl
 	var (
 		reset  http2.StreamError
 		broken http2.ConnectionError
+		why    = s.link.why()
 	)
 	switch {
 	case r.Context().Err() != nil:
@@ -115,10 +116,10 @@ func (s *Session) explain(r *http.Request, protocol string, err error, repeatabl
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
-	case repeatable && protocol == "" && s.repeatable(r) && s.Err() != nil && !errors.Is(s.Err(), ErrProtocol): // what broke this tunnel must not break others
-		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, s.Err(), err)
-	case s.Err() != nil:
-		return fmt.Errorf("tunnel %w: %w", s.Err(), err)
+	case repeatable && protocol == "" && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol): // what broke this tunnel must not break others
+		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, why, err)
+	case why != nil:
+		return fmt.Errorf("tunnel %w: %w", why, err)
 	default:
 		return err
 	}
