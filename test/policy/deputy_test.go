@@ -7,6 +7,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -55,21 +56,21 @@ func testDeputy(t *testing.T, h *fixture) {
 		t.Fatal(err)
 	}
 	defer changes.Stop()
-	ctx, stop := context.WithCancel(t.Context())
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	var all sync.WaitGroup
 	defer func() { stop(); all.Wait() }()
-	mallory, opaque := h.as(t, "mallory"), 0
+	mallory, opaque := h.as(t, "mallory"), atomic.Int64{}
 	all.Go(func() {
 		for ctx.Err() == nil {
 			_ = mallory.Delete(ctx, fake.DeepCopy())
 			_ = mallory.Get(ctx, name, &corev1.Secret{}) // for as long as the manager takes from its read to its write, there is none
 			if mallory.Create(ctx, fake.DeepCopy()) == nil {
-				opaque++
+				opaque.Add(1)
 			}
 		}
 	})
 	all.Go(func() {
-		for range rounds {
+		for n := 0; ctx.Err() == nil && (n < rounds || opaque.Load() < rounds/10); n++ {
 			if plan, version, err := hub.Plan(ctx, host); err == nil && plan != nil {
 				plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "task", Command: []string{"true"}})
 				_, _ = hub.ReplacePlan(ctx, host, me, *plan, version)
@@ -88,8 +89,8 @@ func testDeputy(t *testing.T, h *fixture) {
 		}
 	}
 	all.Wait()
-	if opaque < rounds/10 {
-		t.Errorf("the competing writer made %d Secrets, want at least %d: the race was not run", opaque, rounds/10)
+	if opaque.Load() < rounds/10 {
+		t.Errorf("the competing writer made %d Secrets, want at least %d: the race was not run", opaque.Load(), rounds/10)
 	}
 	if err := h.Client.Delete(t.Context(), fake); err != nil && !apierrors.IsNotFound(err) {
 		t.Error(err)
