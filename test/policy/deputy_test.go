@@ -40,9 +40,10 @@ func testDeputy(t *testing.T, h *fixture) {
 	h.Apply(t, host)
 	hub := hosts.Hub{Client: h.manager(t), Live: h.manager(t)}
 	first := protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "bootstrap", Command: []string{"true"}}}}
-	if _, err := hub.SetPlan(t.Context(), host, me, first); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the policy is in force for a moment longer
+		_, err := hub.SetPlan(ctx, host, me, first)
+		return err
+	})
 	name := client.ObjectKey{Namespace: workspace, Name: "deputy" + v1.HostPlanSecretSuffix}
 	made := &corev1.Secret{}
 	if err := h.Client.Get(t.Context(), name, made); err != nil {
