@@ -74,7 +74,7 @@ func testChannelsOfTheConfiguration(t *testing.T, w *world) {
 	w.stop()
 	w.settings = ", channels: {private: true}"
 	w.lead()
-	refused("private", "use one that is not of this machine")
+	refused("private", "not to an address of this machine")
 	if asked {
 		t.Error("a server on this machine was asked")
 	}
