@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/drover-dev/drover/agent/objectstore"
+	"github.com/drover-dev/drover/agent/host/objectstore"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 

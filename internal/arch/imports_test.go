@@ -95,15 +95,15 @@ func rules() []rule {
 			why: "who a user is does not depend on members: signing in knows of users and what proves who they are",
 		},
 		{
-			from: "internal/installation", ours: []string{"./api", "./internal/protocol", "./internal/untrusted"}, never: effects(),
+			from: "internal/provision/installation", ours: []string{"./api", "./internal/protocol", "./internal/untrusted"}, never: effects(),
 			why: "installation is pure: the same hosts always get the same plans, and a model of 1,000 machines needs no server",
 		},
 		{
-			from: "internal/kubeadmetcd", ours: []string{"./api", "./internal/protocol"}, never: effects(),
+			from: "internal/provision/kubeadmetcd", ours: []string{"./api", "./internal/protocol"}, never: effects(),
 			why: "kubeadmetcd is pure: the same control planes are always told the same, and a model of failures needs no server",
 		},
 		{
-			from: "internal/hosts", ours: []string{"./api", "./internal/owned", "./internal/protocol"},
+			from: "internal/provision/hosts", ours: []string{"./api", "./internal/owned", "./internal/protocol"},
 			why: "hosts knows Hosts and their plans, and nothing of what is installed",
 		},
 		{
@@ -128,6 +128,10 @@ func rules() []rule {
 		},
 		{
 			from: "controllers/*", never: []string{"./controllers"},
+			why: "kinds meet only through the API: labels, conditions, owner references",
+		},
+		{
+			from: "controllers/provision/*", never: []string{"./controllers"},
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
@@ -280,6 +284,7 @@ func TestImportRules(t *testing.T) {
 		"the agent does not compute projects":     {"agent/apply/a.go", "own.dev/m/internal/tenancy", "agent and hub meet"},
 		"a kind may use its own folders":          {"controllers/cluster/a.go", "own.dev/m/controllers/cluster/scope", ""},
 		"a kind may not use another":              {"controllers/cluster/a.go", "own.dev/m/controllers/plan", "only through the API"},
+		"nor do the kinds of provisioning":        {"controllers/provision/etcd/a.go", "own.dev/m/controllers/provision/host", "only through the API"},
 		"the list of controllers uses all kinds":  {"controllers/setup.go", "own.dev/m/controllers/plan", ""},
 		"the agent may use the tunnel":            {"agent/link/a.go", "own.dev/m/internal/tunnel", ""},
 		"the agent may not use the hub's side":    {"agent/link/a.go", "own.dev/m/internal/status", "agent and hub meet"},

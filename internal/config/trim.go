@@ -17,9 +17,9 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/clusterapi"
 	"github.com/drover-dev/drover/internal/clusterprofile"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 

@@ -14,8 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/catalog"
-	"github.com/drover-dev/drover/internal/subscribe"
+	"github.com/drover-dev/drover/internal/portal/catalog"
+	"github.com/drover-dev/drover/internal/portal/subscribe"
 	"github.com/drover-dev/drover/test/testkit"
 )
 

@@ -18,7 +18,7 @@ import (
 
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/page"
+	"github.com/drover-dev/drover/internal/portal/page"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/tunnel"

@@ -19,9 +19,9 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
+	"github.com/drover-dev/drover/internal/portal/subscribe"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/signin"
-	"github.com/drover-dev/drover/internal/subscribe"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/drover-dev/drover/internal/identity"
-	"github.com/drover-dev/drover/internal/subscribe"
+	"github.com/drover-dev/drover/internal/portal/subscribe"
 )
 
 // withStreams has streams of changes be the hub's own API: they show its objects, for which tokens that are made for members are not good.

@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
-	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/test/testkit"
 )
 

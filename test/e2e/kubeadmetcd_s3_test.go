@@ -19,8 +19,8 @@ import (
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
-	"github.com/drover-dev/drover/internal/kubeadmetcd"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
 	"github.com/drover-dev/drover/test/s3server"
 	"github.com/drover-dev/drover/test/testkit"
 )

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/drover-dev/drover/internal/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )

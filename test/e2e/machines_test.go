@@ -27,7 +27,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/catalog"
+	"github.com/drover-dev/drover/internal/portal/catalog"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/testkit"

@@ -16,12 +16,12 @@ import (
 	"testing"
 
 	"github.com/drover-dev/drover/internal/audit"
-	"github.com/drover-dev/drover/internal/cloudconfig"
-	"github.com/drover-dev/drover/internal/inplace"
-	"github.com/drover-dev/drover/internal/installation"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/cloudconfig"
+	"github.com/drover-dev/drover/internal/provision/inplace"
+	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/remote"
 	"github.com/drover-dev/drover/internal/release"
-	"github.com/drover-dev/drover/internal/remote"
 	"github.com/drover-dev/drover/internal/request"
 	"github.com/drover-dev/drover/internal/signin/oidc"
 )

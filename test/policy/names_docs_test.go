@@ -21,7 +21,7 @@ var ofPage = regexp.MustCompile("/secrets/\\$\\{[^}]*\\}([a-z-]*)`")
 // TestThePageFindsSecretsByGuardedNames does for the page what TestEverySecretThatIsFoundByNameIsGuarded does for Go.
 func TestThePageFindsSecretsByGuardedNames(t *testing.T) {
 	found := 0
-	eachFile(t, "internal/page/static", ".js", func(path, text string) {
+	eachFile(t, "internal/portal/page/static", ".js", func(path, text string) {
 		for _, ending := range ofPage.FindAllStringSubmatch(text, -1) {
 			found++
 			if _, guarded := guardedNames[ending[1]]; !guarded {

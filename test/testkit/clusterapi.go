@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
-	"github.com/drover-dev/drover/internal/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
 // installing is held while CRDs are installed: tests that begin at the same time share an API server.

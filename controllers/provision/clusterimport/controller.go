@@ -1,0 +1,189 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package clusterimport imports clusters that Cluster API makes anywhere: it makes their Clusters, and installs the agents with the kubeconfigs of Cluster API.
+package clusterimport
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/release"
+)
+
+// Times after which a cluster is looked at again: of what Cluster API makes, only Clusters are watched.
+const (
+	soon      = 5 * time.Second
+	lookAgain = 30 * time.Second
+)
+
+// Reconciler imports the Clusters of Cluster API that have the label.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	// Reach is where API servers may be.
+	Reach release.Reach
+}
+
+// input is what one reconcile has read.
+type input struct {
+	name    types.NamespacedName
+	source  *metav1.PartialObjectMetadata // the Cluster of Cluster API, nil if it is not there
+	cluster *v1.Cluster                   // nil if it is not there
+	joined  bool
+	foreign bool // another Secret has the name of that of the agent
+	// manifest of the agent, and the kubeconfig of the cluster, nil if they are not there.
+	manifest, kubeconfig []byte
+}
+
+// step is what is to be done now.
+type step int
+
+const (
+	nothing step = iota
+	makeCluster
+	refuse
+	blocked
+	wait
+	install
+)
+
+// Outline is a Cluster of Cluster API of which nothing but the metadata is read.
+func Outline() *metav1.PartialObjectMetadata {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind("Cluster"))
+	return object
+}
+
+// Reconcile takes one step for a cluster.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	in, err := r.gather(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	secret := clusterapi.KubeconfigSecret(in.name).Name
+	switch decide(in) {
+	case makeCluster:
+		if err := r.Client.Create(ctx, clusterOf(in.source)); err != nil && !apierrors.IsAlreadyExists(err) {
+			return ctrl.Result{}, fmt.Errorf("make Cluster %s: %w", in.name, err)
+		}
+		return ctrl.Result{RequeueAfter: soon}, nil
+	case refuse:
+		r.event(in, corev1.EventTypeWarning, "ImportRefused",
+			"the Cluster of this name of Cluster API is to be imported, and this Cluster was there before: give it the label %s: \"true\", too, to have its agent "+
+				"installed there. That takes \"delete\" on clusters/agent, which administrators of the workspace have", v1.LabelImport)
+		return ctrl.Result{}, nil // the label wakes it
+	case blocked:
+		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled",
+			"Secret %s is there and is not Drover's, by which no agent can join: delete it", registration.AgentSecret(in.name).Name)
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	case wait:
+		return ctrl.Result{RequeueAfter: soon}, nil
+	case install:
+		if err := r.install(ctx, in); err != nil {
+			r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "the agent cannot be installed by Secret %s yet, and is tried again: %v", secret, err)
+		} else {
+			r.event(in, corev1.EventTypeNormal, "AgentInstalled", "the agent was installed by Secret %s of Cluster API", secret)
+		}
+		return ctrl.Result{RequeueAfter: lookAgain}, nil
+	}
+	return ctrl.Result{}, nil
+}
+
+// gather reads what a step depends on.
+func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*input, error) {
+	in := &input{name: name, source: Outline()}
+	if err := r.Client.Get(ctx, name, in.source); apierrors.IsNotFound(err) {
+		in.source = nil
+	} else if err != nil {
+		return nil, err
+	}
+	if !wanted(in) {
+		return in, nil
+	}
+	cluster := &v1.Cluster{}
+	if err := r.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+		return in, nil
+	} else if err != nil {
+		return nil, err
+	}
+	in.cluster = cluster
+	if !agreed(in) {
+		return in, nil
+	}
+	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may lag behind a join of a moment ago
+		agent := &corev1.Secret{}
+		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
+			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)
+			in.foreign = !in.joined
+			return in, nil
+		} else if !apierrors.IsNotFound(err) {
+			return in, err
+		}
+	}
+	secret := &corev1.Secret{}
+	if err := r.Live.Get(ctx, registration.RegistrationSecret(name), secret); client.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if registration.Owned(secret, cluster, v1.SecretKindRegistration) {
+		in.manifest = secret.Data[registration.KeyManifest]
+	}
+	kubeconfig, err := clusterapi.GetKubeconfig(ctx, r.Live, name)
+	in.kubeconfig = kubeconfig
+	return in, err
+}
+
+// wanted reports whether a cluster is to be imported.
+func wanted(in *input) bool {
+	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
+}
+
+// agreed reports whether a Cluster is for what is imported: one that was there before has the label only if its owner gave it.
+func agreed(in *input) bool {
+	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
+}
+
+// decide says what is to be done. It is pure.
+func decide(in *input) step {
+	switch {
+	case !wanted(in):
+		return nothing
+	case in.cluster == nil:
+		return makeCluster
+	case !agreed(in) && in.cluster.DeletionTimestamp.IsZero():
+		return refuse
+	case !agreed(in), in.joined:
+		return nothing
+	case in.foreign:
+		return blocked
+	case len(in.manifest) == 0 || len(in.kubeconfig) == 0:
+		return wait
+	}
+	return install
+}
+
+// clusterOf is the Cluster that is made. It is deleted with that of Cluster API, and after that: until all else is gone, Cluster API may need the way through the hub.
+func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
+	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterapi.GroupVersion.String(), Kind: "Cluster", Name: source.Name, UID: source.UID}},
+	}}
+}
+
+func (r *Reconciler) event(in *input, kind, reason, format string, args ...any) {
+	r.Recorder.Eventf(in.cluster, nil, kind, reason, "Import", format, args...)
+}

@@ -1,0 +1,96 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+)
+
+// fieldOwner is the field manager of the tasks that this controller gives machines: those of others stay.
+const fieldOwner = client.FieldOwner("drover-etcd")
+
+// pause pauses the Cluster of Cluster API, or undoes what a restore has paused. One that a person has paused stays so.
+func (r *Reconciler) pause(ctx context.Context, in *input, d kubeadmetcd.Decision) error {
+	if in.active() == nil {
+		return nil
+	}
+	by := string(in.active().UID)
+	switch holder := clusterapi.PausedBy(in.owner); {
+	case d.Pause == kubeadmetcd.Hold && !in.owner.Spec.Paused:
+		return clusterapi.SetPaused(ctx, r.Client, in.owner, by)
+	case d.Pause == kubeadmetcd.Release && holder == by, d.Pause == kubeadmetcd.ReleaseAll && holder != "":
+		return clusterapi.SetPaused(ctx, r.Client, in.owner, "")
+	}
+	return nil
+}
+
+// give gives machines their tasks, and takes away those of what has ended.
+func (r *Reconciler) give(ctx context.Context, in *input, d kubeadmetcd.Decision) error {
+	var errs []error
+	for i := range in.machines {
+		m := &in.machines[i]
+		if !m.DeletionTimestamp.IsZero() {
+			continue
+		}
+		want, has := d.Tasks[m.Name], in.decide.Machines[i].Tasks
+		if slices.EqualFunc(want, has, func(a, b kubeadmetcd.Task) bool { return a.ID == b.ID }) {
+			continue
+		}
+		if err := owned.Apply(ctx, r.Client, tasks(m, want), fieldOwner); err != nil {
+			errs = append(errs, fmt.Errorf("give DroverMachine %s/%s its tasks: %w", m.Namespace, m.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// tasks returns what is applied to the machine that was read. It is pure.
+func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unstructured {
+	list := []any{}
+	for _, t := range want {
+		task := &infrav1.EtcdTask{Of: t.Of, File: t.File, Endpoints: t.Endpoints[:min(len(t.Endpoints), 32)], Remove: t.Remove}
+		if t.S3 != nil {
+			task.S3 = &infrav1.EtcdTaskS3{EtcdS3Object: t.S3.EtcdS3Object, CredentialsSecretName: t.S3.CredentialsSecretName}
+		}
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{ID: t.ID, Action: taskAction(t.Action), Etcd: task})
+		if err != nil { // strings always convert
+			panic(err)
+		}
+		list = append(list, content)
+	}
+	spec := map[string]any{}
+	if len(list) > 0 {
+		spec["tasks"] = list
+	}
+	object := owned.Part(m, infrav1.GroupVersion.WithKind("DroverMachine"))
+	object.Object["spec"] = spec
+	return object
+}
+
+// hold keeps a restore until it has ended, also if it is deleted.
+func (r *Reconciler) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
+	return r.setFinalizer(ctx, restore, controllerutil.AddFinalizer)
+}
+
+// setFinalizer patches the finalizer alone: the status is written elsewhere.
+func (r *Reconciler) setFinalizer(ctx context.Context, restore *provisionv1.EtcdRestore, change func(client.Object, string) bool) error {
+	patched := restore.DeepCopy()
+	if !change(patched, provisionv1.FinalizerRestore) {
+		return nil
+	}
+	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(restore, client.MergeFromWithOptimisticLock{})))
+}

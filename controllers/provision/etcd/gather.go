@@ -1,0 +1,295 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+)
+
+// clientPort is where etcd of kubeadm listens for clients.
+const clientPort = 2379
+
+// lostTime is after how long a snapshot, or its copy, is given up that a host was told to make which is not connected.
+const lostTime = 10 * time.Minute
+
+// gather reads all that a decision depends on. Machines are read before snapshots and restores, and all of these from the API server: tasks are taken away after the status
+// says how they have ended, so what has ended is never taken for what has not begun.
+func (r *Reconciler) gather(ctx context.Context, in *input) error {
+	if err := r.gatherMachines(ctx, in); err != nil {
+		return err
+	}
+	if err := r.gatherWishes(ctx, in); err != nil {
+		return err
+	}
+	if err := r.gatherSource(ctx, in); err != nil {
+		return err
+	}
+	holding := in.restores
+	if in.active() != nil && in.decide.Restore.Problem != "" { // it is refused, and names what is gone
+		holding = holding[1:]
+	}
+	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
+	if in.problem != "" || in.active() == nil {
+		return nil
+	}
+	paused, err := clusterapi.ControlPlanePaused(ctx, r.Live, in.owner)
+	in.decide.Paused = paused
+	return err
+}
+
+// gatherMachines reads the cluster and the machines of its control plane.
+func (r *Reconciler) gatherMachines(ctx context.Context, in *input) error {
+	cluster := &infrav1.DroverCluster{}
+	if err := r.Client.Get(ctx, in.name, cluster); apierrors.IsNotFound(err) {
+		in.problem = "there is no DroverCluster " + in.name.Name
+		return nil
+	} else if err != nil {
+		return err
+	}
+	in.cluster = cluster
+	name := clusterapi.OwnerOf(cluster, "Cluster")
+	if name == "" {
+		in.problem = "the DroverCluster belongs to no Cluster of Cluster API yet"
+		return nil
+	}
+	owner, err := clusterapi.GetCluster(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: name})
+	if apierrors.IsNotFound(err) {
+		in.problem = "the Cluster of Cluster API is not there"
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if in.owner = owner; owner.Spec.ControlPlaneRef.Kind != clusterapi.KubeadmControlPlane {
+		in.problem, in.hopeless = fmt.Sprintf("the control plane of the Cluster %s is not made by kubeadm, but by a %.64s", name, owner.Spec.ControlPlaneRef.Kind), true
+		return nil
+	}
+	machines := &infrav1.DroverMachineList{}
+	if err := r.Live.List(ctx, machines, client.InNamespace(in.name.Namespace), client.MatchingLabels{clusterapi.LabelCluster: name}, client.HasLabels{clusterapi.LabelControlPlane}); err != nil {
+		return err
+	}
+	slices.SortFunc(machines.Items, func(a, b infrav1.DroverMachine) int { return cmp.Compare(a.Name, b.Name) })
+	in.machines = machines.Items
+	for i := range in.machines {
+		host, err := r.hostOf(ctx, &in.machines[i])
+		if err != nil {
+			return err
+		}
+		in.decide.Machines = append(in.decide.Machines, machine(&in.machines[i], host, r.Now()))
+	}
+	return nil
+}
+
+// hostOf reads the Host of a machine, nil if there is none.
+func (r *Reconciler) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
+	if m.Status.HostName == "" {
+		return nil, nil
+	}
+	host := &v1.Host{}
+	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Status.HostName}, host); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	return host, nil
+}
+
+// machine says what a decision takes into account of a machine. It is pure.
+func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadmetcd.Machine {
+	provisioned := m.Status.Initialization.Provisioned
+	out := kubeadmetcd.Machine{
+		Name: m.Name, Host: m.Status.HostName, Provisioned: provisioned != nil && *provisioned, Connected: host != nil && hosts.Connected(host),
+		Gone: host == nil && m.Status.HostName != "" || host != nil && !host.DeletionTimestamp.IsZero() && !hosts.Connected(host),
+		Lost: lost(host, now), Leaving: !m.DeletionTimestamp.IsZero(),
+	}
+	for _, a := range m.Status.Addresses {
+		if address, err := netip.ParseAddr(a.Address); a.Type == "InternalIP" && err == nil && address.Zone() == "" {
+			out.Endpoints = append(out.Endpoints, "https://"+netip.AddrPortFrom(address, clientPort).String())
+		}
+	}
+	for _, t := range m.Spec.Tasks {
+		if t.Etcd == nil {
+			continue
+		}
+		task := kubeadmetcd.Task{ID: t.ID, Action: actionOf(t.Action), Of: t.Etcd.Of, File: t.Etcd.File, Endpoints: t.Etcd.Endpoints, Remove: t.Etcd.Remove}
+		if s3 := t.Etcd.S3; s3 != nil {
+			task.S3 = &kubeadmetcd.Object{EtcdS3Object: s3.EtcdS3Object, CredentialsSecretName: s3.CredentialsSecretName}
+		}
+		for _, s := range m.Status.Tasks {
+			if s.ID == t.ID {
+				task.State, task.Message = stateOf(s.State), s.Message
+			}
+		}
+		out.Tasks = append(out.Tasks, task)
+	}
+	return out
+}
+
+// lost reports whether a Host was not connected for lostTime. A hub that was started after the agent was connected last does not know lastSeen: then it is the latest change of Ready, which is not
+// later. It is pure.
+func lost(host *v1.Host, now time.Time) bool {
+	if host == nil || hosts.Connected(host) {
+		return false
+	}
+	since := host.Status.LastSeen
+	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); since == nil && ready != nil {
+		since = &ready.LastTransitionTime
+	}
+	return since != nil && now.After(since.Add(lostTime))
+}
+
+// actionOf returns the action of a task, which begins with Etcd in the API.
+func actionOf(action infrav1.TaskAction) kubeadmetcd.Action {
+	return kubeadmetcd.Action(strings.ToLower(strings.TrimPrefix(string(action), "Etcd")))
+}
+
+// taskAction is the opposite of actionOf.
+func taskAction(action kubeadmetcd.Action) infrav1.TaskAction {
+	return infrav1.TaskAction("Etcd" + strings.ToUpper(string(action[:1])) + string(action[1:]))
+}
+
+func stateOf(state infrav1.TaskState) kubeadmetcd.State {
+	switch state {
+	case infrav1.TaskRunning:
+		return kubeadmetcd.Running
+	case infrav1.TaskSucceeded:
+		return kubeadmetcd.Succeeded
+	case infrav1.TaskFailed:
+		return kubeadmetcd.Failed
+	}
+	return kubeadmetcd.Waiting
+}
+
+// gatherWishes reads the snapshots and restores of the cluster that have not ended, and those that its schedule has made.
+func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
+	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
+	for _, list := range []client.ObjectList{snapshots, restores} {
+		if err := r.Live.List(ctx, list, client.InNamespace(in.name.Namespace)); err != nil {
+			return err
+		}
+	}
+	for i := range snapshots.Items {
+		o := &snapshots.Items[i]
+		if o.Spec.DroverClusterName != in.name.Name || !o.DeletionTimestamp.IsZero() {
+			continue
+		}
+		if !snapshotEnded(o) {
+			in.snapshots = append(in.snapshots, o)
+		}
+		if in.cluster != nil && scheduledBy(o, in.cluster) {
+			in.scheduled = append(in.scheduled, o)
+		}
+	}
+	for i := range restores.Items {
+		o := &restores.Items[i]
+		if o.Spec.DroverClusterName == in.name.Name && (!restoreEnded(o) || slices.Contains(o.Finalizers, provisionv1.FinalizerRestore)) {
+			in.restores = append(in.restores, o)
+		}
+	}
+	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return older(a, b) })
+	sortScheduled(in.scheduled, r.Now())
+	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return older(a, b) })
+	for _, o := range in.snapshots {
+		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
+	}
+	return nil
+}
+
+func older(a, b client.Object) int {
+	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
+}
+
+// fileOf is the name of a snapshot's file: another one for each, also after it was deleted and made again.
+func fileOf(o *provisionv1.EtcdSnapshot) string {
+	return o.Name[:min(len(o.Name), 200)] + "-" + string(o.UID)[:8] + ".db"
+}
+
+// objectOf returns where a file is in the bucket of a cluster, nil if that has none. It is pure.
+func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadmetcd.Object {
+	if cluster == nil || cluster.Spec.Etcd.S3 == nil {
+		return nil
+	}
+	s3 := cluster.Spec.Etcd.S3
+	key := strings.TrimPrefix(path.Join("/", s3.Folder, file), "/")
+	return &kubeadmetcd.Object{
+		EtcdS3Object:          provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, BucketLookup: s3.BucketLookup, Key: key},
+		CredentialsSecretName: s3.CredentialsSecretName,
+	}
+}
+
+// copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket which the cluster names. It is pure.
+func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadmetcd.Object {
+	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
+	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {
+		return nil
+	}
+	object.Key = at.Key
+	return object
+}
+
+// gatherSource finds the file that is restored.
+func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
+	restore := in.active()
+	if restore == nil {
+		return nil
+	}
+	wish := &kubeadmetcd.RestoreWish{UID: string(restore.UID), Host: restore.Spec.Host, File: restore.Spec.File, Cancel: restore.Spec.Cancel || !restore.DeletionTimestamp.IsZero()}
+	in.decide.Restore = wish
+	if restore.Spec.SnapshotName == "" {
+		if wish.Host == "" {
+			if wish.S3 = objectOf(in.cluster, wish.File); wish.S3 == nil {
+				wish.Problem = "spec.file without spec.host is in the bucket of spec.etcd.s3 of the DroverCluster, which has none: name the host whose disk has the file"
+			}
+		}
+		return nil
+	}
+	snapshot := &provisionv1.EtcdSnapshot{}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: restore.Namespace, Name: restore.Spec.SnapshotName}, snapshot)
+	switch {
+	case apierrors.IsNotFound(err):
+		wish.Problem = "there is no EtcdSnapshot " + restore.Spec.SnapshotName
+	case err != nil:
+		return err
+	case snapshot.Spec.DroverClusterName != in.name.Name:
+		wish.Problem = fmt.Sprintf("the EtcdSnapshot %s is not one of the DroverCluster %s", snapshot.Name, in.name.Name)
+	case snapshot.Status.Phase != provisionv1.SnapshotSucceeded:
+		wish.Problem = fmt.Sprintf("the EtcdSnapshot %s has not succeeded: %s", snapshot.Name, snapshot.Status.Phase)
+	default:
+		in.source(wish, snapshot)
+	}
+	return nil
+}
+
+// source says where the file of a snapshot is.
+func (in *input) source(wish *kubeadmetcd.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
+	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
+	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Host == wish.Host && !m.Gone })
+	removing := kubeadmetcd.Removing(in.decide.Machines, wish.Host, wish.File, kubeadmetcd.Waiting, kubeadmetcd.Running, kubeadmetcd.Succeeded)
+	switch at := snapshot.Status.S3; {
+	case wish.S3 != nil || present && !removing:
+	case removing:
+		wish.Problem = fmt.Sprintf("host %s removes the file of the EtcdSnapshot %s, which is beyond spec.etcd.retention of the DroverCluster: name a later one", wish.Host, snapshot.Name)
+	case at != nil:
+		wish.Problem = fmt.Sprintf("host %s is no control plane of the cluster, and the copy of the EtcdSnapshot %s is in the bucket %s at %s, which spec.etcd.s3 of the DroverCluster does not name: set it",
+			wish.Host, snapshot.Name, at.Bucket, cmp.Or(at.Endpoint, "AWS"))
+	}
+}

@@ -1,0 +1,194 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/schedule"
+)
+
+const (
+	// firstWindow is how long a time of the schedule may be past if there is no scheduled snapshot from which the next one is counted: a schedule that was just set has
+	// missed none of the hours before.
+	firstWindow = 10 * time.Minute
+	// maxName is the length of a cluster's name in that of a snapshot.
+	maxName = 200
+)
+
+// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so. It checks all that the policy
+// drover-manager-etcdsnapshots checks: what that keeps the manager from deleting is none of a schedule.
+func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
+	by := metav1.GetControllerOf(o)
+	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.DroverClusterName != cluster.Name {
+		return false
+	}
+	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
+}
+
+// scheduledFor returns the time for which a snapshot was made.
+func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
+	if t, err := time.Parse(time.RFC3339, o.Annotations[provisionv1.AnnotationScheduledFor]); err == nil {
+		return t
+	}
+	return o.CreationTimestamp.Time
+}
+
+// sortScheduled sorts snapshots of a schedule, the newest first. One that was made for later than now is of a clock that was wrong, and counts as the oldest: otherwise it would be kept for ever. It is
+// pure.
+func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
+	ahead := func(o *provisionv1.EtcdSnapshot) int {
+		if scheduledFor(o).After(now) {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b *provisionv1.EtcdSnapshot) int {
+		return cmp.Or(ahead(a)-ahead(b), scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
+	})
+}
+
+// retention returns how many scheduled snapshots each control plane keeps, 0 for all. It is pure.
+func retention(cluster *infrav1.DroverCluster) int {
+	switch {
+	case cluster == nil || cluster.Spec.Etcd.Schedule == "":
+		return 0
+	case cluster.Spec.Etcd.Retention == 0:
+		return kubeadmetcd.DefaultRetention
+	}
+	return int(cluster.Spec.Etcd.Retention)
+}
+
+// stored returns the scheduled snapshots that have ended, in their order. It is pure.
+func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadmetcd.Stored {
+	var all []kubeadmetcd.Stored
+	for _, o := range scheduled {
+		if snapshotEnded(o) {
+			all = append(all, kubeadmetcd.Stored{
+				UID: string(o.UID), Host: o.Status.Host, File: fileOf(o), Saved: meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved),
+				Held: slices.ContainsFunc(restores, func(r *provisionv1.EtcdRestore) bool { return r.Spec.SnapshotName == o.Name }),
+			})
+		}
+	}
+	return all
+}
+
+// timing is when a snapshot is due.
+type timing struct {
+	// due is the time of the schedule for which one is to be made now, zero for none.
+	due time.Time
+	// again is when to look again, zero for no such time.
+	again time.Time
+}
+
+// timed says for which time of a schedule a snapshot is to be made now. It is pure, and its only memory are the snapshots that the schedule has made: however many times were missed, one is made, for
+// the latest of them. None is made while one has not ended, or a restore is under way.
+func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
+	t := timing{again: s.Next(now)}
+	last := now.Add(-firstWindow)
+	for _, o := range slices.Backward(scheduled) { // the oldest first
+		if !snapshotEnded(o) {
+			return t
+		}
+		if at := scheduledFor(o); !at.After(now) { // one of the future is of a clock that was wrong
+			last = at
+		}
+	}
+	if due, found := s.Latest(last, now); found && !restoring {
+		t.due = due
+	}
+	return t
+}
+
+// followSchedule makes the snapshot that is due, and returns when to look again, zero for no such time. A schedule that cannot be read is in the status of the DroverCluster.
+func (r *Reconciler) followSchedule(ctx context.Context, in *input) (time.Time, error) {
+	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
+		return time.Time{}, nil
+	}
+	s, err := schedule.Parse(in.cluster.Spec.Etcd.Schedule)
+	if err != nil {
+		return time.Time{}, nil // the controller of DroverClusters says so
+	}
+	t := timed(s, in.scheduled, len(in.restores) > 0, r.Now())
+	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Provisioned && !m.Gone })
+	if t.due.IsZero() || in.problem != "" || !bootstrapped {
+		if !t.due.IsZero() && in.hopeless {
+			r.Recorder.Eventf(in.cluster, nil, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot", "no EtcdSnapshot was made for %s: %s. Remove spec.etcd.schedule", t.due.Format(time.RFC3339), in.problem)
+		}
+		return t.again, nil
+	}
+	o := scheduledSnapshot(in.cluster, t.due)
+	err = r.Client.Create(ctx, o)
+	if apierrors.IsAlreadyExists(err) {
+		return t.again, r.inTheWay(ctx, in.cluster, o, t.due)
+	} else if err != nil {
+		return time.Time{}, fmt.Errorf("make EtcdSnapshot %s/%s: %w", o.Namespace, o.Name, err)
+	}
+	r.Recorder.Eventf(in.cluster, o, corev1.EventTypeNormal, "SnapshotScheduled", "Snapshot", "made EtcdSnapshot %s for %s", o.Name, t.due.Format(time.RFC3339))
+	return t.again, nil
+}
+
+// inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that was killed, or another one.
+func (r *Reconciler) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
+	present := &provisionv1.EtcdSnapshot{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !scheduledBy(present, cluster) {
+		r.Recorder.Eventf(cluster, present, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot",
+			"no EtcdSnapshot was made for %s: EtcdSnapshot %s has its name, and is not of this schedule. Delete it", due.Format(time.RFC3339), present.Name)
+	}
+	return nil
+}
+
+// scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name is of both, so that it is made once. It is pure.
+func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
+	name := cluster.Name
+	if len(name) > maxName {
+		sum := sha256.Sum256([]byte(name))
+		name = name[:maxName] + "-" + hex.EncodeToString(sum[:4])
+	}
+	yes := true
+	return &provisionv1.EtcdSnapshot{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: cluster.Namespace, Name: name + "-" + strconv.FormatInt(due.Unix()/60, 10),
+			Labels:          map[string]string{provisionv1.LabelScheduled: "true"},
+			Annotations:     map[string]string{provisionv1.AnnotationScheduledFor: due.UTC().Format(time.RFC3339)},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: infrav1.GroupVersion.String(), Kind: "DroverCluster", Name: cluster.Name, UID: cluster.UID, Controller: &yes}},
+		},
+		Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: cluster.Name},
+	}
+}
+
+// expire deletes scheduled snapshots that are beyond the retention.
+func (r *Reconciler) expire(ctx context.Context, in *input, d kubeadmetcd.Decision) error {
+	var errs []error
+	for _, o := range in.scheduled {
+		if slices.Contains(d.Expired, string(o.UID)) {
+			if err := owned.Delete(ctx, r.Client, o); err != nil {
+				errs = append(errs, fmt.Errorf("delete EtcdSnapshot %s/%s, which is beyond the retention: %w", o.Namespace, o.Name, err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

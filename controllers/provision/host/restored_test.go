@@ -1,0 +1,191 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/provision/host"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// lost is the checkpoint of hosts in these tests, which the restored hub does not remember.
+const lost = "lease/1/a/9"
+
+// createPlan creates a plan of an owner.
+func (w *world) createPlan(owner string) (version string) {
+	w.t.Helper()
+	plan := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
+		Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: fmt.Sprintf(`{"owner": %q}`, owner)},
+	}
+	if err := w.Client.Create(w.t.Context(), plan); err != nil {
+		w.t.Fatal(err)
+	}
+	return string(plan.UID) + "." + plan.ResourceVersion
+}
+
+func (w *world) held() *v1.RestoreStatus {
+	w.t.Helper()
+	h := &v1.Host{}
+	if err := w.Client.Get(w.t.Context(), w.name, h); err != nil {
+		w.t.Fatal(err)
+	}
+	if is := meta.IsStatusConditionFalse(h.Status.Conditions, v1.ConditionRestoreConfirmed); is != (h.Status.Restore != nil) {
+		w.t.Errorf("status.restore is %+v, and RestoreConfirmed is False: %t", h.Status.Restore, is)
+	}
+	return h.Status.Restore
+}
+
+// heldBecause returns the message of RestoreConfirmed.
+func (w *world) heldBecause() string {
+	w.t.Helper()
+	h := &v1.Host{}
+	if err := w.Client.Get(w.t.Context(), w.name, h); err != nil {
+		w.t.Fatal(err)
+	}
+	if c := meta.FindStatusCondition(h.Status.Conditions, v1.ConditionRestoreConfirmed); c != nil {
+		return c.Message
+	}
+	return ""
+}
+
+func (w *world) awaitAsked() {
+	w.t.Helper()
+	testkit.Eventually(w.t, time.Minute, func(context.Context) error {
+		if !w.asked() {
+			return errors.New("the agent was not asked to change its plan")
+		}
+		return nil
+	})
+}
+
+func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
+	t.Parallel()
+	const name, old = "m1-host-plan", "Cluster/old"
+	for what, c := range map[string]struct {
+		planOnHub, planOnHost bool
+		owner                 *string // of the plan on the host; that on the hub is of old
+		want                  v1.RestoreStatus
+		message               string
+	}{
+		"a host whose plan is not in the backup is not cleaned": {planOnHost: true, message: "would be cleaned;",
+			want: v1.RestoreStatus{Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{name}}},
+		"a host whose plan is older in the backup keeps its newer one": {planOnHub: true, planOnHost: true, owner: new(old), message: "given an older plan;",
+			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 0 to remove", Change: []string{name}}},
+		"a host whose plan is of another owner in the backup is listed as one to be cleaned": {planOnHub: true, planOnHost: true, owner: new("Cluster/new"),
+			message: "cleaned, then given a plan of " + old, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
+		"so is one that does not say whose plan it has": {planOnHub: true, planOnHost: true, message: "cleaned, then given a plan of " + old,
+			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
+		"a host that was given back since the backup gets no old plan": {planOnHub: true, message: "given a plan that was taken away;",
+			want: v1.RestoreStatus{Summary: "1 to add, 0 to change, 0 to remove", Add: []string{name}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.forgot = lost
+			w.reconcile()
+			progress := protocol.HostProgress{Checkpoint: lost}
+			if c.planOnHub {
+				w.createPlan(old)
+			}
+			if c.planOnHost {
+				progress.Version, progress.Owner, progress.Phase = "another", c.owner, protocol.HostApplied
+			}
+			key := testkit.Key(t)
+			h := w.join(key)
+			agent := w.connect(h, key, progress)
+			w.leavesAlone()
+			got := w.held()
+			if got == nil || got.Checkpoint != lost || got.Summary != c.want.Summary || !slices.Equal(got.Add, c.want.Add) || !slices.Equal(got.Change, c.want.Change) ||
+				!slices.Equal(got.Remove, c.want.Remove) {
+				t.Fatalf("status.restore is %+v, want %+v", got, c.want)
+			}
+			if message := w.heldBecause(); !strings.Contains(message, c.message) {
+				t.Errorf("the message is %q, want %q in it", message, c.message)
+			}
+			agent.Kill()
+			testkit.Eventually(t, time.Minute, w.disconnected)
+			w.reconcile()
+			if w.held() == nil {
+				t.Error("a host that is away is not known to wait any more")
+			}
+			w.forgot = "" // the history no longer reaches back
+			agent = w.connect(h, key, progress)
+			w.leavesAlone()
+			agent.Kill()
+			testkit.Eventually(t, time.Minute, w.disconnected)
+			progress.Checkpoint = "" // the file is lost
+			w.connect(h, key, progress)
+			w.leavesAlone()
+			if got := w.held(); got == nil || got.Checkpoint != lost {
+				t.Errorf("without its checkpoint the host waits for %+v", got)
+			}
+			testkit.Update(t, w.Client, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}}, func(h *v1.Host) {
+				h.Annotations = map[string]string{v1.AnnotationRestored: "lease/1/a/8"}
+			})
+			w.leavesAlone() // it is the confirmation of another restore
+			testkit.Update(t, w.Client, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}}, func(h *v1.Host) {
+				h.Annotations = map[string]string{v1.AnnotationRestored: lost}
+			})
+			w.awaitAsked()
+			if got := w.held(); got != nil {
+				t.Errorf("after it was confirmed status.restore is %+v", got)
+			}
+		})
+	}
+	for what, plan := range map[string]bool{"a host that has the hub's plan gets the present checkpoint": true, "so does one without a plan": false} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.forgot = lost
+			w.reconcile()
+			progress := protocol.HostProgress{Checkpoint: lost}
+			if plan {
+				progress.Version, progress.Phase = w.createPlan(""), protocol.HostApplied
+			}
+			key := testkit.Key(t)
+			w.connect(w.join(key), key, progress)
+			w.awaitAsked()
+			if got := w.held(); got != nil {
+				t.Errorf("status.restore is %+v", got)
+			}
+		})
+	}
+}
+
+// While a manager settles, the status of a Host is that of before: of a restored hub, that of the backup.
+func TestAHostIsCleanOnlyByWhatItsAgentReports(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.reconcile()
+	key := testkit.Key(t)
+	h := w.join(key)
+	clean := host.ReportsClean(w.registry.State)
+	if clean(w.name) {
+		t.Error("a host whose agent has not reported counts as clean")
+	}
+	agent := w.connect(h, key, protocol.HostProgress{Version: "another", Phase: protocol.HostApplied})
+	if clean(w.name) {
+		t.Error("a host that has a plan counts as clean")
+	}
+	agent.Kill()
+	testkit.Eventually(t, time.Minute, w.disconnected)
+	w.connect(h, key, protocol.HostProgress{})
+	if !clean(w.name) {
+		t.Error("a host that reports no plan does not count as clean")
+	}
+}

@@ -1,0 +1,185 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package infrastructure reconciles DroverCluster: it writes the kubeconfig with which Cluster API reaches a cluster through the hub, and names failure domains.
+package infrastructure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// lookAgain is how long what Cluster API does is waited for: of its objects none is watched.
+const lookAgain = 5 * time.Second
+
+// maxDomains is how many failure domains the schema has room for.
+const maxDomains = 100
+
+// fieldOwner is the field manager of what this controller applies on the hub.
+const fieldOwner = client.FieldOwner("drover")
+
+// Reconciler reconciles DroverClusters.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	// Snapshots reports whether the manager makes snapshots of etcd.
+	Snapshots bool
+	// Settings returns where the hub is, and its CA.
+	Settings func() protocol.Settings
+}
+
+// Reconcile writes the kubeconfig of one cluster and its status.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	object := &infrav1.DroverCluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, object); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !object.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, nil // its Secret is collected with it
+	}
+	update := status.Begin(object)
+	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
+	r.setScheduled(object, update)
+	decided, err := r.advance(ctx, object)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	setConditions(object, decided)
+	return ctrl.Result{RequeueAfter: decided.Again}, nil
+}
+
+func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster) (status.Readiness, error) {
+	name := clusterapi.OwnerOf(object, "Cluster")
+	if name == "" {
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "waiting for a Cluster of Cluster API to become the owner"}, nil
+	}
+	key := types.NamespacedName{Namespace: object.Namespace, Name: name}
+	owner, err := clusterapi.GetCluster(ctx, r.Live, key)
+	switch {
+	case apierrors.IsNotFound(err):
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "the Cluster of Cluster API is not there", Again: lookAgain}, nil
+	case err != nil:
+		return status.Readiness{}, err
+	case clusterapi.IsPaused(owner, object):
+		return status.Readiness{Reason: infrav1.ReasonPaused, Message: "Cluster API has paused the cluster", Again: lookAgain}, nil
+	}
+	if err := r.setDomains(ctx, object); err != nil {
+		return status.Readiness{}, err
+	}
+	cluster := &v1.Cluster{}
+	if err := r.Client.Get(ctx, key, cluster); apierrors.IsNotFound(err) {
+		return status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name), Again: lookAgain}, nil
+	} else if err != nil {
+		return status.Readiness{}, err
+	}
+	if v, err := r.writeKubeconfig(ctx, object, cluster); err != nil || v.Reason != "" {
+		return v, err
+	}
+	if object.Spec.ControlPlaneEndpoint.Host == "" && owner.Spec.ControlPlaneEndpoint.Host == "" {
+		return status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "set spec.controlPlaneEndpoint to where the nodes reach their API servers", Again: lookAgain}, nil
+	}
+	done := true
+	object.Status.Initialization.Provisioned = &done
+	v := status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Cluster API reaches the cluster through the hub, once its agent is connected"}
+	if object.Spec.FailureDomainLabel != "" {
+		v.Again = time.Minute // labels of Hosts change seldom
+	}
+	return v, nil
+}
+
+// setDomains writes the values of a label that Hosts have.
+func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverCluster) error {
+	object.Status.FailureDomains = nil
+	if object.Spec.FailureDomainLabel == "" {
+		return nil
+	}
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(object.Namespace)); err != nil {
+		return err
+	}
+	object.Status.FailureDomains = domains(list.Items, object.Spec.FailureDomainLabel)
+	return nil
+}
+
+// domains returns the values of a label, in their order. It is pure.
+func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
+	var names []string
+	for i := range hosts {
+		if value := hosts[i].Labels[label]; value != "" {
+			names = append(names, value)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	yes := true
+	var out []infrav1.FailureDomain
+	for _, name := range names[:min(len(names), maxDomains)] {
+		out = append(out, infrav1.FailureDomain{Name: name, ControlPlane: &yes})
+	}
+	return out
+}
+
+// writeKubeconfig writes the Secret that Cluster API reads. A Secret of that name that Drover did not make is left alone.
+func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
+	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
+	ours := owned.Marks{
+		Type: corev1.SecretTypeOpaque, Labels: map[string]string{clusterapi.LabelCluster: cluster.Name, v1.LabelSecretKind: v1.SecretKindKubeconfig}, Owner: object.UID,
+	}
+	present := &corev1.Secret{}
+	if err := r.Live.Get(ctx, name, present); apierrors.IsNotFound(err) {
+		present = nil
+	} else if err != nil {
+		return status.Readiness{}, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	if present != nil && !ours.Has(present) {
+		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " is there and is not Drover's: delete it, or let Cluster API reach the cluster by it without Drover", Again: lookAgain}, nil
+	}
+	content, err := kubeconfig(cluster, r.Settings())
+	if err != nil {
+		return status.Readiness{}, err
+	}
+	if present != nil && string(present.Data[kubeconfigKey]) == string(content) {
+		return status.Readiness{}, nil
+	}
+	want := corev1ac.Secret(name.Name, name.Namespace).
+		WithLabels(ours.Labels).
+		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(infrav1.GroupVersion.String()).WithKind("DroverCluster").WithName(object.Name).WithUID(object.UID)).
+		WithType(ours.Type).WithData(map[string][]byte{kubeconfigKey: content})
+	if err := owned.WriteSecret(ctx, r.Client, present, want, fieldOwner); err != nil {
+		return status.Readiness{}, fmt.Errorf("write Secret %s: %w", name, err)
+	}
+	return status.Readiness{}, nil
+}
+
+func setConditions(object *infrav1.DroverCluster, v status.Readiness) {
+	conditions, generation := &object.Status.Conditions, object.Generation
+	if v.Reason == infrav1.ReasonPaused {
+		meta.SetStatusCondition(conditions, metav1.Condition{Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v.Reason, Message: v.Message, ObservedGeneration: generation})
+		return // Ready stays as it was
+	}
+	meta.RemoveStatusCondition(conditions, infrav1.ConditionPaused)
+	v.Write(generation, &object.Status.ObservedGeneration, conditions)
+}

@@ -1,0 +1,336 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the plans that internal/provision/installation decides, and gives them back.
+package installation
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Kind of the objects, as Hosts have it in spec.consumerRef.
+const Kind = "ClusterInstallation"
+
+// lookAgain is when an installation is looked at that nothing has woken: the Secrets that users make are not watched.
+const lookAgain = 5 * time.Minute
+
+// soon is when it is looked at again after a write that the cache may not have yet.
+const soon = time.Second
+
+// lostTime is after how long what a Host that is not connected was told to do once is given up, such as a snapshot.
+const lostTime = 10 * time.Minute
+
+// leaveTime is how long an installation that is being deleted waits for Hosts that are not connected.
+const leaveTime = 20 * time.Second
+
+// Reconciler reconciles ClusterInstallations.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Now      func() time.Time
+	// Clean is that of hosts.Hub.
+	Clean func(host types.NamespacedName) bool
+
+	written status.Written[*provisionv1.ClusterInstallation]
+}
+
+// input is what one reconcile has read.
+type input struct {
+	installation *provisionv1.ClusterInstallation
+	update       *status.Update
+	cluster      *v1.Cluster // nil if it is not there
+	hosts        map[string]*v1.Host
+	snapshots    []*provisionv1.EtcdSnapshot
+	restores     []*provisionv1.EtcdRestore
+	refused      *status.Readiness // what the spec cannot have as it is, nil if it can
+	former       []*v1.Host        // taken by an installation of this name that is gone
+	unreadable   map[string]error  // Hosts to which nothing is done, since what their plans say cannot be read
+	store        *store
+	decide       installation.Input
+	decision     installation.Decision // none if the planner was not asked
+	now          time.Time
+}
+
+// Reconcile takes one step for an installation and writes its status.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	object := &provisionv1.ClusterInstallation{}
+	if err := r.Client.Get(ctx, req.NamespacedName, object); apierrors.IsNotFound(err) {
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, r.releaseFormer(ctx, req.NamespacedName)
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	object = r.written.Newest(object)
+	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
+		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
+	}
+	in := &input{installation: object, update: status.Begin(object), now: r.Now(), hosts: map[string]*v1.Host{}, unreadable: map[string]error{}}
+	defer func() {
+		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, in.update))
+	}()
+	step := r.advance
+	if !object.DeletionTimestamp.IsZero() {
+		step = r.remove
+	}
+	decided, err := step(ctx, in)
+	if apierrors.IsConflict(err) { // another has taken the Host, or the cache lags
+		return ctrl.Result{RequeueAfter: soon}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	writeStatus(in, decided)
+	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
+}
+
+// consumer names an installation in Hosts.
+func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
+	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
+}
+
+func (r *Reconciler) hub() hosts.Hub {
+	return hosts.Hub{Client: r.Client, Live: r.Live, Clean: r.Clean, Finalizer: provisionv1.FinalizerNode}
+}
+
+// advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
+func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
+	why, err := r.gather(ctx, in)
+	if err == nil && why != nil {
+		err = r.writeRestoresThatWait(ctx, in, why.Message)
+	}
+	if err != nil || why != nil {
+		return orNothing(why), err
+	}
+	decision, err := installation.Decide(in.decide)
+	if err == nil {
+		err = r.configure(ctx, in, &decision)
+	}
+	if err != nil {
+		return status.Readiness{}, err
+	}
+	failed, err := r.act(ctx, in, decision)
+	if err == nil {
+		err = errors.Join(r.writeSnapshots(ctx, in, decision), r.writeRestores(ctx, in, decision))
+	}
+	if err != nil {
+		return status.Readiness{}, err
+	}
+	in.decision = decision
+	if in.refused != nil && decision.Restore.Step == "" {
+		return *in.refused, nil
+	}
+	for name, err := range failed {
+		decision.Waiting[name] = "cannot be changed: " + err.Error()
+	}
+	v := judge(in, decision)
+	if len(failed) > 0 {
+		v.Again = cmp.Or(v.Again, leaveTime)
+	}
+	return v, nil
+}
+
+func orNothing(v *status.Readiness) status.Readiness {
+	if v == nil {
+		return status.Readiness{}
+	}
+	return *v
+}
+
+// act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their names.
+func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision) (map[string]error, error) {
+	if err := r.save(ctx, in, d.Stored); err != nil {
+		return nil, err
+	}
+	me, failed := consumer(in.installation), maps.Clone(in.unreadable)
+	var conflict error
+	note := func(host string, err error) {
+		if apierrors.IsConflict(err) {
+			conflict = err
+		} else if err != nil {
+			failed[host] = err
+		}
+	}
+	for _, host := range in.former {
+		_, err := r.hub().ReleaseFormer(ctx, host.DeepCopy())
+		note(host.Name, err)
+	}
+	for _, name := range d.Release {
+		if in.unreadable[name] != nil {
+			continue
+		}
+		_, err := r.hub().Release(ctx, in.hosts[name].DeepCopy(), me)
+		note(name, err)
+	}
+	for _, name := range d.Take {
+		note(name, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
+	}
+	for _, host := range in.decide.Hosts {
+		if plan := d.Plans[host.Name]; plan != nil && in.unreadable[host.Name] == nil {
+			note(host.Name, r.give(ctx, in, host, plan))
+		}
+	}
+	return failed, conflict
+}
+
+// give gives a host its plan, unless it has it.
+func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host, plan *installation.Plan) error {
+	held, err := json.Marshal(plan.Held)
+	if err != nil {
+		return err
+	}
+	set, err := r.hub().SetPlanWithNote(ctx, in.hosts[host.Name], consumer(in.installation), plan.HostPlan, string(held))
+	if set && host.Held == nil {
+		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, plan.Roles)})
+	} else if set && host.Held.Start != plan.Start {
+		in.update.Event(status.Event{Reason: "HostChanges", Action: "Change", Message: fmt.Sprintf("Host %s is changed to %s", host.Name, plan.Version)})
+	}
+	return err
+}
+
+// remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent is back and has cleaned it.
+func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
+	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
+		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
+	}
+	if err := r.getCluster(ctx, in); err != nil {
+		return status.Readiness{}, err
+	}
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
+		return status.Readiness{}, err
+	}
+	holds := slices.ContainsFunc(list.Items, func(h v1.Host) bool { return hosts.TakenBy(&h, consumer(in.installation)) })
+	if holds && in.cluster != nil && in.cluster.Spec.DeletionProtection {
+		return status.Readiness{Stalled: true, Reason: provisionv1.ReasonDeletionProtected, Message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
+	}
+	left, away := 0, 0
+	for i := range list.Items {
+		host := &list.Items[i]
+		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
+		switch {
+		case errors.Is(err, hosts.ErrForeignPlan): // a person has made it, and the Host stays taken
+		case err != nil:
+			return status.Readiness{}, err
+		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
+			away++
+		case !done:
+			left++
+		}
+	}
+	if left > 0 {
+		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: fmt.Sprintf("%d hosts are being cleaned", left), Again: 5 * time.Second}, nil
+	}
+	if away > 0 {
+		in.update.Event(status.Event{Warning: true, Reason: "HostsAway", Action: "Release", Message: fmt.Sprintf(
+			"%d Hosts are not connected. They stay taken until their agents are back and have cleaned them", away)})
+	}
+	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
+}
+
+// releaseFormer gives back Hosts that an installation of this name has taken which is gone: they were away when it was deleted.
+func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
+	present := &provisionv1.ClusterInstallation{} // the cache may lag behind one that was just made
+	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
+		return err
+	}
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		if host := list.Items[i].DeepCopy(); takenByName(host, name.Name) {
+			if _, err := r.hub().ReleaseFormer(ctx, host); !errors.Is(err, hosts.ErrForeignPlan) && !errors.Is(err, hosts.ErrFormerPlan) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// takenByName reports whether a Host is taken by an installation of that name, which may be a former one.
+func takenByName(host *v1.Host, name string) bool {
+	ref := host.Spec.ConsumerRef
+	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
+}
+
+// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
+	patched := i.DeepCopy()
+	change(patched, provisionv1.FinalizerHosts)
+	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(i, client.MergeFromWithOptimisticLock{})))
+}
+
+// Handler wakes a controller for the installations that a Host, a Cluster, a snapshot or a restore may concern: a free Host concerns all of its namespace.
+func (r *Reconciler) Handler() handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
+		switch of := object.(type) {
+		case *provisionv1.EtcdSnapshot:
+			return requestOf(of.Namespace, of.Spec.InstallationName)
+		case *provisionv1.EtcdRestore:
+			return requestOf(of.Namespace, of.Spec.InstallationName)
+		}
+		host, isHost := object.(*v1.Host)
+		if isHost && host.Spec.ConsumerRef != nil {
+			if host.Spec.ConsumerRef.Kind != Kind {
+				return nil
+			}
+			return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}}}
+		}
+		list := &provisionv1.ClusterInstallationList{}
+		if r.Client.List(ctx, list, client.InNamespace(object.GetNamespace())) != nil {
+			return nil // it is looked at again in any case
+		}
+		var all []reconcile.Request
+		for i := range list.Items {
+			if isHost || list.Items[i].Spec.ClusterName == object.GetName() {
+				all = append(all, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+			}
+		}
+		return all
+	})
+}
+
+// requestOf wakes for an installation, and for none if what has changed is of a cluster by kubeadm.
+func requestOf(namespace, name string) []reconcile.Request {
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+}
+
+// selectors reads those of the pools.
+func selectors(pools []provisionv1.HostPool) (all []selector, err error) {
+	for i := range pools {
+		s, err := metav1.LabelSelectorAsSelector(&pools[i].Selector)
+		if err != nil {
+			return nil, fmt.Errorf("the selector of pool %s: %w", pools[i].Name, err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}

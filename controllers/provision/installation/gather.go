@@ -1,0 +1,388 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/schedule"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+type selector = labels.Selector
+
+// Keys of Secrets.
+const (
+	keyState      = "state.json"
+	keyRegistries = "registries.yaml"
+	keyAccess     = "accessKey"
+	keySecret     = "secretKey"
+	keyCA         = "ca.crt"
+)
+
+// labelInstallation is on the Secret of an installation, with its name.
+const labelInstallation = provisionv1.Group + "/installation"
+
+// store is the Secret with what was decided once.
+type store struct {
+	secret *corev1.Secret // nil if it is not there
+	stored installation.Stored
+}
+
+// gather reads all that the planner is asked with. The readiness says what is missing or wrong.
+func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
+	spec := &in.installation.Spec
+	in.decide.Spec.ClusterInstallationSpec, in.decide.Generation = *spec, in.installation.Generation
+	var err error
+	if in.decide.Spec.Selectors, err = selectors(spec.Pools); err != nil {
+		return invalid(err.Error()), nil
+	}
+	if spec.Config != nil {
+		if in.decide.Spec.Config, err = installation.CheckConfig("spec.config", spec.Config.Raw); err != nil {
+			return invalid(err.Error()), nil
+		}
+	}
+	if spec.ServerConfig != nil {
+		if in.decide.Spec.ServerConfig, err = installation.CheckConfig("spec.serverConfig", spec.ServerConfig.Raw); err != nil {
+			return invalid(err.Error()), nil
+		}
+	}
+	for _, read := range []func(context.Context, *input) (*status.Readiness, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots, r.gatherRestores} {
+		if v, err := read(ctx, in); v != nil || err != nil {
+			return v, err
+		}
+	}
+	if err := r.gatherHosts(ctx, in); err != nil {
+		return nil, err
+	}
+	in.decide.Now = in.now.Unix()
+	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec), checkSchedule(spec)} {
+		if err != nil { // a restore may be what mends it
+			in.refused, in.decide.Refused = invalid(err.Error()), true
+			break
+		}
+	}
+	return nil, nil
+}
+
+// checkSchedule refuses a schedule that cannot be read, of which the distributions make no snapshots and say so in
+// their logs alone.
+func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
+	if spec.Etcd.Schedule == "" {
+		return nil
+	}
+	if _, err := schedule.Parse(spec.Etcd.Schedule); err != nil {
+		return fmt.Errorf("no snapshots of etcd would be made: spec.etcd.schedule: %w", err)
+	}
+	return nil
+}
+
+func invalid(message string) *status.Readiness {
+	return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSpecInvalid, Message: message}
+}
+
+func (r *Reconciler) getCluster(ctx context.Context, in *input) error {
+	cluster := &v1.Cluster{}
+	err := r.Client.Get(ctx, in.named(in.installation.Spec.ClusterName), cluster)
+	if err == nil {
+		in.cluster = cluster
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func (in *input) named(name string) types.NamespacedName {
+	return types.NamespacedName{Namespace: in.installation.Namespace, Name: name}
+}
+
+// gatherCluster reads the Cluster, and the manifest of its agent unless one has joined.
+func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Readiness, error) {
+	if err := r.getCluster(ctx, in); err != nil {
+		return nil, err
+	}
+	name := in.named(in.installation.Spec.ClusterName)
+	if in.cluster == nil {
+		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "there is no Cluster " + name.Name + ": make it beside the installation"}, nil
+	}
+	if other, err := r.olderOf(ctx, in); err != nil || other != "" {
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonClusterTaken, Message: fmt.Sprintf("ClusterInstallation %s makes the Cluster %s: one can", other, name.Name)}, err
+	}
+	agent, secret := &corev1.Secret{}, &corev1.Secret{}
+	err := r.Live.Get(ctx, registration.AgentSecret(name), agent)
+	switch joined := err == nil && registration.Ours(agent, name.Name, v1.SecretKindAgent); {
+	case client.IgnoreNotFound(err) != nil:
+		return nil, err
+	case joined && in.decide.Stored.First == "":
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonClusterTaken, Message: fmt.Sprintf(
+			"Cluster %s has an agent already, in a cluster that this installation did not make: name a Cluster of its own", name.Name)}, nil
+	case joined:
+		return nil, nil
+	}
+	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
+	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
+	}
+	if apierrors.IsNotFound(err) || err == nil && (!registration.Owned(secret, in.cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0) {
+		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "waiting for the manifest of the agent of Cluster " + name.Name, Again: soon}, nil
+	}
+	in.decide.Manifest = secret.Data[registration.KeyManifest]
+	return nil, err
+}
+
+// olderOf returns the name of an older installation that makes the same Cluster, "" for none.
+func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
+	list := &provisionv1.ClusterInstallationList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
+		return "", err
+	}
+	me := in.installation
+	for i := range list.Items {
+		other := &list.Items[i]
+		age := other.CreationTimestamp.Compare(me.CreationTimestamp.Time)
+		if other.Spec.ClusterName == me.Spec.ClusterName && (age < 0 || age == 0 && other.Name < me.Name) {
+			return other.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// gatherSecrets reads the Secrets that spec names.
+func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Readiness, error) {
+	spec := in.installation.Spec
+	if spec.RegistriesSecretName != "" {
+		data, v, err := r.usable(ctx, in.named(spec.RegistriesSecretName), "spec.registriesSecretName", keyRegistries)
+		if v != nil || err != nil {
+			return v, err
+		}
+		in.decide.Registries = data[keyRegistries]
+	}
+	if s3 := spec.Etcd.S3; s3 != nil && s3.CredentialsSecretName != "" {
+		data, v, err := r.usable(ctx, in.named(s3.CredentialsSecretName), "spec.etcd.s3.credentialsSecretName", keyAccess, keySecret)
+		if v != nil || err != nil {
+			return v, err
+		}
+		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
+			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the store's CA as PEM", keyCA, s3.CredentialsSecretName)), nil
+		}
+		// Files that a user makes the Secret of end with a line feed.
+		in.decide.S3 = installation.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
+	}
+	return nil, nil
+}
+
+// usable reads a Secret that a field names. It must have such keys, and be for installations.
+func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *status.Readiness, error) {
+	secret := &corev1.Secret{}
+	err := r.Live.Get(ctx, name, secret)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, invalid(fmt.Sprintf("there is no Secret %s, which %s names", name.Name, field)), nil
+	case err != nil:
+		return nil, nil, err
+	case secret.Labels[provisionv1.LabelUse] != "true":
+		return nil, invalid(fmt.Sprintf("Secret %s has not the label %s: \"true\", without which an installation does not use it", name.Name, provisionv1.LabelUse)), nil
+	}
+	for _, key := range keys {
+		if len(secret.Data[key]) == 0 {
+			return nil, invalid(fmt.Sprintf("Secret %s has no key %s", name.Name, key)), nil
+		}
+	}
+	return secret.Data, nil, nil
+}
+
+// gatherStored reads what was decided once, from the API server: to decide it again would begin a second cluster.
+func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
+	secret := &corev1.Secret{}
+	name := in.named(in.installation.Name + provisionv1.SecretSuffix)
+	err := r.Live.Get(ctx, name, secret)
+	if apierrors.IsNotFound(err) {
+		in.store = &store{}
+		in.decide.Stored = installation.Stored{Token: rand.Text() + rand.Text(), AgentToken: rand.Text() + rand.Text()}
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	in.store = &store{secret: secret}
+	if !ofInstallation(in.installation).Has(secret) || untrusted.JSON(secret.Data[keyState], &in.store.stored, untrusted.Large()) != nil || in.store.stored.Token == "" {
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf(
+			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
+	}
+	in.decide.Stored = in.store.stored
+	return nil, nil
+}
+
+// ofInstallation are the marks of the Secret with what was decided for an installation. The kind is the one by which the policy drover-installation-secret guards it: a Secret without it may be of any
+// user. The owner does not count: a hub whose objects were restored has the installation under another UID.
+func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
+	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
+}
+
+// save stores what was decided, if it has changed. Of two managers that do, one fails.
+func (r *Reconciler) save(ctx context.Context, in *input, stored installation.Stored) error {
+	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
+		return nil
+	}
+	raw, err := json.Marshal(stored)
+	if err != nil {
+		return err
+	}
+	secret := in.store.secret
+	if secret == nil {
+		i := in.installation
+		ours := ofInstallation(i)
+		secret = &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: i.Namespace, Name: i.Name + provisionv1.SecretSuffix, Labels: ours.Labels,
+				OwnerReferences: []metav1.OwnerReference{{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}},
+			},
+			Type: ours.Type, Data: map[string][]byte{keyState: raw},
+		}
+		err = r.Client.Create(ctx, secret)
+	} else {
+		secret = secret.DeepCopy()
+		secret.Data = map[string][]byte{keyState: raw}
+		err = r.Client.Update(ctx, secret)
+	}
+	if err != nil {
+		return fmt.Errorf("store what was decided in Secret %s: %w", client.ObjectKeyFromObject(secret), err)
+	}
+	return nil
+}
+
+// gatherHosts reads the Hosts of the namespace that are taken for the installation, or free.
+func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		host := &list.Items[i]
+		taken := hosts.TakenBy(host, consumer(in.installation))
+		if !taken && hosts.NotFree(host) != "" {
+			if takenByName(host, in.installation.Name) {
+				in.former = append(in.former, host)
+			}
+			continue
+		}
+		in.hosts[host.Name] = host
+		known := installation.Host{
+			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(), Connected: connected(host), Detail: detail(host),
+		}
+		known.Gone = known.Leaving && !known.Connected && in.now.After(host.DeletionTimestamp.Add(leaveTime))
+		known.Lost = host.Status.LastSeen != nil && in.now.After(host.Status.LastSeen.Add(lostTime))
+		if m := host.Status.Machine; m != nil {
+			known.Address, known.NodeLabels, known.NodeTaints = address(m.Addresses), m.Labels, m.Taints
+		}
+		if a := host.Spec.InternalAddress; a != "" {
+			known.Address = address([]string{a})
+			known.NodeIPs = nodeIPs(known.Address, host.Status.Machine)
+		}
+		if taken {
+			if err := r.gatherHeld(ctx, in, host, &known); err != nil {
+				return err
+			}
+		}
+		in.decide.Hosts = append(in.decide.Hosts, known)
+	}
+	return nil
+}
+
+// gatherHeld reads what is remembered with the plan of a Host. If that cannot be read, the Host is left as it is, and keeps no other waiting.
+func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *installation.Host) error {
+	note, version, err := r.hub().Note(ctx, host)
+	if err != nil || note == "" {
+		return err
+	}
+	held := &installation.Held{}
+	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
+		known.Held = &installation.Held{Unreadable: true}
+		in.unreadable[host.Name] = fmt.Errorf(
+			"an annotation of Secret %s%s is not as Drover wrote it: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
+		return nil
+	}
+	known.Held = held
+	if known.Progress = progress(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
+		known.Output = host.Status.Plan.Output
+	}
+	return nil
+}
+
+// connected reports whether a Host's agent is, as far as its status says.
+func connected(host *v1.Host) bool {
+	return hosts.Connected(host)
+}
+
+func detail(host *v1.Host) string {
+	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
+		return ready.Message
+	}
+	return ""
+}
+
+// progress says how far a Host is with the plan of a version.
+func progress(host *v1.Host, version string) installation.Progress {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	switch {
+	case ready == nil || host.Status.Plan == nil || host.Status.Plan.Version != version:
+		return installation.None
+	case ready.Reason == v1.ReasonInstructionFailed || ready.Reason == v1.ReasonInterrupted || ready.Reason == v1.ReasonPlanInvalid:
+		return installation.Failed
+	case host.Status.State == v1.HostActive:
+		return installation.Up
+	case host.Status.State == v1.HostWaitingForKubernetes:
+		return installation.Unwell
+	}
+	return installation.Running
+}
+
+// address returns the first at which another machine may reach a host, "" for none. A machine may report what it likes.
+func address(all []string) string {
+	for _, text := range all {
+		if a, err := netip.ParseAddr(text); err == nil && a.IsGlobalUnicast() {
+			return a.String()
+		}
+	}
+	return ""
+}
+
+// nodeIPs returns an address, and the first of the other family of IP that a machine reports. It returns none for
+// none.
+func nodeIPs(own string, m *v1.HostMachine) []string {
+	of, err := netip.ParseAddr(own)
+	if err != nil {
+		return nil
+	}
+	if m != nil {
+		other := address(slices.DeleteFunc(slices.Clone(m.Addresses), func(text string) bool {
+			a, err := netip.ParseAddr(text)
+			return err != nil || a.Is4() == of.Is4()
+		}))
+		if other != "" {
+			return []string{own, other}
+		}
+	}
+	return []string{own}
+}

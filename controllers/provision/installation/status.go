@@ -1,0 +1,86 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package installation
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// maxWaiting is how many hosts a status names, as the schema has it.
+const maxWaiting = 16
+
+// judge says how an installation is by what was decided. It is pure.
+func judge(in *input, d installation.Decision) status.Readiness {
+	var v status.Readiness
+	switch {
+	case len(d.Take)+len(d.Release) > 0:
+		v.Again = soon
+	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h installation.Host) bool { return h.Leaving && !h.Connected }):
+		v.Again = leaveTime
+	}
+	first := ""
+	for _, host := range slices.Sorted(maps.Keys(d.Waiting)) {
+		if why := d.Waiting[host]; why != "" {
+			first = fmt.Sprintf("; host %s %s", host, why)
+			break
+		}
+	}
+	switch {
+	case d.Restore.Step != "":
+		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, waitsFor(d.Restore))
+	case d.Lost && len(in.former) > 0:
+		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
+		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their plans: nothing is changed; if nothing runs on them any more, delete the Secrets with their plans, which cleans the machines",
+			len(in.former), in.former[0].Name)
+	case d.Lost:
+		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
+		v.Message = "no host has the cluster's data any more, and nothing is installed anew in its place: make an EtcdRestore of a snapshot's file that is in the bucket or on the disk of a Host that a pool selects, or delete the installation and the Cluster to begin again"
+	case d.Unselected:
+		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdUnselected
+		v.Message = "hosts have the cluster's data, and no pool selects one of them: nothing is changed; mend the selectors, the roles or the labels, or delete the installation"
+	case d.Missing > 0:
+		v.Reason, v.Message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts are needed that the pools select%s", d.Missing, first)
+	case d.Hosts == 0:
+		v.Reason, v.Message = provisionv1.ReasonTooFewHosts, "the pools select no Host that is free"
+	case d.Stored.KeysProblem != "" && d.Stored.KeysFailed == in.installation.Spec.EncryptionKeyRotation:
+		v.Stalled, v.Reason = true, provisionv1.ReasonKeysNotRotated
+		v.Message = "the encryption keys were not rotated; raise spec.encryptionKeyRotation to try it again: " + d.Stored.KeysProblem
+	case d.Ready < d.Hosts || len(d.Take) > 0:
+		v.Reason, v.Message = provisionv1.ReasonHostsWaiting, fmt.Sprintf("%d of %d hosts are ready%s", d.Ready, d.Hosts, first)
+	default:
+		v.Ready, v.Reason, v.Message = true, provisionv1.ReasonInstalled, fmt.Sprintf("%d hosts have %s%s", d.Hosts, in.installation.Spec.Version, strangers(in, d))
+	}
+	return v
+}
+
+// strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while
+// its agent was away, and whose machine goes on, joins etcd again.
+func strangers(in *input, d installation.Decision) string {
+	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
+		return ""
+	}
+	return fmt.Sprintf("; Cluster %s has %d nodes, and %d of them are hosts: if another was one, switch its machine off, then delete the node",
+		in.cluster.Name, in.cluster.Status.Nodes.Total, len(d.Stored.Nodes))
+}
+
+// writeStatus writes what was decided.
+func writeStatus(in *input, v status.Readiness) {
+	s := &in.installation.Status
+	if in.decision.Plans != nil { // the planner was asked
+		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(in.decision.Hosts), int32(in.decision.Ready), fmt.Sprintf("%d/%d", in.decision.Ready, in.decision.Hosts), nil
+		for _, host := range slices.Sorted(maps.Keys(in.decision.Waiting)) {
+			if why := in.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {
+				s.Waiting = append(s.Waiting, provisionv1.WaitingHost{Host: host, Message: protocol.Cut(why, 512)})
+			}
+		}
+	}
+	v.Write(in.installation.Generation, &s.ObservedGeneration, &s.Conditions)
+}

@@ -1,0 +1,220 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package machine reconciles DroverMachine: it takes a Host for a Machine of Cluster API, gives it the bootstrap as its plan, and gives it back.
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Kind of the objects, as Hosts have it in spec.consumerRef.
+const Kind = "DroverMachine"
+
+// Times. Of Cluster API's objects none is watched: whether there is such a kind on the hub is no concern of a manager that starts. What is waited for is looked at again.
+const (
+	lookAgain = 5 * time.Second
+	// leaveTime is how long a machine that is being deleted waits for a Host whose agent is not connected.
+	leaveTime = 20 * time.Second
+)
+
+// Reconciler reconciles DroverMachines. One at a time is reconciled: where a machine may be depends on where the others are.
+type Reconciler struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Now      func() time.Time
+	// Clean is that of hosts.Hub.
+	Clean func(host types.NamespacedName) bool
+
+	written status.Written[*infrav1.DroverMachine]
+}
+
+// input is what one reconcile has read.
+type input struct {
+	machine *infrav1.DroverMachine
+	// owner is the Machine, and cluster that of Cluster API; nil if they are not there.
+	owner   *clusterapi.Machine
+	cluster *clusterapi.Cluster
+	// domainLabel is the label of Hosts that says their failure domain, "" for none.
+	domainLabel string
+	// host that the machine has, or is about to take. Nil for none.
+	host   *v1.Host
+	update *status.Update
+	now    time.Time
+}
+
+// Reconcile takes one step for a machine and writes its status.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	machine := &infrav1.DroverMachine{}
+	if err := r.Client.Get(ctx, req.NamespacedName, machine); apierrors.IsNotFound(err) {
+		r.written.Forget(req.NamespacedName)
+		return ctrl.Result{}, r.releaseOrphans(ctx, req.NamespacedName, "")
+	} else if err != nil {
+		return ctrl.Result{}, err
+	}
+	machine = r.written.Newest(machine)
+	if machine.DeletionTimestamp.IsZero() && !slices.Contains(machine.Finalizers, infrav1.FinalizerHost) {
+		return ctrl.Result{}, r.setFinalizer(ctx, machine, controllerutil.AddFinalizer)
+	}
+	if err := r.releaseOrphans(ctx, req.NamespacedName, machine.UID); err != nil {
+		return ctrl.Result{}, err
+	}
+	in := &input{machine: machine, update: status.Begin(machine), now: r.Now()}
+	defer func() {
+		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, in.update))
+	}()
+	if err := r.gather(ctx, in); err != nil {
+		return ctrl.Result{}, err
+	}
+	paused := clusterapi.IsPaused(in.cluster, machine)
+	setPaused(machine, paused)
+	step := r.advance
+	switch {
+	case paused:
+		again, err := r.workOn(ctx, in)
+		return ctrl.Result{RequeueAfter: again}, err
+	case !machine.DeletionTimestamp.IsZero():
+		step = r.remove
+	}
+	decided, err := step(ctx, in)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	writeStatus(in, decided)
+	return ctrl.Result{RequeueAfter: decided.Again}, nil
+}
+
+// consumer names a machine in Hosts.
+func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
+	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
+}
+
+func (r *Reconciler) hub() hosts.Hub {
+	return hosts.Hub{Client: r.Client, Live: r.Live, Clean: r.Clean}
+}
+
+// gather reads the Machine, its Cluster and the Host.
+func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
+	in.host, err = r.hostOf(ctx, in.machine)
+	owner := clusterapi.OwnerOf(in.machine, "Machine")
+	if err != nil || owner == "" {
+		return err
+	}
+	in.owner, err = clusterapi.GetMachine(ctx, r.Live, types.NamespacedName{Namespace: in.machine.Namespace, Name: owner})
+	if apierrors.IsNotFound(err) {
+		in.owner = nil
+		return nil
+	} else if err != nil {
+		return err
+	}
+	in.cluster, err = clusterapi.GetCluster(ctx, r.Live, types.NamespacedName{Namespace: in.machine.Namespace, Name: in.owner.Spec.ClusterName})
+	if apierrors.IsNotFound(err) {
+		in.cluster = nil
+		return nil
+	} else if err != nil {
+		return err
+	}
+	infrastructure := &infrav1.DroverCluster{}
+	err = r.Client.Get(ctx, types.NamespacedName{Namespace: in.machine.Namespace, Name: in.cluster.Spec.InfrastructureRef.Name}, infrastructure)
+	in.domainLabel = infrastructure.Spec.FailureDomainLabel
+	return client.IgnoreNotFound(err)
+}
+
+// hostOf reads the Host that a machine's provider ID names, nil if there is none. If the cache has it as another's, the API server is asked.
+func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine) (*v1.Host, error) {
+	name, ok := strings.CutPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix+machine.Namespace+"/")
+	if !ok {
+		return nil, nil
+	}
+	for _, reader := range []client.Reader{r.Client, r.Live} {
+		host := &v1.Host{}
+		err := reader.Get(ctx, types.NamespacedName{Namespace: machine.Namespace, Name: name}, host)
+		if client.IgnoreNotFound(err) != nil {
+			return nil, fmt.Errorf("read Host %s: %w", name, err)
+		}
+		if err == nil && (hosts.TakenBy(host, consumer(machine)) || reader == r.Live) {
+			return host, nil
+		}
+	}
+	return nil, nil
+}
+
+// releaseOrphans gives back Hosts that a machine of this name has taken which is gone: its Host was away when it was deleted.
+func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
+	list := &v1.HostList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
+		return err
+	}
+	var errs []error
+	for i := range list.Items {
+		host := list.Items[i].DeepCopy()
+		ref := host.Spec.ConsumerRef
+		if ref == nil || ref.Kind != Kind || ref.APIVersion != infrav1.GroupVersion.String() || ref.Name != name.Name || ref.UID == uid {
+			continue
+		}
+		present := &infrav1.DroverMachine{} // the cache may lag behind a machine that was just made
+		if err := r.Live.Get(ctx, name, present); client.IgnoreNotFound(err) != nil || err == nil && present.UID == ref.UID {
+			errs = append(errs, client.IgnoreNotFound(err))
+			continue
+		}
+		if _, err := r.hub().ReleaseFormer(ctx, host); err != nil && !errors.Is(err, hosts.ErrForeignPlan) && !errors.Is(err, hosts.ErrFormerPlan) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
+	patched := machine.DeepCopy()
+	change(patched, infrav1.FinalizerHost)
+	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(machine, client.MergeFromWithOptimisticLock{})))
+}
+
+// remove gives the Host back, and lets the machine go.
+func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
+	if !slices.Contains(in.machine.Finalizers, infrav1.FinalizerHost) {
+		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, nil
+	}
+	done, why := true, ""
+	if in.host != nil {
+		var err error
+		if done, err = r.hub().Release(ctx, in.host.DeepCopy(), consumer(in.machine)); err != nil && !errors.Is(err, hosts.ErrForeignPlan) {
+			return status.Readiness{}, err
+		} else if err != nil {
+			why = err.Error()
+		}
+	}
+	if !done && isLost(in.host) && in.now.After(in.machine.DeletionTimestamp.Add(leaveTime)) {
+		done = true
+		in.update.Event(status.Event{Warning: true, Reason: infrav1.ReasonHostLost, Action: "Release", Message: fmt.Sprintf(
+			"Host %s is not connected. It stays taken until its agent is back and has cleaned it", in.host.Name)})
+	}
+	if done {
+		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, r.setFinalizer(ctx, in.machine, controllerutil.RemoveFinalizer)
+	}
+	if why == "" {
+		why = fmt.Sprintf("Host %s is being cleaned: %s", in.host.Name, readyMessage(in.host))
+	}
+	return status.Readiness{Reason: infrav1.ReasonReleasing, Message: why, Again: lookAgain}, nil
+}

@@ -1,0 +1,260 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/registration"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the plan.
+//
+// The provider ID is written before the Host is taken. So a machine never takes two, whenever the manager is killed and however far its cache lags behind.
+func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
+	machine := in.machine
+	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {
+		if !taken {
+			return status.Readiness{Reason: infrav1.ReasonHostGone, Message: fmt.Sprintf("Host %s was deleted or given to another: let Cluster API replace the machine", machine.Status.HostName)}, nil
+		}
+		return r.bootstrap(ctx, in)
+	}
+	if v := waits(in); v.Reason != "" {
+		return v, nil
+	}
+	data, manifest, v, err := r.content(ctx, in)
+	if err != nil || v.Reason != "" {
+		return v, err
+	}
+	if in.host == nil {
+		if in.host, v, err = r.choose(ctx, in); err != nil || v.Reason != "" {
+			return v, err
+		}
+	}
+	if _, err := makePlan(planInput{string(machine.UID), in.host, data, in.owner.Spec.Version, manifest}); err != nil {
+		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
+	}
+	if err := r.setProviderID(ctx, in, ProviderID(in.host)); err != nil {
+		return status.Readiness{}, err
+	}
+	err = r.hub().Take(ctx, in.host, consumer(machine))
+	switch {
+	case errors.Is(err, hosts.ErrNotFree):
+		in.host = nil
+		return status.Readiness{Reason: infrav1.ReasonNoHost, Message: "the Host that was chosen is no longer free", Again: lookAgain}, r.setProviderID(ctx, in, "")
+	case err != nil: // also one that was changed meanwhile: it is read again
+		return status.Readiness{}, err
+	}
+	in.update.Event(status.Event{Reason: "HostTaken", Action: "Take", Message: "Took Host " + in.host.Name})
+	return r.bootstrap(ctx, in)
+}
+
+// waits says what Cluster API has not done yet. It is pure.
+func waits(in *input) status.Readiness {
+	switch {
+	case in.owner == nil || in.cluster == nil:
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "waiting for Cluster API to make a Machine of a Cluster the owner", Again: lookAgain}
+	case !in.cluster.Status.Initialization.InfrastructureProvisioned:
+		return status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the infrastructure of the Cluster is not provisioned yet", Again: lookAgain}
+	case in.owner.Spec.Bootstrap.DataSecretName == "":
+		return status.Readiness{Reason: infrav1.ReasonWaitingForBootstrap, Message: "the bootstrap provider has not made its data yet", Again: lookAgain}
+	}
+	return status.Readiness{}
+}
+
+// content reads the bootstrap data, and the agent's manifest for the first machine of a control plane.
+func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []byte, v status.Readiness, err error) {
+	data, err = clusterapi.GetBootstrap(ctx, r.Live, in.owner)
+	var refusal interface{ Refused() bool }
+	switch {
+	case errors.As(err, &refusal):
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
+	case apierrors.IsNotFound(err):
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForBootstrap, Message: "the Secret with the bootstrap data is not there", Again: lookAgain}, nil
+	case err != nil:
+		return nil, nil, v, err
+	}
+	if _, controlPlane := in.owner.Labels[clusterapi.LabelControlPlane]; !controlPlane {
+		return data, nil, v, nil
+	}
+	name := types.NamespacedName{Namespace: in.machine.Namespace, Name: in.owner.Spec.ClusterName}
+	cluster := &v1.Cluster{}
+	if err := r.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name.Name), Again: lookAgain}, nil
+	} else if err != nil {
+		return nil, nil, v, err
+	}
+	if meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionRegistered) {
+		return data, nil, v, nil
+	}
+	secret := &corev1.Secret{}
+	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, nil, v, err
+	}
+	if err != nil || !registration.Owned(secret, cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0 {
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the agent's manifest is not there yet", Again: lookAgain}, nil
+	}
+	return data, secret.Data[registration.KeyManifest], v, nil
+}
+
+// choose returns a free Host that the machine may be.
+func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Readiness, error) {
+	all, others := &v1.HostList{}, &infrav1.DroverMachineList{}
+	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
+		return nil, status.Readiness{}, err
+	}
+	// Not from the cache: the Host of the machine before may not be in it.
+	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
+		return nil, status.Readiness{}, err
+	}
+	// Cluster API deletes the Node of a machine after the machine: by its name, which the next machine on that Host has, too.
+	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
+	if err != nil {
+		return nil, status.Readiness{}, err
+	}
+	isLeft := func(h v1.Host) bool { m := leaving[ProviderID(&h)]; return m != "" && m != in.owner.Name }
+	free := slices.DeleteFunc(slices.Clone(all.Items), isLeft)
+	host, why := pick(wanted{in.machine, in.domainLabel, in.owner.Spec.FailureDomain}, free, others.Items)
+	if left := len(all.Items) - len(free); left > 0 {
+		why = fmt.Sprintf("%s; Hosts of Machines that are there are not looked at: %d", why, left)
+	}
+	if host == nil {
+		return nil, status.Readiness{Reason: infrav1.ReasonNoHost, Message: why, Again: lookAgain}, nil
+	}
+	return host.DeepCopy(), status.Readiness{}, nil
+}
+
+// wanted is what a machine asks of a Host.
+type wanted struct {
+	machine *infrav1.DroverMachine
+	// domainLabel is the label with the failure domain, and domain the one that the Machine must be in; empty for any.
+	domainLabel, domain string
+}
+
+// pick returns the first free Host, by name, that a machine may be, or why there is none. It is pure.
+func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
+	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
+	if err != nil {
+		return nil, "spec.hostSelector is not valid: " + err.Error()
+	}
+	if want.machine.Spec.HostSelector == nil {
+		selector = labels.Everything()
+	}
+	named := map[string]*v1.Host{}
+	selected := 0
+	for i := range all {
+		named[ProviderID(&all[i])] = &all[i]
+		if selector.Matches(labels.Set(all[i].Labels)) {
+			selected++
+		}
+	}
+	claimed, used := map[string]bool{}, map[string]bool{}
+	for i := range machines {
+		other := &machines[i]
+		if other.Spec.ProviderID == "" || other.UID == want.machine.UID {
+			continue
+		}
+		claimed[other.Spec.ProviderID] = true
+		if host := named[other.Spec.ProviderID]; host != nil && want.machine.Spec.AntiAffinity != nil && group(other) == group(want.machine) {
+			used[host.Labels[want.machine.Spec.AntiAffinity.TopologyKey]] = true
+		}
+	}
+	free, apart, elsewhere := 0, 0, 0
+	for _, host := range hosts.Free(all, selector) {
+		if claimed[ProviderID(host)] {
+			continue
+		}
+		free++
+		if want.domain != "" && want.domainLabel != "" && host.Labels[want.domainLabel] != want.domain {
+			elsewhere++
+			continue
+		}
+		if rule := want.machine.Spec.AntiAffinity; rule != nil && (host.Labels[rule.TopologyKey] == "" || used[host.Labels[rule.TopologyKey]]) {
+			apart++
+			continue
+		}
+		return host, ""
+	}
+	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's and %d too near to others of its group", len(all), selected, free, elsewhere, apart)
+}
+
+// group returns what machines share that are kept apart: their cluster, and whether they are its control plane or of which MachineDeployment.
+func group(machine *infrav1.DroverMachine) string {
+	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
+	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")
+}
+
+// setProviderID writes the Host that the machine is about to take, unless another writer was faster.
+func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) error {
+	if in.machine.Spec.ProviderID == id {
+		return nil
+	}
+	patched := in.machine.DeepCopy()
+	patched.Spec.ProviderID = id
+	if err := r.Client.Patch(ctx, patched, client.MergeFromWithOptions(in.machine, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("write the provider ID of DroverMachine %s: %w", in.machine.Name, err)
+	}
+	state := in.machine.Status
+	patched.DeepCopyInto(in.machine)
+	in.machine.Status = state
+	return nil
+}
+
+// bootstrap gives the Host its plan, once, and says how far it is.
+func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness, error) {
+	in.machine.Status.HostName = in.host.Name
+	v := ofHost(in.machine, in.host)
+	if provisioned(in.machine) && v.Reason != infrav1.ReasonHostGone {
+		return r.work(ctx, in, v)
+	}
+	if v.Reason == infrav1.ReasonBootstrapFailed || v.Reason == infrav1.ReasonHostGone {
+		return v, nil
+	}
+	// Once made, the plan stays as it is: an instruction that changed would be refused.
+	given, _, err := r.hub().Plan(ctx, in.host)
+	switch {
+	case errors.Is(err, hosts.ErrForeignPlan):
+		return foreignPlan(err), nil
+	case err != nil || given != nil:
+		return v, err
+	}
+	if w := waits(in); w.Reason != "" {
+		return w, nil
+	}
+	data, manifest, w, err := r.content(ctx, in)
+	if err != nil || w.Reason != "" {
+		return w, err
+	}
+	plan, err := makePlan(planInput{string(in.machine.UID), in.host, data, in.owner.Spec.Version, manifest})
+	if err != nil {
+		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
+	}
+	if _, err := r.hub().SetPlan(ctx, in.host, consumer(in.machine), *plan); err != nil {
+		return status.Readiness{}, err
+	}
+	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
+}
+
+// foreignPlan says that another Secret has the name of the Host's plan. Nothing in it is carried out for the machine.
+func foreignPlan(err error) status.Readiness {
+	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
+}

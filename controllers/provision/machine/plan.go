@@ -1,0 +1,153 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/cloudconfig"
+	"github.com/drover-dev/drover/internal/provision/installation"
+)
+
+// Times that the parts of a bootstrap may take, in seconds. kubeadm pulls images.
+const (
+	bootstrapTimeout = 3600
+	installTimeout   = 600
+	resetTimeout     = 1800
+)
+
+// envVersion has the version of Kubernetes, for the commands of a bootstrap and for installers.
+const envVersion = "KUBERNETES_VERSION"
+
+// folder is where a machine's script and manifest are, beside the agent's.
+const folder = "/var/lib/drover/machine/"
+
+// sentinel is the file that says that the bootstrap has succeeded, by the contract of bootstrap providers.
+const sentinel = "/run/cluster-api/bootstrap-success.complete"
+
+// begins is what the script of a bootstrap begins with: the file of a former one must not count for it.
+const begins = "rm -f " + sentinel + "\nmkdir -p /run/cluster-api\n"
+
+// bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
+const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
+
+// install applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
+// the instruction's time is over. kubeadm, RKE2 and k3s leave the administrator's kubeconfig each in a place of its own, and the last two kubectl.
+const install = `PATH=$PATH:/usr/local/bin:/var/lib/rancher/rke2/bin
+for config in /etc/kubernetes/admin.conf /etc/rancher/rke2/rke2.yaml /etc/rancher/k3s/k3s.yaml; do
+	test -e "$config" || continue
+	until kubectl --kubeconfig "$config" apply --server-side --force-conflicts -f "$0"; do sleep 5; done
+	exit
+done
+echo "no kubeconfig of kubeadm, RKE2 or k3s is on this machine, so the agent cannot be installed: the bootstrap must make a control plane by one of these" >&2
+exit 1`
+
+// reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
+// and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the addresses of the next cluster's Services to API servers of this one. It
+// empties etcd's folder before it stops etcd, which the kubelet may start once more: what that leaves would keep kubeadm from making a control plane here again.
+const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
+` + installation.Clean + `
+for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
+for tool in iptables ip6tables; do
+	if $tool-save 2>/dev/null | grep -q KUBE-; then $tool-save | grep -v KUBE- | $tool-restore || exit; fi
+done
+rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
+
+// ProviderID returns the provider ID of the node on a Host.
+func ProviderID(host *v1.Host) string {
+	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
+}
+
+// input is what a machine's plan is made of.
+type planInput struct {
+	// uid of the DroverMachine: instructions run once for it.
+	uid  string
+	host *v1.Host
+	// data of the bootstrap provider.
+	data []byte
+	// version of Kubernetes that Cluster API wants, for the commands of the bootstrap.
+	version string
+	// manifest of the agent, nil if the cluster has one already, or the machine is no control plane.
+	manifest []byte
+}
+
+// makePlan returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
+func makePlan(in planInput) (*protocol.HostPlan, error) {
+	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
+	hostname := ""
+	if in.host.Status.Machine != nil {
+		hostname = in.host.Status.Machine.Hostname
+	}
+	config, err := cloudconfig.Parse(in.data, cloudconfig.Instance{ID: id, Hostname: strings.ToLower(cmp.Or(hostname, in.host.Name))})
+	if err != nil {
+		return nil, err
+	}
+	if !named(config, ProviderID(in.host)) {
+		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, by which Cluster API finds the node: set the kubelet's argument provider-id to %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
+	}
+	plan := &protocol.HostPlan{}
+	for _, f := range config.Files {
+		plan.Files = append(plan.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
+	}
+	script := folder + in.uid + "/bootstrap.sh"
+	text := "#!/bin/sh\n" + begins + exported(in.version) + strings.Join(config.Commands, "\n") + "\n"
+	plan.Files = append(plan.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
+	plan.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
+	if in.manifest != nil {
+		manifest := folder + in.uid + "/agent.yaml"
+		plan.Files = append(plan.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
+		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", install, manifest}, TimeoutSeconds: installTimeout})
+	}
+	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: append([]string{"/bin/sh", "-c", reset, "reset"}, installation.Uninstallers()...), TimeoutSeconds: resetTimeout}}
+	return plan, refused(plan)
+}
+
+// exported gives commands the version, so that one that installs it need not change with it: what changes in a KubeadmConfig is not updated in place.
+func exported(of string) string {
+	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
+		return ""
+	}
+	return "export " + envVersion + "=" + of + "\n"
+}
+
+// refused says why no host takes a plan, for example one with a file that has no path.
+func refused(plan *protocol.HostPlan) error {
+	raw, err := json.Marshal(plan)
+	if err != nil {
+		return err
+	}
+	if _, err := protocol.ParseHostPlan(raw); err != nil {
+		return fmt.Errorf("what the bootstrap data asks for is no plan of a Host: %w", err)
+	}
+	return nil
+}
+
+// named reports whether a file or command has the provider ID as a word of its own.
+func named(config *cloudconfig.Config, id string) bool {
+	texts := []string{strings.Join(config.Commands, "\n")}
+	for _, f := range config.Files {
+		texts = append(texts, string(f.Content))
+	}
+	for _, text := range texts {
+		for rest := text; ; {
+			_, after, found := strings.Cut(rest, id)
+			if !found {
+				break
+			}
+			if after == "" || !strings.ContainsAny(after[:1], "abcdefghijklmnopqrstuvwxyz0123456789.-") {
+				return true
+			}
+			rest = after
+		}
+	}
+	return false
+}

@@ -1,0 +1,202 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// soon is when a machine is looked at again whose status had to be written first.
+const soon = 100 * time.Millisecond
+
+// maxTaskMessage is what the status has of a failure.
+const maxTaskMessage = 2048
+
+// taskInput is what the instruction of a task is made of, beside the task.
+type taskInput struct {
+	machine *infrav1.DroverMachine
+	host    *v1.Host
+	// credentials of buckets, by the ID of the task.
+	credentials map[string]credential
+}
+
+// actions make instructions of tasks. They are pure, and set no ID. An error is the failure of the task.
+var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
+	infrav1.TaskUpdate: update,
+
+	infrav1.TaskEtcdSnapshot: etcd(kubeadmetcd.Snapshot),
+	infrav1.TaskEtcdUpload:   etcd(kubeadmetcd.Upload),
+	infrav1.TaskEtcdPrepare:  etcd(kubeadmetcd.Prepare),
+	infrav1.TaskEtcdStop:     etcd(kubeadmetcd.Stop),
+	infrav1.TaskEtcdResume:   etcd(kubeadmetcd.Resume),
+	infrav1.TaskEtcdReplace:  etcd(kubeadmetcd.Replace),
+	infrav1.TaskEtcdJoin:     etcd(kubeadmetcd.Join),
+}
+
+// work gives the Host the tasks of a machine whose bootstrap is done, and says how far they are.
+//
+// A task is in the status before it is in the plan, and its outcome is in the status before it leaves the plan: so a manager that is killed between leaves no
+// instruction behind, and gives no task again that has ended. The journal of the Host runs it once in any case.
+func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
+	machine := in.machine
+	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
+		return v, nil
+	}
+	plan, version, err := r.hub().Plan(ctx, in.host)
+	switch {
+	case errors.Is(err, hosts.ErrForeignPlan):
+		return foreignPlan(err), nil
+	case err != nil || plan == nil:
+		return v, err // a plan that was deleted is not made again: the Host will say so
+	}
+	by, err := r.credentials(ctx, machine)
+	if err != nil {
+		return status.Readiness{}, err
+	}
+	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
+	if _, err = r.hub().ReplacePlan(ctx, in.host, consumer(machine), want, version); err != nil {
+		return status.Readiness{}, err
+	}
+	for _, task := range after {
+		if task.State.Ended() && stateOf(machine.Status.Tasks, task.ID).State != task.State {
+			in.update.Event(status.Event{Warning: task.State == infrav1.TaskFailed, Reason: "Task" + string(task.State), Action: "Task",
+				Message: protocol.Cut(fmt.Sprintf("task %s on Host %s: %s", task.ID, in.host.Name, cmp.Or(task.Message, "done")), 512)})
+		}
+	}
+	if !slices.Equal(after, machine.Status.Tasks) {
+		v.Again = soon // what is in the status now may enter the plan, or leave it
+	}
+	machine.Status.Tasks = after
+	return v, nil
+}
+
+// workOn goes on with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and is made of tasks. It returns when to look again.
+func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
+	v := status.Readiness{Again: lookAgain}
+	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
+		return v.Again, nil
+	}
+	v, err := r.work(ctx, in, v)
+	setTasksSucceeded(in.machine)
+	return v.Again, err
+}
+
+// schedule returns the plan with the instructions of the tasks that have not ended, and how far each task is. It is pure. The instructions of the bootstrap, and
+// those that were there before, stay as they were made.
+func schedule(in taskInput, plan protocol.HostPlan, version string) (protocol.HostPlan, []infrav1.MachineTaskStatus) {
+	present := map[string]int{}
+	var instructions []protocol.HostInstruction
+	for i, instruction := range plan.Instructions {
+		if present[instruction.ID] = i; !strings.HasPrefix(instruction.ID, protocol.HostTaskPrefix) {
+			instructions = append(instructions, instruction)
+		}
+	}
+	var after []infrav1.MachineTaskStatus
+	for _, task := range in.machine.Spec.Tasks {
+		state := stateOf(in.machine.Status.Tasks, task.ID)
+		if i, given := present[protocol.HostTaskPrefix+task.ID]; state.State != "" && !state.State.Ended() {
+			instruction, err := protocol.HostInstruction{}, error(nil)
+			if given {
+				instruction, state = plan.Instructions[i], observe(state, in.host, version, i)
+			} else if instruction, err = actions[task.Action](in, task); err != nil {
+				state.State, state.Message = infrav1.TaskFailed, protocol.Cut(err.Error(), maxTaskMessage)
+			}
+			if instruction.ID = protocol.HostTaskPrefix + task.ID; err == nil {
+				instructions = append(instructions, instruction)
+			}
+		}
+		state.ID, state.State = task.ID, cmp.Or(state.State, infrav1.TaskPending)
+		after = append(after, state)
+	}
+	plan.Instructions = instructions
+	return plan, after
+}
+
+// stateOf returns what the status has of a task, with no state if it has none.
+func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStatus {
+	for _, task := range all {
+		if task.ID == id {
+			return task
+		}
+	}
+	return infrav1.MachineTaskStatus{}
+}
+
+// observe returns how far a task is whose instruction is number i of the plan of that version. What the Host says of another version is no news.
+func observe(before infrav1.MachineTaskStatus, host *v1.Host, version string, i int) infrav1.MachineTaskStatus {
+	p, ready := host.Status.Plan, meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	after := before
+	switch {
+	case p == nil || p.Version != version || ready == nil || host.Status.State == v1.HostCleaning:
+	case int(p.Done) > i:
+		after.State, after.Message = infrav1.TaskSucceeded, ""
+	case p.Instruction != protocol.HostTaskPrefix+before.ID:
+	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
+		after.State, after.Message = infrav1.TaskFailed, protocol.Cut(ready.Message, 512)
+		if p.Output != "" {
+			after.Message += "\n" + lastLines(p.Output, maxTaskMessage-1-len(after.Message))
+		}
+	case ready.Reason == v1.ReasonInstalling:
+		after.State = infrav1.TaskRunning
+	}
+	return after
+}
+
+// lastLines returns the last lines of a text that have at most n bytes.
+func lastLines(text string, n int) string {
+	for text = strings.TrimSpace(text); len(text) > n; {
+		_, rest, more := strings.Cut(text, "\n")
+		if !more {
+			return protocol.Cut(text, n)
+		}
+		text = rest
+	}
+	return text
+}
+
+// isAtWork reports whether a Host carries out its plan, or what failed was a task.
+func isAtWork(host *v1.Host) bool {
+	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+	switch {
+	case ready == nil:
+		return false
+	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
+		return host.Status.Plan != nil && strings.HasPrefix(host.Status.Plan.Instruction, protocol.HostTaskPrefix)
+	}
+	return ready.Reason == v1.ReasonInstalling
+}
+
+// setTasksSucceeded sums the tasks of a machine up in a condition, which is there while there are tasks.
+func setTasksSucceeded(machine *infrav1.DroverMachine) {
+	condition := metav1.Condition{Type: infrav1.ConditionTasksSucceeded, Status: metav1.ConditionTrue, Reason: infrav1.ReasonTasksSucceeded, Message: "all tasks have succeeded", ObservedGeneration: machine.Generation}
+	for _, task := range slices.Backward(machine.Status.Tasks) { // of two that failed, the first is named
+		switch {
+		case task.State == infrav1.TaskFailed:
+			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonTaskFailed, fmt.Sprintf("task %s failed and is not repeated: %s", task.ID, task.Message)
+		case !task.State.Ended() && condition.Reason != infrav1.ReasonTaskFailed:
+			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonTaskRunning, fmt.Sprintf("task %s: %s", task.ID, task.State)
+		}
+	}
+	if len(machine.Status.Tasks) == 0 {
+		meta.RemoveStatusCondition(&machine.Status.Conditions, condition.Type)
+		return
+	}
+	meta.SetStatusCondition(&machine.Status.Conditions, condition)
+}

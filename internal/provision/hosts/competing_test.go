@@ -1,0 +1,251 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hosts_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+const attack = "plant"
+
+func planOf(ids ...string) protocol.HostPlan {
+	plan := protocol.HostPlan{}
+	for _, id := range ids {
+		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: id, Command: []string{"true"}})
+	}
+	return plan
+}
+
+// taken returns a world whose Host is taken and has a plan.
+func taken(t *testing.T) (*world, v1.HostConsumerRef) {
+	t.Helper()
+	w, prod := newWorld(t), consumer("prod")
+	if err := w.Take(t.Context(), w.host, prod); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.SetPlan(t.Context(), w.host, prod, planOf("install")); err != nil {
+		t.Fatal(err)
+	}
+	return w, prod
+}
+
+// impostor replaces the plan by a Secret that a user without hosts/plan can make: the same content with one more
+// instruction, labels, annotations and owner, but not the type.
+func (w *world) impostor(ctx context.Context) {
+	w.t.Helper()
+	fake := w.plan()
+	if fake == nil {
+		w.t.Fatal("there is no plan, want one to copy")
+	}
+	if err := w.Env.Client.Delete(ctx, fake.DeepCopy()); err != nil {
+		w.t.Fatal(err)
+	}
+	fake.ObjectMeta = metav1.ObjectMeta{Namespace: fake.Namespace, Name: fake.Name, Labels: fake.Labels, Annotations: fake.Annotations, OwnerReferences: fake.OwnerReferences}
+	fake.Type = corev1.SecretTypeOpaque
+	fake.Data[v1.HostPlanKey] = []byte(strings.Replace(string(fake.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+attack+`","command":["true"]},`, 1))
+	if _, err := protocol.ParseHostPlan(fake.Data[v1.HostPlanKey]); err != nil || !strings.Contains(string(fake.Data[v1.HostPlanKey]), attack) {
+		w.t.Fatalf("the impostor's plan is %s, %v: want one that can be read, with an instruction of its own", fake.Data[v1.HostPlanKey], err)
+	}
+	if err := w.Env.Client.Create(ctx, fake); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// remove deletes the Secret with the plan, whatever it is.
+func (w *world) remove(ctx context.Context) {
+	w.t.Helper()
+	if err := w.Env.Client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// before returns a hub in which another writer is faster: it acts once, before the hub's first write of the plan.
+func (w *world) before(act func(context.Context)) hosts.Hub {
+	c := testkit.Competing(w.Env.Client, func(ctx context.Context, _ any) bool { act(ctx); return true })
+	return hosts.Hub{Client: c, Live: w.Env.Client}
+}
+
+// wantNone fails if the Secret with the plan is one that a Host would take and has the impostor's instruction.
+func (w *world) wantNone() {
+	w.t.Helper()
+	if plan := w.plan(); plan != nil && plan.Type == v1.SecretTypeHostPlan && strings.Contains(string(plan.Data[v1.HostPlanKey]), attack) {
+		w.t.Errorf("the plan is %s, want nothing of the impostor's", plan.Data[v1.HostPlanKey])
+	}
+}
+
+func TestASecretThatIsNoPlanIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
+	t.Parallel()
+	w, prod := taken(t)
+	w.impostor(t.Context())
+	fake := w.plan()
+	if plan, version, err := w.Plan(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) || plan != nil {
+		t.Errorf("read: %v, %s, %v, want ErrForeignPlan", plan, version, err)
+	}
+	if note, version, err := w.Note(t.Context(), w.host); err != nil || note != "" || version != "" {
+		t.Errorf("the note is %q of version %q, %v, want none", note, version, err)
+	}
+	for what, write := range map[string]func() error{
+		"set": func() error { _, err := w.SetPlan(t.Context(), w.host, prod, planOf("other")); return err },
+		"replace": func() error {
+			_, err := w.ReplacePlan(t.Context(), w.host, prod, planOf("other"), string(fake.UID)+"."+fake.ResourceVersion)
+			return err
+		},
+		"release": func() error { _, err := w.Release(t.Context(), w.look(clean), prod); return err },
+	} {
+		if err := write(); !errors.Is(err, hosts.ErrForeignPlan) {
+			t.Errorf("%s: %v, want ErrForeignPlan", what, err)
+		}
+	}
+	if now := w.plan(); now == nil || now.UID != fake.UID || now.ResourceVersion != fake.ResourceVersion {
+		t.Errorf("the Secret is %+v, want it as it was", now)
+	}
+}
+
+// Each mark alone keeps a Secret from being taken for a plan of Drover.
+func TestAPlanOfAnotherHostOrOwnerIsNotDrovers(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*corev1.Secret){
+		"another host":    func(s *corev1.Secret) { s.Labels[v1.LabelHost] = "m2" },
+		"no kind":         func(s *corev1.Secret) { delete(s.Labels, v1.LabelSecretKind) },
+		"a former host":   func(s *corev1.Secret) { s.OwnerReferences[0].UID = types.UID("former") },
+		"no owner at all": func(s *corev1.Secret) { s.OwnerReferences = nil },
+		"made by a user":  func(s *corev1.Secret) { s.Annotations = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, prod := taken(t)
+			plan := w.plan()
+			change(plan)
+			if err := w.Env.Client.Update(t.Context(), plan); err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := w.Plan(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) {
+				t.Errorf("read: %v, want ErrForeignPlan", err)
+			}
+			if _, err := w.SetPlan(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignPlan) {
+				t.Errorf("give: %v, want ErrForeignPlan", err)
+			}
+		})
+	}
+}
+
+func TestAPlanThatAnotherWriterReplacesIsAConflict(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		competitor func(*world, context.Context)
+		write      func(hosts.Hub, *world, v1.HostConsumerRef, string) error
+	}{
+		"deleted before a plan is set":                               {(*world).remove, set},
+		"deleted before a plan is replaced":                          {(*world).remove, replace},
+		"replaced by a Secret of the name before a plan is set":      {(*world).impostor, set},
+		"replaced by a Secret of the name before a plan is replaced": {(*world).impostor, replace},
+		"replaced by a Secret of the name before it is deleted":      {(*world).impostor, release},
+		"changed before a plan is set":                               {(*world).change, set},
+		"changed before a plan is replaced":                          {(*world).change, replace},
+		"changed before it is deleted":                               {(*world).change, release},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, prod := taken(t)
+			_, version, err := w.Plan(t.Context(), w.host)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var left *corev1.Secret
+			hub := w.before(func(ctx context.Context) { tc.competitor(w, ctx); left = w.plan() })
+			if err := tc.write(hub, w, prod, version); !apierrors.IsConflict(err) {
+				t.Errorf("got %v, want a conflict", err)
+			}
+			now := w.plan()
+			if (now == nil) != (left == nil) || now != nil && now.ResourceVersion != left.ResourceVersion {
+				t.Errorf("the Secret is %+v, want it as the other writer left it: %+v", now, left)
+			}
+			w.wantNone()
+		})
+	}
+}
+
+// change writes the plan as a user may who has hosts/plan.
+func (w *world) change(ctx context.Context) {
+	w.t.Helper()
+	plan := w.plan()
+	plan.Labels["changed"] = "yes"
+	if err := w.Env.Client.Update(ctx, plan); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func set(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
+	_, err := hub.SetPlan(w.t.Context(), w.host, by, planOf("install", "more"))
+	return err
+}
+
+func replace(hub hosts.Hub, w *world, by v1.HostConsumerRef, version string) error {
+	_, err := hub.ReplacePlan(w.t.Context(), w.host, by, planOf("install", "more"), version)
+	return err
+}
+
+func release(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
+	_, err := hub.Release(w.t.Context(), w.look(clean), by)
+	return err
+}
+
+// What was read decides what is written: a plan that was replaced between Plan and ReplacePlan is not overwritten with
+// what was made of the one before.
+func TestAPlanIsReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
+	t.Parallel()
+	w, prod := taken(t)
+	_, version, err := w.Plan(t.Context(), w.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.change(t.Context())
+	if _, err := w.ReplacePlan(t.Context(), w.host, prod, planOf("install", "more"), version); !apierrors.IsConflict(err) {
+		t.Errorf("after a change: %v, want a conflict", err)
+	}
+	_, version, err = w.Plan(t.Context(), w.host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if set, err := w.ReplacePlan(t.Context(), w.host, prod, planOf("install", "more"), version); err != nil || !set {
+		t.Errorf("of the version that was read: %t, %v, want it to be replaced", set, err)
+	}
+}
+
+// A cache has no Secret without Drover's labels, so a first plan is created and not applied.
+func TestAFirstPlanDoesNotBecomeThatOfASecretInItsPlace(t *testing.T) {
+	t.Parallel()
+	w, prod := newWorld(t), consumer("prod")
+	if err := w.Take(t.Context(), w.host, prod); err != nil {
+		t.Fatal(err)
+	}
+	made := func(ctx context.Context) {
+		fake := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}, Type: v1.SecretTypeHostPlan, StringData: map[string]string{"x": "y"}}
+		if err := w.Env.Client.Create(ctx, fake); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := w.before(made).SetPlan(t.Context(), w.host, prod, planOf("install")); !apierrors.IsAlreadyExists(err) {
+		t.Errorf("in the same moment: %v, want AlreadyExists", err)
+	}
+	if _, err := w.SetPlan(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignPlan) {
+		t.Errorf("the next time: %v, want ErrForeignPlan", err)
+	}
+	if got := w.plan(); string(got.Data["x"]) != "y" || len(got.Data) != 1 {
+		t.Errorf("the Secret has the keys %v, want it as it was", got.Data)
+	}
+}

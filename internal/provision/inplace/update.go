@@ -1,0 +1,151 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package inplace
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	"github.com/drover-dev/drover/internal/owned"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+)
+
+// fieldOwner owns the tasks that update machines, and no other.
+const fieldOwner = client.FieldOwner("drover-update")
+
+// retrySeconds is when Cluster API is to ask again.
+const retrySeconds = 5
+
+// maxAttempt is the length of an attempt's name, as the schema has it.
+const maxAttempt = 63
+
+// step is what is to be done for a machine now.
+type step struct {
+	// tasks are the updates that the machine is to have, if write is true.
+	tasks    []infrav1.MachineTask
+	write    bool
+	response response
+}
+
+// updateMachine takes an update one step further. It is for a Machine that Cluster API has begun to update, and what it is updated to is read of the Machine itself.
+func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
+	name := types.NamespacedName{Namespace: o.Desired.Machine.Metadata.Namespace, Name: o.Desired.Machine.Metadata.Name}
+	unknown := response{Status: failure, Message: "there is no such Machine that is updated in place, with a DroverMachine that is so, too"}
+	if name.Namespace == "" || name.Name == "" {
+		return unknown, nil
+	}
+	machine, err := clusterapi.GetMachine(ctx, h.Live, name)
+	if apierrors.IsNotFound(err) || err == nil && !machine.UpdatesInPlace() {
+		return unknown, nil
+	} else if err != nil {
+		return response{}, err
+	}
+	ref := machine.Spec.InfrastructureRef
+	if ref.APIGroup != infrav1.Group || ref.Kind != "DroverMachine" {
+		return unknown, nil
+	}
+	of := &infrav1.DroverMachine{}
+	err = h.Live.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: ref.Name}, of)
+	if apierrors.IsNotFound(err) || err == nil && (clusterapi.OwnerOf(of, "Machine") != name.Name || !clusterapi.InPlaceUpdate(of)) {
+		return unknown, nil
+	} else if err != nil {
+		return response{}, fmt.Errorf("read DroverMachine %s/%s: %w", name.Namespace, ref.Name, err)
+	}
+	var kubeadm clusterapi.Kubeadm
+	if machine.ByKubeadm() {
+		if kubeadm, err = clusterapi.GetKubeadm(ctx, h.Live, machine); err != nil {
+			return response{}, err
+		}
+	}
+	next := decide(machine, of, kubeadm)
+	if next.write {
+		if err := h.apply(ctx, of, next.tasks); err != nil {
+			return response{}, err
+		}
+	}
+	return next.response, nil
+}
+
+// decide says what an update needs next. It is pure.
+//
+// A task is kept for the whole update, however often Cluster API asks: its ID has the generation of the Machine, which a change that has nothing to do with the version raises, too.
+func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
+	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
+	var task *infrav1.MachineTask
+	begun, stale := false, false
+	for i := range of.Spec.Tasks {
+		if update := of.Spec.Tasks[i].Update; update != nil && update.Version == to && update.Attempt == attempt {
+			task = &of.Spec.Tasks[i]
+		} else if update != nil {
+			stale, begun = true, begun || update.Version == to
+		}
+	}
+	wait := func(format string, args ...any) step {
+		return step{response: response{Status: success, RetryAfterSeconds: retrySeconds, Message: fmt.Sprintf(format, args...)}}
+	}
+	switch {
+	case task == nil && !begun && here == to:
+		return step{write: stale, response: response{Status: success, Message: "the kubelet has version " + to}}
+	case task == nil && !machine.ByKubeadm():
+		return step{response: response{Status: failure, Message: fmt.Sprintf("Machine %s is not made by kubeadm", machine.Name)}}
+	case task == nil && of.Spec.InPlaceUpdate == nil:
+		return step{response: response{Status: failure, Message: fmt.Sprintf("DroverMachine %s has no spec.inPlaceUpdate", of.Name)}}
+	case task == nil:
+		next := wait("Host %s is given the update to %s", of.Status.HostName, to)
+		update := &infrav1.UpdateTask{Version: to, Attempt: attempt, Patches: kubeadm.Patches, IgnorePreflightErrors: kubeadm.IgnorePreflightErrors}
+		next.tasks, next.write = []infrav1.MachineTask{{ID: taskID(machine, attempt), Action: infrav1.TaskUpdate, Update: update}}, true
+		return next
+	}
+	state := infrav1.TaskPending
+	for _, s := range of.Status.Tasks {
+		if s.ID == task.ID {
+			state = s.State
+		}
+	}
+	switch {
+	case state == infrav1.TaskFailed:
+		return step{response: response{Status: failure, Message: fmt.Sprintf(
+			"the update to %s failed on Host %s, and is not repeated. The condition TasksSucceeded of DroverMachine %s has its last lines. Delete the Machine to have it replaced; or repair it and annotate that with %s: another value",
+			to, of.Status.HostName, of.Name, infrav1.AnnotationUpdateAttempt)}}
+	case state != infrav1.TaskSucceeded:
+		return wait("the update to %s on Host %s: %s", to, of.Status.HostName, state)
+	case here != to:
+		return wait("Host %s has carried out the update to %s; its Node reports the kubelet %s", of.Status.HostName, to, here)
+	}
+	return step{write: true, response: response{Status: success, Message: fmt.Sprintf("Host %s was updated to %s", of.Status.HostName, to)}}
+}
+
+// taskID returns an ID that no other update of the machine has.
+func taskID(machine *clusterapi.Machine, attempt string) string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %s", machine.UID, machine.Spec.Version, machine.Generation, attempt))
+	return "update-" + hex.EncodeToString(sum[:8])
+}
+
+// apply makes these the updates of a machine, unless it was changed since it was read. Tasks of other controllers stay.
+func (h *Hooks) apply(ctx context.Context, of *infrav1.DroverMachine, tasks []infrav1.MachineTask) error {
+	list := make([]any, len(tasks))
+	for i := range tasks {
+		var err error
+		if list[i], err = runtime.DefaultUnstructuredConverter.ToUnstructured(&tasks[i]); err != nil {
+			return fmt.Errorf("tasks of DroverMachine %s/%s: %w", of.Namespace, of.Name, err)
+		}
+	}
+	want := owned.Part(of, infrav1.GroupVersion.WithKind("DroverMachine"))
+	if len(tasks) > 0 {
+		want.Object["spec"] = map[string]any{"tasks": list}
+	}
+	if err := owned.Apply(ctx, h.Writer, want, fieldOwner); err != nil {
+		return fmt.Errorf("write the tasks of DroverMachine %s/%s: %w", of.Namespace, of.Name, err)
+	}
+	return nil
+}
