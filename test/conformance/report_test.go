@@ -73,7 +73,7 @@ func TestReportsOfGinkgoAreRead(t *testing.T) {
 		{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-a] a"], "LeafNodeText": "e", "State": "failed", "Failure": {"Message": "first\nsecond"}},
 		{"LeafNodeType": "It", "LeafNodeText": "f", "State": "skipped"},
 		{"LeafNodeType": "SynchronizedBeforeSuite", "State": "passed"}]}]`))
-	want := results{{"[sig-a] a e", "failed", 0, "first"}, {"[sig-a] b c d", passed, 2 * time.Second, ""}}
+	want := results{{name: "[sig-a] a e", state: "failed", failure: "first"}, {name: "[sig-a] b c d", state: passed, took: 2 * time.Second}}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("got %v (%v), want %v", got, err, want)
 	}
@@ -86,9 +86,21 @@ func TestThePageCountsAndNamesDifferences(t *testing.T) {
 	}
 	var page bytes.Buffer
 	report(&page, all)
-	for _, want := range []string{"| direct | 2 | 1 | 1 of 1 | 1s | 1m0s |", "| hub | 1 | 0 | 0 of 1 |", "| hub | a [Conformance] | failed | **not accepted**: 403 |", "- failed: b"} {
+	for _, want := range []string{"| direct | 2 | 1 | 0 | 1 of 1 | 1s | 1m0s |", "| hub | 1 | 0 | 0 | 0 of 1 |", "| hub | a [Conformance] | failed | **not accepted**: 403 |", "- failed: b"} {
 		if !strings.Contains(page.String(), want) {
 			t.Errorf("the page is\n%s\nwant it to contain %q", page.String(), want)
 		}
+	}
+}
+
+func TestASecondRunDecidesOverTestsThatFailed(t *testing.T) {
+	first := results{{name: "a", state: passed}, {name: "b", state: "failed"}, {name: "c", state: "failed"}}
+	got := first.amended(results{{name: "b", state: passed}, {name: "c", state: "failed", failure: "again"}})
+	want := results{{name: "a", state: passed}, {name: "b", state: passed, again: true}, {name: "c", state: "failed", failure: "again", again: true}}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	if later := got.later(); later != 1 {
+		t.Errorf("%d tests passed when they ran again, want 1", later)
 	}
 }

@@ -124,12 +124,31 @@ func (s *suite) run(ctx context.Context, r run, tests []string) (results, error)
 	suite.Env = append(os.Environ(), "KUBECONFIG="+r.kubeconfig, "KUBE_TEST_REPO_LIST="+s.registries, "PATH="+filepath.Dir(r.kubectl)+":"+os.Getenv("PATH"))
 	suite.SysProcAttr, suite.WaitDelay = &syscall.SysProcAttr{Setpgid: true}, 2*grace
 	suite.Cancel = func() error { return syscall.Kill(-suite.Process.Pid, syscall.SIGTERM) }
-	ended := suite.Run() // an error where a test failed: the report says which
+	watched, stop := context.WithCancel(ctx)
+	go tell(watched, log.Name(), len(tests))
+	failed := suite.Run() // an error where a test failed: the report says which
+	stop()
 	content, err := os.ReadFile(filepath.Join(r.dir, file))
 	if err != nil {
-		return nil, errors.Join(ended, fmt.Errorf("%w: see %s", err, log.Name()))
+		return nil, errors.Join(failed, fmt.Errorf("%w: see %s", err, log.Name()))
 	}
 	return readReport(content)
+}
+
+// tell prints every minute how many tests of a log have ended, until ctx does.
+func tell(ctx context.Context, log string, all int) {
+	ticker := time.NewTicker(time.Minute)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if content, err := os.ReadFile(log); err == nil {
+				say("  %d of %d have ended", bytes.Count(content, []byte(ended)), all)
+			}
+		}
+	}
 }
 
 // focus is the regular expression of exactly these tests.
@@ -151,11 +170,17 @@ type result struct {
 	took  time.Duration
 	// failure is its first line.
 	failure string
+	// again means that the test failed beside others and then ran alone.
+	again bool
 }
 
 type results []result
 
-const passed = "passed"
+const (
+	passed = "passed"
+	// ended is what ginkgo prints for each test that has ended.
+	ended = "•"
+)
 
 // passed returns the names of the tests that passed.
 func (r results) passed() []string {
@@ -166,6 +191,29 @@ func (r results) passed() []string {
 		}
 	}
 	return names
+}
+
+// failed returns the names of the tests that did not pass.
+func (r results) failed() []string {
+	var names []string
+	for _, one := range r {
+		if one.state != passed {
+			names = append(names, one.name)
+		}
+	}
+	return names
+}
+
+// amended returns the results with those of a second run in place of the first ones.
+func (r results) amended(second results) results {
+	all := slices.Clone(r)
+	for i, one := range all {
+		if at := slices.IndexFunc(second, func(s result) bool { return s.name == one.name }); at >= 0 {
+			all[i] = second[at]
+			all[i].again = true
+		}
+	}
+	return all
 }
 
 // readReport reads a report of ginkgo. A test that did not run is left out.
@@ -191,7 +239,7 @@ func readReport(content []byte) (results, error) {
 			}
 			name := strings.Join(append(spec.ContainerHierarchyTexts, spec.LeafNodeText), " ")
 			line, _, _ := strings.Cut(spec.Failure.Message, "\n")
-			all = append(all, result{name, spec.State, spec.RunTime, line})
+			all = append(all, result{name: name, state: spec.State, took: spec.RunTime, failure: line})
 		}
 	}
 	slices.SortFunc(all, func(a, b result) int { return cmp.Compare(a.name, b.name) })
