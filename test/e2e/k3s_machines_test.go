@@ -148,7 +148,7 @@ func (k *k3s) startNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = k.network.Kill() })
-	testkit.Eventually(t, time.Minute, func(context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(context.Context) error {
 		if raw, err := os.ReadFile(filepath.Join(k.dir, "network.log")); err != nil || !strings.Contains(string(raw), "ready") {
 			return fmt.Errorf("the network is not there: %s (%w)", raw, err)
 		}
@@ -217,7 +217,7 @@ func (k *k3s) start(t *testing.T, name, command string, variables ...string) {
 	})
 	link := fmt.Sprint("veth", k.made)
 	cable := []string{"--target", strconv.Itoa(k.network.PID()), "--net", "ip", "link", "add", link, "master", "br0", "up", "type", "veth", "peer", "name", "eth0", "netns", strconv.Itoa(process.PID())}
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		ours, err := os.Readlink("/proc/self/ns/net")
 		if its, errIts := os.Readlink(fmt.Sprintf("/proc/%d/ns/net", process.PID())); err != nil || errIts != nil || its == ours {
 			return fmt.Errorf("%s has no network of its own yet (%w)", name, errors.Join(err, errIts))

@@ -40,7 +40,7 @@ func (k *k3s) in(t *testing.T, name string, command ...string) {
 func (k *k3s) cluster(t *testing.T, args ...string) string {
 	t.Helper()
 	var out string
-	testkit.Eventually(t, 2*time.Minute, func(context.Context) (err error) {
+	testkit.Eventually(t, k3sPatience, func(context.Context) (err error) {
 		out, err = k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, args...)
 		return err
 	})
@@ -78,7 +78,7 @@ func (k *k3s) destroy(t *testing.T) {
 	for _, name := range []string{"s2", "w1"} { // as a machine has that was installed anew since the snapshot
 		k.in(t, name, "sh", "-c", "printf other >/etc/rancher/node/password")
 	}
-	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
 		if ready.Status != metav1.ConditionFalse {
 			return fmt.Errorf("it is %+v\n%s", ready, k.overview(ctx))
@@ -98,7 +98,7 @@ func (k *k3s) wanted(t *testing.T, name string, configuration provisionv1.Restor
 // awaitRestore waits until a restore has succeeded.
 func (k *k3s) awaitRestore(t *testing.T, restore *provisionv1.EtcdRestore) {
 	t.Helper()
-	testkit.Eventually(t, 6*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore); err != nil || restore.Status.Phase != provisionv1.RestoreSucceeded {
 			return fmt.Errorf("%+v: %w\n%s", restore.Status, err, k.overview(ctx))
 		}
@@ -109,7 +109,7 @@ func (k *k3s) awaitRestore(t *testing.T, restore *provisionv1.EtcdRestore) {
 func (k *k3s) restore(t *testing.T) {
 	restore := k.wanted(t, "back", "")
 	by := ""
-	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		for _, name := range []string{"s1", "s2", "s3"} {
 			if strings.Contains(k.ran(t, name), "cluster-reset") {
 				by = name
@@ -181,7 +181,7 @@ func (k *k3s) restoreNothing(t *testing.T) {
 	k.in(t, "s2", "sh", "-c", `head -c 65536 /dev/urandom >/var/lib/rancher/k3s/server/db/snapshots/broken`)
 	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "broken"}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod", File: "broken", Host: "s2"}}
 	create(t, k.hub.Plane, restore)
-	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore)
 		ready := meta.FindStatusCondition(restore.Status.Conditions, provisionv1.ConditionReady)
 		if err != nil || restore.Status.Phase != provisionv1.RestoreFailed || !strings.Contains(ready.Message, "host s2: ") || !strings.Contains(ready.Message, "snapshot") {
@@ -220,7 +220,7 @@ func (k *k3s) comeBack(t *testing.T) {
 	k.await(t, "5/5")
 	k.in(t, name, "/usr/local/sbin/systemctl", "restart", "k3s")
 	k.nodes(t, "s1 s2 s3 s4 w1 w2")
-	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
 		if !strings.Contains(ready.Message, "has 6 nodes, and 5 of them are hosts") {
 			return fmt.Errorf("it is %+v, want it to report the node that is no host\n%s", ready, k.overview(ctx))

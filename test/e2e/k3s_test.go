@@ -28,6 +28,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
+// k3sPatience bounds each wait for a condition. Up to five API servers and other tests share the processors, so a step that takes a minute alone takes five beside
+// them. No step claims a time.
+const k3sPatience = 10 * time.Minute
+
 // k3sVersions are those that the cluster has, one after another.
 var k3sVersions = []string{"v1.35.1+k3s1", "v1.36.0+k3s1"}
 
@@ -77,7 +81,7 @@ func (k *k3s) install(t *testing.T) {
 		ServerConfig: &runtime.RawExtension{Raw: []byte(`{"secrets-encryption":true}`)},
 		Pools:        []provisionv1.HostPool{k3sPool("server", 1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), k3sPool("worker", 2, provisionv1.RoleWorker)},
 	}})
-	testkit.Eventually(t, time.Minute, func(context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(context.Context) error {
 		if got := k.ran(t, "s1"); !strings.Contains(got, "install") {
 			return fmt.Errorf("s1 ran %q", got)
 		}
@@ -111,7 +115,7 @@ func (k *k3s) awaitCluster(t *testing.T) {
 // nodes waits until the cluster has such nodes, as users see them.
 func (k *k3s) nodes(t *testing.T, want string) {
 	t.Helper()
-	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(context.Context) error {
 		out, err := k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
 		if err == nil && out != want {
 			err = fmt.Errorf("the nodes are %s, want %s", out, want)
@@ -161,7 +165,7 @@ func (k *k3s) makeSnapshot(t *testing.T, name string, want provisionv1.EtcdSnaps
 	snap := &provisionv1.EtcdSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
 	create(t, k.hub.Plane, snap)
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(snap), snap); err != nil || snap.Status.Phase != want {
 			return fmt.Errorf("snapshot %s is %+v: %w, want %s", name, snap.Status, err, want)
 		}
@@ -197,7 +201,7 @@ func (k *k3s) update(t *testing.T) {
 		}
 	}
 	k.change(t, func(s *provisionv1.ClusterInstallationSpec) { s.Version = k3sVersions[1] })
-	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		waiting := k.installation(t).Status.Waiting
 		if len(waiting) != 1 || waiting[0].Host != airGapped || !strings.Contains(waiting[0].Message, "has failed") {
 			return fmt.Errorf("%+v, want %s alone, which has the version of before\n%s", waiting, airGapped, k.overview(ctx))
@@ -236,7 +240,7 @@ func (k *k3s) putProgram(t *testing.T, version string) {
 // versions waits until all nodes have a version.
 func (k *k3s) versions(t *testing.T, want string) {
 	t.Helper()
-	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(context.Context) error {
 		out, err := k.kubectl(t, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, demoToken, "get", "nodes", "-o", "jsonpath={.items[*].status.nodeInfo.kubeletVersion}")
 		if err == nil && out != strings.TrimSpace(strings.Repeat(want+" ", 5)) {
 			err = errors.New("the nodes have " + out)
@@ -289,7 +293,7 @@ func (k *k3s) leave(t *testing.T) {
 	if err := k.hub.Client.Delete(t.Context(), &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "w1"}}); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		err := k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: "w1"}, &v1.Host{})
 		if err == nil {
 			return errors.New("the Host w1 is there:\n" + k.overview(ctx))
@@ -307,7 +311,7 @@ func (k *k3s) remove(t *testing.T) {
 	if err := k.hub.Client.Delete(t.Context(), k.installation(t)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 3*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		err := k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: "prod"}, &provisionv1.ClusterInstallation{})
 		if !apierrors.IsNotFound(err) {
 			return fmt.Errorf("it is there (%w):\n%s", err, k.overview(ctx))
@@ -335,7 +339,7 @@ func (k *k3s) installation(t *testing.T) *provisionv1.ClusterInstallation {
 // await waits until the installation is Ready with such a summary.
 func (k *k3s) await(t *testing.T, summary string) {
 	t.Helper()
-	testkit.Eventually(t, 4*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		i := k.installation(t)
 		ready := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionReady)
 		if i.Status.Summary != summary || ready == nil || ready.Status != metav1.ConditionTrue || ready.ObservedGeneration != i.Generation {
@@ -347,7 +351,7 @@ func (k *k3s) await(t *testing.T, summary string) {
 
 func (k *k3s) awaitReason(t *testing.T, reason string) {
 	t.Helper()
-	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		ready := meta.FindStatusCondition(k.installation(t).Status.Conditions, provisionv1.ConditionReady)
 		if ready == nil || ready.Reason != reason {
 			return fmt.Errorf("the installation is %+v\n%s", ready, k.overview(ctx))
@@ -374,7 +378,7 @@ func (k *k3s) join(t *testing.T, name string) {
 	use := map[bool]string{true: "server", false: "worker"}[strings.HasPrefix(name, "s")]
 	create(t, k.hub.Plane, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name, Labels: map[string]string{"use": use}}})
 	secret := &corev1.Secret{}
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		return k.hub.Client.Get(ctx, types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostJoinSecretSuffix}, secret)
 	})
 	if name == airGapped {
