@@ -6,6 +6,7 @@ package untrusted_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"runtime"
 	"strings"
@@ -69,6 +70,10 @@ func TestYAMLIsReadAsItIsWritten(t *testing.T) {
 		"texts in all styles":                    {"a: |\n  x: &y\n  *y\nb: >-\n  folded\n  text\nc: '&x'\nd: \"*x\"\n", true},
 		"a date is a text":                       {"a: 2026-01-02\n", true},
 		"a number as a key":                      {"1: a\n", true},
+		"a directive":                            {"%YAML 1.1\n---\na: 1\n", true},
+		"percent signs that begin no line":       {"a: |\n" + strings.Repeat("  %x\n", 100), true},
+		"directives, each compared with all":     {directives("\n"), false},
+		"directives after carriage returns":      {directives("\r"), false},
 		"an anchor":                              {"a: &x 1\n", false},
 		"an anchor at a key":                     {"&x a: 1\n", false},
 		"an alias":                               {"a: &x 1\nb: *x\n", false},
@@ -102,6 +107,15 @@ func TestYAMLIsReadAsItIsWritten(t *testing.T) {
 			}
 		})
 	}
+}
+
+// directives are many of YAML's %TAG, each of which the parser compares with those before it.
+func directives(end string) string {
+	var text strings.Builder
+	for i := range 20 {
+		fmt.Fprintf(&text, "%%TAG !%d! x%s", i, end)
+	}
+	return text.String() + "---\na: 1\n"
 }
 
 func TestErrorsOfYAMLHaveNothingOfTheText(t *testing.T) {

@@ -15,6 +15,10 @@ import (
 // marksPerNode is how many marks a YAML text may have for each node that it may have. A script in a block scalar has marks and is one node.
 const marksPerNode = 4
 
+// marksPerDirective is how many marks a directive counts for. The parser compares each %TAG with all earlier ones, so
+// that 50,000 of them take seconds.
+const marksPerDirective = 16
+
 // YAML decodes the first document of a YAML text, by way of JSON, as sigs.k8s.io/yaml does. It refuses what one person writes for another to be
 // read more than once, or as something else: anchors, aliases, merge keys, tags, and keys that are there twice. Words of YAML 1.1 for truth, such as
 // yes and off, are texts.
@@ -53,13 +57,21 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	return w.out.Bytes(), nil
 }
 
-// marks counts the places of a YAML text that begin an item or an entry. A node takes no more than one for three.
+// marks counts the places of a YAML text that begin an item, an entry, a comment or a directive. A node takes no more than one for three.
 func marks(raw []byte) int {
 	count := 1
 	for i, c := range raw {
 		switch c {
 		case '[', '{', ',':
 			count++
+		case '%':
+			if i == 0 || endsLine(raw[i-1]) {
+				count += marksPerDirective
+			}
+		case '#': // each comment is kept apart
+			if i == 0 || raw[i-1] <= ' ' || raw[i-1] >= 0x80 {
+				count++
+			}
 		case '-', '?', ':':
 			if i+1 == len(raw) || raw[i+1] <= ' ' || raw[i+1] >= 0x80 {
 				count++
@@ -68,6 +80,10 @@ func marks(raw []byte) int {
 	}
 	return count
 }
+
+// endsLine reports whether a line of YAML may end with a byte. Those that are not ASCII end the other line breaks of YAML
+// and its mark of the encoding; in UTF-16 the byte beside a line feed is 0.
+func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 // writer writes nodes as JSON.
 type writer struct {

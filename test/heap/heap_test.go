@@ -63,14 +63,15 @@ func dense(size int, head, tail string) map[string]string {
 
 func yamls(size int, head string) map[string]string {
 	return map[string]string{
-		"aliases":      head + "a: &a [" + strings.Repeat("x,", 2000) + "]\nb: [" + strings.Repeat("*a,", 8000) + "]\n",
-		"nested":       head + "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f]\n",
-		"items":        fill(size, head, "- \n", ""),
-		"single pairs": fill(size, head+"a: [", "?,", "a]"),
-		"empty maps":   fill(size, head+"a: [", "{},", "a]"),
-		"keys":         fill(size, head+"a: {", "a,", "b}"),
-		"comments":     fill(size, head, "#\n", "a: b\n"),
-		"a text":       fill(size, head+"a: |\n", "  x\n", ""),
+		"aliases":        head + "a: &a [" + strings.Repeat("x,", 2000) + "]\nb: [" + strings.Repeat("*a,", 8000) + "]\n",
+		"nested":         head + "a: &a [x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d]\nf: &f [*e,*e,*e,*e,*e,*e,*e,*e]\ng: [*f,*f,*f,*f]\n",
+		"items":          fill(size, head, "- \n", ""),
+		"single pairs":   fill(size, head+"a: [", "?,", "a]"),
+		"empty maps":     fill(size, head+"a: [", "{},", "a]"),
+		"keys":           fill(size, head+"a: {", "a,", "b}"),
+		"comments":       fill(size, head, "#\n", "a: b\n"),
+		"comments apart": fill(size, head, "#\n\u2028", ""),
+		"a text":         fill(size, head+"a: |\n", "  x\n", ""),
 	}
 }
 
