@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
@@ -71,6 +73,7 @@ func (s *PlanState) Bound() {
 	for i := range st.Conditions {
 		c := &st.Conditions[i]
 		c.Type, c.Reason, c.Message = Cut(c.Type, maxText), Cut(c.Reason, maxText), Cut(c.Message, maxMessage)
+		c.Status = metav1.ConditionStatus(Cut(string(c.Status), maxText))
 	}
 	st.Applying = applying(st.Applying)
 	st.Failures = failures(st.Failures)
