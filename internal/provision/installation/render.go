@@ -116,7 +116,7 @@ func (in *Input) etcdConfig(config map[string]any) {
 		}
 	}
 	e := in.Spec.Etcd
-	set("etcd-snapshot-schedule-cron", e.Schedule)
+	set("etcd-snapshot-schedule-cron", strings.TrimSpace(e.Schedule)) // the distributions do not read "@daily "
 	if e.Retention > 0 {
 		config["etcd-snapshot-retention"] = e.Retention
 	}

@@ -5,14 +5,17 @@ package installation
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/robfig/cron/v3"
 	"sigs.k8s.io/yaml"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/schedule"
 )
 
 func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *Input {
@@ -134,6 +137,31 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 		}
 		if ca := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "ca" }); ca != tt.want {
 			t.Errorf("%s: the store's CA is there: %t", name, ca)
+		}
+	}
+}
+
+// robfig/cron, which k3s and RKE2 read schedules with, takes no blanks around a word. They would make no snapshots, and
+// say so in their logs alone.
+func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
+	t.Parallel()
+	for written, want := range map[string]string{"@daily ": "@daily", " @hourly": "@hourly", " 0 */6 * * * ": "0 */6 * * *"} {
+		if _, err := schedule.Parse(written); err != nil {
+			t.Errorf("%q: %v, want a schedule that is taken", written, err)
+		}
+		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
+		in.Spec.Etcd.Schedule = written
+		raw, err := in.config(memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got map[string]any
+		if err := yaml.Unmarshal(raw, &got); err != nil {
+			t.Fatal(err)
+		}
+		given := fmt.Sprint(got["etcd-snapshot-schedule-cron"])
+		if _, err := cron.ParseStandard(given); err != nil || given != want {
+			t.Errorf("the schedule %q is given as %q (%v), want %q", written, given, err, want)
 		}
 	}
 }
