@@ -268,6 +268,9 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 		"an option that adds to it":     {func(s *provisionv1.ClusterInstallationSpec) { s.ServerConfig.Raw = []byte(`{"server+":"x"}`) }, "spec.serverConfig.server+ cannot be set"},
 		"a schedule that is none": {func(s *provisionv1.ClusterInstallationSpec) { s.Etcd.Schedule = "every day" },
 			"no snapshots of etcd would be made: spec.etcd.schedule: "},
+		"a schedule that is switched off": {func(s *provisionv1.ClusterInstallationSpec) {
+			s.Etcd.Schedule, s.ServerConfig.Raw = "@daily", []byte(`{"etcd_disable-snapshots":true}`)
+		}, "no snapshots of etcd would be made: spec.serverConfig has etcd-disable-snapshots beside spec.etcd.schedule"},
 		"an argument that Drover decides": {func(s *provisionv1.ClusterInstallationSpec) {
 			s.Config.Raw = []byte(`{"kubelet-arg":["healthz-port=0"]}`)
 		}, "spec.config.kubelet-arg cannot have the argument healthz-port"},

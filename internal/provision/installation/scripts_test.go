@@ -335,6 +335,34 @@ func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
 	}
 }
 
+func TestAScheduleThatIsSwitchedOffIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		schedule, option string
+		value            any
+		refused          bool
+	}{
+		"off":                           {"@daily", "etcd-disable-snapshots", true, true},
+		"off, as a text":                {"@daily", "--etcd_disable-snapshots", "true", true},
+		"on":                            {"@daily", "etcd-disable-snapshots", false, false},
+		"off without a schedule":        {"", "etcd-disable-snapshots", true, false},
+		"a schedule and another option": {"@daily", "etcd-snapshot-compress", true, false},
+	} {
+		for _, server := range []bool{false, true} {
+			spec := Spec{}
+			spec.Etcd.Schedule = tt.schedule
+			if config := map[string]any{tt.option: tt.value}; server {
+				spec.ServerConfig = config
+			} else {
+				spec.Config = config
+			}
+			if err := CheckSnapshots(spec); (err != nil) != tt.refused {
+				t.Errorf("%s: %v, want it refused: %t", name, err, tt.refused)
+			}
+		}
+	}
+}
+
 func TestABucketIsNamedForTheDistributionAsItsStoreNeedsIt(t *testing.T) {
 	t.Parallel()
 	for lookup, want := range map[provisionv1.BucketLookup]any{"": nil, provisionv1.BucketLookupDNS: "dns", provisionv1.BucketLookupPath: "path"} {

@@ -59,6 +59,24 @@ func CheckKeys(spec Spec) error {
 	return fmt.Errorf("spec.encryptionKeyRotation: k3s encrypts Secrets only with serverConfig.secrets-encryption: true, which a cluster has from its beginning")
 }
 
+// CheckSnapshots refuses a schedule of snapshots beside the option that has the distribution make none.
+func CheckSnapshots(spec Spec) error {
+	if spec.Etcd.Schedule == "" {
+		return nil
+	}
+	for field, config := range map[string]map[string]any{"config": spec.Config, "serverConfig": spec.ServerConfig} {
+		for key, value := range config {
+			if optionName(key) == optionNoSnapshots && fmt.Sprint(value) != "false" {
+				return fmt.Errorf("no snapshots of etcd would be made: spec.%s has %s beside spec.etcd.schedule: leave one of them out", field, optionNoSnapshots)
+			}
+		}
+	}
+	return nil
+}
+
+// optionNoSnapshots has the distributions make no snapshots by a schedule, whatever that is.
+const optionNoSnapshots = "etcd-disable-snapshots"
+
 // tasks are those that are to be done, in their order.
 func (d *decision) tasks() (all []*task) {
 	s, f := &d.out.Stored, d.flavor()
