@@ -156,3 +156,31 @@ func FuzzConfig(f *testing.F) {
 func pemOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
+
+// The body of an answer is not decoded. Its header is, before anything of it can be looked at.
+func TestTheHeaderOfAnAnswerIsBounded(t *testing.T) {
+	t.Parallel()
+	for size, want := range map[int]bool{16 << 10: true, 256 << 10: false} {
+		server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Filler", strings.Repeat("x", size))
+		}))
+		t.Cleanup(server.Close)
+		config, err := Config(kubeconfig(t, func(c *api.Cluster, _ *api.AuthInfo) {
+			c.Server, c.TLSServerName, c.CertificateAuthorityData = server.URL, "example.com", pemOf(server)
+		}), release.Anywhere)
+		if err != nil {
+			t.Fatal(err)
+		}
+		client, err := Client(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := client.Get(server.URL)
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		if (err == nil) != want {
+			t.Errorf("a header of %d KiB: %v, want it taken: %t", size>>10, err, want)
+		}
+	}
+}
