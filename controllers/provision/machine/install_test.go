@@ -64,12 +64,18 @@ func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
 // folder in place of /run.
 func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
 	t.Parallel()
+	const fails, succeeds = "false # drover://team-a/rack1", "touch " + sentinel + " # drover://team-a/rack1"
+	file := func(path string) error { return os.WriteFile(path, nil, 0o600) }
+	folder := func(path string) error { return os.Mkdir(path, 0o700) } // as a mount of a container leaves it
 	for name, tt := range map[string]struct {
 		runs   string
+		former func(path string) error
 		failed bool
 	}{
-		"a join that fails":    {"false # drover://team-a/rack1", true},
-		"a join that succeeds": {"touch " + sentinel + " # drover://team-a/rack1", false},
+		"a join that fails":                    {fails, file, true},
+		"a join that succeeds":                 {succeeds, file, false},
+		"a join that fails beside a folder":    {fails, folder, true},
+		"a join that succeeds beside a folder": {succeeds, folder, false},
 	} {
 		dir := t.TempDir()
 		host := v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1"}}
@@ -80,7 +86,7 @@ func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
 		here := func(text string) string { return strings.ReplaceAll(text, "/run/cluster-api", dir) }
 		script := filepath.Join(dir, "bootstrap.sh")
 		former := filepath.Join(dir, filepath.Base(sentinel))
-		if err := errors.Join(os.WriteFile(script, []byte(here(string(plan.Files[0].Content))), 0o700), os.WriteFile(former, nil, 0o600)); err != nil {
+		if err := errors.Join(os.WriteFile(script, []byte(here(string(plan.Files[0].Content))), 0o700), tt.former(former)); err != nil {
 			t.Fatal(err)
 		}
 		command := plan.Instructions[0].Command

@@ -35,7 +35,7 @@ const folder = "/var/lib/drover/machine/"
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
 // begins is what the script of a bootstrap begins with: the file of a former one must not count for it.
-const begins = "rm -f " + sentinel + "\nmkdir -p /run/cluster-api\n"
+const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
 // bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
