@@ -102,7 +102,7 @@ const (
 func (a *amounts) strings() map[string]string {
 	out := make(map[string]string, 4+len(a.extended))
 	if a.milliCPU > 0 {
-		milli := a.milliCPU
+		milli := min(a.milliCPU, maxDigits)
 		if milli >= coarseCPUFrom {
 			milli -= milli % coarseCPU
 		}

@@ -242,8 +242,9 @@ func TestSumsOfAmountsDoNotOverflow(t *testing.T) {
 		huge[name] = resource.MustParse(most)
 	}
 	usual := corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110")}
+	const nodes = 5000 // as many as Kubernetes supports
 	var sum amounts
-	for range 100 {
+	for range nodes {
 		sum.add(amountsOf(huge, maxOfNode), 1)
 	}
 	sum.add(amountsOf(usual, maxOfNode), 1)
@@ -255,7 +256,7 @@ func TestSumsOfAmountsDoNotOverflow(t *testing.T) {
 			t.Errorf("the sum of %s is %s, and the error is %v, want at least %s", name, amount.String(), err, least.String())
 		}
 	}
-	for range 100 {
+	for range nodes {
 		sum.add(amountsOf(huge, maxOfNode), -1)
 	}
 	if got := sum.strings(); got["cpu"] != "16" || got["memory"] != "64Gi" || got["pods"] != "110" || len(got) != 3 {
