@@ -80,7 +80,10 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		return nil, err
 	}
 	in.decide.Now = in.now.Unix()
-	for _, err := range []error{installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec), installation.CheckSnapshots(in.decide.Spec), checkSchedule(spec)} {
+	for _, err := range []error{
+		installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec), installation.CheckSnapshots(in.decide.Spec),
+		checkSchedule(spec),
+	} {
 		if err != nil { // a restore may be what mends it
 			in.refused, in.decide.Refused = invalid(err.Error()), true
 			break

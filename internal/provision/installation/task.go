@@ -67,7 +67,8 @@ func CheckSnapshots(spec Spec) error {
 	for field, config := range map[string]map[string]any{"config": spec.Config, "serverConfig": spec.ServerConfig} {
 		for key, value := range config {
 			if optionName(key) == optionNoSnapshots && fmt.Sprint(value) != "false" {
-				return fmt.Errorf("no snapshots of etcd would be made: spec.%s has %s beside spec.etcd.schedule: leave one of them out", field, optionNoSnapshots)
+				return fmt.Errorf("no snapshots of etcd would be made: spec.%s has %s beside spec.etcd.schedule: "+
+					"leave one of them out", field, optionNoSnapshots)
 			}
 		}
 	}
