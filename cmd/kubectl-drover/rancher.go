@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/drover-dev/drover/internal/rancher"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/rancher"
 )
 
 // exporter exports what a Rancher server has.

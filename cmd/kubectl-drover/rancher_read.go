@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/tools/pager"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/drover-dev/drover/internal/rancher"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/rancher"
 )
 
 const (

@@ -29,12 +29,12 @@ import (
 	"sigs.k8s.io/yaml"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/rancher"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/rancher"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// rancherServer is an API server with Rancher's kinds and the objects of internal/rancher/testdata/server.yaml, which is a hub, too.
+// rancherServer is an API server with Rancher's kinds and the objects of cmd/kubectl-drover/rancher/testdata/server.yaml, which is a hub, too.
 type rancherServer struct {
 	*testkit.Env
 	kubeconfig string
@@ -45,7 +45,7 @@ func newRancherServer(t *testing.T) *rancherServer {
 	t.Helper()
 	env := testkit.Start(t)
 	if _, err := envtest.InstallCRDs(env.Config, envtest.CRDInstallOptions{
-		Paths: []string{testkit.Path(t, "internal/rancher/testdata/crds")}, ErrorIfPathMissing: true, MaxTime: testkit.Patience * time.Minute}); err != nil {
+		Paths: []string{testkit.Path(t, "cmd/kubectl-drover/rancher/testdata/crds")}, ErrorIfPathMissing: true, MaxTime: testkit.Patience * time.Minute}); err != nil {
 		t.Fatal(err)
 	}
 	s := &rancherServer{Env: env, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
@@ -58,7 +58,7 @@ func newRancherServer(t *testing.T) *rancherServer {
 	for _, name := range []string{"fleet-default", "system-upgrade", "c-m-2x7kq9wd", "c-4hq8t", "c-m-2x7kq9wd-p-web01", "p-web02", "p-def77"} {
 		env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
-	s.create(t, testkit.Path(t, "internal/rancher/testdata/server.yaml"))
+	s.create(t, testkit.Path(t, "cmd/kubectl-drover/rancher/testdata/server.yaml"))
 	return s
 }
 
@@ -170,7 +170,7 @@ func TestARancherServerIsExported(t *testing.T) {
 	first := files(t, dir)
 
 	t.Run("what the real API server gave is exported as what the tables have", func(t *testing.T) {
-		want := files(t, testkit.Path(t, "internal/rancher/testdata/golden"))
+		want := files(t, testkit.Path(t, "cmd/kubectl-drover/rancher/testdata/golden"))
 		for name, got := range first {
 			_, content, _ := strings.Cut(got, "\n")
 			_, golden, found := strings.Cut(want[name], "\n")

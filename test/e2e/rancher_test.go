@@ -119,7 +119,7 @@ func TestAMemberMovesFromRancherAndBack(t *testing.T) {
 func (s *system) becomesRancher(t *testing.T) {
 	t.Helper()
 	ctx := within(t, time.Minute)
-	if _, err := s.member.Kubectl(ctx, nil, "apply", "--server-side", "-f", testkit.Path(t, "internal/rancher/testdata/crds")); err != nil {
+	if _, err := s.member.Kubectl(ctx, nil, "apply", "--server-side", "-f", testkit.Path(t, "cmd/kubectl-drover/rancher/testdata/crds")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.member.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all"); err != nil {

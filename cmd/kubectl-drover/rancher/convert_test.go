@@ -86,7 +86,7 @@ func into[T any](t *testing.T, all *[]T, u *unstructured.Unstructured) {
 	*all = append(*all, one)
 }
 
-// TestTheExportOfAServer compares with testdata/golden, which "go test ./internal/rancher -update" writes.
+// TestTheExportOfAServer compares with testdata/golden, which "go test ./cmd/kubectl-drover/rancher -update" writes.
 func TestTheExportOfAServer(t *testing.T) {
 	files, err := Convert(server(t), Options{Workspace: "team-a"}).Files()
 	if err != nil {
