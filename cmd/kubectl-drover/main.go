@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-drover signs users in at a hub, has kubectl talk to its members, one or many, and imports clusters; it answers who may do what in which member, and why, shows how plans and upgrades of agents go, and brings members back after a restore: "kubectl drover why", "who-can", "plan", "agents", "adopt", "restored" and "revoked".
+// Command kubectl-drover is kubectl's plugin for Drover. This page lists its commands, and the folders below have them
+// by subject. A subject knows package cli, which all share, and no other subject.
 package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,57 +18,76 @@ import (
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/agents"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/export"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/hosts"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/plans"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/restore"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/rights"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/users"
 )
 
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-// Exit codes. A denied action is an answer and not an error.
-const (
-	exitAllowed     = 0
-	exitDenied      = 1
-	exitError       = 2   // also if there is no answer
-	exitInterrupted = 130 // as shells have it for Ctrl-C
-)
+// commands makes the commands of the plugin, which share the flags that lead to the hub.
+func commands(o *cli.Options) []*cobra.Command {
+	return []*cobra.Command{
+		// who may do what in a member, and why
+		rights.NewWhy(o), rights.NewWhoCan(o),
+		// how plans go, and what they would do
+		plans.New(o),
+		// clusters that join, and the agents in them
+		agents.NewImport(o), agents.NewList(o), agents.NewUninstall(o),
+		// machines that join
+		hosts.New(o),
+		// a hub that was restored from a backup
+		restore.NewAdopt(o), restore.NewRestored(o), restore.NewRevoked(o),
+		// users who sign in with a password
+		users.New(o),
+		// the session of a user, and the clusters that it reaches
+		session.NewLogin(o), session.NewLogout(o), session.NewWhoAmI(o), session.NewGetToken(o), session.NewCredential(o),
+		session.NewClusters(o), session.NewUse(o), session.NewKubeconfig(o), session.NewToken(o), session.NewExec(o),
+		// leaving Rancher
+		export.New(o),
+		newVersion(),
+	}
+}
 
-// errDenied ends a command whose result is a no; everything is printed.
-var errDenied = errors.New("denied")
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version of this plugin", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(c.OutOrStdout(), version)
+			return err
+		},
+	}
+}
 
 func main() {
-	klog.SetLogger(logr.Discard()) // what goes wrong is in the errors
+	klog.SetLogger(logr.Discard()) // errors say what goes wrong
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, argumentsOf(os.Args), os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// completerName is the name under which kubectl looks for what completes the arguments of this plugin.
+// run runs one command line and returns the exit code.
+func run(ctx context.Context, args []string, out, complaints io.Writer) int {
+	return cli.Run(ctx, version, commands, args, out, complaints)
+}
+
+// completerName is the name under which kubectl looks for a program that completes the arguments of this plugin.
 const completerName = "kubectl_complete-drover"
 
-// argumentsOf a command line. Called by that name, the plugin completes: a link with it in the PATH is all that kubectl needs.
+// argumentsOf returns the arguments of a command line. Called as completerName, the plugin completes them: kubectl
+// needs no more than a link of that name in the PATH.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)
 	}
 	return line[1:]
-}
-
-// run runs one command line and returns the exit code.
-func run(ctx context.Context, args []string, out, complaints io.Writer) int {
-	out, complaints = terminal{out}, terminal{complaints}
-	command := newCommand()
-	command.SetArgs(args)
-	command.SetOut(out)
-	command.SetErr(complaints)
-	switch err := command.ExecuteContext(ctx); {
-	case err == nil:
-		return exitAllowed
-	case errors.Is(err, errDenied):
-		return exitDenied
-	case ctx.Err() != nil:
-		return exitInterrupted // the user knows why
-	default:
-		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(unreached(err).Error(), "\n", "\n  "))
-		return exitError
-	}
 }

@@ -71,6 +71,22 @@ func rules() []rule {
 			why: "rancher is pure: the same objects always give the same files, and a table test needs no server",
 		},
 		{
+			from: "cmd/kubectl-drover/cli", ours: []string{"./api", "./internal/registration"},
+			why: "all commands of the plugin share cli, so it knows none of them",
+		},
+		{
+			from: "cmd/kubectl-drover/*", ours: []string{"./api", "./internal", "./cmd/kubectl-drover/cli", "./cmd/kubectl-drover/rancher"},
+			why: "the subjects of the plugin meet in cli only, so that each can be read and changed without the others",
+		},
+		{
+			from: "cmd/kubectl-drover/session/login", ours: []string{}, never: []string{"github.com/spf13", "k8s.io", "sigs.k8s.io"},
+			why: "login knows a hub's issuer and a file of sessions, and neither commands nor kubeconfigs",
+		},
+		{
+			from: "cmd/kubectl-drover", never: []string{"./agent", "./config", "./controllers", "./internal/members", "./internal/proxy", "./internal/server", "./internal/tunnel"},
+			why: "the plugin acts by APIs, with its caller's rights: it shares decisions with hub and agent, and no servers",
+		},
+		{
 			from: "internal/tunnel", only: []string{"std", "github.com/gorilla/websocket", "golang.org/x/net/http", "golang.org/x/net/http2", "./internal/tunnel"},
 			why: "the tunnel knows nothing of Kubernetes or of Drover, so that it can be read, tested and measured alone",
 		},
@@ -292,6 +308,11 @@ func TestImportRules(t *testing.T) {
 		"internal does not know controllers":      {"internal/server/a.go", "own.dev/m/controllers", "never the other way round"},
 		"main may use controllers":                {"main.go", "own.dev/m/controllers", ""},
 		"main may not use the agent":              {"main.go", "own.dev/m/agent/link", "hub's side"},
+		"a subject of the plugin may use cli":     {"cmd/kubectl-drover/plans/a.go", "own.dev/m/cmd/kubectl-drover/cli", ""},
+		"a subject may not use another":           {"cmd/kubectl-drover/plans/a.go", "own.dev/m/cmd/kubectl-drover/hosts", "meet in cli only"},
+		"cli decides nothing of a subject":        {"cmd/kubectl-drover/cli/a.go", "own.dev/m/internal/access", "knows none of them"},
+		"the plugin has no tunnel":                {"cmd/kubectl-drover/hosts/a.go", "own.dev/m/internal/tunnel", "acts by APIs"},
+		"the plugin's page lists all subjects":    {"cmd/kubectl-drover/main.go", "own.dev/m/cmd/kubectl-drover/hosts", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -85,7 +85,8 @@ func (c *conversion) projectBindings() []pending {
 			}
 			continue
 		}
-		// The namespace is the project's own, or its backing namespace, "cluster-project". Whoever may write bindings in that of one project may in no other.
+		// The namespace is the project's own, or its backing namespace, "cluster-project". Whoever may write bindings in that
+		// of one project may in no other.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
 			c.report.find(LeftOut, "The binding names another project than that whose namespace it is in.", what, b.ProjectName)
 			continue
@@ -213,8 +214,8 @@ func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	return id
 }
 
-// nameAll decides what each principal is called in Drover. Of two that would get one name, neither does: one of them would have the other's rights, also where
-// no binding is for that other one.
+// nameAll decides what each principal is called in Drover. Of two that would get one name, neither does: one of them
+// would have the other's rights, also where no binding is for that other one.
 func (c *conversion) nameAll() {
 	providers := map[string]Provider{}
 	for _, p := range c.Mapping.Providers {
@@ -295,7 +296,8 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 	return p
 }
 
-// defaultProvider is what the AuthProvider for a provider of Rancher is called, as long as a person does not say otherwise.
+// defaultProvider is what the AuthProvider for a provider of Rancher is called, as long as a person does not say
+// otherwise.
 func defaultProvider(name string) string {
 	switch {
 	case name == "openldap":

@@ -151,7 +151,8 @@ func newConversion(in Objects, o Options) *conversion {
 	return c
 }
 
-// add adds an object to what is written. Of two kinds whose objects have one name in a folder, the kind that comes first has the plain file: users decide on the names.
+// add adds an object to what is written. Of two kinds whose objects have one name in a folder, the kind that comes
+// first has the plain file: users decide on the names.
 func (c *conversion) add(file, origin string, object runtime.Object) {
 	if c.files[file] {
 		file = strings.TrimSuffix(file, ".yaml") + "." + strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
@@ -191,7 +192,8 @@ func (o Options) Wants(cl Cluster) bool {
 	return slices.Contains(o.Clusters, cl.Name) || slices.Contains(o.Clusters, cl.Spec.DisplayName)
 }
 
-// ClusterNamed returns the name of the only cluster that has it, or is displayed by it; "" if there is none, or several.
+// ClusterNamed returns the name of the only cluster that has it, or is displayed by it; "" if there is none, or
+// several.
 func ClusterNamed(clusters []Cluster, name string) string {
 	found := ""
 	for _, cl := range clusters {
@@ -218,7 +220,8 @@ func (o Options) Missing(in Objects) []string {
 	return missing
 }
 
-// LabelFrom is on Clusters that come from Rancher: what its global roles grant in all clusters is for those, and not for others of the workspace.
+// LabelFrom is on Clusters that come from Rancher: what its global roles grant in all clusters is for those, and not
+// for others of the workspace.
 const LabelFrom = "cluster.drover.dev/from-rancher"
 
 func fromRancher() map[string]string { return map[string]string{LabelFrom: "true"} }

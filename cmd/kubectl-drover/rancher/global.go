@@ -12,7 +12,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// globalBindings exports what a global role grants in clusters, and reports the rest: rights on Rancher itself are RBAC of the hub.
+// globalBindings exports what a global role grants in clusters, and reports the rest: rights on Rancher itself are RBAC
+// of the hub.
 func (c *conversion) globalBindings() []pending {
 	roles, counted := map[string]GlobalRole{}, map[string]int{}
 	for _, r := range c.in.GlobalRoles {
@@ -46,7 +47,8 @@ func (c *conversion) globalBindings() []pending {
 	return todo
 }
 
-// inheritedBinding grants a cluster role of a global role in all members that come from Rancher, but for Rancher's own cluster, as Rancher does.
+// inheritedBinding grants a cluster role of a global role in all members that come from Rancher, but for Rancher's own
+// cluster, as Rancher does.
 func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, taken names, seen map[string]bool) (pending, bool) {
 	principal := c.principalOf(b.Subject, what)
 	role := c.role(inherited, v1.ContextCluster, what)

@@ -23,7 +23,8 @@ const NoName = "-"
 // localProvider has the users who sign in at the hub with a password.
 const localProvider = "local"
 
-// Mapping says what Rancher's providers and principals are called in Drover. The export writes it, and a person completes it.
+// Mapping says what Rancher's providers and principals are called in Drover. The export writes it, and a person
+// completes it.
 type Mapping struct {
 	// Providers of Rancher that principals are of.
 	Providers []Provider `json:"providers"`
@@ -44,7 +45,8 @@ type Provider struct {
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name in Drover that a person decided on: empty for what the export decided, or did not, and NoName if nothing is to be granted.
+	// Name in Drover that a person decided on: empty for what the export decided, or did not, and NoName if nothing is to
+	// be granted.
 	Name string `json:"name"`
 	// Decided is the name by what Rancher has recorded. Each export decides anew.
 	Decided string `json:"decided,omitempty"`
@@ -120,7 +122,8 @@ func problemOf(p Principal) string {
 	return ""
 }
 
-// validSubject reports whether a binding takes a name, and it is one of a provider: others would be names of the member itself.
+// validSubject reports whether a binding takes a name, and it is one of a provider: others would be names of the member
+// itself.
 func validSubject(name string) bool {
 	provider, rest, found := strings.Cut(name, ":")
 	return found && provider != "" && rest != "" && len(name) <= 1024 && strings.TrimSpace(name) == name && !strings.HasSuffix(name, ":") &&

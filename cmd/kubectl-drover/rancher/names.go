@@ -12,7 +12,8 @@ import (
 // nameLimit is how long a name in Drover may be.
 const nameLimit = 63
 
-// label returns text as a DNS label, which may be empty: whatever an object of Rancher is called, its name in Drover is that of a file, too.
+// label returns text as a DNS label, which may be empty: whatever an object of Rancher is called, its name in Drover is
+// that of a file, too.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rancher converts the objects of a Rancher server to Drover's, and reports what has no counterpart and what a person has to decide.
+// Package rancher converts the objects of a Rancher server to Drover's, and reports what has no counterpart and what a
+// person has to decide.
 //
 // It is pure: the same objects always give the same files.
 package rancher
@@ -30,7 +31,8 @@ const (
 	localCluster       = "local"
 )
 
-// Objects are what was read from a Rancher server. Only fields that the conversion uses are there: no token, password or key.
+// Objects are what was read from a Rancher server. Only fields that the conversion uses are there: no token, password
+// or key.
 type Objects struct {
 	Clusters        []Cluster
 	Projects        []Project
@@ -172,7 +174,8 @@ type User struct {
 	Enabled           *bool    `json:"enabled"`
 }
 
-// UserAttribute is management.cattle.io/v3 UserAttribute: what a provider said of a user at the last login. Rancher writes these keys in this way.
+// UserAttribute is management.cattle.io/v3 UserAttribute: what a provider said of a user at the last login. Rancher
+// writes these keys in this way.
 type UserAttribute struct {
 	metav1.ObjectMeta `json:"metadata"`
 	GroupPrincipals   map[string]struct {

@@ -210,7 +210,8 @@ func TestTheFileOfPrincipals(t *testing.T) {
 	}
 }
 
-// What a person completed is kept, for principals that this export does not have, too: the next may be of another cluster.
+// What a person completed is kept, for principals that this export does not have, too: the next may be of another
+// cluster.
 func TestACompletedNameStays(t *testing.T) {
 	in := server(t)
 	given := Mapping{

@@ -47,7 +47,8 @@ func (l *ContainerLimit) amounts() (requests, limits map[string]string) {
 	return requests, limits
 }
 
-// limit sets quota and defaults of a project as far as Drover takes them. What it does not take is reported: a quota that is lost lets a team use more.
+// limit sets quota and defaults of a project as far as Drover takes them. What it does not take is reported: a quota
+// that is lost lets a team use more.
 func (c *conversion) limit(p project, out *v1.Project, what string) {
 	whole := c.quantities(p.Spec.ResourceQuota.amounts(), what)
 	share := c.quantities(p.Spec.NamespaceDefaultResourceQuota.amounts(), what)

@@ -147,7 +147,8 @@ func (r *Report) section(b *strings.Builder, class Class) {
 	}
 }
 
-// code is text of others in Markdown: one span of code, of printable ASCII on one line, so that it is no link, no markup and no heading.
+// code is text of others in Markdown: one span of code, of printable ASCII on one line, so that it is no link, no
+// markup and no heading.
 func code(text string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(ascii(text)) + "`"
 }

@@ -16,7 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// counterparts are the role templates that Drover brings for those that Rancher brings. Others are converted by their rules.
+// counterparts are the role templates that Drover brings for those that Rancher brings. Others are converted by their
+// rules.
 func counterparts(context v1.RoleContext) map[string]string {
 	if context == v1.ContextCluster {
 		return map[string]string{"cluster-owner": "cluster-owner", "cluster-member": "cluster-member"}
@@ -31,12 +32,14 @@ func counterparts(context v1.RoleContext) map[string]string {
 	return same
 }
 
-// inPlaceOf are Drover's role templates for ClusterRoles of Kubernetes, where one is inherited: Drover cannot inherit what it does not make.
+// inPlaceOf are Drover's role templates for ClusterRoles of Kubernetes, where one is inherited: Drover cannot inherit
+// what it does not make.
 func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
 
-// wider are the resources on which those of counterparts grant what Rancher's own do not, as far as Kubernetes and Rancher make them.
+// wider are the resources on which those of counterparts grant what Rancher's own do not, as far as Kubernetes and
+// Rancher make them.
 func wider() map[string]string {
 	const routes, probes = "grpcroutes, httproutes, tlsroutes", "podmonitors, probes"
 	return map[string]string{
@@ -106,7 +109,8 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	return c.write(rt, context)
 }
 
-// instead reports that one of Drover's takes the place of one that comes with Rancher, if it grants anything that that one does not.
+// instead reports that one of Drover's takes the place of one that comes with Rancher, if it grants anything that that
+// one does not.
 func (c *conversion) instead(name, same string) {
 	if more := wider()[name]; more != "" {
 		c.report.find(Different, "Drover's role template for the same purpose takes the place of one that comes with Rancher. It also grants rights on what is named here: compare them, or have the bindings name another one.",
@@ -121,7 +125,8 @@ const (
 	roleRefused
 )
 
-// write writes a role template, and those that it inherits, once. It returns the name, or nothing if it grants nothing in a member.
+// write writes a role template, and those that it inherits, once. It returns the name, or nothing if it grants nothing
+// in a member.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {
@@ -235,7 +240,8 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 	return written
 }
 
-// rules are the rules that mean the same in a member, in Drover's form. What is taken away only ever makes the role smaller.
+// rules are the rules that mean the same in a member, in Drover's form. What is taken away only ever makes the role
+// smaller.
 func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	dropped := map[string]bool{}

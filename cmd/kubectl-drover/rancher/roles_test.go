@@ -109,7 +109,8 @@ func TestRoleTemplates(t *testing.T) {
 	}
 }
 
-// What stands in for Rancher's own is there, and for the same place: a binding of a role template that is not there grants nothing.
+// What stands in for Rancher's own is there, and for the same place: a binding of a role template that is not there
+// grants nothing.
 func TestCounterpartsAreAmongTheRoleTemplatesThatDroverBrings(t *testing.T) {
 	contexts := map[string]v1.RoleContext{}
 	for _, rt := range brought(t) {

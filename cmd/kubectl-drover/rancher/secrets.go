@@ -57,7 +57,8 @@ func (c *conversion) secrets() {
 	}
 }
 
-// ownersOf are the projects to which Rancher copies a Secret. Old projects of one name in two clusters have one namespace, and the Secret says whose it is, or does not.
+// ownersOf are the projects to which Rancher copies a Secret. Old projects of one name in two clusters have one
+// namespace, and the Secret says whose it is, or does not.
 func (c *conversion) ownersOf(s corev1.Secret) []project {
 	var owners []project
 	for _, p := range c.inside {

@@ -11,7 +11,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// steps says what to do with the export. Names in commands are ours: labels of DNS, but for the names of projects in Rancher, which are quoted.
+// steps says what to do with the export. Names in commands are ours: labels of DNS, but for the names of projects in
+// Rancher, which are quoted.
 func (c *conversion) steps() {
 	add := func(what string, commands ...string) {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
@@ -54,7 +55,8 @@ func (c *conversion) signInStep(add func(string, ...string)) {
 	}
 }
 
-// wholeLimit is how many objects one run of kustomize can have: its time grows with more than their square, 1 s for 1,000 and minutes for 10,000.
+// wholeLimit is how many objects one run of kustomize can have: its time grows with more than their square, 1 s for
+// 1,000 and minutes for 10,000.
 const wholeLimit = 2000
 
 func (c *conversion) applyStep(add func(string, ...string)) {

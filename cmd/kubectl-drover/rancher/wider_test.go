@@ -23,7 +23,7 @@ func brought(t *testing.T) []v1.RoleTemplate {
 	t.Helper()
 	var all []v1.RoleTemplate
 	for _, file := range []string{"cluster.yaml", "project.yaml", "parts.yaml"} {
-		text, err := os.ReadFile(filepath.Join("../../config/roles", file))
+		text, err := os.ReadFile(filepath.Join("../../../config/roles", file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,8 +40,9 @@ func brought(t *testing.T) []v1.RoleTemplate {
 	return all
 }
 
-// CVE-2023-32194 is of this class: rights that are translated come out wider. The rules of Rancher's own role templates in members, as of 2.12, are here
-// "verb resources" in one API group or the core, where they inherit nothing of Kubernetes; a verb v is get, list, watch.
+// CVE-2023-32194 is of this class: rights that are translated come out wider. The rules of Rancher's own role templates
+// in members, as of 2.12, are here "verb resources" in one API group or the core, where they inherit nothing of
+// Kubernetes; a verb v is get, list, watch.
 func TestWhereDroversRoleTemplatesGrantMoreIsReported(t *testing.T) {
 	for name, rules := range map[string][]string{
 		"cluster-member":                {"v nodes persistentvolumes storageclasses apiservices"},
@@ -177,7 +178,8 @@ func TestASecretOfASharedNamespaceIsOfTheProjectThatItNames(t *testing.T) {
 	}
 }
 
-// Users of Rancher decide how their bindings are called, so no name may stop an export, or take the file of another binding.
+// Users of Rancher decide how their bindings are called, so no name may stop an export, or take the file of another
+// binding.
 func TestBindingsOfTwoKindsWithOneNameAreExported(t *testing.T) {
 	in := Objects{
 		Clusters: []Cluster{{ObjectMeta: metav1.ObjectMeta{Name: "c-1"}}}, Users: []User{user("u-1", "alice")},

@@ -1,0 +1,340 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+const (
+	// manifestManager owns the agent's objects in the member. It is kubectl, as in the command that is printed, so that
+	// either can run after the other.
+	manifestManager = "kubectl"
+	// importLimit is how long the command waits without --timeout: an image may have to be pulled.
+	importLimit = 5 * time.Minute
+)
+
+// importing is how a cluster is imported.
+type importing struct {
+	labels    string
+	profile   string
+	toContext string
+	wait      bool
+	dryRun    bool
+	timeout   time.Duration
+}
+
+// NewImport makes the command "import".
+func NewImport(o *cli.Options) *cobra.Command {
+	var i importing
+	c := &cobra.Command{
+		Use: "import NAME", Short: "Make a Cluster, and have a cluster join as it",
+		Long: `Make a Cluster on the hub, and have a cluster join as it. It takes the right to create Clusters, and to get Secrets, in one workspace.
+
+With --to-context, the agent is applied in the cluster of that context of your kubeconfig, as an administrator there, and the command waits until the Cluster is ready. Without, it prints what to run in
+the cluster. What it prints, and the Secret NAME-registration, let a cluster join as this Cluster: keep it as you keep a password. It works once, and for a day.
+
+It can be run again, as after an interruption: a Cluster that is there stays, and so does its agent.
+
+Exit codes: 0 the Cluster is there and, if that is waited for, ready; 2 an error, or it is not ready in time.`,
+		Example: `  kubectl drover import prod-eu --labels env=prod --to-context prod-eu-admin
+  kubectl drover import prod-eu -w team-a
+  kubectl drover import prod-eu --wait`,
+		Args: cli.Arguments(1, "a name for the Cluster"),
+		RunE: func(c *cobra.Command, args []string) error { return importCluster(c, o, args[0], i) },
+	}
+	flags := c.Flags()
+	o.BindWorkspace(c)
+	flags.StringVar(&i.labels, "labels", "", "Labels of the Cluster, for example env=prod,region=eu")
+	flags.StringVar(&i.profile, "profile", "", "Full or ReadOnly: what the agent may do in the cluster (default: Full)")
+	flags.StringVar(&i.toContext, "to-context", "", "The context of your kubeconfig that leads to the cluster")
+	flags.BoolVar(&i.wait, "wait", false, "Wait until the Cluster is ready, also without --to-context")
+	flags.BoolVar(&i.dryRun, "dry-run", false, "Only have the hub check the Cluster, and change nothing")
+	flags.DurationVar(&i.timeout, "timeout", importLimit, "How long to wait")
+	cli.Complete(c, "profile", cli.Offer(string(v1.ProfileFull), string(v1.ProfileReadOnly)))
+	cli.Complete(c, "to-context", o.CompleteContexts)
+	return c
+}
+
+// importer imports one cluster.
+type importer struct {
+	importing
+	hub  *cli.Hub
+	key  types.NamespacedName
+	out  io.Writer // what to run
+	says io.Writer // progress
+	last string
+	// joined is the UID of the cluster that has joined before, if one has.
+	joined string
+	// away is true while the hub does not answer.
+	away bool
+}
+
+func importCluster(c *cobra.Command, o *cli.Options, name string, how importing) error {
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return fmt.Errorf("a Cluster cannot have the name %s: %s", cli.Visible(name), strings.Join(problems, "; "))
+	}
+	set, err := labels.ConvertSelectorToLabelsMap(how.labels)
+	if err != nil {
+		return fmt.Errorf("read --labels: %w", err)
+	}
+	hub, err := o.Hub()
+	if err != nil {
+		return err
+	}
+	var member *rest.Config
+	if how.toContext != "" { // before anything is changed
+		if member, err = memberToBe(o, how.toContext); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), how.timeout)
+	defer cancel()
+	i := &importer{importing: how, hub: hub, key: types.NamespacedName{Namespace: hub.Workspace, Name: name}, out: c.OutOrStdout(), says: c.ErrOrStderr()}
+	err = i.run(ctx, set, member)
+	if err != nil && c.Context().Err() != nil {
+		i.say("interrupted: what is done stays; run the same command again to go on")
+	}
+	return err
+}
+
+func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config) error {
+	if err := i.create(ctx, set); err != nil || i.dryRun {
+		return err
+	}
+	secret, err := i.registration(ctx)
+	if err != nil || secret == nil {
+		return err
+	}
+	switch {
+	case member != nil:
+		if err := i.apply(ctx, member, secret.Data[registration.KeyManifest]); err != nil {
+			return err
+		}
+	default:
+		i.say("run this in the cluster that is to be %s, as an administrator there; it works once, keep it secret:", i.key)
+		fmt.Fprintf(i.out, "%s\n", secret.Data[registration.KeyCommand])
+		if !i.wait {
+			i.say("then: kubectl --namespace %s get cluster %s", i.key.Namespace, i.key.Name)
+			return nil
+		}
+	}
+	return i.ready(ctx)
+}
+
+// memberToBe returns the configuration of a context. The context must not lead through a hub: an agent there would be
+// the agent of another Cluster.
+func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read context %s of the kubeconfig: %w", name, err)
+	}
+	if _, through := cli.HubBase(config.Host); through {
+		return nil, fmt.Errorf("context %s leads through a hub to a cluster that is a member already: name one that leads to the cluster itself", name)
+	}
+	o.Patient(config)
+	return config, nil
+}
+
+// create makes the Cluster, unless it is there already.
+func (i *importer) create(ctx context.Context, set labels.Set) error {
+	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: i.key.Namespace, Name: i.key.Name, Labels: set}}
+	cluster.Spec.Agent.Profile = v1.AgentProfile(i.profile)
+	options := []client.CreateOption{client.FieldOwner(cli.FieldManager)}
+	if i.dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	err := i.hub.Create(ctx, cluster, options...)
+	switch {
+	case meta.IsNoMatchError(err):
+		return fmt.Errorf("make Cluster %s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", i.key, i.hub.Config.Host)
+	case apierrors.IsAlreadyExists(err):
+		return i.keep(ctx, set)
+	case err != nil:
+		return fmt.Errorf("make Cluster %s: %w", i.key, err)
+	case i.dryRun:
+		i.say("Cluster %s: the hub would take it (dry run)", i.key)
+	default:
+		i.say("Cluster %s is made", i.key)
+	}
+	return nil
+}
+
+// keep goes on with the Cluster that is there if it is as the flags ask for.
+func (i *importer) keep(ctx context.Context, set labels.Set) error {
+	found := &v1.Cluster{}
+	if err := i.hub.Get(ctx, i.key, found); err != nil {
+		return fmt.Errorf("read Cluster %s: %w", i.key, err)
+	}
+	if !labels.SelectorFromSet(set).Matches(labels.Set(found.Labels)) {
+		return fmt.Errorf("cluster %s is there with other labels: change them with \"kubectl -n %s label cluster %s %s\", or leave them out here",
+			i.key, i.key.Namespace, i.key.Name, strings.ReplaceAll(i.labels, ",", " "))
+	}
+	if i.profile != "" && string(found.Spec.Agent.Profile) != i.profile {
+		return fmt.Errorf("cluster %s is there with the profile %s: change its spec.agent.profile, or leave --profile out here", i.key, cli.Plain(string(found.Spec.Agent.Profile)))
+	}
+	i.say("Cluster %s is there already", i.key)
+	return nil
+}
+
+// registration waits for the Secret that a cluster joins with. It returns nil for a Cluster that has an agent and is
+// ready.
+func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
+	secret, cluster := &corev1.Secret{}, &v1.Cluster{}
+	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
+		if err := i.look(ctx, cluster); err != nil || i.away {
+			return false, err
+		}
+		if meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady) {
+			return true, nil
+		}
+		err := i.hub.Get(ctx, registration.RegistrationSecret(i.key), secret)
+		if err == nil && cluster.UID != "" {
+			switch err := cli.MadeByDrover(secret, cluster, v1.SecretKindRegistration); {
+			case err != nil && registration.Ours(secret, cluster.Name, v1.SecretKindRegistration): // the Secret of a former Cluster, until Kubernetes removes it
+				i.tell(err.Error())
+				return false, nil
+			case err != nil:
+				return false, err
+			}
+			if len(secret.Data[registration.KeyManifest]) > 0 && len(secret.Data[registration.KeyCommand]) > 0 {
+				return true, nil
+			}
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("read Secret %s%s, which a cluster joins with: %w", i.key, v1.RegistrationSecretSuffix, err)
+		}
+		i.show(cluster)
+		return false, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady) {
+		i.say("Cluster %s has an agent and is ready", i.key)
+		return nil, nil
+	}
+	i.joined = cluster.Status.ClusterUID
+	return secret, nil
+}
+
+// apply applies the agent's manifest in the member.
+func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []byte) error {
+	member, err := client.New(config, client.Options{})
+	if err != nil {
+		return fmt.Errorf("connect to the cluster of context %s at %s: %w", i.toContext, config.Host, err)
+	}
+	if err := i.sameCluster(ctx, member); err != nil {
+		return err
+	}
+	documents := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), 4096)
+	for applied := 0; ; applied++ {
+		object := &unstructured.Unstructured{}
+		if err := documents.Decode(object); errors.Is(err, io.EOF) {
+			i.say("the agent is applied in the cluster of context %s: %d objects", i.toContext, applied)
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read the agent's manifest: %w", err)
+		}
+		if err := member.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manifestManager), client.ForceOwnership); err != nil {
+			return fmt.Errorf("apply %s %s in the cluster of context %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), i.toContext, err)
+		}
+	}
+}
+
+// sameCluster refuses a cluster other than the one that has joined before: the hub would refuse it later.
+func (i *importer) sameCluster(ctx context.Context, member client.Client) error {
+	system := &corev1.Namespace{}
+	err := member.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system)
+	if err != nil {
+		return fmt.Errorf("read the namespace %s in the cluster of context %s: %w", metav1.NamespaceSystem, i.toContext, err)
+	}
+	if i.joined != "" && i.joined != string(system.UID) {
+		return fmt.Errorf("cluster %s is another one than that of context %s: a cluster with the UID %s has joined, and this one has %s: give it another name, or delete the Cluster first",
+			i.key, i.toContext, cli.Plain(i.joined), system.UID)
+	}
+	return nil
+}
+
+// ready waits until the Cluster is ready, and says what it waits for.
+func (i *importer) ready(ctx context.Context) error {
+	cluster := &v1.Cluster{}
+	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
+		if err := i.look(ctx, cluster); err != nil || i.away {
+			return false, err
+		}
+		i.show(cluster)
+		if stalled := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionStalled); stalled != nil && stalled.Status == "True" {
+			return false, fmt.Errorf("cluster %s waits for you: %s: %s", i.key, stalled.Reason, cli.Plain(stalled.Message))
+		}
+		return meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady), nil
+	})
+	return err
+}
+
+// poll looks until look is done. If that takes too long, the error gives the state that was told last.
+func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
+	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
+	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("cluster %s is not ready after %s: %s: it may be later; run the same command again to wait on, or with a longer --timeout", i.key, i.timeout, i.last)
+	}
+	return err
+}
+
+// look reads the Cluster. It waits for a hub that does not answer for a while.
+func (i *importer) look(ctx context.Context, cluster *v1.Cluster) error {
+	err := i.hub.Get(ctx, i.key, cluster)
+	i.away = err != nil
+	if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("read Cluster %s: %w", i.key, err)
+	}
+	if err != nil && ctx.Err() == nil {
+		i.tell("the hub does not answer: " + cli.Plain(err.Error()))
+	}
+	return nil
+}
+
+// show says what the Cluster waits for if that has changed.
+func (i *importer) show(cluster *v1.Cluster) {
+	said := "the hub has not looked at it yet"
+	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); c != nil {
+		said = c.Reason + ": " + cli.Plain(c.Message)
+	}
+	i.tell(said)
+}
+
+// tell prints a text that differs from the last one.
+func (i *importer) tell(said string) {
+	if said != i.last {
+		i.last = said
+		i.say("%s", said)
+	}
+}
+
+func (i *importer) say(format string, args ...any) { fmt.Fprintf(i.says, format+"\n", args...) }

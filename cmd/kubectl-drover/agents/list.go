@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agents has clusters join by an agent, shows the agents, and removes them where the hub does not reach.
+package agents
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// States of an agent, in the order in which an upgrade goes through them.
+const (
+	agentCurrent   = "current"
+	agentWaiting   = "waiting"
+	agentUpgrading = "upgrading"
+	agentFailed    = "failed"
+	agentUnmanaged = "unmanaged"
+	agentAway      = "away"
+	agentAbsent    = "absent"
+)
+
+// agentList is the output of "agents".
+type agentList struct {
+	Agents []agentRow `json:"agents"`
+	// Counts is the number of agents in each state.
+	Counts map[string]int `json:"counts"`
+}
+
+// agentRow is the agent of one Cluster.
+type agentRow struct {
+	Workspace string `json:"workspace"`
+	Cluster   string `json:"cluster"`
+	Version   string `json:"version,omitempty"`
+	Image     string `json:"image,omitempty"`
+	// WantedImage is set if the agent should have another image.
+	WantedImage string `json:"wantedImage,omitempty"`
+	State       string `json:"state"`
+	// Message says more about an agent that is not current.
+	Message string `json:"message,omitempty"`
+	// Wave is the wave in which its last upgrade began.
+	Wave string `json:"wave,omitempty"`
+}
+
+// NewList makes the command "agents".
+func NewList(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "agents", Short: "List the agents, and how far an upgrade of them is",
+		Long: `List the agents, and how far an upgrade of them is.
+
+The states: current; waiting (its turn to be upgraded has not come); upgrading; failed (it restored its Deployment, or did not come back in time);
+unmanaged (the hub cannot change it); away (not connected: what was known last is shown); absent (no agent has joined).`,
+		Example: "  kubectl drover agents -A\n  kubectl drover agents -w team-a -o json",
+	}
+	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readAgents(ctx, h) })
+}
+
+// readAgents reads the agents of a workspace, or of all if it is empty.
+func readAgents(ctx context.Context, h *cli.Hub) (agentList, error) {
+	var clusters v1.ClusterList
+	if err := h.List(ctx, &clusters, client.InNamespace(h.Workspace)); err != nil {
+		return agentList{}, fmt.Errorf("list clusters of %s: %w", cmp.Or(h.Workspace, "all workspaces"), err)
+	}
+	list := agentList{Agents: []agentRow{}, Counts: map[string]int{}}
+	for i := range clusters.Items {
+		row := agentOf(&clusters.Items[i])
+		list.Agents = append(list.Agents, row)
+		list.Counts[row.State]++
+	}
+	slices.SortFunc(list.Agents, func(a, b agentRow) int {
+		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	return list, nil
+}
+
+// agentOf returns the agent of a Cluster.
+func agentOf(c *v1.Cluster) agentRow {
+	row := agentRow{Workspace: c.Namespace, Cluster: c.Name, State: agentAbsent}
+	agent := c.Status.Agent
+	if agent == nil {
+		return row
+	}
+	row.Version, row.Image, row.WantedImage, row.State = agent.Version, agent.Image, agent.WantedImage, agentCurrent
+	up := agent.Upgrade
+	if up != nil {
+		row.Wave = up.Wave
+	}
+	said := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionAgentUpToDate)
+	if said != nil {
+		row.State, row.Message = agentStates[said.Reason], said.Message
+	}
+	if up != nil && up.Failed != nil && row.State == agentUpgrading {
+		row.State, row.Message = agentFailed, "It has not come back with its new Deployment in time"
+	}
+	if connected := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionConnected); connected != nil && connected.Status == "False" && row.State != agentFailed {
+		row.State, row.Message = agentAway, connected.Message
+	}
+	if row.State == agentCurrent {
+		row.Message = ""
+	}
+	row.State = cmp.Or(row.State, agentUpgrading) // a reason of a newer hub
+	return row
+}
+
+// agentStates maps reasons of AgentUpToDate to states.
+var agentStates = map[string]string{
+	v1.ReasonAgentUpdated: agentCurrent, v1.ReasonAgentWaiting: agentWaiting, v1.ReasonAgentUpdating: agentUpgrading, v1.ReasonAgentRolledBack: agentFailed,
+	v1.ReasonAgentRejected: agentFailed, v1.ReasonAgentNotReady: agentFailed, v1.ReasonAgentProfileDiffers: agentUnmanaged, v1.ReasonAgentUnmanaged: agentUnmanaged,
+	v1.ReasonNodeAgentsMissing: agentUnmanaged,
+}
+
+// Text is the table for a person, with the states counted below.
+func (l agentList) Text() string {
+	line := strings.NewReplacer("\t", " ", "\n", " ")
+	var rows [][]string
+	for _, a := range l.Agents {
+		cells := []string{a.Workspace, a.Cluster, a.Version, a.Image, a.WantedImage, a.State, a.Wave, a.Message}
+		for i, cell := range cells {
+			cells[i] = line.Replace(cell)
+		}
+		rows = append(rows, cells)
+	}
+	var b strings.Builder
+	b.WriteString(cli.Table("WORKSPACE\tCLUSTER\tVERSION\tIMAGE\tWANTED\tSTATE\tWAVE\tMESSAGE", rows))
+	var counts []string
+	for _, state := range []string{agentCurrent, agentWaiting, agentUpgrading, agentFailed, agentUnmanaged, agentAway, agentAbsent} {
+		if n := l.Counts[state]; n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", n, state))
+		}
+	}
+	cli.Say(&b, "\n%s\n", cmp.Or(strings.Join(counts, ", "), "no Cluster"))
+	return b.String()
+}

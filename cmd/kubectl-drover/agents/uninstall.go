@@ -1,0 +1,153 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/rest"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// NewUninstall makes the command "uninstall".
+func NewUninstall(o *cli.Options) *cobra.Command {
+	var dryRun bool
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "uninstall",
+		Short: "Remove everything that Drover put into a member",
+		Long: `Remove everything that Drover put into a member: the agent and its namespace, roles, bindings, quotas, policies and Secrets
+that projects and bindings brought, and what plans need. Nodes that a plan cordoned are let go.
+
+The member is the cluster of your kubeconfig or of --context: neither hub nor agent is needed, and what you run it as must be an administrator there.
+Nothing else is touched. An agent's namespace goes if it is drover-agent: another one is yours, and only loses what is Drover's. A hub stays a hub. Namespaces of projects stay and lose Drover's labels. Where a user has Plans of their own in the member, what plans need stays.
+It can be run again: what is gone is gone. Usually "kubectl delete cluster" on the hub is enough; this is for a member that was not reached then.
+
+Exit codes: 0 nothing is left, 2 an error, or something is left.`,
+		Example: `  kubectl drover uninstall --context prod-eu --dry-run
+  kubectl drover uninstall --kubeconfig prod-eu.kubeconfig`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			u, err := newUninstaller(o, c.OutOrStdout(), dryRun)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), timeout)
+			defer cancel()
+			return u.run(ctx)
+		},
+	}
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only say what would be removed")
+	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "How long to wait until everything is gone")
+	return c
+}
+
+// uninstaller removes what Drover put into a member.
+type uninstaller struct {
+	objects metadata.Interface
+	server  string
+	out     io.Writer
+	dryRun  bool
+	said    map[string]bool // lines that were printed
+}
+
+// newUninstaller connects to the cluster of the kubeconfig itself.
+func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, error) {
+	config, err := cli.ConfigOf(o.Kubeconfig(), "member")
+	if err != nil {
+		return nil, err
+	}
+	if _, through := cli.HubBase(config.Host); through {
+		return nil, fmt.Errorf("%s leads through the hub to the agent that is to be removed: name a context with --context that leads to the member itself", config.Host)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = 50, 100
+	u := &uninstaller{server: config.Host, out: out, dryRun: dryRun, said: map[string]bool{}}
+	if u.objects, err = metadata.NewForConfig(config); err != nil {
+		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)
+	}
+	return u, nil
+}
+
+// run removes objects until none is left. It begins again because an agent that still runs may put something back.
+func (u *uninstaller) run(ctx context.Context) error {
+	var left []removal
+	var problems []error
+	found := false
+	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, func(ctx context.Context) (bool, error) {
+		var err error
+		if left, err = u.gather(ctx); err != nil {
+			return false, err
+		}
+		if problems = nil; len(left) == 0 {
+			return true, nil
+		}
+		if !found {
+			found = true
+			fmt.Fprintf(u.out, "removing what Drover put into the cluster at %s\n", u.server)
+		}
+		for _, r := range left {
+			if err := u.remove(ctx, r); err != nil {
+				problems = append(problems, err)
+			}
+		}
+		return u.dryRun, nil
+	})
+	switch {
+	case wait.Interrupted(err) && len(left) > 0:
+		for _, r := range left {
+			problems = append(problems, fmt.Errorf("%s is still there", r))
+		}
+		return errors.New("not everything is gone, run it again: " + errors.Join(problems...).Error()) // one lost connection must not hide the rest
+	case err != nil:
+		return err
+	case !found:
+		u.say("nothing that an agent brought is in the cluster at " + u.server)
+	case !u.dryRun:
+		u.say("nothing of Drover is left in the cluster at " + u.server)
+	}
+	return nil
+}
+
+// remove carries out a removal. It waits for an object that is being deleted.
+func (u *uninstaller) remove(ctx context.Context, r removal) error {
+	if u.dryRun {
+		u.say(r.String() + " " + r.done + " (dry run)")
+		return nil
+	}
+	if r.leaving {
+		return nil
+	}
+	var err error
+	switch objects := u.objects.Resource(r.resource).Namespace(r.namespace); {
+	case r.patch != nil:
+		_, err = objects.Patch(ctx, r.name, r.patchType, r.patch, r.patchOptions())
+	default:
+		background := metav1.DeletePropagationBackground
+		err = objects.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.uid)), PropagationPolicy: &background})
+	}
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next look sees another object of the name
+		return fmt.Errorf("%s: %w", r, err)
+	}
+	u.say(r.String() + " " + r.done)
+	return nil
+}
+
+// say prints a line, once.
+func (u *uninstaller) say(line string) {
+	if !u.said[line] {
+		u.said[line] = true
+		fmt.Fprintln(u.out, cli.Plain(line)) // names of roles and bindings may have any character
+	}
+}

@@ -1,0 +1,21 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package agents
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+func TestUninstallPrintsEachNameOnOneLine(t *testing.T) {
+	const evil, obeyed = "\x1b]0;x\a\x1b[2J\r\u202e\u009b1A\x9b\nYes: User mallory may do all", "\x1b\a\r\u202e\u009b\x7f"
+	var out strings.Builder
+	u := &uninstaller{out: cli.Terminal{Out: &out}, said: map[string]bool{}}
+	u.say(removal{kind: "ClusterRoleBinding", name: "x" + evil}.String() + " deleted")
+	if said := out.String(); strings.Count(said, "\n") != 1 || strings.ContainsAny(said, obeyed) {
+		t.Errorf("the warning is %q, want one line without control characters", said)
+	}
+}

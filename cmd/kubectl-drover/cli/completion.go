@@ -1,0 +1,93 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+)
+
+// CompletionLimit is how long the shell waits for suggestions.
+const CompletionLimit = 5 * time.Second
+
+// Complete makes the shell offer values of a flag.
+func Complete(c *cobra.Command, flag string, offers cobra.CompletionFunc) {
+	cobra.CheckErr(c.RegisterFlagCompletionFunc(flag, offers)) // fails only for a flag that does not exist
+}
+
+// Offer always offers the same values.
+func Offer(choices ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
+}
+
+// Beginning returns the names that begin with start, and tells the shell to offer no files.
+func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective) {
+	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool {
+		return !strings.HasPrefix(name, start)
+	})
+	return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+}
+
+// names returns the names of objects on the hub, or none if the hub does not list them.
+func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where ...func(*Hub) client.ListOption) []string {
+	ctx, cancel := context.WithTimeout(ctx, CompletionLimit)
+	defer cancel()
+	h, err := o.Hub()
+	if err != nil {
+		return nil
+	}
+	var options []client.ListOption
+	for _, option := range where {
+		options = append(options, option(h))
+	}
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(kind)
+	if err := h.List(ctx, list, options...); err != nil {
+		return nil
+	}
+	var found []string
+	for i := range list.Items {
+		found = append(found, list.Items[i].Name)
+	}
+	return found
+}
+
+// CompleteNames offers the names of Drover's objects of a kind in the workspace.
+func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List"), (*Hub).InWorkspace))
+	}
+}
+
+// CompleteWorkspaces offers the namespaces of the hub or, if the user may not list them, the namespaces of the
+// kubeconfig.
+func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	found := o.names(c.Context(), corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	if raw, err := o.Kubeconfig().RawConfig(); err == nil && len(found) == 0 {
+		for _, context := range raw.Contexts {
+			found = append(found, context.Namespace)
+		}
+	}
+	return Beginning(start, slices.DeleteFunc(found, func(name string) bool { return name == "" }))
+}
+
+// CompleteContexts offers the contexts of the kubeconfig.
+func (o *Options) CompleteContexts(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return Beginning(start, slices.Collect(maps.Keys(raw.Contexts)))
+}

@@ -1,0 +1,102 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/registration"
+)
+
+// FieldManager owns the fields that the plugin writes on the hub.
+const FieldManager = "kubectl-drover"
+
+// Hub is a client of the hub with the caller's own rights.
+type Hub struct {
+	client.WithWatch
+	Config    *rest.Config
+	Workspace string
+}
+
+// Hub connects to the hub that the kubeconfig's context leads to.
+func (o *Options) Hub() (*Hub, error) {
+	loaded := o.Kubeconfig()
+	config, err := ConfigOf(loaded, "hub")
+	if err != nil {
+		return nil, err
+	}
+	workspace, _, err := loaded.Namespace()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig: %w", err)
+	}
+	o.Patient(config)
+	kinds := runtime.NewScheme()
+	if err := errors.Join(v1.AddToScheme(kinds), corev1.AddToScheme(kinds)); err != nil {
+		return nil, fmt.Errorf("make client of the hub: %w", err)
+	}
+	c, err := client.NewWithWatch(config, client.Options{Scheme: kinds})
+	if err != nil {
+		return nil, fmt.Errorf("make client of the hub at %s: %w", config.Host, err)
+	}
+	return &Hub{WithWatch: c, Config: config, Workspace: cmp.Or(o.Workspace, workspace)}, nil
+}
+
+// InWorkspace limits a list to the workspace.
+func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
+
+// OnHub runs do with a client of the hub, for a limited time.
+func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
+	ctx, cancel := context.WithTimeout(c.Context(), limit)
+	defer cancel()
+	h, err := o.Hub()
+	if err != nil {
+		return err
+	}
+	return do(ctx, h)
+}
+
+// MadeByDrover refuses a Secret that Drover has not made for this Cluster or Host. Its content would be applied with
+// all rights in a cluster, or run as root on a machine.
+func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error {
+	if found := registration.Foreign(secret, owner, kind); found != "" {
+		return fmt.Errorf("secret %s is not the one that Drover makes: %s: nothing in it is applied or shown. "+
+			"Another user may have made it: look at who, with "+
+			"\"kubectl -n %s get secret %s -o yaml --show-managed-fields\", delete it, and run the same command again",
+			client.ObjectKeyFromObject(secret), found, secret.Namespace, secret.Name)
+	}
+	return nil
+}
+
+// MemberPath is the path at which a hub serves a member's Kubernetes API.
+func MemberPath(workspace, cluster string) string {
+	return "/k8s/clusters/" + workspace + "/" + cluster
+}
+
+// HubBase returns the part of a server's URL before the paths at which a hub serves Kubernetes' API.
+func HubBase(server string) (base string, atHub bool) {
+	u, err := url.Parse(server)
+	if err != nil {
+		return "", false
+	}
+	for _, mark := range []string{"/k8s/clusters/", "/k8s/local"} {
+		if before, _, found := strings.Cut(u.Path, mark); found {
+			u.Path = before
+			return u.String(), true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,80 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"reflect"
+	"strings"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Terminal passes on the output of a command without the characters that a terminal obeys or that change how other
+// characters look. Members, and people with fewer rights than the reader, choose some of that text. Everything that the
+// plugin prints goes through it, except the codes with which "plan watch" redraws its picture.
+type Terminal struct{ Out io.Writer }
+
+// Write writes text as Visible returns it.
+func (t Terminal) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(t.Out, Visible(string(text))); err != nil {
+		return 0, fmt.Errorf("write to the terminal: %w", err)
+	}
+	return len(text), nil
+}
+
+// Visible writes each character of a text that is not printable as an escape such as \u001b, except line breaks and
+// tabs. JSON keeps its meaning by that.
+func Visible(text string) string {
+	if utf8.ValidString(text) && !strings.ContainsFunc(text, controls) {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\u%04x`, text[0])
+		case controls(r):
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
+		default:
+			b.WriteString(text[:size])
+		}
+		text = text[size:]
+	}
+	return b.String()
+}
+
+// controls reports whether a character is neither printable nor a line break or a tab.
+func controls(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
+
+// Plain puts a text on one line, with a space in place of each character that is not printable, so that whoever wrote
+// the text cannot add a line to an answer.
+func Plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// Say writes a format of the plugin's own with words that others may have written, each made Plain.
+func Say(b *strings.Builder, format string, words ...any) {
+	for i, word := range words {
+		switch word := word.(type) {
+		case fmt.Stringer:
+			words[i] = Plain(word.String())
+		default:
+			if text := reflect.ValueOf(word); text.Kind() == reflect.String {
+				words[i] = Plain(text.String())
+			}
+		}
+	}
+	fmt.Fprintf(b, format, words...)
+}

@@ -1,0 +1,202 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package export writes the objects of a Rancher server as a folder of Drover's. Package rancher, which is pure,
+// converts them.
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/rancher"
+)
+
+// exporter exports the objects of a Rancher server.
+type exporter struct {
+	rancher.Options
+	flags      *cli.Options
+	dir        string
+	principals string
+	contexts   []string
+	force      bool
+	partial    bool
+	out        io.Writer
+	progress   io.Writer
+}
+
+// New makes the command "rancher".
+func New(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "rancher", Short: "Come from Rancher", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newExport(o))
+	return c
+}
+
+func newExport(o *cli.Options) *cobra.Command {
+	e := &exporter{flags: o}
+	c := &cobra.Command{
+		Use:   "export DIR --workspace WORKSPACE",
+		Short: "Write what a Rancher server has as a folder of Drover's objects",
+		Long: `Write what a Rancher server has as a folder of Drover's objects, for GitOps or "kubectl apply -k", with a report of what has no counterpart and what a
+person has to decide.
+
+The context of your kubeconfig leads to the cluster that Rancher runs in. Nothing is changed there: the command gets and lists, and docs/from-rancher.md has the
+ClusterRole for it. It writes the files of DIR that it wrote before and that no person has changed since, and no others, and removes those whose object is gone: a second export
+of the same objects changes nothing. REPORT.md says what to do next. principals.yaml says who Rancher's users and groups are in Drover: complete it, and export again with --principals.
+
+Values of Secrets are not read, unless --with-secrets asks for them.
+
+Exit codes: 0 everything was read and written, 2 an error, or something could not be read.`,
+		Example: `  kubectl drover rancher export fleet -w team-a --context rancher-local
+  kubectl drover rancher export fleet -w team-a --context rancher-local --principals fleet/principals.yaml
+  kubectl drover rancher export fleet -w team-a --cluster prod-eu --member-context prod-eu=prod-eu-admin`,
+		Args: cli.Arguments(1, "a folder"),
+		RunE: func(c *cobra.Command, args []string) error {
+			e.dir, e.out, e.progress = args[0], c.OutOrStdout(), c.ErrOrStderr()
+			return e.run(c.Context())
+		},
+	}
+	flags := c.Flags()
+	flags.StringVarP(&e.Workspace, "workspace", "w", "", "The workspace that the objects are for (required)")
+	flags.StringArrayVar(&e.Clusters, "cluster", nil, "A cluster of Rancher by its name or as it is displayed; can be repeated (default: all but Rancher's own)")
+	flags.StringArrayVar(&e.contexts, "member-context", nil, "CLUSTER=CONTEXT: also read the namespaces and Plans of that cluster, by a context that leads to it; can be repeated")
+	flags.StringVar(&e.principals, "principals", "", "The completed file that says who Rancher's principals are in Drover")
+	flags.BoolVar(&e.SecretValues, "with-secrets", false, "Also write the Secrets of projects, with their values, into the folder secrets, readable only by you")
+	flags.BoolVar(&e.force, "force", false, "Write over files of the folder that a person has made or changed")
+	flags.BoolVar(&e.partial, "partial", false, "Write what could be read, even if something could not: files of what is missing are removed")
+	c.PreRunE = func(*cobra.Command, []string) error { return e.check() }
+	o.BindOutputAs(c, "The report on standard output: text (a summary), json or yaml")
+	return c
+}
+
+func (e *exporter) check() error {
+	if problems := validation.IsDNS1123Label(e.Workspace); len(problems) > 0 {
+		return errors.New("it is not said which workspace the objects are for: give --workspace with the name of a namespace of the hub")
+	}
+	return e.flags.CheckOutput()
+}
+
+// run reads, converts and writes. It writes nothing before everything is known.
+func (e *exporter) run(ctx context.Context) error {
+	if err := e.readPrincipals(); err != nil {
+		return err
+	}
+	objects, err := e.read(ctx)
+	if err != nil {
+		return err
+	}
+	if missing := e.Missing(objects); len(missing) > 0 {
+		return fmt.Errorf("rancher has no cluster %s", strings.Join(missing, ", "))
+	}
+	var unread []string
+	for _, u := range objects.Unread {
+		unread = append(unread, u.What+": "+u.Why)
+	}
+	incomplete := fmt.Errorf("not everything could be read:\n%s", strings.Join(unread, "\n"))
+	if len(unread) > 0 && !e.partial {
+		return fmt.Errorf("nothing was written, since files of what is missing would be removed. Give --partial to export what is there; %w", incomplete)
+	}
+	result := rancher.Convert(objects, e.Options)
+	if err := e.write(result); err != nil {
+		return err
+	}
+	if err := e.flags.Print(e.out, result.Report, func() string { return e.summary(result.Report) }); err != nil {
+		return err
+	}
+	if len(unread) > 0 {
+		return incomplete
+	}
+	return nil
+}
+
+// principalsLimit bounds the file of --principals, in bytes.
+const principalsLimit = 32 << 20
+
+func (e *exporter) readPrincipals() error {
+	if e.principals == "" {
+		return nil
+	}
+	file, err := os.Open(e.principals)
+	if err != nil {
+		return fmt.Errorf("read principals: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	text, err := io.ReadAll(io.LimitReader(file, principalsLimit+1))
+	if err != nil {
+		return fmt.Errorf("read principals: %w", err)
+	}
+	if len(text) > principalsLimit {
+		return fmt.Errorf("read principals: %s is larger than %d MiB", e.principals, principalsLimit>>20)
+	}
+	if e.Mapping, err = rancher.ReadMapping(text); err != nil {
+		return fmt.Errorf("%s: %w", e.principals, err)
+	}
+	return nil
+}
+
+// write writes the folder, and the folder of Secrets with digests of its own: the digest of a value must not be in Git
+// either.
+func (e *exporter) write(result rancher.Result) error {
+	files, err := result.Files()
+	if err != nil {
+		return err
+	}
+	plain, hidden := map[string][]byte{}, map[string][]byte{}
+	for name, file := range files {
+		if inside, found := strings.CutPrefix(name, rancher.SecretsFolder+"/"); found {
+			hidden[inside] = file
+		} else {
+			plain[name] = file
+		}
+	}
+	main := folder{dir: e.dir, force: e.force, fileMode: 0o644, dirMode: 0o755}
+	if e.principals != "" && sameFile(e.principals, filepath.Join(e.dir, rancher.PrincipalsFile)) {
+		main.given = rancher.PrincipalsFile
+	}
+	if err := main.write(plain); err != nil {
+		return err
+	}
+	if !e.SecretValues {
+		return nil
+	}
+	return folder{dir: filepath.Join(e.dir, rancher.SecretsFolder), force: e.force, fileMode: 0o600, dirMode: 0o700}.write(hidden)
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}
+
+func (e *exporter) summary(r rancher.Report) string {
+	var b strings.Builder
+	cli.Say(&b, "Written to %s:\n", e.dir)
+	var kinds []string
+	for kind := range r.Exported {
+		kinds = append(kinds, kind)
+	}
+	slices.Sort(kinds)
+	for _, kind := range kinds {
+		fmt.Fprintf(&b, "  %d %s\n", r.Exported[kind], kind)
+	}
+	fmt.Fprintf(&b, "%d findings need a decision, %d are left out, %d differ, %d have no counterpart.\n",
+		r.Count(rancher.Decide), r.Count(rancher.LeftOut), r.Count(rancher.Different), r.Count(rancher.NoCounterpart))
+	cli.Say(&b, "Read %s: it says what to do next.\n", filepath.Join(e.dir, rancher.ReportFile))
+	return b.String()
+}

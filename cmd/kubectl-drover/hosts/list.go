@@ -1,0 +1,187 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hosts lists the Hosts of a workspace, has machines join as them, and gives them back.
+package hosts
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// New makes the command "host".
+func New(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "host", Short: "List Hosts, have machines join as them, see what failed on them, and give them back", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(newList(o), newJoin(o), newLogs(o), newClean(o), newRelease(o))
+	return c
+}
+
+// hostList is the output of "host list".
+type hostList struct {
+	Hosts []hostRow `json:"hosts"`
+}
+
+type hostRow struct {
+	Workspace string `json:"workspace"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	Ready     string `json:"ready"`
+	Reason    string `json:"reason,omitempty"`
+	OS        string `json:"os,omitempty"`
+	Arch      string `json:"arch,omitempty"`
+	Agent     string `json:"agent,omitempty"`
+	// Consumer is the kind and name of the object that has taken the Host.
+	Consumer string `json:"consumer,omitempty"`
+	// Message says more about a Host that is not ready.
+	Message string `json:"message,omitempty"`
+}
+
+func newList(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List Hosts with their state"}
+	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readHosts(ctx, h) })
+}
+
+// readHosts reads the Hosts of a workspace, or of all if it is empty.
+func readHosts(ctx context.Context, h *cli.Hub) (hostList, error) {
+	var hosts v1.HostList
+	if err := h.List(ctx, &hosts, client.InNamespace(h.Workspace)); err != nil {
+		return hostList{}, fmt.Errorf("list hosts of %s: %w", cmp.Or(h.Workspace, "all workspaces"), err)
+	}
+	list := hostList{Hosts: []hostRow{}}
+	for i := range hosts.Items {
+		host := &hosts.Items[i]
+		row := hostRow{Workspace: host.Namespace, Name: host.Name, State: string(host.Status.State), Ready: "Unknown", Agent: host.Status.AgentVersion}
+		if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
+			if row.Ready, row.Reason = string(ready.Status), ready.Reason; row.Ready != "True" {
+				row.Message = ready.Message
+			}
+		}
+		if held := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionRestoreConfirmed); held != nil {
+			row.Reason, row.Message = held.Reason, held.Message
+		}
+		if ref := host.Spec.ConsumerRef; ref != nil {
+			row.Consumer = ref.Kind + "/" + ref.Name
+		}
+		if m := host.Status.Machine; m != nil {
+			row.OS, row.Arch = m.OS, m.Architecture
+		}
+		list.Hosts = append(list.Hosts, row)
+	}
+	slices.SortFunc(list.Hosts, func(a, b hostRow) int {
+		return cmp.Or(cmp.Compare(a.Workspace, b.Workspace), cmp.Compare(a.Name, b.Name))
+	})
+	return list, nil
+}
+
+// Text is the table for a person.
+func (l hostList) Text() string {
+	if len(l.Hosts) == 0 {
+		return "There are no Hosts: \"kubectl drover host join NAME\" makes one.\n"
+	}
+	var rows [][]string
+	for _, r := range l.Hosts {
+		rows = append(rows, cli.PlainCells(
+			r.Workspace, r.Name, r.State, r.Ready, r.Reason, r.Consumer, r.OS, r.Arch, r.Agent, r.Message))
+	}
+	return cli.Table("WORKSPACE\tNAME\tSTATE\tREADY\tREASON\tCONSUMER\tOS\tARCH\tAGENT\tMESSAGE", rows)
+}
+
+func newLogs(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "logs NAME", Short: "Print why a Host is as it is, with the last lines of what failed",
+		Long: `Print why a Host is as it is, with the last lines of what failed: at most 20, without the plan's secrets. The agent's own log is on the machine:
+journalctl -u drover-host-agent.`,
+		Args: cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+				host, err := readHost(ctx, h, args[0])
+				if err != nil {
+					return err
+				}
+				_, err = io.WriteString(c.OutOrStdout(), describeHost(host))
+				return err
+			})
+		},
+	}
+	o.BindWorkspace(c)
+	return c
+}
+
+func readHost(ctx context.Context, h *cli.Hub, name string) (*v1.Host, error) {
+	host := &v1.Host{}
+	if err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, host); err != nil {
+		return nil, fmt.Errorf("read Host %s/%s: %w", h.Workspace, cli.Visible(name), err)
+	}
+	return host, nil
+}
+
+// describeHost describes the state of a Host.
+func describeHost(host *v1.Host) string {
+	var b strings.Builder
+	cli.Say(&b, "%s/%s: %s\n", host.Namespace, host.Name, cmp.Or(string(host.Status.State), "Unknown"))
+	if ref := host.Spec.ConsumerRef; ref != nil {
+		cli.Say(&b, "%s %s has taken it\n", ref.Kind, ref.Name)
+	}
+	for _, kind := range []string{v1.ConditionReady, v1.ConditionRestoreConfirmed} {
+		if c := meta.FindStatusCondition(host.Status.Conditions, kind); c != nil {
+			cli.Say(&b, "%s is %s: %s: %s\n", kind, string(c.Status), c.Reason, c.Message)
+		}
+	}
+	plan := host.Status.Plan
+	if plan == nil {
+		return b.String()
+	}
+	fmt.Fprintf(&b, "Instructions: %d of %d done", plan.Done, plan.Total)
+	if plan.Instruction != "" {
+		cli.Say(&b, ", now %s", plan.Instruction)
+	}
+	b.WriteString("\n")
+	if len(plan.Failing) > 0 {
+		cli.Say(&b, "Probes that fail: %s\n", strings.Join(plan.Failing, ", "))
+	}
+	if plan.Output != "" {
+		b.WriteString("\n" + cli.Visible(plan.Output) + "\n")
+	}
+	return b.String()
+}
+
+// hostWait is how long a command waits for a machine without --timeout.
+const hostWait = 5 * time.Minute
+
+// awaitHost waits until a Host is as wanted, and says what it waits for.
+func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wanted func(*v1.Host, error) (bool, error)) error {
+	last := ""
+	for {
+		host, err := readHost(ctx, h, name)
+		if done, err := wanted(host, err); done || err != nil {
+			return err
+		}
+		if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
+			if said := ready.Reason + ": " + cli.Plain(ready.Message); said != last {
+				last = said
+				fmt.Fprintln(says, said)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("host %s/%s: not yet done (%s): the hub goes on; see \"kubectl drover host logs %s\"", h.Workspace, name, last, name), ctx.Err())
+		case <-time.After(cli.LookInterval):
+		}
+	}
+}

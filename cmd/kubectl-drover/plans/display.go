@@ -1,0 +1,230 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package plans
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+const (
+	barWidth  = 30
+	nameWidth = 20
+
+	cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h" // make a terminal cut or wrap long lines
+)
+
+// display shows the progress of a plan. newDisplay makes it.
+type display struct {
+	out      io.Writer
+	terminal bool
+	now      func() time.Time
+
+	drawn int    // lines of the picture on the terminal
+	last  string // the last line that was written
+	// first is the time of the first look at the plan, and done the number of nodes that were complete then. The pace is
+	// measured from there.
+	first time.Time
+	done  int32
+}
+
+func newDisplay(out io.Writer) *display {
+	if through, ok := out.(cli.Terminal); ok {
+		out = through.Out // the display writes codes of its own, and makes the texts of others plain
+	}
+	d := &display{out: out, now: time.Now}
+	if file, ok := out.(*os.File); ok {
+		d.terminal = term.IsTerminal(int(file.Fd()))
+	}
+	return d
+}
+
+// plan shows a plan, and reports whether there is nothing to wait for: the plan is complete, is stalled (ErrDenied), or
+// cannot be shown.
+func (d *display) plan(p *v1.Plan) (done bool, err error) {
+	if d.first.IsZero() {
+		d.first = d.now()
+		if p.Status.Nodes != nil {
+			d.done = p.Status.Nodes.Complete
+		}
+	}
+	text := d.line(p)
+	if d.terminal {
+		text = d.picture(p)
+	}
+	done, verdict := ended(p)
+	if err := d.write(text, done); err != nil {
+		return true, fmt.Errorf("show plan %s: %w", p.Name, err)
+	}
+	return done, verdict
+}
+
+// ended reports whether a plan waits for nothing or only for a person, and the error to exit with.
+func ended(p *v1.Plan) (bool, error) {
+	current := p.Status.ObservedGeneration == p.Generation
+	switch {
+	case current && meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled):
+		return true, cli.ErrDenied
+	case current && meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionComplete):
+		return true, nil
+	}
+	return false, nil
+}
+
+// unreadable shows why the plan cannot be read.
+func (d *display) unreadable(err error) error {
+	text := "trying again: " + cli.Plain(cli.Unreached(err).Error())
+	if d.terminal {
+		text += "\n"
+	}
+	return d.write(text, false)
+}
+
+// write writes a line, or draws a picture in place of the last one, unless nothing has changed. Lines of a picture are
+// cut at the edge of the terminal, so that the next picture finds its place. Lines of the last picture are whole.
+func (d *display) write(text string, last bool) error {
+	if text == d.last {
+		return nil
+	}
+	d.last = text
+	if !d.terminal {
+		_, err := io.WriteString(d.out, d.now().UTC().Format(time.RFC3339)+" "+text+"\n")
+		return err
+	}
+	if !last {
+		text = cutLines + text + wrapLines
+	}
+	if d.drawn > 0 {
+		text = fmt.Sprintf("\x1b[%dA\x1b[J%s", d.drawn, text)
+	}
+	d.drawn = strings.Count(d.last, "\n")
+	_, err := io.WriteString(d.out, text)
+	return err
+}
+
+// line describes a plan in one line.
+func (d *display) line(p *v1.Plan) string {
+	reason, message := stateOf(p)
+	parts := []string{fmt.Sprintf("%s: nodes %s", reason, summary(p.Status.Nodes))}
+	if p.Status.Clusters != nil { // a member's own plan has none
+		parts[0] = fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))
+	}
+	for _, w := range p.Status.Waves {
+		parts = append(parts, fmt.Sprintf("%s %s", cli.Plain(w.Name), cli.Plain(w.Clusters.Summary)))
+	}
+	if len(p.Status.Applying) > 0 {
+		a := p.Status.Applying[0]
+		parts = append(parts, fmt.Sprintf("%s %s", place(a.Cluster, a.Node), a.Stage))
+	}
+	if len(p.Status.Failures) > 0 {
+		parts = append(parts, failure(&p.Status.Failures[0]))
+	}
+	return strings.Join(append(parts, message), "; ")
+}
+
+// picture describes a plan in several lines.
+func (d *display) picture(p *v1.Plan) string {
+	var b strings.Builder
+	reason, message := stateOf(p)
+	fmt.Fprintf(&b, "%s  %s  %s\n", p.Name, cli.Plain(p.Status.LatestVersion), reason)
+	fmt.Fprintf(&b, "%s\n", message)
+	row := func(name string, c *v1.PlanCount, more string) {
+		fmt.Fprintf(&b, "%-*.*s %s %s%s\n", nameWidth, nameWidth, cli.Plain(name), bar(c), summary(c), more)
+	}
+	for _, w := range p.Status.Waves {
+		more := ""
+		if w.SoakUntil != nil && w.SoakUntil.After(d.now()) {
+			more = "  soaks for " + w.SoakUntil.Sub(d.now()).Round(time.Second).String()
+		}
+		row(w.Name, &w.Clusters, more)
+	}
+	row("nodes", p.Status.Nodes, d.left(&p.Status))
+	for _, m := range p.Status.Members {
+		fmt.Fprintf(&b, "  %-*.*s %-8s %-16s %s\n", nameWidth, nameWidth, cli.Plain(m.Name), cli.Plain(m.Nodes), cli.Plain(m.Reason), d.now().Sub(m.Since.Time).Round(time.Second))
+	}
+	for _, a := range p.Status.Applying {
+		fmt.Fprintf(&b, "    %s  %s  attempt %d  %s\n", place(a.Cluster, a.Node), a.Stage, a.Attempt, d.now().Sub(a.Since.Time).Round(time.Second))
+	}
+	for i := range p.Status.Failures {
+		fmt.Fprintf(&b, "    %s\n", failure(&p.Status.Failures[i]))
+	}
+	return b.String()
+}
+
+// place names a node of a member, or of the only cluster.
+func place(cluster, node string) string { return cli.Plain(strings.TrimPrefix(cluster+"/"+node, "/")) }
+
+// failure says why a node failed, with the last line of its log.
+func failure(f *v1.NodeFailure) string {
+	text := fmt.Sprintf("%s failed (%s): %s", place(f.Cluster, f.Node), cli.Plain(f.Reason), cli.Plain(f.Message))
+	log := strings.TrimSpace(f.Log)
+	if last := log[strings.LastIndexByte(log, '\n')+1:]; last != "" {
+		text += ", its log ends with " + strconv.Quote(cli.Plain(last))
+	}
+	return text
+}
+
+// left estimates the time until the plan is complete, at the pace since the first look. It assumes that members that
+// have not begun resemble the others.
+func (d *display) left(s *v1.PlanStatus) string {
+	if s.Nodes == nil || s.Clusters == nil || s.Nodes.Complete <= d.done {
+		return ""
+	}
+	begun := s.Clusters.Complete + s.Clusters.Applying + s.Clusters.Failed
+	if begun == 0 {
+		return ""
+	}
+	total := float64(s.Nodes.Total) * float64(s.Clusters.Total) / float64(begun)
+	each := d.now().Sub(d.first) / time.Duration(s.Nodes.Complete-d.done)
+	remaining := time.Duration(max(0, total-float64(s.Nodes.Complete))) * each
+	if remaining == 0 {
+		return ""
+	}
+	return "  about " + remaining.Round(time.Second).String() + " left"
+}
+
+// bar shows complete parts as "#", parts at work as ">" and failed ones as "!".
+func bar(c *v1.PlanCount) string {
+	if c == nil || c.Total <= 0 {
+		return "[" + strings.Repeat(".", barWidth) + "]"
+	}
+	var b strings.Builder
+	for _, part := range []struct {
+		sign string
+		n    int32
+	}{{"#", c.Complete}, {"!", c.Failed}, {">", c.Applying}} {
+		width := int(int64(max(part.n, 0)) * barWidth / int64(c.Total))
+		if part.n > 0 {
+			width = max(width, 1)
+		}
+		b.WriteString(strings.Repeat(part.sign, min(width, barWidth-b.Len())))
+	}
+	return "[" + b.String() + strings.Repeat(".", barWidth-b.Len()) + "]"
+}
+
+func summary(c *v1.PlanCount) string {
+	if c == nil {
+		return "0/0"
+	}
+	return fmt.Sprintf("%d/%d", c.Complete, c.Total)
+}
+
+// stateOf returns the reason and message of a plan's state.
+func stateOf(p *v1.Plan) (reason, message string) {
+	c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionComplete)
+	if c == nil {
+		return "Pending", "waiting for Drover"
+	}
+	return cli.Plain(c.Reason), cli.Plain(c.Message)
+}

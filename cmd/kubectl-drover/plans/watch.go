@@ -1,0 +1,158 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package plans shows how plans go and simulates what they would do.
+package plans
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/watch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// New makes the command "plan".
+func New(o *cli.Options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "plan", Short: "Follow plans, and see beforehand what they would do", Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)
+	cli.Complete(c, "workspace", o.CompleteWorkspaces)
+	c.AddCommand(newWatch(o), newPreview(o))
+	return c
+}
+
+func newWatch(o *cli.Options) *cobra.Command {
+	return &cobra.Command{
+		Use: "watch NAME", Short: "Show how a plan goes, until it is complete or stalled",
+		Long: `Show how a plan goes, until it is complete or stalled.
+
+On a terminal the picture is drawn anew with each change; in a pipe there is a line for each.
+
+Exit codes: 0 complete, 1 stalled: a person must act, 2 an error, 130 interrupted. A hub that does not answer is tried again for a minute.`,
+		Example: "  kubectl drover plan watch k3s-server -w team-a",
+		Args:    cli.Arguments(1, "NAME"),
+
+		ValidArgsFunction: completePlans(o, cobra.ShellCompDirectiveNoFileComp),
+		RunE: func(c *cobra.Command, args []string) error {
+			hub, err := o.Hub()
+			if err != nil {
+				return err
+			}
+			return watchPlan(c.Context(), hub, args[0], newDisplay(c.OutOrStdout()))
+		},
+	}
+}
+
+const (
+	// watchAgain is the pause before an ended watch begins again.
+	watchAgain = 500 * time.Millisecond
+	// redraw is how often the display follows the clock.
+	redraw = time.Second
+)
+
+// watchPlan shows a plan until it is complete, or returns ErrDenied when it is stalled. A hub that has answered once
+// may be away for CommandLimit.
+func watchPlan(ctx context.Context, h *cli.Hub, name string, show *display) error {
+	var answered time.Time
+	for {
+		plan, err := readPlan(ctx, h, name)
+		if err == nil {
+			var done bool
+			if done, err = followPlan(ctx, h, plan, show); done {
+				return err
+			}
+			answered = time.Now()
+		}
+		if err != nil {
+			final := apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err)
+			if final || ctx.Err() != nil || time.Since(answered) > cli.CommandLimit {
+				return err
+			}
+			if err := show.unreadable(err); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(watchAgain):
+		}
+	}
+}
+
+func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
+	plan := &v1.Plan{}
+	err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, plan)
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("read plan %s/%s: %w: name another workspace with -w", h.Workspace, name, err)
+	case meta.IsNoMatchError(err):
+		return nil, fmt.Errorf("read plan %s/%s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", h.Workspace, name, h.Config.Host)
+	case err != nil:
+		return nil, fmt.Errorf("read plan %s/%s: %w", h.Workspace, name, err)
+	}
+	return plan, nil
+}
+
+// followPlan shows a plan and its changes until the watch ends, which happens at the limit of a request. It reports
+// done when nothing is left to wait for.
+func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (done bool, err error) {
+	if done, err := show.plan(plan); done {
+		return true, err
+	}
+	changes, err := h.Watch(ctx, &v1.PlanList{}, &client.ListOptions{Namespace: h.Workspace,
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", plan.Name), Raw: &metav1.ListOptions{ResourceVersion: plan.ResourceVersion}})
+	if err != nil {
+		return false, fmt.Errorf("watch plan %s/%s: %w", h.Workspace, plan.Name, err)
+	}
+	defer changes.Stop()
+	clock := time.NewTicker(redraw)
+	defer clock.Stop()
+	for {
+		select {
+		case <-clock.C:
+		case change, open := <-changes.ResultChan():
+			if !open {
+				return false, ctx.Err()
+			}
+			switch now := change.Object.(type) {
+			case *v1.Plan:
+				plan = now
+			case *metav1.Status:
+				if err := apierrors.FromObject(now); !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
+					return false, fmt.Errorf("watch plan %s/%s: %w", h.Workspace, plan.Name, err)
+				}
+				return false, nil
+			}
+			if change.Type == watch.Deleted {
+				return true, fmt.Errorf("plan %s/%s is deleted", h.Workspace, plan.Name)
+			}
+		}
+		if done, err := show.plan(plan); done {
+			return true, err
+		}
+	}
+}
+
+// completePlans offers the Plans of the workspace for the first argument.
+func completePlans(o *cli.Options, otherwise cobra.ShellCompDirective) cobra.CompletionFunc {
+	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		found, _ := o.CompleteNames("Plan")(c, args, start)
+		return found, otherwise
+	}
+}

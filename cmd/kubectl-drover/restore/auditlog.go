@@ -1,0 +1,179 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package restore
+
+import (
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// auditEvent has the fields that are read of an event in an API server's audit log.
+type auditEvent struct {
+	AuditID    string `json:"auditID"`
+	Stage      string `json:"stage"`
+	Verb       string `json:"verb"`
+	RequestURI string `json:"requestURI"`
+	User       struct {
+		Username string `json:"username"`
+	} `json:"user"`
+	Object struct {
+		APIGroup    string `json:"apiGroup"`
+		Resource    string `json:"resource"`
+		Subresource string `json:"subresource"`
+		Namespace   string `json:"namespace"`
+		Name        string `json:"name"`
+	} `json:"objectRef"`
+	Response struct {
+		Code int `json:"code"`
+	} `json:"responseStatus"`
+	Received metav1.MicroTime `json:"requestReceivedTimestamp"`
+	Reached  metav1.MicroTime `json:"stageTimestamp"`
+}
+
+// auditObject is an object that requests were about.
+type auditObject struct{ resource, namespace, name string }
+
+// auditRequest is a request that changed or deleted an object.
+type auditRequest struct {
+	received, done time.Time
+	verb, user     string
+}
+
+// auditCollection is a request that deleted several objects at once.
+type auditCollection struct {
+	auditRequest
+	resource, namespace string
+	selects             func(metav1.Object) bool
+}
+
+// auditLog holds the requests of audit logs that may have revoked an agent.
+type auditLog struct {
+	first time.Time // when the earliest request of any kind was received, zero for an empty log
+	// writes is the number of requests that wrote Secrets of any name.
+	writes      int
+	deleted     map[auditObject]auditRequest // the latest of each object
+	changed     map[auditObject]auditRequest // or made
+	collections []auditCollection
+}
+
+// readAuditLogs reads files, and standard input for "-". With an error it returns the requests that could be read.
+func readAuditLogs(in io.Reader, progress io.Writer, names []string) (*auditLog, error) {
+	log := &auditLog{deleted: map[auditObject]auditRequest{}, changed: map[auditObject]auditRequest{}}
+	var errs []error
+	for _, name := range names {
+		fmt.Fprintf(progress, "Reading %s\n", cli.Visible(name))
+		if err := log.readFile(in, name); err != nil {
+			errs = append(errs, fmt.Errorf("read audit log %s: %w", name, err))
+		}
+	}
+	return log, errors.Join(errs...)
+}
+
+func (l *auditLog) readFile(in io.Reader, name string) error {
+	if name == "-" {
+		return l.read(in)
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if !strings.HasSuffix(name, ".gz") {
+		return l.read(file)
+	}
+	unpacked, err := gzip.NewReader(file)
+	if err != nil {
+		return err
+	}
+	return l.read(unpacked)
+}
+
+// read reads the events of one log.
+func (l *auditLog) read(r io.Reader) error {
+	for events := json.NewDecoder(r); ; {
+		event := auditEvent{}
+		if err := events.Decode(&event); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("what follows byte %d is not read: %w; correct the file there and run it again", events.InputOffset(), err)
+		}
+		if event.AuditID == "" || event.Stage == "" || event.Received.IsZero() {
+			return fmt.Errorf("what follows byte %d is not read: it is no event of an audit log", events.InputOffset())
+		}
+		l.add(&event)
+	}
+}
+
+// add keeps an event that may have revoked an agent. Only successful requests count, and a response without a code
+// counts as success.
+func (l *auditLog) add(e *auditEvent) {
+	if l.first.IsZero() || e.Received.Time.Before(l.first) {
+		l.first = e.Received.Time
+	}
+	done := e.Response.Code == 0 || e.Response.Code/100 == 2
+	at, err := url.ParseRequestURI(e.RequestURI)
+	if e.Stage != "ResponseComplete" || !done || e.Object.Subresource != "" || err == nil && at.Query().Has("dryRun") {
+		return
+	}
+	object := auditObject{e.Object.Resource, e.Object.Namespace, e.Object.Name}
+	switch e.Object.APIGroup + "/" + e.Object.Resource {
+	case "/secrets":
+		if e.Verb == "create" || e.Verb == "update" || e.Verb == "patch" || strings.HasPrefix(e.Verb, "delete") {
+			l.writes++
+		}
+	case "/namespaces":
+		object.namespace = "" // requests to a namespace have it as their own namespace, too
+	case v1.Group + "/clusters", v1.Group + "/hosts":
+	default:
+		return
+	}
+	request := auditRequest{received: e.Received.Time, done: e.Reached.Time, verb: e.Verb, user: e.User.Username}
+	switch e.Verb {
+	case "delete":
+		keepLatest(l.deleted, object, request)
+	case "create", "update", "patch":
+		keepLatest(l.changed, object, request)
+	case "deletecollection":
+		l.collections = append(l.collections, auditCollection{request, object.resource, object.namespace, selectorOf(at)})
+	}
+}
+
+func keepLatest(requests map[auditObject]auditRequest, object auditObject, request auditRequest) {
+	if request.done.After(requests[object].done) {
+		requests[object] = request
+	}
+}
+
+// selectorOf returns the selector in the URI of a request. A URI that cannot be read selects everything.
+func selectorOf(at *url.URL) func(metav1.Object) bool {
+	all := func(metav1.Object) bool { return true }
+	if at == nil {
+		return all
+	}
+	query := at.Query()
+	byLabels, err := labels.Parse(query.Get("labelSelector"))
+	byFields, failed := fields.ParseSelector(query.Get("fieldSelector"))
+	if err != nil || failed != nil {
+		return all
+	}
+	return func(o metav1.Object) bool {
+		known := fields.Set{"metadata.name": o.GetName(), "metadata.namespace": o.GetNamespace(), "type": string(corev1.SecretTypeOpaque)}
+		return byLabels.Matches(labels.Set(o.GetLabels())) && byFields.Matches(known)
+	}
+}

@@ -1,0 +1,263 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package restore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+)
+
+// NewRestored makes the command "restored".
+func NewRestored(o *cli.Options) *cobra.Command {
+	var all, yes, more bool
+	c := &cobra.Command{
+		Use:   "restored CLUSTER|host/NAME... | --all",
+		Short: "Show and confirm what a hub changes in members and hosts after its etcd was restored",
+		Long: `Show and confirm what a hub changes in members and hosts after its etcd was restored.
+
+A hub that was restored from a backup has forgotten what happened since. Where a member's agent knows more than the hub, the hub changes nothing in that
+member. This command lists what it would change: what it would add, because it was deleted after the backup or never arrived; what it would change; and what
+it would remove, because it was created after the backup. Correct the objects on the hub until the list is what you want: delete bindings that were deleted
+before, create again what is missing. The list follows within seconds.
+
+A Host is listed with the Secret of its plan: "remove" means that the machine is cleaned, and what its plan installed is removed. With "change" beside it, it is then
+given the plan of another owner.
+
+With --yes the hub does what is listed. It takes update on clusters/agent, or hosts/agent. Without it nothing is changed. A Cluster's status names the first 50 of each kind
+of change. Where there are more, --yes refuses, and --yes --more confirms also those that are not named.
+
+Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something waits; 2 an error.`,
+		Example: `  kubectl drover restored --all
+  kubectl drover restored prod-eu host/rack1 -w team-a --yes`,
+		RunE: func(c *cobra.Command, names []string) error {
+			if all == (len(names) > 0) {
+				return errors.New("it is not said for which members: name Clusters or Hosts, or give --all")
+			}
+			ctx, cancel := cli.Bounded(c.Context())
+			defer cancel()
+			h, err := o.Hub()
+			if err != nil {
+				return err
+			}
+			waiting, err := unconfirmed(ctx, h, o.Workspace, names)
+			if err != nil {
+				return err
+			}
+			return confirm(ctx, h, c.OutOrStdout(), waiting, consent{yes, more})
+		},
+		ValidArgsFunction: o.CompleteNames("Cluster"),
+	}
+	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", "The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
+	c.Flags().BoolVar(&all, "all", false, "All Clusters and Hosts that the hub has")
+	c.Flags().BoolVar(&yes, "yes", false, "Confirm what is listed")
+	c.Flags().BoolVar(&more, "more", false, "With --yes: confirm also what is counted and not named")
+	cli.Complete(c, "workspace", o.CompleteWorkspaces)
+	return c
+}
+
+// consent is what the user confirms.
+type consent struct {
+	listed bool
+	more   bool // also the changes that the status only counts
+}
+
+// hostArgument begins the name of a Host among the names of Clusters.
+const hostArgument = "host/"
+
+// waiter is a Cluster or Host that waits for a confirmation.
+type waiter struct {
+	client.Object
+	restore *v1.RestoreStatus
+	name    string // with the namespace
+}
+
+func waitingCluster(c *v1.Cluster) waiter {
+	return waiter{c, c.Status.Restore, c.Namespace + "/" + c.Name}
+}
+
+func waitingHost(h *v1.Host) waiter {
+	return waiter{h, h.Status.Restore, h.Namespace + "/" + hostArgument + h.Name}
+}
+
+// unconfirmed returns the Clusters and Hosts that wait for a confirmation, with these names in the hub's workspace.
+// Without names it looks at a whole workspace, or at all workspaces if workspace is "".
+func unconfirmed(ctx context.Context, h *cli.Hub, workspace string, names []string) (waiting []waiter, err error) {
+	if len(names) == 0 {
+		waiting, err = allRestored(ctx, h, workspace)
+	}
+	for _, name := range names {
+		var one waiter
+		if one, err = restoredOne(ctx, h, name); err != nil {
+			return nil, fmt.Errorf("read %s/%s: %w", h.Workspace, name, err)
+		}
+		waiting = append(waiting, one)
+	}
+	return slices.DeleteFunc(waiting, func(w waiter) bool { return w.restore == nil }), err
+}
+
+func restoredOne(ctx context.Context, h *cli.Hub, name string) (waiter, error) {
+	if name, ok := strings.CutPrefix(name, hostArgument); ok {
+		host := &v1.Host{}
+		err := h.Get(ctx, types.NamespacedName{Namespace: h.Workspace, Name: name}, host)
+		return waitingHost(host), err
+	}
+	cluster := &v1.Cluster{}
+	err := h.Get(ctx, types.NamespacedName{Namespace: h.Workspace, Name: name}, cluster)
+	return waitingCluster(cluster), err
+}
+
+func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, error) {
+	var waiting []waiter
+	clusters, hosts := v1.ClusterList{}, v1.HostList{}
+	if err := h.List(ctx, &clusters, client.InNamespace(workspace)); err != nil {
+		return nil, fmt.Errorf("list clusters: %w", err)
+	}
+	for i := range clusters.Items {
+		waiting = append(waiting, waitingCluster(&clusters.Items[i]))
+	}
+	if err := h.List(ctx, &hosts, client.InNamespace(workspace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("list hosts: %w", err) // a hub of an older release has none
+	}
+	for i := range hosts.Items {
+		waiting = append(waiting, waitingHost(&hosts.Items[i]))
+	}
+	return waiting, nil
+}
+
+// confirm prints the changes that wait, and confirms them as far as the user consents.
+func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, user consent) error {
+	var errs []error
+	confirmed := 0
+	for _, one := range waiting {
+		if _, err := io.WriteString(out, describeRestore(one)); err != nil {
+			return fmt.Errorf("print the list: %w", err)
+		}
+		if !user.listed {
+			continue
+		}
+		if unnamed(one.restore) && !user.more {
+			errs = append(errs, fmt.Errorf("confirm the changes in %s: not all of them are named. Correct the hub until it is, or add --more", one.name))
+			continue
+		}
+		if err := confirmOne(ctx, h, one); err != nil {
+			errs = append(errs, fmt.Errorf("confirm the changes in %s: %w", one.name, err))
+			continue
+		}
+		confirmed++
+	}
+	if err := printHeldPlans(ctx, h, out, waiting); err != nil {
+		errs = append(errs, err)
+	}
+	text := fmt.Sprintf("Confirmed: %d.", confirmed)
+	switch {
+	case len(waiting) == 0:
+		text = "No member waits for a confirmation. One that is not connected is not known to wait before it is."
+	case !user.listed:
+		text = fmt.Sprintf("Nothing was changed. To confirm the changes in %d members, run it again with --yes.\n"+
+			"Not listed: agents that were revoked after the backup, which the hub admits again. See kubectl drover revoked.", len(waiting))
+		errs = append(errs, cli.ErrDenied)
+	}
+	_, err := fmt.Fprintln(out, text)
+	return errors.Join(append(errs, err)...)
+}
+
+// printHeldPlans prints the Plans that begin in no further member while members of their workspaces wait.
+func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
+	var held []string
+	workspaces := sets.New[string]()
+	for _, one := range waiting {
+		if _, isHost := one.Object.(*v1.Host); !isHost {
+			workspaces.Insert(one.GetNamespace())
+		}
+	}
+	for _, workspace := range sets.List(workspaces) {
+		var plans v1.PlanList
+		if err := h.List(ctx, &plans, client.InNamespace(workspace)); err != nil {
+			return fmt.Errorf("list the Plans of %s, some of which may wait, too: %w", workspace, err)
+		}
+		for i := range plans.Items {
+			if complete := meta.FindStatusCondition(plans.Items[i].Status.Conditions, v1.ConditionComplete); complete != nil && complete.Reason == v1.ReasonHubRestored {
+				held = append(held, workspace+"/"+plans.Items[i].Name)
+			}
+		}
+	}
+	if len(held) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(out, "Plans that begin in no member until all of theirs are confirmed: %s. Delete those that should not run.\n\n", strings.Join(held, ", "))
+	return err
+}
+
+// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes differ from the
+// list.
+func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
+	if err != nil {
+		return err
+	}
+	return h.Patch(ctx, one.Object, client.RawPatch(types.MergePatchType, patch))
+}
+
+// describeRestore describes what a hub would change in a member or host.
+func describeRestore(one waiter) string {
+	var text strings.Builder
+	r := one.restore
+	fmt.Fprintf(&text, "%s: %s\n", one.name, cli.Visible(r.Summary))
+	for _, change := range changesOf(r) {
+		for _, id := range change.sets {
+			fmt.Fprintf(&text, "  %-6s  %s\n", change.verb, cli.Visible(id))
+		}
+		if change.more > 0 {
+			fmt.Fprintf(&text, "  %-6s  and %d more\n", change.verb, change.more)
+		}
+	}
+	if host, ok := one.Object.(*v1.Host); ok {
+		if why := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionRestoreConfirmed); why != nil {
+			fmt.Fprintf(&text, "  %s\n", cli.Visible(why.Message))
+		}
+	}
+	return text.String() + "\n"
+}
+
+// setChange is one kind of change, with the sets that the status names and the number of the others.
+type setChange struct {
+	verb string
+	sets []string
+	more int
+}
+
+func changesOf(r *v1.RestoreStatus) []setChange {
+	changes := []setChange{{"add", r.Add, 0}, {"change", r.Change, 0}, {"remove", r.Remove, 0}}
+	counts := strings.Fields(r.Summary) // "2 to add, 0 to change, 1 to remove"
+	for i := range changes {
+		if at := 3 * i; at < len(counts) {
+			if n, err := strconv.Atoi(counts[at]); err == nil {
+				changes[i].more = max(0, n-len(changes[i].sets))
+			}
+		}
+	}
+	return changes
+}
+
+// unnamed reports whether the status names fewer changes than there are.
+func unnamed(r *v1.RestoreStatus) bool {
+	return slices.ContainsFunc(changesOf(r), func(c setChange) bool { return c.more > 0 })
+}

@@ -1,0 +1,185 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rights
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/access"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// groupAuthenticated is the group of all users who have logged in at the member's API server.
+const groupAuthenticated = "system:authenticated"
+
+// principal is the user or group that a question is about.
+type principal struct {
+	Kind v1.SubjectKind `json:"kind"`
+	Name string         `json:"name"`
+	// Groups of a user: the groups of --group, and those that follow from the name.
+	Groups []string `json:"groups,omitempty"`
+}
+
+// newPrincipal adds the groups that every user of that name has.
+func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal, error) {
+	switch {
+	case name == "":
+		return principal{}, fmt.Errorf("NAME is empty: name a principal as the member sees it, such as github:alice")
+	case kind == v1.SubjectGroup && len(groups) > 0:
+		return principal{}, fmt.Errorf("a group is in no groups: leave --group or --kind out")
+	case kind == v1.SubjectGroup:
+		return principal{Kind: kind, Name: name}, nil
+	case kind != v1.SubjectUser:
+		return principal{}, fmt.Errorf("kind %q is unknown: use %s or %s", kind, v1.SubjectUser, v1.SubjectGroup)
+	}
+	groups = slices.Clone(groups)
+	if inHub, found := strings.CutPrefix(name, hubPrefix); found {
+		if parts := strings.Split(inHub, ":"); len(parts) == 4 && parts[0] == "system" && parts[1] == "serviceaccount" {
+			groups = append(groups, hubPrefix+"system:serviceaccounts", hubPrefix+"system:serviceaccounts:"+parts[2])
+		}
+		groups = append(groups, hubPrefix+groupAuthenticated)
+	}
+	return principal{Kind: kind, Name: name, Groups: append(groups, groupAuthenticated)}, nil
+}
+
+// hubPrefix precedes the names of the hub's own users and groups in a member.
+const hubPrefix = "hub:"
+
+// userAndGroups returns the subject of an access review. A group stands for a user who is in it and has no other
+// rights.
+func (p principal) userAndGroups() (string, []string) {
+	if p.Kind == v1.SubjectGroup {
+		return "", []string{p.Name}
+	}
+	return p.Name, p.Groups
+}
+
+func (p principal) String() string { return string(p.Kind) + " " + p.Name }
+
+// action is access.Action in the form of the JSON output.
+type action struct {
+	access.Action
+	// everywhere reports whether the resource is namespaced and no namespace was named.
+	everywhere bool
+}
+
+// parseAction reads VERB and RESOURCE[/OBJECT] or URL as "kubectl auth can-i" does. Without a mapper it takes names as
+// they are.
+func parseAction(ctx context.Context, verb, what string, o *options, mapper meta.RESTMapperWithContext) (action, []string, error) {
+	a := action{Action: access.Action{Verb: strings.ToLower(verb), Namespace: o.namespace}}
+	if strings.HasPrefix(what, "/") {
+		if o.namespace != "" || o.subresource != "" {
+			return action{}, nil, fmt.Errorf("%s is a URL: leave --namespace and --subresource out", what)
+		}
+		a.URL = what
+		return a, nil, nil
+	}
+	resource, name, _ := strings.Cut(what, "/")
+	if resource == "" || strings.Contains(name, "/") {
+		return action{}, nil, fmt.Errorf("%q is no resource: write RESOURCE or RESOURCE/OBJECT, and --subresource for what is below", what)
+	}
+	a.Name = name
+	versioned, parsed := schema.ParseResourceArg(strings.ToLower(resource))
+	found, remarks := resolve(ctx, mapper, versioned, parsed)
+	a.Group, a.Resource = found.resource.Group, found.resource.Resource
+	a.everywhere = a.Namespace == "" && found.namespaced
+	if found.known && !found.namespaced && a.Namespace != "" {
+		a.Namespace = ""
+		remarks = append(remarks, fmt.Sprintf("%s are in no namespace: --namespace is left out of the question", a.Resource))
+	}
+	if a.Group == "" && a.Resource == "namespaces" && name != "" {
+		a.Namespace = name // that is how API servers see a request for one namespace, so that rights in it count
+	}
+	if o.subresource != "" {
+		a.Resource += "/" + o.subresource
+	}
+	return a, append(remarks, impersonationRemarks(a.Action)...), nil
+}
+
+// impersonationRemarks returns the limits that apply beside the right to impersonate, through the hub and by direct
+// access.
+func impersonationRemarks(a access.Action) []string {
+	switch {
+	case a.Verb != "impersonate" || a.Group != "":
+	case a.Resource == "serviceaccounts" && protocol.ServiceAccount{Namespace: a.Namespace}.Reserved():
+		return []string{"through the hub no one acts as a ServiceAccount of a namespace of Drover's own, " +
+			"whatever the member grants"}
+	case a.Resource == "users" && strings.HasPrefix(a.Name, "system:"):
+		return []string{"through the hub no one acts as a system: user that is not a ServiceAccount; " +
+			"of one, ask about serviceaccounts/NAME with --namespace"}
+	}
+	return nil
+}
+
+// resourceKind is the resource that a name stands for.
+type resourceKind struct {
+	resource   schema.GroupResource
+	namespaced bool
+	known      bool
+}
+
+func resolve(ctx context.Context, mapper meta.RESTMapperWithContext, versioned *schema.GroupVersionResource, typed schema.GroupResource) (resourceKind, []string) {
+	asTyped := resourceKind{resource: typed}
+	if mapper == nil || typed.Resource == "*" {
+		return asTyped, nil
+	}
+	wanted := typed.WithVersion("")
+	resource, err := mapper.ResourceForWithContext(ctx, wanted)
+	if err != nil && versioned != nil {
+		wanted = *versioned
+		resource, err = mapper.ResourceForWithContext(ctx, wanted)
+	}
+	switch {
+	case meta.IsNoMatchError(err):
+		return asTyped, []string{fmt.Sprintf("no resource type %q is known there; it is taken as it is", typed)}
+	case err != nil:
+		return asTyped, []string{fmt.Sprintf("the name %q is taken as it is: %v", typed, err)}
+	}
+	found := resourceKind{resource: resource.GroupResource(), known: true, namespaced: true}
+	kind, err := mapper.KindForWithContext(ctx, resource)
+	if err != nil {
+		return found, nil
+	}
+	if mapping, err := mapper.RESTMappingWithContext(ctx, kind.GroupKind(), kind.Version); err == nil {
+		found.namespaced = mapping.Scope.Name() == meta.RESTScopeNameNamespace
+	}
+	return found, nil
+}
+
+// String puts the action into words, such as "get pods/log web-0".
+func (a action) String() string {
+	if a.URL != "" {
+		return a.Verb + " " + a.URL
+	}
+	said := a.Verb + " " + a.Resource
+	if a.Group != "" {
+		resource, sub, _ := strings.Cut(a.Resource, "/")
+		said = a.Verb + " " + resource + "." + a.Group
+		if sub != "" {
+			said += "/" + sub
+		}
+	}
+	if a.Name != "" {
+		said += " " + a.Name
+	}
+	return said
+}
+
+// in says where the action takes place, such as "in namespace web of cluster prod".
+func (a action) in(cluster string) string {
+	switch {
+	case a.Namespace != "":
+		return fmt.Sprintf("in namespace %s of cluster %s", a.Namespace, cluster)
+	case a.everywhere:
+		return "in all namespaces of cluster " + cluster
+	}
+	return "in cluster " + cluster
+}

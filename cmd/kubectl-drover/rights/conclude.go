@@ -1,0 +1,305 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rights
+
+import (
+	"fmt"
+	"strings"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/access"
+)
+
+// Outcomes of a question.
+const (
+	allowed      = "Allowed"
+	denied       = "Denied"
+	cannotBeTold = "Unknown"
+)
+
+// hubOnly is a remark on answers for which the member was not asked.
+const hubOnly = "this is what Drover grants: the member's own roles and bindings may grant more"
+
+// explanation is the answer to "why", as -o json prints it.
+type explanation struct {
+	Subject   principal `json:"subject"`
+	Action    action    `json:"action"`
+	Workspace string    `json:"workspace"`
+	Cluster   string    `json:"cluster"`
+	// Answer is the member's: Allowed or Denied. It is Unknown if the member was not asked or did not answer.
+	Answer string `json:"answer"`
+	// Drover is the answer of the hub's objects: Granted, NotGranted, or Unknown if only the member knows the rules of a
+	// role.
+	Drover access.Decision `json:"drover"`
+	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not asked.
+	Member *memberReview `json:"member,omitempty"`
+	// Chains lead from bindings to objects in the member.
+	Chains []link `json:"chains,omitempty"`
+	// Missing are bindings of the subject that do not grant it, the nearest first, each with advice.
+	Missing []missedBinding `json:"missing,omitempty"`
+	// Remarks say where hub and member differ and why, and what could not be read.
+	Remarks []string `json:"remarks,omitempty"`
+}
+
+// memberReview is the review by the member's API server.
+type memberReview struct {
+	Allowed bool   `json:"allowed"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// link is a chain, and which parts of it the member has.
+type link struct {
+	access.Chain
+	// Delivered is absent if the member was not asked.
+	Delivered *delivered `json:"delivered,omitempty"`
+}
+
+// missedBinding is a binding that does not grant the action, and what to do about it.
+type missedBinding struct {
+	access.Missing
+	Explanation string `json:"explanation"`
+}
+
+// findings is everything that was gathered for one question.
+type findings struct {
+	who       principal
+	what      action
+	hub       *gathered
+	workspace string
+	cluster   string
+	answer    access.Explanation
+	// delivered has an element for each chain of the answer. It is nil if the member was not asked.
+	delivered []delivered
+	review    *authorizationv1.SubjectAccessReviewStatus
+	remarks   []string
+}
+
+// conclude compares the answers of hub and member.
+func conclude(f findings) explanation {
+	e := explanation{
+		Subject: f.who, Action: f.what, Workspace: f.workspace, Cluster: f.cluster,
+		Drover: f.answer.Decision, Remarks: f.remarks,
+	}
+	for i, chain := range f.answer.Chains {
+		l := link{Chain: chain}
+		if f.delivered != nil {
+			l.Delivered = &f.delivered[i]
+		}
+		e.Chains = append(e.Chains, l)
+	}
+	for _, m := range f.answer.Missing {
+		e.Missing = append(e.Missing, missedBinding{Missing: m, Explanation: f.explain(m)})
+	}
+	if f.review != nil {
+		e.Member = &memberReview{Allowed: f.review.Allowed, Reason: f.review.Reason}
+		if e.Drover == access.Unknown {
+			e.Drover = f.settled()
+		}
+	}
+	if len(f.hub.unread) > 0 {
+		e.Remarks = append(e.Remarks, "you may not read all of it: what is missing is the right to "+strings.Join(f.hub.unread, ", and to "))
+		if e.Drover == access.NotGranted {
+			e.Drover = access.Unknown
+		}
+	}
+	if project := f.unlabelled(); project != "" && e.Drover == access.NotGranted {
+		e.Drover = access.Unknown
+		e.Remarks = append(e.Remarks, fmt.Sprintf("only the member knows whether namespace %s has the label of project %s", f.what.Namespace, project))
+	}
+	e.Answer = f.outcome()
+	e.Remarks = append(e.Remarks, f.differences(e.Drover)...)
+	e.Remarks = append(e.Remarks, f.refusals()...)
+	return e
+}
+
+// settled decides about external roles, now that the member's rules for them are known.
+func (f findings) settled() access.Decision {
+	verdict := access.NotGranted
+	for _, d := range f.delivered {
+		switch d.Role {
+		case present:
+			return access.Granted
+		case unread:
+			verdict = access.Unknown
+		case absent, different:
+		}
+	}
+	return verdict
+}
+
+// unlabelled returns a project that the namespace may be in: only the member knows its label, and was not asked.
+func (f findings) unlabelled() string {
+	for _, m := range f.answer.Missing {
+		if f.review == nil && m.Lack == access.LackNamespace {
+			return m.Project
+		}
+	}
+	return ""
+}
+
+// outcome is the member's answer: the hub's objects may not have arrived there, and the member may grant more than the
+// hub.
+func (f findings) outcome() string {
+	switch {
+	case f.review == nil:
+		return cannotBeTold
+	case f.review.Allowed:
+		return allowed
+	}
+	return denied
+}
+
+// differences says why the answers of hub and member differ.
+func (f findings) differences(drover access.Decision) []string {
+	switch {
+	case f.review == nil:
+		return f.unasked()
+	case drover == access.Granted && !f.review.Allowed:
+		return f.undelivered()
+	case drover == access.NotGranted && f.review.Allowed:
+		return f.elsewhere()
+	case drover == access.Unknown && f.review.Allowed && f.byDrover():
+		return []string{"Drover grants it, by something that you may not read"}
+	}
+	return nil
+}
+
+// unasked says what the hub alone cannot know.
+func (f findings) unasked() []string {
+	var remarks []string
+	for _, chain := range f.answer.Chains {
+		if chain.External != "" {
+			remarks = append(remarks, fmt.Sprintf("only the member knows the rules of ClusterRole %s", chain.External))
+		}
+		if ready, found := f.hub.ready[chain.Binding]; found && ready.Status != metav1.ConditionTrue {
+			remarks = append(remarks, fmt.Sprintf("%s %s is not in force in all its members: %s: %s", chain.Binding.Kind, chain.Binding.Name, ready.Reason, ready.Message))
+		}
+	}
+	return remarks
+}
+
+// undelivered says which parts of the hub's chains the member lacks.
+func (f findings) undelivered() []string {
+	var remarks []string
+	for i, chain := range f.answer.Chains {
+		d := f.delivered[i]
+		said := "nothing"
+		if ready, found := f.hub.ready[chain.Binding]; found {
+			said = fmt.Sprintf("%s: %s", ready.Reason, ready.Message)
+		}
+		switch {
+		case d.Binding == absent || d.Binding == different:
+			remarks = append(remarks, fmt.Sprintf("the member does not have %s as it should be; %s %s says %s", name(chain.Object), chain.Binding.Kind, chain.Binding.Name, said))
+		case d.Role == absent:
+			remarks = append(remarks, fmt.Sprintf("the member has no ClusterRole %s, which %s refers to", chain.Role, name(chain.Object)))
+		case d.Role == different:
+			remarks = append(remarks, fmt.Sprintf("no rule of ClusterRole %s in the member allows it; see the status of role template %s", chain.Role, chain.Templates[0]))
+		case d.Binding == present && d.Role == present:
+			remarks = append(remarks, "the member has all of it, and refuses: it may just have come, or an authorizer of the member's own refuses")
+		}
+	}
+	return remarks
+}
+
+// elsewhere says where a right comes from if not from the hub.
+func (f findings) elsewhere() []string {
+	if f.byDrover() {
+		return []string{"the member still has what the hub does not grant any more: the agent takes it away when it has heard of it; see the binding's status, and whether the cluster is connected"}
+	}
+	remarks := []string{"it is not Drover that grants it, but the member itself: change it there"}
+	if !f.mayUseProxy() {
+		remarks = append(remarks, fmt.Sprintf("no binding lets %s reach the cluster through the hub; that takes one, or the right to get clusters/proxy on the hub", f.who))
+	}
+	return remarks
+}
+
+// byDrover reports whether the member gives an object of Drover as its reason.
+func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
+
+// mayUseProxy reports whether a binding lets the subject use the proxy.
+func (f findings) mayUseProxy() bool {
+	if len(f.answer.Chains) > 0 {
+		return true
+	}
+	for _, m := range f.answer.Missing {
+		live := m.Expires == nil || f.hub.Now.Before(m.Expires.Time)
+		if live && (m.Lack == access.LackRule || m.Lack == access.LackNamespace || m.Lack == access.LackScope) {
+			return true
+		}
+	}
+	return false
+}
+
+// refusals are the objects that the member refused to show.
+func (f findings) refusals() []string {
+	var remarks []string
+	told := map[string]bool{}
+	for _, d := range f.delivered {
+		for _, err := range d.refusals {
+			remark := fmt.Sprintf("the member was not seen whole: %v", err)
+			if apierrors.IsForbidden(err) {
+				remark += ": ask for that right there"
+			}
+			if !told[remark] {
+				remarks = append(remarks, remark)
+			}
+			told[remark] = true
+		}
+	}
+	return remarks
+}
+
+// explain says in a sentence what a binding lacks, and what to do.
+func (f findings) explain(m access.Missing) string {
+	where := f.what.in(f.cluster)
+	switch m.Lack {
+	case access.LackRule:
+		return fmt.Sprintf("no rule of role template %s allows it: add one there or to one that it inherits, or bind another", m.RoleTemplate)
+	case access.LackExpired:
+		return fmt.Sprintf("it expired at %s: set a later expiresAt", m.Expires.UTC().Format(cli.TimeFormat))
+	case access.LackRole:
+		return fmt.Sprintf("its role template cannot be granted: %v", m.Err)
+	case access.LackNamespace:
+		return fmt.Sprintf("namespace %s is not in project %s: list it there, or label it in the member", f.what.Namespace, m.Project)
+	case access.LackScope:
+		return fmt.Sprintf("it is for the namespaces of project %s only, and the question is about what is done %s: ask with --namespace, or bind a role of context Cluster", m.Project, where)
+	case access.LackProject:
+		return fmt.Sprintf("project %s does not exist in workspace %s: create it, or name another", m.Project, f.workspace)
+	case access.LackCluster:
+		if m.Err != nil {
+			return fmt.Sprintf("it cannot be said for which clusters it is: %v", m.Err)
+		}
+		if m.Project != "" {
+			return fmt.Sprintf("project %s is not for cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", m.Project, f.cluster)
+		}
+		return fmt.Sprintf("it is not for cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", f.cluster)
+	case access.LackBinding:
+		return f.noBinding()
+	}
+	return string(m.Lack)
+}
+
+func (f findings) noBinding() string {
+	said := fmt.Sprintf("no binding in workspace %s names %s", f.workspace, f.who)
+	if len(f.hub.unread) > 0 {
+		said = fmt.Sprintf("no binding that you may read in workspace %s names %s", f.workspace, f.who)
+	}
+	if f.who.Kind == v1.SubjectUser {
+		said += fmt.Sprintf(", nor a group of theirs as far as it is known (%s; name more with --group)", strings.Join(f.who.Groups, ", "))
+	}
+	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
+}
+
+// name puts a reference into words.
+func name(r access.Reference) string {
+	if r.Namespace == "" {
+		return r.Kind + " " + r.Name
+	}
+	return fmt.Sprintf("%s %s in namespace %s", r.Kind, r.Name, r.Namespace)
+}

@@ -1,0 +1,152 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/access"
+)
+
+// gathered is a workspace as the hub has it.
+type gathered struct {
+	access.Workspace
+	// cluster is the Cluster of the question.
+	cluster *v1.Cluster
+	// ready holds the Ready conditions of the bindings.
+	ready map[access.Reference]metav1.Condition
+	// unread names the rights that the caller lacks to read everything.
+	unread []string
+}
+
+// gather reads everything that an answer is made from. It notes the rights that the caller lacks, and goes on without.
+func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) {
+	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
+	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
+	g := &gathered{ready: map[access.Reference]metav1.Condition{}}
+	var refused []string
+	for _, want := range []struct {
+		list     client.ObjectList
+		resource string
+		options  []client.ListOption
+	}{
+		{clusters, "clusters", []client.ListOption{h.InWorkspace()}},
+		{templates, "roletemplates", nil},
+		{projects, "projects", []client.ListOption{h.InWorkspace()}},
+		{ofClusters, "clusterroletemplatebindings", []client.ListOption{h.InWorkspace()}},
+		{ofProjects, "projectroletemplatebindings", []client.ListOption{h.InWorkspace()}},
+	} {
+		err := h.List(ctx, want.list, want.options...)
+		switch {
+		case apierrors.IsForbidden(err):
+			refused = append(refused, want.resource)
+		case meta.IsNoMatchError(err):
+			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", want.resource, h.Config.Host)
+		case err != nil:
+			return nil, fmt.Errorf("list %s: %w", want.resource, err)
+		}
+	}
+	g.unread = missingRights(h, refused)
+	g.Workspace = access.Workspace{
+		Templates: access.Index(templates.Items), Clusters: map[string]labels.Set{}, Projects: map[string]*v1.Project{},
+		ClusterBindings: ofClusters.Items, ProjectBindings: ofProjects.Items, Now: time.Now(),
+	}
+	for i := range projects.Items {
+		g.Projects[projects.Items[i].Name] = &projects.Items[i]
+	}
+	g.noteReady()
+	return g, find(ctx, h, cluster, clusters.Items, g)
+}
+
+// missingRights names the rights that the caller lacks, and the roles that usually have them.
+func missingRights(h *cli.Hub, resources []string) []string {
+	var rights, inWorkspace []string
+	for _, resource := range resources {
+		if resource == "roletemplates" {
+			rights = append(rights, "list roletemplates."+v1.Group+" on the hub (ClusterRole drover-roletemplate-viewer has it)")
+		} else {
+			inWorkspace = append(inWorkspace, resource+"."+v1.Group)
+		}
+	}
+	if len(inWorkspace) > 0 {
+		rights = append(rights, fmt.Sprintf("list %s in namespace %s of the hub (ClusterRole view has it there)", strings.Join(inWorkspace, ", "), h.Workspace))
+	}
+	return rights
+}
+
+// find adds the Clusters to what was gathered, and the Cluster of the question: by its name if they cannot be listed.
+func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g *gathered) error {
+	for i := range list {
+		g.Clusters[list[i].Name] = list[i].Labels
+		if list[i].Name == cluster {
+			g.cluster = &list[i]
+		}
+	}
+	if g.cluster != nil {
+		return nil
+	}
+	found := &v1.Cluster{}
+	err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: cluster}, found)
+	switch {
+	case err == nil:
+		g.cluster, g.Clusters[cluster] = found, found.Labels
+		return nil
+	case apierrors.IsForbidden(err):
+		return fmt.Errorf("read Cluster %s/%s: you may not: ask for the right to %s", h.Workspace, cluster, strings.Join(missingRights(h, []string{"clusters"}), ""))
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("read Cluster %s/%s: %w", h.Workspace, cluster, err)
+	case len(list) == 0:
+		return fmt.Errorf("cluster %s does not exist in workspace %s, nor does any other: name the workspace with -w", cluster, h.Workspace)
+	}
+	return fmt.Errorf("cluster %s does not exist in workspace %s: there are %s; name another workspace with -w",
+		cluster, h.Workspace, strings.Join(slices.Sorted(maps.Keys(g.Clusters)), ", "))
+}
+
+func (g *gathered) noteReady() {
+	note := func(kind string, object client.Object, status v1.DeliveryStatus) {
+		if c := meta.FindStatusCondition(status.Conditions, v1.ConditionReady); c != nil {
+			g.ready[access.Reference{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = *c
+		}
+	}
+	for i := range g.ClusterBindings {
+		note(access.KindClusterBinding, &g.ClusterBindings[i], g.ClusterBindings[i].Status)
+	}
+	for i := range g.ProjectBindings {
+		note(access.KindProjectBinding, &g.ProjectBindings[i], g.ProjectBindings[i].Status)
+	}
+}
+
+// neverJoined returns an error if no member has joined as the Cluster, so that there is nothing to ask.
+func (g *gathered) neverJoined() error {
+	if g.cluster.Status.ClusterUID != "" {
+		return nil
+	}
+	return fmt.Errorf("it has never joined the hub: run, in the cluster that is to be it, the command that Secret %s of the workspace has", g.cluster.Name+v1.RegistrationSecretSuffix)
+}
+
+// away says why the member cannot be asked through the hub now.
+func (g *gathered) away() error {
+	c := meta.FindStatusCondition(g.cluster.Status.Conditions, v1.ConditionConnected)
+	switch {
+	case c == nil:
+		return errors.New("it has not connected yet: kubectl describe cluster " + g.cluster.Name + " says what it waits for")
+	case c.Status != metav1.ConditionTrue:
+		return fmt.Errorf("it is not connected: %s: %s", c.Reason, c.Message)
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rights
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/internal/access"
+)
+
+// memberClient asks a member's API server with the caller's own rights there.
+type memberClient struct {
+	api    kubernetes.Interface
+	mapper meta.RESTMapperWithContext
+}
+
+// reach connects to the member and makes sure that it is the cluster that joined as that Cluster.
+func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberClient, error) {
+	if err := g.neverJoined(); err != nil {
+		return nil, err
+	}
+	if o.memberContext == "" {
+		if err := g.away(); err != nil {
+			return nil, err
+		}
+	}
+	config, err := o.memberConfig(h.Workspace, o.cluster)
+	if err != nil {
+		return nil, err
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)
+	}
+	system, err := api.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	switch {
+	case err == nil && string(system.UID) != g.cluster.Status.ClusterUID:
+		return nil, fmt.Errorf("%s leads to another cluster: name the right context with --member-context", config.Host)
+	case err != nil && !ownRefusal(err):
+		return nil, fmt.Errorf("ask %s: %w", config.Host, cli.Unreached(err))
+	case err != nil && !throughHub(config.Host, h.Workspace, o.cluster):
+		return nil, fmt.Errorf("%s may lead to another cluster, and you may not read namespace kube-system there, by whose UID it is known: ask for that right, or name a context that leads through the hub",
+			config.Host)
+	}
+	return &memberClient{api: api, mapper: mapperOf(config)}, nil
+}
+
+// ownRefusal reports whether the member's RBAC refused a request, so that the member was reached. A refusal by the hub
+// concerns access to the cluster as a whole.
+func ownRefusal(err error) bool {
+	var status apierrors.APIStatus
+	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
+}
+
+// mapperOf returns a mapper that knows the resources of an API server and their short names, or nil if there is no way
+// to ask.
+func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
+	client, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		return nil
+	}
+	cached := memory.NewMemCacheClientWithContext(discovery.ToDiscoveryInterfaceWithContext(client))
+	return restmapper.NewShortcutExpanderWithContext(restmapper.NewDeferredDiscoveryRESTMapperWithContext(cached), cached, nil)
+}
+
+// projectOf returns the project in the label of a namespace.
+func (m *memberClient) projectOf(ctx context.Context, namespace string) (string, error) {
+	found, err := m.api.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	if err != nil {
+		return "", fmt.Errorf("read namespace %s: %w", namespace, err)
+	}
+	return found.Labels[v1.LabelProject], nil
+}
+
+// review asks the member's API server about the action. A caller who may not ask about others may ask about themselves.
+func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
+	user, groups := who.userAndGroups()
+	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
+	spec.ResourceAttributes, spec.NonResourceAttributes = attributes(what)
+	review, err := m.api.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	switch {
+	case apierrors.IsForbidden(err) && m.isCaller(ctx, who):
+		return m.selfReview(ctx, what)
+	case err != nil:
+		return authorizationv1.SubjectAccessReviewStatus{}, fmt.Errorf("create subjectaccessreview: %w", err)
+	}
+	return review.Status, nil
+}
+
+func (m *memberClient) selfReview(ctx context.Context, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
+	self := &authorizationv1.SelfSubjectAccessReview{}
+	self.Spec.ResourceAttributes, self.Spec.NonResourceAttributes = attributes(what)
+	review, err := m.api.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, self, metav1.CreateOptions{})
+	if err != nil {
+		return authorizationv1.SubjectAccessReviewStatus{}, fmt.Errorf("create selfsubjectaccessreview: %w", err)
+	}
+	return review.Status, nil
+}
+
+// attributes returns the attributes of an access review for an action.
+func attributes(what access.Action) (*authorizationv1.ResourceAttributes, *authorizationv1.NonResourceAttributes) {
+	if what.URL != "" {
+		return nil, &authorizationv1.NonResourceAttributes{Verb: what.Verb, Path: what.URL}
+	}
+	resource, sub, _ := strings.Cut(what.Resource, "/")
+	return &authorizationv1.ResourceAttributes{
+		Verb: what.Verb, Group: what.Group, Resource: resource, Subresource: sub, Namespace: what.Namespace, Name: what.Name,
+	}, nil
+}
+
+// presence is the state of an object in the member.
+type presence string
+
+const (
+	present   presence = "Present"
+	absent    presence = "Absent"
+	different presence = "Different"
+	unread    presence = "Unread"
+)
+
+// delivered says which parts of a chain the member has.
+type delivered struct {
+	// Binding is Different if it grants another role or is for another subject.
+	Binding presence `json:"binding"`
+	// Role is Different if no rule of it allows the action.
+	Role presence `json:"role"`
+	// refusals are the reasons for Unread.
+	refusals []error
+}
+
+// follow looks up the objects that a chain leads to.
+func (m *memberClient) follow(ctx context.Context, chain access.Chain, what access.Action) delivered {
+	d := delivered{}
+	ref, subjects, err := m.binding(ctx, chain.Object)
+	d.Binding = d.judge(err, ref.Name == chain.Role && slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
+		return s.Kind == string(chain.Subject.Kind) && s.Name == chain.Subject.Name
+	}))
+	role, err := m.api.RbacV1().ClusterRoles().Get(ctx, chain.Role, metav1.GetOptions{})
+	d.Role = d.judge(err, err == nil && slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return access.Allows(r, what) }))
+	return d
+}
+
+func (m *memberClient) binding(ctx context.Context, object access.Reference) (rbacv1.RoleRef, []rbacv1.Subject, error) {
+	if object.Kind == "RoleBinding" {
+		b, err := m.api.RbacV1().RoleBindings(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
+		if err != nil {
+			return rbacv1.RoleRef{}, nil, fmt.Errorf("read RoleBinding: %w", err)
+		}
+		return b.RoleRef, b.Subjects, nil
+	}
+	b, err := m.api.RbacV1().ClusterRoleBindings().Get(ctx, object.Name, metav1.GetOptions{})
+	if err != nil {
+		return rbacv1.RoleRef{}, nil, fmt.Errorf("read ClusterRoleBinding: %w", err)
+	}
+	return b.RoleRef, b.Subjects, nil
+}
+
+func (d *delivered) judge(err error, asExpected bool) presence {
+	switch {
+	case apierrors.IsNotFound(err):
+		return absent
+	case err != nil:
+		d.refusals = append(d.refusals, err)
+		return unread
+	case !asExpected:
+		return different
+	}
+	return present
+}
+
+// isCaller reports whether the member knows the caller by that name.
+func (m *memberClient) isCaller(ctx context.Context, who principal) bool {
+	self, err := m.api.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name
+}

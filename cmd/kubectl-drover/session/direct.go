@@ -1,0 +1,182 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+)
+
+const (
+	// answerLimit is how long a Cluster's own address may take to answer if it should be preferred to the hub.
+	answerLimit = 2 * time.Second
+	// renewLimit is how long the hub may take to renew a token that is still valid, and renewPause is the pause before it
+	// is asked again.
+	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
+)
+
+// directAccess is the address at which a Cluster is reached without the hub.
+type directAccess struct {
+	Server string `json:"server"`
+	// CA is in PEM. It is empty if the computer's own CAs are meant.
+	CA string `json:"caBundle,omitempty"`
+	// Mode is APIServer if the address is that of the Cluster's API server and not of its agent.
+	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
+}
+
+// answers reports whether a Cluster's own address serves the user now. For an agent it is enough that it refuses a
+// request without a token. An API server refuses such a request even if it was not set up to accept tokens of the hub,
+// so it is sent the token that kubectl would send.
+func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
+	if c.Direct == nil {
+		return false
+	}
+	client, err := login.Client([]byte(c.Direct.CA))
+	if err != nil {
+		return false
+	}
+	defer client.CloseIdleConnections()
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	if code := c.Direct.ask(ctx, client, ""); c.Direct.Mode != v1.AuthorizedEndpointAPIServer {
+		return code == http.StatusUnauthorized
+	} else if code == 0 { // no server is there, or another one
+		return false
+	}
+	own, err := token(ctx)
+	if err != nil {
+		return false
+	}
+	code := c.Direct.ask(ctx, client, own)
+	return code == http.StatusOK || code == http.StatusForbidden
+}
+
+// ask returns the status code of the answer to a request, with a token unless that is empty. It returns 0 for no
+// answer.
+func (d *directAccess) ask(ctx context.Context, client *http.Client, token string) int {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.Server+"/version", nil)
+	if err != nil {
+		return 0
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0
+	}
+	_ = resp.Body.Close()
+	return resp.StatusCode
+}
+
+// directToken returns a function that gets a token of a session for a Cluster's own address.
+func directToken(session *login.Session, c reachableCluster) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		ctx, cancel := context.WithTimeout(ctx, renewLimit)
+		defer cancel()
+		at, err := login.Discover(ctx, session.Issuer, session.CA)
+		if err != nil {
+			return "", err
+		}
+		token, _, err := at.ForAudience(ctx, session, directAudience(session.Issuer, c.String()))
+		return token, err
+	}
+}
+
+// directAudience returns the audience of tokens for a Cluster's own address: its URL at the hub.
+func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
+
+// addDirect adds the context of a Cluster's own address to a kubeconfig, beside the context through the hub. It returns
+// the name, or "" if the Cluster has no such address.
+func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
+	if c.Direct == nil {
+		return ""
+	}
+	name := hub + "-direct"
+	isNew := config.Contexts[name] == nil
+	setContext(config, name, name, c.Direct.Server, []byte(c.Direct.CA),
+		execCredential("get-token", "--hub", session.Issuer, "--cluster", c.String(), "--direct"))
+	if isNew {
+		config.Contexts[name].Namespace = config.Contexts[hub].Namespace
+	}
+	return name
+}
+
+// getDirectToken prints a token for a Cluster's own address. The token is kept and renewed after half of its life,
+// since it must last while there is no hub.
+func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store, issuer string) error {
+	now := store.Now()
+	kept, there := login.DirectToken{}, false
+	if session, err := store.Load(issuer); err == nil {
+		kept, there = session.Direct[o.cluster]
+	}
+	there = there && kept.Usable(now)
+	if there && (now.Before(kept.Half()) || now.Before(kept.Tried.Add(renewPause))) {
+		return printDirect(c, kept, now)
+	}
+	limit := s.timeout + cli.CommandLimit
+	if there {
+		limit = renewLimit
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), limit)
+	defer cancel()
+	next, err := o.fetchDirect(ctx, c, s, store, issuer, there)
+	if err == nil || !there || errors.Is(err, login.ErrSignedOut) {
+		if err != nil {
+			return err
+		}
+		return printDirect(c, next, now)
+	}
+	kept.Tried = now
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(c.Context()), renewLimit)
+	defer cancel()
+	if err := store.KeepDirect(ctx, issuer, o.cluster, kept); err != nil {
+		fmt.Fprintln(c.ErrOrStderr(), "The hub is asked again at the next command:", cli.Plain(err.Error()))
+	}
+	return printDirect(c, kept, now)
+}
+
+// fetchDirect gets a token from the hub and keeps it. The user is asked to sign in only without a valid token.
+func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (login.DirectToken, error) {
+	session, err := o.freshSession(ctx, c, s, store, issuer, quiet)
+	if err != nil {
+		return login.DirectToken{}, err
+	}
+	at, err := login.Discover(ctx, issuer, session.CA)
+	if err != nil {
+		return login.DirectToken{}, untrustedHub(err)
+	}
+	from := store.Now()
+	token, until, err := at.ForAudience(ctx, session, directAudience(issuer, o.cluster))
+	if err != nil {
+		return login.DirectToken{}, err
+	}
+	next := login.DirectToken{Token: token, From: from, Until: until}
+	return next, store.KeepDirect(ctx, issuer, o.cluster, next)
+}
+
+// printDirect prints a token with the time of its renewal as its end, so that a program that runs for days asks in
+// time.
+func printDirect(c *cobra.Command, t login.DirectToken, now time.Time) error {
+	until := t.Half()
+	if !now.Before(until) {
+		until = now.Add(renewPause)
+	}
+	if last := t.Last(); last.Before(until) {
+		until = last
+	}
+	return printCredential(c, t.Token, metav1.NewTime(until))
+}

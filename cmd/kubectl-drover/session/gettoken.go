@@ -1,0 +1,215 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+)
+
+// execInfo is the variable in which kubectl tells an exec plugin the purpose of a call.
+const execInfo = "KUBERNETES_EXEC_INFO"
+
+// NewGetToken makes the command "get-token".
+func NewGetToken(shared *cli.Options) *cobra.Command {
+	o := &options{Options: shared}
+	var s signing
+	c := &cobra.Command{
+		Use: "get-token --hub URL", Short: "Print a token, for kubeconfigs",
+		Long: `Print a token as an ExecCredential (client.authentication.k8s.io/v1), which kubeconfigs call that "kubectl drover kubeconfig" and "kubectl drover use" write.
+
+If the last token has ended, another one is fetched without a question where the hub gave a refresh token. Else the browser asks, if a person is at the terminal.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
+	}
+	c.Flags().StringVar(&o.cluster, "cluster", "", "A token for one Cluster only, WORKSPACE/NAME, which is worthless elsewhere")
+	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, a token for the Cluster's own address: it is valid for longer, and worthless at the hub")
+	s.bind(c)
+	o.bindHub(c)
+	return c
+}
+
+func (o *options) bindHub(c *cobra.Command) {
+	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: that of the kubeconfig's context, or the only one)")
+	cli.Complete(c, "hub", completeHubs)
+}
+
+func completeHubs(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
+	store, err := sessions()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var issuers []string
+	found, _ := store.List()
+	for _, s := range found {
+		issuers = append(issuers, s.Issuer)
+	}
+	return cli.Beginning(start, issuers)
+}
+
+// session returns the store of sessions, and the hub of --hub, of the kubeconfig, or of the only session.
+func (o *options) session() (login.Store, string, error) {
+	store, err := sessions()
+	if err != nil {
+		return store, "", err
+	}
+	if o.issuer != "" {
+		issuer, err := login.ParseURL(o.issuer)
+		return store, issuer, err
+	}
+	found, err := store.List()
+	if err != nil {
+		return store, "", fmt.Errorf("read your sessions: %w", err)
+	}
+	issuer, err := chooseHub(found, o.contextServer())
+	return store, issuer, err
+}
+
+// contextServer returns the server of the kubeconfig's context, or "".
+func (o *options) contextServer() string {
+	raw, err := o.Kubeconfig().RawConfig()
+	if err != nil {
+		return ""
+	}
+	if c := raw.Contexts[cmp.Or(o.Overrides.CurrentContext, raw.CurrentContext)]; c != nil && raw.Clusters[c.Cluster] != nil {
+		return raw.Clusters[c.Cluster].Server
+	}
+	return ""
+}
+
+// chooseHub returns the hub that a server belongs to, or the hub of the only session.
+func chooseHub(sessions []*login.Session, server string) (string, error) {
+	var all []string
+	for _, s := range sessions {
+		if strings.HasPrefix(server, s.Issuer+"/") {
+			return s.Issuer, nil
+		}
+		all = append(all, s.Issuer)
+	}
+	switch len(all) {
+	case 0:
+		return "", signedOut(login.ErrSignedOut, "URL")
+	case 1:
+		return all[0], nil
+	}
+	return "", fmt.Errorf("you are signed in at several hubs: name one with --hub: %s", strings.Join(all, ", "))
+}
+
+// signedOut adds the command that signs in to an error.
+func signedOut(why error, issuer string) error {
+	return fmt.Errorf("%w: type \"kubectl drover login %s\"", why, issuer)
+}
+
+func (o *options) getToken(c *cobra.Command, s signing) error {
+	store, issuer, err := o.session()
+	if err != nil {
+		return err
+	}
+	if o.direct {
+		if o.cluster == "" {
+			return errors.New("--direct is for one Cluster: name it with --cluster")
+		}
+		return o.getDirectToken(c, s, store, issuer)
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), s.timeout+cli.CommandLimit)
+	defer cancel()
+	session, err := o.freshSession(ctx, c, s, store, issuer, false)
+	if err != nil {
+		return err
+	}
+	if o.cluster == "" {
+		return printCredential(c, session.Token, metav1.NewTime(session.Until()))
+	}
+	at, err := login.Discover(ctx, issuer, session.CA)
+	if err != nil {
+		return untrustedHub(err)
+	}
+	token, until, err := at.ForCluster(ctx, session, o.cluster)
+	if err != nil {
+		return err
+	}
+	return printCredential(c, token, metav1.NewTime(until))
+}
+
+// freshSession returns the session at a hub with a token that is valid for a while. It asks the user to sign in if need
+// be, unless quiet is set.
+func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
+	asked := caller(os.Getenv(execInfo), os.Stdin)
+	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
+		if before == nil {
+			before = &login.Session{Issuer: issuer, CA: asked.ca(issuer)}
+		}
+		next, err := renew(ctx, before)
+		if err == nil || !errors.Is(err, login.ErrRefused) {
+			return next, untrustedHub(err)
+		}
+		if !asked.Interactive || quiet {
+			return nil, signedOut(err, issuer)
+		}
+		at, err := login.Discover(ctx, issuer, before.CA)
+		if err != nil {
+			return nil, untrustedHub(err)
+		}
+		return s.signIn(ctx, c.ErrOrStderr(), at)
+	})
+}
+
+// printCredential prints a token in the form that client-go reads from exec plugins.
+func printCredential(c *cobra.Command, token string, until metav1.Time) error {
+	return json.NewEncoder(c.OutOrStdout()).Encode(clientauthenticationv1.ExecCredential{
+		TypeMeta: metav1.TypeMeta{APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Kind: "ExecCredential"},
+		Status:   &clientauthenticationv1.ExecCredentialStatus{Token: token, ExpirationTimestamp: &until},
+	})
+}
+
+// renew renews a session without asking the user. The error matches login.ErrRefused if only the user can renew it.
+func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
+	if before.Refresh == "" {
+		return nil, fmt.Errorf("%w at %s", login.ErrRefused, before.Issuer)
+	}
+	at, err := login.Discover(ctx, before.Issuer, before.CA)
+	if err != nil {
+		return nil, err
+	}
+	next, err := at.Refresh(ctx, before)
+	if err == nil {
+		next.Direct = before.Direct // of the same session and user
+	}
+	return next, err
+}
+
+// call is kubectl's description of the request that needs a token.
+type call clientauthenticationv1.ExecCredentialSpec
+
+// caller reads kubectl's description of a call. Without one, a person calls if the input is a terminal.
+func caller(info string, in *os.File) call {
+	var said clientauthenticationv1.ExecCredential
+	if info == "" || json.NewDecoder(io.LimitReader(strings.NewReader(info), 1<<20)).Decode(&said) != nil {
+		return call{Interactive: term.IsTerminal(int(in.Fd()))}
+	}
+	return call(said.Spec)
+}
+
+// ca returns the CA that the kubeconfig has for the hub. It is enough for a user who has never signed in on this
+// computer.
+func (c call) ca(issuer string) []byte {
+	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {
+		return c.Cluster.CertificateAuthorityData
+	}
+	return nil
+}

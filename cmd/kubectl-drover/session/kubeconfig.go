@@ -1,0 +1,321 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientauthenticationv1 "k8s.io/client-go/pkg/apis/clientauthentication/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+)
+
+// NewUse makes the command "use".
+func NewUse(shared *cli.Options) *cobra.Command {
+	o := &options{Options: shared}
+	c := &cobra.Command{
+		Use: "use CLUSTER", Short: "Have kubectl talk to a Cluster from now on",
+		Long: `Have kubectl talk to a Cluster from now on: your kubeconfig gets a context for it, which becomes the current one. CLUSTER is a name, or WORKSPACE/NAME.`,
+		Args: cli.Arguments(1, "a Cluster"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
+				chosen, err := list.choose(args)
+				if err != nil {
+					return err
+				}
+				name, err := o.merge(c.Context(), session, chosen, true)
+				if err == nil {
+					_, err = fmt.Fprintf(c.OutOrStdout(), "Switched to context %q.\n", name)
+				}
+				return err
+			})
+		},
+	}
+	c.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The namespace of the Cluster that is meant where none is named (default: as before)")
+	c.ValidArgsFunction = o.completeReachable(namesOf)
+	o.bindHub(c)
+	return c
+}
+
+// namesOf returns the names of a Cluster in arguments.
+func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
+
+// withReachable runs do with the Clusters that the user may reach and arguments may name, or with all if there are
+// none.
+func (o *options) withReachable(c *cobra.Command, names []string, do func(*login.Session, reachable) error) error {
+	ctx, cancel := cli.Bounded(c.Context())
+	defer cancel()
+	session, err := o.signedIn(ctx)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 {
+		names = []string{""}
+	}
+	list, err := reachableOf(ctx, session, names)
+	if err != nil {
+		return err
+	}
+	return do(session, list)
+}
+
+// target says what a kubeconfig contains, and where it goes.
+type target struct {
+	all   bool
+	merge bool
+	file  string
+	// static gives each context a token for scripts that is good for its Cluster only, for ttl.
+	static bool
+	ttl    time.Duration
+}
+
+// NewKubeconfig makes the command "kubeconfig".
+func NewKubeconfig(shared *cli.Options) *cobra.Command {
+	o := &options{Options: shared}
+	var to target
+	c := &cobra.Command{
+		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token in it unless you ask for one",
+		Long: `Print a kubeconfig for Clusters, or merge it into yours. No token is in it: kubectl gets one by "kubectl-drover get-token", which signs in if need be, so that
+you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.
+
+With --static-token each Cluster gets a token for scripts of yours that is good for it alone: for programs that cannot run the plugin. Keep such a file as you keep a password;
+"kubectl drover token list" has the tokens, and "revoke" ends them.`,
+		Example: `  kubectl drover kubeconfig prod > prod.kubeconfig
+  kubectl drover kubeconfig prod --static-token --ttl 24h -o ci.kubeconfig
+  kubectl drover kubeconfig --all --merge`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if to.all == (len(args) > 0) {
+				return errors.New("name Clusters, or all that you may reach by --all")
+			}
+			if to.ttl != 0 && !to.static {
+				return errors.New("--ttl is of tokens, which are in the kubeconfig with --static-token only")
+			}
+			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
+				return o.writeKubeconfig(c, to, session, list, args)
+			})
+		},
+	}
+	flags := c.Flags()
+	flags.BoolVar(&to.all, "all", false, "All Clusters that you may reach")
+	flags.BoolVar(&to.merge, "merge", false, "Merge it into your kubeconfig, where the current context stays")
+	flags.StringVarP(&to.file, "output", "o", "", "A file to write it to, which must not exist")
+	flags.BoolVar(&to.static, "static-token", false, "Put a token for scripts into it for each Cluster")
+	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or less where the hub allows less)")
+	c.MarkFlagsMutuallyExclusive("merge", "output")
+	c.MarkFlagsMutuallyExclusive("merge", "static-token")
+	c.ValidArgsFunction = o.completeReachable(namesOf)
+	o.bindHub(c)
+	return c
+}
+
+func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Session, list reachable, names []string) error {
+	chosen, err := list.Items, error(nil)
+	if !to.all {
+		chosen, err = list.choose(names)
+	}
+	if err != nil {
+		return err
+	}
+	if list.Incomplete && to.all {
+		fmt.Fprintln(c.ErrOrStderr(), "There may be other Clusters: name them.")
+	}
+	if to.merge {
+		_, err := o.merge(c.Context(), session, chosen, false)
+		if err == nil {
+			_, err = fmt.Fprintf(c.OutOrStdout(), "Merged %d contexts.\n", countContexts(chosen))
+		}
+		return err
+	}
+	file, err := to.open(c)
+	if err != nil {
+		return err
+	}
+	var made []scriptToken
+	config := clientcmdapi.NewConfig()
+	for _, cluster := range chosen {
+		name := addContext(config, session, cluster)
+		if len(chosen) == 1 {
+			config.CurrentContext = name
+		}
+		if !to.static {
+			if direct := addDirect(config, session, cluster, name); len(chosen) == 1 && cluster.answers(c.Context(), directToken(session, cluster)) {
+				config.CurrentContext = direct
+			}
+			continue
+		}
+		token, failed := addToken(c.Context(), config, session, cluster, name, to.ttl)
+		if failed != nil {
+			err = failed
+			break
+		}
+		made = append(made, token)
+	}
+	if err == nil {
+		err = file.write(config)
+	}
+	if err != nil {
+		return errors.Join(err, file.remove(), revokeAll(c.Context(), session, made))
+	}
+	return nil
+}
+
+// kubeconfigFile is the file of a kubeconfig, or the output.
+type kubeconfigFile struct {
+	*os.File
+	out io.Writer
+}
+
+// open creates the file. It comes before the tokens: if the file exists, no tokens may be left that are written
+// nowhere.
+func (to target) open(c *cobra.Command) (kubeconfigFile, error) {
+	if to.file == "" {
+		return kubeconfigFile{out: c.OutOrStdout()}, nil
+	}
+	file, err := os.OpenFile(to.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist) && to.static:
+		return kubeconfigFile{}, fmt.Errorf("%s exists: name another file", to.file)
+	case errors.Is(err, fs.ErrExist):
+		return kubeconfigFile{}, fmt.Errorf("%s exists: add to it with --kubeconfig %s --merge", to.file, to.file)
+	}
+	return kubeconfigFile{File: file, out: file}, err
+}
+
+func (f kubeconfigFile) write(config *clientcmdapi.Config) error {
+	raw, err := clientcmd.Write(*config)
+	if err != nil {
+		return err
+	}
+	if _, err = f.out.Write(raw); f.File != nil {
+		err = errors.Join(err, f.Close())
+	}
+	return err
+}
+
+// remove removes a file without a kubeconfig in it.
+func (f kubeconfigFile) remove() error {
+	if f.File == nil {
+		return nil
+	}
+	_ = f.Close() // it may be closed already
+	return os.Remove(f.Name())
+}
+
+// revokeAll revokes the tokens of a kubeconfig that was not written.
+func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken) error {
+	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // also after an interrupt
+	defer cancel()
+	var all []error
+	for _, token := range tokens {
+		if err := revokeToken(ctx, session, token.ID); err != nil {
+			all = append(all, fmt.Errorf("the token %s for cluster %s stays: %w", token.ID, token.Cluster, err))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// addToken gives the user of a context a new token for scripts.
+func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.Session, cluster reachableCluster, name string, ttl time.Duration) (scriptToken, error) {
+	ctx, cancel := cli.Bounded(ctx)
+	defer cancel()
+	wanted := wantedToken{Description: "a kubeconfig", Cluster: cluster.String()}
+	if ttl != 0 {
+		wanted.TTL = ttl.String()
+	}
+	made, err := makeToken(ctx, session, wanted)
+	if err != nil {
+		return made, fmt.Errorf("make a token for cluster %s: %w", cluster, err)
+	}
+	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
+	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: made.Token}, name
+	return made, nil
+}
+
+// countContexts returns how many contexts Clusters have: through the hub, and by their own addresses.
+func countContexts(clusters []reachableCluster) int {
+	n := len(clusters)
+	for _, c := range clusters {
+		if c.Direct != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// merge adds contexts to the user's kubeconfig and returns the name of the last one. With current, it becomes the
+// current context.
+func (o *options) merge(ctx context.Context, session *login.Session, clusters []reachableCluster, current bool) (string, error) {
+	config, err := o.Loading.GetStartingConfig()
+	if err != nil {
+		return "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+	name := ""
+	for _, cluster := range clusters {
+		name = addContext(config, session, cluster)
+		if o.namespace != "" {
+			config.Contexts[name].Namespace = o.namespace
+		}
+		direct := addDirect(config, session, cluster, name)
+		if direct != "" && o.namespace != "" {
+			config.Contexts[direct].Namespace = o.namespace
+		}
+		if current && cluster.answers(ctx, directToken(session, cluster)) {
+			name = direct
+		}
+	}
+	if current {
+		config.CurrentContext = name
+	}
+	if err := clientcmd.ModifyConfig(o.Loading, *config, true); err != nil {
+		return "", fmt.Errorf("write kubeconfig: %w", err)
+	}
+	return name, nil
+}
+
+// addContext adds a Cluster to a kubeconfig, through the hub, and returns the name of its context.
+func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
+	host := strings.TrimPrefix(session.Issuer, "https://")
+	name := c.String() + "@" + host
+	at := session.Issuer + cli.MemberPath(c.Namespace, c.Name)
+	setContext(config, name, "drover@"+host, at, session.CA, execCredential("get-token", "--hub", session.Issuer))
+	return name
+}
+
+// setContext sets a context in a kubeconfig, with its cluster and the user who gets tokens from exec. An existing
+// context keeps its other settings, such as its namespace, and each part stays in the file that it came from.
+func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
+	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
+	if was := config.Clusters[name]; was != nil {
+		cluster.LocationOfOrigin = was.LocationOfOrigin
+	}
+	if was := config.AuthInfos[user]; was != nil {
+		auth.LocationOfOrigin = was.LocationOfOrigin
+	}
+	if was := config.Contexts[name]; was != nil {
+		context = was
+	}
+	cluster.Server, cluster.CertificateAuthorityData = server, ca
+	auth.Exec, context.Cluster, context.AuthInfo = exec, name, user
+	config.Clusters[name], config.AuthInfos[user], config.Contexts[name] = cluster, auth, context
+}
+
+// execCredential makes kubectl get tokens from a command of this plugin.
+func execCredential(args ...string) *clientcmdapi.ExecConfig {
+	return &clientcmdapi.ExecConfig{
+		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: "kubectl-drover", Args: args,
+		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
+		InstallHint: "kubectl-drover is the plugin of kubectl for Drover: put it into a directory of the PATH.",
+	}
+}

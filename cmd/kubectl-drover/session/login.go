@@ -1,0 +1,203 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package session signs users in at a hub, gives kubectl their tokens, and reaches the Clusters that the hub shows
+// them.
+package session
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/homedir"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+)
+
+// signInLimit is how long a user may take to sign in without --timeout. The login page is open for 10 minutes.
+const signInLimit = 5 * time.Minute
+
+// options are the flags of the commands of this package.
+type options struct {
+	*cli.Options
+
+	issuer    string // the URL of a hub where the user is signed in
+	cluster   string
+	direct    bool // asks for a token for the Cluster's own address
+	selector  string
+	namespace string
+}
+
+// signing says how a user signs in.
+type signing struct {
+	device    bool
+	noBrowser bool
+	timeout   time.Duration
+	caFile    string
+}
+
+// NewLogin makes the command "login".
+func NewLogin(shared *cli.Options) *cobra.Command {
+	o := &options{Options: shared}
+	var s signing
+	c := &cobra.Command{
+		Use: "login URL", Short: "Sign in at a hub by a browser",
+		Long: `Sign in at a hub by a browser.
+
+The URL is that of signIn.issuer in the hub's configuration. The tokens are kept in ~/.kube/cache/drover, for you alone. Your kubeconfig stays as it is: "kubectl drover use" and
+"kubectl drover kubeconfig" write to it, and kubectl gets tokens by "kubectl drover get-token" then.`,
+		Example: `  kubectl drover login https://hub.example.com
+  kubectl drover login https://hub.example.com --ca hub-ca.crt
+  kubectl drover login https://hub.example.com --device`,
+		Args: cli.Arguments(1, "the URL of a hub"),
+		RunE: func(c *cobra.Command, args []string) error { return o.login(c, args[0], s) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: that of the last sign-in there, or those that this computer trusts)")
+	flags.BoolVar(&s.device, "device", false, "Sign in by a browser on another computer, and a code")
+	s.bind(c)
+	return c
+}
+
+// bind adds the flags that all commands that sign in have.
+func (s *signing) bind(c *cobra.Command) {
+	c.Flags().BoolVar(&s.noBrowser, "no-browser", false, "Open no browser; the address is printed either way")
+	c.Flags().DurationVar(&s.timeout, "timeout", signInLimit, "How long to wait for the browser")
+}
+
+// sessions returns the store of the user's sessions at all hubs.
+func sessions() (login.Store, error) {
+	home := homedir.HomeDir()
+	if home == "" {
+		return login.Store{}, errors.New("this computer says of no directory that it is your home: set HOME")
+	}
+	return login.Store{Dir: filepath.Join(home, ".kube", "cache", "drover"), Now: time.Now}, nil
+}
+
+func (o *options) login(c *cobra.Command, raw string, s signing) error {
+	issuer, err := login.ParseURL(raw)
+	if err != nil {
+		return err
+	}
+	store, err := sessions()
+	if err != nil {
+		return err
+	}
+	var ca []byte
+	if s.caFile != "" {
+		if ca, err = os.ReadFile(s.caFile); err != nil {
+			return fmt.Errorf("read the CA of the hub: %w", err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), s.timeout+cli.CommandLimit) // another command may be signing in
+	defer cancel()
+	return store.Change(ctx, issuer, func(before *login.Session) (*login.Session, error) {
+		if ca == nil && before != nil {
+			ca = before.CA
+		}
+		at, err := login.Discover(ctx, issuer, ca)
+		if err != nil {
+			return nil, untrustedHub(err)
+		}
+		return s.signIn(ctx, c.ErrOrStderr(), at)
+	})
+}
+
+// untrustedHub says what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.
+func untrustedHub(err error) error {
+	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
+		return errors.New("the hub has a certificate that this computer does not trust: " + untrusted.Error() +
+			": give the hub's CA with \"kubectl drover login URL --ca FILE\"; its administrator has it")
+	}
+	return err
+}
+
+// signIn signs the user in, and tells them on out what to do.
+func (s signing) signIn(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("waited for %s: begin again, with --timeout for longer", s.timeout))
+	defer cancel()
+	session, err := s.ask(ctx, out, at)
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprint(out, welcome(session))
+	return session, nil
+}
+
+// welcome returns the message to a user who has signed in.
+func welcome(s *login.Session) string {
+	text := fmt.Sprintf("Signed in at %s as %s.\n", s.Issuer, cli.Plain(s.Claims().Subject))
+	if s.Notice != "" {
+		text += fmt.Sprintf("Warning: %s.\n", cli.Plain(s.Notice))
+	}
+	return text
+}
+
+func (s signing) ask(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {
+	if s.device {
+		return at.Device(ctx, func(url, code string) {
+			fmt.Fprintf(out, "Open on any computer\n\n  %s\n\nand enter the code\n\n  %s\n\nWaiting for it …\n", cli.Plain(url), cli.Plain(code))
+		})
+	}
+	return at.Code(ctx, func(url string) {
+		fmt.Fprintf(out, "Sign in by the browser on this computer, at\n\n  %s\n\n", cli.Plain(url))
+		if !s.noBrowser {
+			if err := login.OpenBrowser(ctx, url); err != nil {
+				fmt.Fprintf(out, "No browser could be opened (%v): open the address yourself, or use --device to sign in by another computer.\n", err)
+			}
+		}
+		fmt.Fprintf(out, "Waiting for it for up to %s …\n", s.timeout)
+	})
+}
+
+// NewLogout makes the command "logout".
+func NewLogout(shared *cli.Options) *cobra.Command {
+	o := &options{Options: shared}
+	var local bool
+	c := &cobra.Command{
+		Use: "logout", Short: "End your session at a hub",
+		Long: `End your session at a hub: its tokens are revoked there, for new requests at once and for open ones within 30 s, and removed from this computer.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.logout(c, local) },
+	}
+	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, where the hub cannot be reached")
+	o.bindHub(c)
+	return c
+}
+
+func (o *options) logout(c *cobra.Command, local bool) error {
+	store, issuer, err := o.session()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := cli.Bounded(c.Context())
+	defer cancel()
+	return store.Change(ctx, issuer, func(before *login.Session) (*login.Session, error) {
+		if before == nil {
+			return nil, signedOut(fmt.Errorf("%w at %s", login.ErrSignedOut, issuer), issuer)
+		}
+		if !local {
+			if err := revoke(ctx, before); err != nil {
+				return before, fmt.Errorf("%w; you are still signed in: try again, or remove the tokens from this computer only with --local", err)
+			}
+		}
+		_, err := fmt.Fprintf(c.OutOrStdout(), "Signed out at %s, where you were %s.\n", issuer, cli.Plain(before.Claims().Subject))
+		return nil, err
+	})
+}
+
+func revoke(ctx context.Context, s *login.Session) error {
+	at, err := login.Discover(ctx, s.Issuer, s.CA)
+	if err != nil {
+		return err
+	}
+	return at.Revoke(ctx, s)
+}

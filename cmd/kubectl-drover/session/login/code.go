@@ -1,0 +1,134 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package login
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+)
+
+const (
+	// callbackPath is where the browser comes back to.
+	callbackPath = "/callback"
+	// pageLimit is how long the browser may take to read the last page.
+	pageLimit = 5 * time.Second
+)
+
+// Code signs a user in by a browser on the same computer: authorization code with PKCE and a loopback redirect (RFC
+// 8252). show is called with the URL that the user has to open.
+func (i *Issuer) Code(ctx context.Context, show func(url string)) (*Session, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		listener, err = (&net.ListenConfig{}).Listen(ctx, "tcp", "[::1]:0")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listen for the browser on this computer: %w", err)
+	}
+	c := &callback{
+		issuer: i, ctx: ctx, oauth: i.oauth,
+		state: rand.Text(), nonce: rand.Text(), verifier: oauth2.GenerateVerifier(), done: make(chan result, 1),
+	}
+	c.oauth.RedirectURL = "http://" + listener.Addr().String() + callbackPath
+	server := &http.Server{Handler: c, ReadHeaderTimeout: pageLimit, ReadTimeout: pageLimit, MaxHeaderBytes: 64 << 10}
+	go func() { _ = server.Serve(listener) }() // ends with the server
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageLimit)
+		defer cancel()
+		if server.Shutdown(ctx) != nil { // waits for the last page
+			_ = server.Close()
+		}
+	}()
+	show(c.oauth.AuthCodeURL(c.state, oauth2.S256ChallengeOption(c.verifier), oidc.Nonce(c.nonce)))
+	select {
+	case r := <-c.done:
+		return r.session, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("no browser came back from %s: %w", i.URL, context.Cause(ctx))
+	}
+}
+
+type result struct {
+	session *Session
+	err     error
+}
+
+// callback is where the browser comes back to, once.
+type callback struct {
+	issuer                 *Issuer
+	ctx                    context.Context // of the command: the browser may hang up
+	oauth                  oauth2.Config
+	state, nonce, verifier string
+	used                   atomic.Bool
+	done                   chan result
+}
+
+// ServeHTTP implements http.Handler. A request without the state is of another page, which must not end the sign-in.
+func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	w.Header().Set("Cache-Control", "no-store")
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if r.Method != http.MethodGet || r.URL.Path != callbackPath {
+		http.NotFound(w, r)
+		return
+	}
+	if err != nil || !once(query) || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(c.state)) != 1 {
+		http.Error(w, "This does not belong to the sign-in that the terminal waits for. Open the address that the terminal shows.", http.StatusBadRequest)
+		return
+	}
+	if !c.used.CompareAndSwap(false, true) {
+		http.Error(w, "This page was opened before. The terminal says what happened.", http.StatusBadRequest)
+		return
+	}
+	session, err := c.redeem(query)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		_, _ = io.WriteString(w, "You are not signed in. The terminal says why. You can close this window.\n")
+	} else {
+		_, _ = io.WriteString(w, "You are signed in. You can close this window and go on in the terminal.\n")
+	}
+	c.done <- result{session, err}
+}
+
+// redeem makes a session of what the browser brought.
+func (c *callback) redeem(query url.Values) (*Session, error) {
+	names := c.issuer.metadata.NamesIssuer || query.Has("iss")
+	switch {
+	case names && query.Get("iss") != c.issuer.URL:
+		return nil, fmt.Errorf("the browser came back from %q and not from %s (RFC 9207): begin again, and use no other link meanwhile", query.Get("iss"), c.issuer.URL)
+	case query.Get("error") != "":
+		return nil, fmt.Errorf("%s refuses: %s (%s)", c.issuer.URL, query.Get("error_description"), query.Get("error"))
+	case query.Get("code") == "":
+		return nil, errors.New("the browser came back without a code")
+	}
+	token, err := c.oauth.Exchange(c.issuer.context(c.ctx), query.Get("code"), oauth2.VerifierOption(c.verifier))
+	if err != nil {
+		return nil, fmt.Errorf("redeem the code at %s: %w", c.issuer.URL, err)
+	}
+	return c.issuer.session(c.ctx, token, c.nonce)
+}
+
+// once reports whether no parameter is given more than once.
+func once(query url.Values) bool {
+	for _, values := range query {
+		if len(values) != 1 {
+			return false
+		}
+	}
+	return true
+}

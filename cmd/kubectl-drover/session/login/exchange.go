@@ -1,0 +1,56 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package login
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// ForCluster exchanges the token of a session for one that is good for one Cluster only, <namespace>/<name>, and ends
+// with it (RFC 8693).
+func (i *Issuer) ForCluster(ctx context.Context, s *Session, cluster string) (token string, until time.Time, err error) {
+	return i.ForAudience(ctx, s, "cluster:"+cluster)
+}
+
+// ForAudience exchanges the token of a session for one with another audience. With the URL of a Cluster at the hub, the
+// token is for the Cluster's own address.
+func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestLimit)
+	defer cancel()
+	form := url.Values{
+		"client_id": {clientID}, "grant_type": {"urn:ietf:params:oauth:grant-type:token-exchange"},
+		"subject_token": {s.Token}, "subject_token_type": {"urn:ietf:params:oauth:token-type:access_token"}, "audience": {audience},
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, i.metadata.Token, strings.NewReader(form.Encode()))
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	asked := time.Now()
+	resp, err := i.client.Do(req)
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("ask %s for a token for %s: %w", i.URL, audience, err)
+	}
+	defer resp.Body.Close()
+	var got struct {
+		Token   string `json:"access_token"`
+		Seconds int64  `json:"expires_in"`
+		Error   string `json:"error"`
+		Message string `json:"error_description"`
+	}
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxResponse)).Decode(&got); err != nil {
+		return "", time.Time{}, fmt.Errorf("ask %s for a token for %s: %s: %w", i.URL, audience, resp.Status, err)
+	}
+	if resp.StatusCode != http.StatusOK || got.Token == "" {
+		return "", time.Time{}, fmt.Errorf("%s gives no token for %s: %s: %s", i.URL, audience, got.Error, got.Message)
+	}
+	return got.Token, asked.Add(time.Duration(got.Seconds) * time.Second), nil
+}

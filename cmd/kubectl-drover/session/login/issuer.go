@@ -1,0 +1,258 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package login signs a user in at a hub's issuer, and keeps their tokens in the user's home.
+package login
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coreos/go-oidc/v3/oidc"
+	"golang.org/x/oauth2"
+)
+
+const (
+	// clientID is the client that every hub knows without a registration. It is public.
+	clientID = "kubectl"
+	// scopeOffline asks for a refresh token.
+	scopeOffline = "offline_access"
+	// maxResponse bounds a response of the hub, in bytes, and requestLimit the time that one takes.
+	maxResponse  = 8 << 20
+	requestLimit = 30 * time.Second
+	// maxPause bounds the wait that a hub asks for, in seconds.
+	maxPause = 5
+)
+
+// ErrRefused means that the issuer does not give another token for the one that the user has: the user must sign in.
+var ErrRefused = errors.New("the session has ended")
+
+// metadata is what is read of an issuer's description besides what oidc.Provider reads (RFC 8414, RFC 8628, RFC 9207).
+type metadata struct {
+	Authorization string   `json:"authorization_endpoint"`
+	Token         string   `json:"token_endpoint"`
+	Keys          string   `json:"jwks_uri"`
+	Revocation    string   `json:"revocation_endpoint"`
+	Device        string   `json:"device_authorization_endpoint"`
+	Scopes        []string `json:"scopes_supported"`
+	Challenges    []string `json:"code_challenge_methods_supported"`
+	NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
+}
+
+// Issuer is a hub that users sign in at. Discover makes it.
+type Issuer struct {
+	// URL of the hub, and CA in PEM, empty for those that the computer trusts.
+	URL string
+	CA  []byte
+
+	metadata metadata
+	verifier *oidc.IDTokenVerifier
+	oauth    oauth2.Config
+	client   *http.Client
+}
+
+// ParseURL returns the URL of a hub in the one form that issuers have: of https, in lower case, without the port 443 or
+// a slash at the end.
+func ParseURL(raw string) (string, error) {
+	if !strings.Contains(raw, "://") {
+		raw = "https://" + raw
+	}
+	u, err := url.Parse(strings.TrimRight(raw, "/"))
+	if err != nil || u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
+		return "", fmt.Errorf("%q is no URL of a hub: give one such as https://hub.example.com", raw)
+	}
+	u.Host = strings.TrimSuffix(strings.ToLower(u.Host), ":443")
+	return u.String(), nil
+}
+
+// Discover asks a hub how users sign in there. Every endpoint must be at the hub itself, so that what is sent to one
+// reaches no other server.
+func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
+	client, err := Client(ca)
+	if err != nil {
+		return nil, err
+	}
+	i := &Issuer{URL: issuer, CA: ca, client: client}
+	provider, err := oidc.NewProvider(i.context(ctx), issuer)
+	if err != nil {
+		return nil, undiscovered(issuer, err)
+	}
+	if err := provider.Claims(&i.metadata); err != nil {
+		return nil, fmt.Errorf("read how users sign in at %s: %w", issuer, err)
+	}
+	m := i.metadata
+	for _, endpoint := range []string{m.Authorization, m.Token, m.Keys, m.Revocation, m.Device} {
+		if endpoint != "" && !i.own(endpoint) {
+			return nil, fmt.Errorf("the hub %s names %q as an endpoint, which is not its own: tell its administrator", issuer, endpoint)
+		}
+	}
+	if m.Authorization == "" || m.Token == "" || !slices.Contains(m.Challenges, "S256") {
+		return nil, fmt.Errorf("users cannot sign in at %s with PKCE (S256): is it a hub of Drover?", issuer)
+	}
+	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
+	i.oauth = oauth2.Config{
+		ClientID: clientID, Scopes: []string{oidc.ScopeOpenID},
+		// The style is given, as one that is tried out redeems a code twice.
+		Endpoint: oauth2.Endpoint{AuthURL: m.Authorization, TokenURL: m.Token, DeviceAuthURL: m.Device, AuthStyle: oauth2.AuthStyleInParams},
+	}
+	if slices.Contains(m.Scopes, scopeOffline) {
+		i.oauth.Scopes = append(i.oauth.Scopes, scopeOffline)
+	}
+	return i, nil
+}
+
+// undiscovered says what to do if a hub could not be asked.
+func undiscovered(issuer string, err error) error {
+	var other *oidc.IssuerMismatchError
+	if errors.As(err, &other) {
+		return fmt.Errorf("the hub at %s has users sign in at %q: use that URL", issuer, other.Discovered)
+	}
+	var failed *url.Error
+	if errors.As(err, &failed) {
+		return fmt.Errorf("ask %s how users sign in: %w", issuer, err)
+	}
+	return fmt.Errorf("users cannot sign in at %s: is it the URL that signIn.issuer of the hub's configuration has? %w", issuer, err)
+}
+
+func (i *Issuer) own(endpoint string) bool { return strings.HasPrefix(endpoint, i.URL+"/") }
+
+// context has x/oauth2 and go-oidc use the client of the hub.
+func (i *Issuer) context(ctx context.Context) context.Context {
+	return oidc.ClientContext(ctx, i.client)
+}
+
+// session makes a session of what the issuer gave, after all that OpenID Connect asks a client to verify. nonce is
+// empty where the request had none.
+func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string) (*Session, error) {
+	raw, _ := token.Extra("id_token").(string)
+	if raw == "" {
+		return nil, fmt.Errorf("%s gave no ID token: is it a hub of Drover?", i.URL)
+	}
+	verified, err := i.verifier.Verify(i.context(ctx), raw)
+	var expired *oidc.TokenExpiredError
+	switch {
+	case errors.As(err, &expired):
+		return nil, fmt.Errorf("the token that %s gave has expired at %s: compare the clock of this computer with the hub's", i.URL, expired.Expiry.Format(time.RFC3339))
+	case err != nil:
+		return nil, fmt.Errorf("verify the token that %s gave: %w", i.URL, err)
+	case verified.Nonce != nonce && nonce != "":
+		return nil, fmt.Errorf("the token that %s gave belongs to another sign-in: its nonce differs", i.URL)
+	}
+	s := &Session{Issuer: i.URL, CA: i.CA, Token: raw, Refresh: token.RefreshToken, Expires: token.Expiry}
+	s.Notice, _ = token.Extra("drover_notice").(string)
+	if s.Expires.IsZero() {
+		s.Expires = verified.Expiry
+	}
+	return s, nil
+}
+
+// Refresh returns the session that follows one, with a new token of the same user. The error matches ErrRefused if
+// there is none to be had.
+func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
+	if s.Refresh == "" {
+		return nil, fmt.Errorf("%w: the hub gave no refresh token", ErrRefused)
+	}
+	token, err := i.patiently(ctx, func() (*oauth2.Token, error) {
+		return i.oauth.TokenSource(i.context(ctx), &oauth2.Token{RefreshToken: s.Refresh}).Token()
+	})
+	var refused *oauth2.RetrieveError
+	switch {
+	case errors.As(err, &refused) && refused.ErrorCode == "invalid_grant":
+		return nil, fmt.Errorf("%w: %s", ErrRefused, refused.ErrorDescription)
+	case err != nil:
+		return nil, fmt.Errorf("ask %s for another token: %w", i.URL, err)
+	}
+	next, err := i.session(ctx, token, "")
+	if err != nil {
+		return nil, err
+	}
+	if was, is := s.Claims().Subject, next.Claims().Subject; was != is {
+		return nil, fmt.Errorf("the hub %s gave a token of %q to %q: sign in again, and tell its administrator", i.URL, is, was)
+	}
+	return next, nil
+}
+
+// patiently asks again, a few times, while the hub says that it cannot do it at the moment: a replica that starts or
+// stops is back soon.
+func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error)) (*oauth2.Token, error) {
+	for pauses := 3; ; pauses-- {
+		token, err := ask()
+		var later *oauth2.RetrieveError
+		if pauses == 0 || !errors.As(err, &later) || later.ErrorCode != "temporarily_unavailable" {
+			return token, err
+		}
+		seconds, _ := strconv.Atoi(later.Response.Header.Get("Retry-After"))
+		select {
+		case <-time.After(time.Duration(min(max(seconds, 1), maxPause)) * time.Second):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// Revoke ends a session at the issuer (RFC 7009).
+func (i *Issuer) Revoke(ctx context.Context, s *Session) error {
+	if i.metadata.Revocation == "" {
+		return fmt.Errorf("%s cannot revoke tokens: they end at %s", i.URL, s.Expires.Local().Format(time.TimeOnly))
+	}
+	for hint, token := range map[string]string{"refresh_token": s.Refresh, "access_token": s.Token} {
+		if token == "" {
+			continue
+		}
+		fields := url.Values{"client_id": {clientID}, "token": {token}, "token_type_hint": {hint}}
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, i.metadata.Revocation, strings.NewReader(fields.Encode()))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		resp, err := i.client.Do(req)
+		if err != nil {
+			return fmt.Errorf("revoke the token: %w", err)
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("revoke the token: %s answers %s", i.URL, resp.Status)
+		}
+	}
+	return nil
+}
+
+// Client returns what speaks to a hub: it trusts the CA, or those of the computer, follows no redirect, and reads
+// responses within a bound.
+func Client(ca []byte) (*http.Client, error) {
+	settings := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(ca) > 0 {
+		settings.RootCAs = x509.NewCertPool()
+		if !settings.RootCAs.AppendCertsFromPEM(ca) {
+			return nil, errors.New("the CA of the hub is no certificate in PEM")
+		}
+	}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, ForceAttemptHTTP2: true, IdleConnTimeout: requestLimit}
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &http.Client{Transport: bounded{transport}, Timeout: requestLimit, CheckRedirect: stay}, nil
+}
+
+// bounded ends responses at maxResponse.
+type bounded struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := b.next.RoundTrip(r)
+	if err == nil {
+		resp.Body = struct {
+			io.Reader
+			io.Closer
+		}{http.MaxBytesReader(nil, resp.Body, maxResponse), resp.Body}
+	}
+	return resp, err
+}

@@ -1,0 +1,197 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
+	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
+)
+
+const pathTokens = "/v1/auth/tokens"
+
+// scriptToken is the hub's description of a token for scripts.
+type scriptToken struct {
+	ID          string     `json:"id"`
+	Description string     `json:"description,omitempty"`
+	Cluster     string     `json:"cluster,omitempty"`
+	Created     time.Time  `json:"created"`
+	Expires     time.Time  `json:"expires"`
+	LastUsed    *time.Time `json:"lastUsed,omitempty"`
+	// Token is the token itself. The hub gives it only once.
+	Token string `json:"token,omitempty"`
+}
+
+type scriptTokens struct {
+	Items []scriptToken `json:"items"`
+}
+
+// wantedToken is a request for a token. Empty fields leave the choice to the hub.
+type wantedToken struct {
+	Description string `json:"description,omitempty"`
+	Cluster     string `json:"cluster,omitempty"`
+	TTL         string `json:"ttl,omitempty"`
+}
+
+// NewToken makes the command "token".
+func NewToken(shared *cli.Options) *cobra.Command {
+	o := &options{Options: shared}
+	c := &cobra.Command{
+		Use: "token", Short: "Make, list and revoke your tokens for scripts",
+		Long: `Make, list and revoke your tokens for scripts. Whoever has such a token is you in the Clusters that it is good for, until it expires, is revoked, or you may no longer sign in.`,
+	}
+	c.AddCommand(newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
+	return c
+}
+
+func newTokenCreate(o *options) *cobra.Command {
+	var wanted wantedToken
+	var ttl time.Duration
+	c := &cobra.Command{
+		Use: "create", Short: "Make a token, and print it this once",
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if ttl != 0 {
+				wanted.TTL = ttl.String()
+			}
+			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				if err := checkReach(ctx, session, wanted.Cluster); err != nil {
+					return err
+				}
+				made, err := makeToken(ctx, session, wanted)
+				if err != nil {
+					return err
+				}
+				var b strings.Builder
+				cli.Say(&b, "Token %s of %s is good for %s until %s, and is shown this once:\n", made.ID, session.Claims().Subject, cmp.Or(made.Cluster, "all Clusters"),
+					made.Expires.Local().Format(time.RFC3339))
+				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // alone, for a file or a variable
+				return err
+			})
+		},
+	}
+	c.Flags().StringVar(&wanted.Description, "description", "", "What the token is for")
+	c.Flags().StringVar(&wanted.Cluster, "cluster", "", "The only Cluster that the token is good for, as WORKSPACE/NAME (default: all)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or less where the hub allows less)")
+	cli.Complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
+	o.bindHub(c)
+	return c
+}
+
+// checkReach returns an error if the user does not reach a Cluster, <namespace>/<name>: a token for it would be
+// useless. An empty cluster stands for all.
+func checkReach(ctx context.Context, session *login.Session, cluster string) error {
+	if cluster == "" {
+		return nil
+	}
+	workspace, _, named := strings.Cut(cluster, "/")
+	if !named {
+		return fmt.Errorf("--cluster %s: name it as WORKSPACE/NAME", cli.Visible(cluster))
+	}
+	list, err := clustersOf(ctx, session, workspace, "")
+	if err != nil {
+		return err
+	}
+	if !list.Incomplete && !slices.ContainsFunc(list.Items, func(c reachableCluster) bool { return c.String() == cluster }) {
+		return fmt.Errorf("you reach no Cluster %s: \"kubectl drover clusters\" lists those that you reach. No token was made", cli.Visible(cluster))
+	}
+	return nil
+}
+
+// makeToken has the hub make a token.
+func makeToken(ctx context.Context, session *login.Session, wanted wantedToken) (scriptToken, error) {
+	var made scriptToken
+	err := callHub(ctx, session, http.MethodPost, pathTokens, wanted, &made)
+	return made, err
+}
+
+func newTokenList(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "list", Short: "List your tokens",
+		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				var list scriptTokens
+				if err := askHub(ctx, session, pathTokens, &list); err != nil {
+					return err
+				}
+				return o.Print(c.OutOrStdout(), list, list.text)
+			})
+		},
+	}
+	o.BindOutput(c)
+	o.bindHub(c)
+	return c
+}
+
+func newTokenRevoke(o *options) *cobra.Command {
+	c := &cobra.Command{
+		Use: "revoke ID...", Short: "Revoke tokens: the hub refuses them at once",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, ids []string) error {
+			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
+				for _, id := range ids {
+					if err := revokeToken(ctx, session, id); err != nil {
+						return err
+					}
+					c.Printf("Revoked %s.\n", id)
+				}
+				return nil
+			})
+		},
+	}
+	o.bindHub(c)
+	return c
+}
+
+func revokeToken(ctx context.Context, session *login.Session, id string) error {
+	if err := callHub(ctx, session, http.MethodDelete, pathTokens+"/"+url.PathEscape(id), nil, &struct{}{}); err != nil {
+		return fmt.Errorf("revoke %s: %w", id, err)
+	}
+	return nil
+}
+
+// withSession runs do with the user's session at the hub.
+func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.Session) error) error {
+	ctx, cancel := cli.Bounded(c.Context())
+	defer cancel()
+	session, err := o.signedIn(ctx)
+	if err != nil {
+		return err
+	}
+	return do(ctx, session)
+}
+
+// text is the table for a person.
+func (l scriptTokens) text() string {
+	if len(l.Items) == 0 {
+		return "You have no tokens for scripts.\n"
+	}
+	var b strings.Builder
+	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "ID\tCLUSTER\tEXPIRES\tLAST USED\tDESCRIPTION")
+	for _, t := range l.Items {
+		used := "never"
+		if t.LastUsed != nil {
+			used = t.LastUsed.Local().Format(time.RFC3339)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Plain(t.ID), cli.Plain(cmp.Or(t.Cluster, "all")), t.Expires.Local().Format(time.RFC3339), used, cli.Plain(t.Description))
+	}
+	_ = table.Flush() // it writes to memory
+	return b.String()
+}
