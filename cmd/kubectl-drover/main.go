@@ -1,8 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubectl-drover is kubectl's plugin for Drover. This page lists its commands, and the folders below have them
-// by subject. A subject knows package cli, which all share, and no other subject.
+// Command kubectl-drover is kubectl's plugin for Drover.
+//
+// This page lists its commands. The folders below have them by subject. A subject knows package cli, which all share,
+// and no other subject.
 package main
 
 import (

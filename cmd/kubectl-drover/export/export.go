@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package export writes the objects of a Rancher server as a folder of Drover's. Package rancher, which is pure,
-// converts them.
+// Package export reads a Rancher server and writes a folder of Drover's objects, which package rancher makes.
 package export
 
 import (

@@ -48,25 +48,27 @@ Exit codes: 0 all that could be adopted are, 2 an error, or a Cluster that was n
 			if all == (len(names) > 0) {
 				return errors.New("it is not said what to adopt: name Clusters, or give --all")
 			}
-			ctx, cancel := cli.Bounded(c.Context())
-			defer cancel()
-			h, err := o.Hub()
-			if err != nil {
-				return err
-			}
-			found, err := candidates(ctx, h, o.Workspace, names)
-			if err != nil {
-				return err
-			}
-			return adopt(ctx, h, c.OutOrStdout(), found, yes || !all, !all)
+			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+				found, err := candidates(ctx, h, o.Workspace, names)
+				if err != nil {
+					return err
+				}
+				return adopt(ctx, h, c.OutOrStdout(), found, yes || !all, !all)
+			})
 		},
 		ValidArgsFunction: o.CompleteNames("Cluster"),
 	}
-	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", "The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
+	bindWorkspace(c, o)
 	c.Flags().BoolVar(&all, "all", false, "All Clusters that the hub has")
 	c.Flags().BoolVar(&yes, "yes", false, "With --all: adopt what is listed")
-	cli.Complete(c, "workspace", o.CompleteWorkspaces)
 	return c
+}
+
+// bindWorkspace adds the flag that names the workspace, where --all means all workspaces without it.
+func bindWorkspace(c *cobra.Command, o *cli.Options) {
+	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "",
+		"The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
+	cli.Complete(c, "workspace", o.CompleteWorkspaces)
 }
 
 // candidate is a Cluster whose agent may be adopted.

@@ -50,25 +50,20 @@ Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something wai
 			if all == (len(names) > 0) {
 				return errors.New("it is not said for which members: name Clusters or Hosts, or give --all")
 			}
-			ctx, cancel := cli.Bounded(c.Context())
-			defer cancel()
-			h, err := o.Hub()
-			if err != nil {
-				return err
-			}
-			waiting, err := unconfirmed(ctx, h, o.Workspace, names)
-			if err != nil {
-				return err
-			}
-			return confirm(ctx, h, c.OutOrStdout(), waiting, consent{yes, more})
+			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
+				waiting, err := unconfirmed(ctx, h, o.Workspace, names)
+				if err != nil {
+					return err
+				}
+				return confirm(ctx, h, c.OutOrStdout(), waiting, consent{yes, more})
+			})
 		},
 		ValidArgsFunction: o.CompleteNames("Cluster"),
 	}
-	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", "The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
+	bindWorkspace(c, o)
 	c.Flags().BoolVar(&all, "all", false, "All Clusters and Hosts that the hub has")
 	c.Flags().BoolVar(&yes, "yes", false, "Confirm what is listed")
 	c.Flags().BoolVar(&more, "more", false, "With --yes: confirm also what is counted and not named")
-	cli.Complete(c, "workspace", o.CompleteWorkspaces)
 	return c
 }
 

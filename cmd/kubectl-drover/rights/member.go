@@ -18,7 +18,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
-	"k8s.io/client-go/kubernetes"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 
@@ -27,10 +30,27 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// memberClient asks a member's API server with the caller's own rights there.
+// memberClient asks a member's API server with the caller's own rights there. It has clients of four API groups only: a
+// client of all groups makes the plugin larger.
 type memberClient struct {
-	api    kubernetes.Interface
-	mapper meta.RESTMapperWithContext
+	authentication authenticationclient.AuthenticationV1Interface
+	authorization  authorizationclient.AuthorizationV1Interface
+	core           coreclient.CoreV1Interface
+	rbac           rbacclient.RbacV1Interface
+	mapper         meta.RESTMapperWithContext
+}
+
+func newMemberClient(config *rest.Config) (*memberClient, error) {
+	authentication, noAuthentication := authenticationclient.NewForConfig(config)
+	authorization, noAuthorization := authorizationclient.NewForConfig(config)
+	core, noCore := coreclient.NewForConfig(config)
+	rbac, noRBAC := rbacclient.NewForConfig(config)
+	if err := errors.Join(noAuthentication, noAuthorization, noCore, noRBAC); err != nil {
+		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)
+	}
+	return &memberClient{
+		authentication: authentication, authorization: authorization, core: core, rbac: rbac, mapper: mapperOf(config),
+	}, nil
 }
 
 // reach connects to the member and makes sure that it is the cluster that joined as that Cluster.
@@ -47,11 +67,11 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 	if err != nil {
 		return nil, err
 	}
-	api, err := kubernetes.NewForConfig(config)
+	m, err := newMemberClient(config)
 	if err != nil {
-		return nil, fmt.Errorf("make client for %s: %w", config.Host, err)
+		return nil, err
 	}
-	system, err := api.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	system, err := m.core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	switch {
 	case err == nil && string(system.UID) != g.cluster.Status.ClusterUID:
 		return nil, fmt.Errorf("%s leads to another cluster: name the right context with --member-context", config.Host)
@@ -61,7 +81,7 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 		return nil, fmt.Errorf("%s may lead to another cluster, and you may not read namespace kube-system there, by whose UID it is known: ask for that right, or name a context that leads through the hub",
 			config.Host)
 	}
-	return &memberClient{api: api, mapper: mapperOf(config)}, nil
+	return m, nil
 }
 
 // ownRefusal reports whether the member's RBAC refused a request, so that the member was reached. A refusal by the hub
@@ -84,7 +104,7 @@ func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 
 // projectOf returns the project in the label of a namespace.
 func (m *memberClient) projectOf(ctx context.Context, namespace string) (string, error) {
-	found, err := m.api.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+	found, err := m.core.Namespaces().Get(ctx, namespace, metav1.GetOptions{})
 	if err != nil {
 		return "", fmt.Errorf("read namespace %s: %w", namespace, err)
 	}
@@ -96,7 +116,7 @@ func (m *memberClient) review(ctx context.Context, who principal, what access.Ac
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
 	spec.ResourceAttributes, spec.NonResourceAttributes = attributes(what)
-	review, err := m.api.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	review, err := m.authorization.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 	switch {
 	case apierrors.IsForbidden(err) && m.isCaller(ctx, who):
 		return m.selfReview(ctx, what)
@@ -109,7 +129,7 @@ func (m *memberClient) review(ctx context.Context, who principal, what access.Ac
 func (m *memberClient) selfReview(ctx context.Context, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	self := &authorizationv1.SelfSubjectAccessReview{}
 	self.Spec.ResourceAttributes, self.Spec.NonResourceAttributes = attributes(what)
-	review, err := m.api.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, self, metav1.CreateOptions{})
+	review, err := m.authorization.SelfSubjectAccessReviews().Create(ctx, self, metav1.CreateOptions{})
 	if err != nil {
 		return authorizationv1.SubjectAccessReviewStatus{}, fmt.Errorf("create selfsubjectaccessreview: %w", err)
 	}
@@ -154,20 +174,20 @@ func (m *memberClient) follow(ctx context.Context, chain access.Chain, what acce
 	d.Binding = d.judge(err, ref.Name == chain.Role && slices.ContainsFunc(subjects, func(s rbacv1.Subject) bool {
 		return s.Kind == string(chain.Subject.Kind) && s.Name == chain.Subject.Name
 	}))
-	role, err := m.api.RbacV1().ClusterRoles().Get(ctx, chain.Role, metav1.GetOptions{})
+	role, err := m.rbac.ClusterRoles().Get(ctx, chain.Role, metav1.GetOptions{})
 	d.Role = d.judge(err, err == nil && slices.ContainsFunc(role.Rules, func(r rbacv1.PolicyRule) bool { return access.Allows(r, what) }))
 	return d
 }
 
 func (m *memberClient) binding(ctx context.Context, object access.Reference) (rbacv1.RoleRef, []rbacv1.Subject, error) {
 	if object.Kind == "RoleBinding" {
-		b, err := m.api.RbacV1().RoleBindings(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
+		b, err := m.rbac.RoleBindings(object.Namespace).Get(ctx, object.Name, metav1.GetOptions{})
 		if err != nil {
 			return rbacv1.RoleRef{}, nil, fmt.Errorf("read RoleBinding: %w", err)
 		}
 		return b.RoleRef, b.Subjects, nil
 	}
-	b, err := m.api.RbacV1().ClusterRoleBindings().Get(ctx, object.Name, metav1.GetOptions{})
+	b, err := m.rbac.ClusterRoleBindings().Get(ctx, object.Name, metav1.GetOptions{})
 	if err != nil {
 		return rbacv1.RoleRef{}, nil, fmt.Errorf("read ClusterRoleBinding: %w", err)
 	}
@@ -189,6 +209,6 @@ func (d *delivered) judge(err error, asExpected bool) presence {
 
 // isCaller reports whether the member knows the caller by that name.
 func (m *memberClient) isCaller(ctx context.Context, who principal) bool {
-	self, err := m.api.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	self, err := m.authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name
 }

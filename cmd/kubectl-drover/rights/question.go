@@ -76,7 +76,7 @@ func (o *options) memberNamespaces(ctx context.Context) []string {
 	if err != nil {
 		return nil
 	}
-	list, err := m.api.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+	list, err := m.core.Namespaces().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil
 	}

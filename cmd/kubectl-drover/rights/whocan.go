@@ -63,7 +63,7 @@ type holder struct {
 	Expires *metav1.Time     `json:"expires,omitempty"`
 	// External is the ClusterRole whose rules only the member knows. It is empty if the hub knows the rules.
 	External string `json:"external,omitempty"`
-	// Effective says whether the right is in force in the member: True, False or Unknown.
+	// Effective is True if the right is in force in the member, or else False or Unknown.
 	Effective metav1.ConditionStatus `json:"effective"`
 	// Origin is Hub or Member.
 	Origin string `json:"origin"`
@@ -122,7 +122,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective says whether the member has the whole chain.
+// effective is True if the member has the whole chain, and Unknown if some of it could not be read.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:
@@ -151,7 +151,7 @@ func (h holders) outcome() error {
 
 // ownHolders returns the subjects of the member's bindings, except the bindings that the chains lead to.
 func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chains []access.Chain) ([]holder, error) {
-	bindings, err := m.api.RbacV1().ClusterRoleBindings().List(ctx, metav1.ListOptions{})
+	bindings, err := m.rbac.ClusterRoleBindings().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list clusterrolebindings in the member: %w", err)
 	}
@@ -167,7 +167,7 @@ func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chain
 	if what.Namespace == "" {
 		return w.found, nil
 	}
-	inside, err := m.api.RbacV1().RoleBindings(what.Namespace).List(ctx, metav1.ListOptions{})
+	inside, err := m.rbac.RoleBindings(what.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return w.found, fmt.Errorf("list rolebindings in namespace %s of the member: %w", what.Namespace, err)
 	}
@@ -181,7 +181,7 @@ func (m *memberClient) ownHolders(ctx context.Context, what access.Action, chain
 // roles returns the rules of the member's roles, by kind and name.
 func (m *memberClient) roles(ctx context.Context, namespace string) (map[access.Reference][]rbacv1.PolicyRule, error) {
 	rules := map[access.Reference][]rbacv1.PolicyRule{}
-	whole, err := m.api.RbacV1().ClusterRoles().List(ctx, metav1.ListOptions{})
+	whole, err := m.rbac.ClusterRoles().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list clusterroles in the member: %w", err)
 	}
@@ -191,7 +191,7 @@ func (m *memberClient) roles(ctx context.Context, namespace string) (map[access.
 	if namespace == "" {
 		return rules, nil
 	}
-	inside, err := m.api.RbacV1().Roles(namespace).List(ctx, metav1.ListOptions{})
+	inside, err := m.rbac.Roles(namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("list roles in namespace %s of the member: %w", namespace, err)
 	}

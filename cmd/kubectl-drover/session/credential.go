@@ -15,7 +15,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
-	"k8s.io/client-go/kubernetes"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
@@ -132,11 +133,12 @@ func (o *options) accountToken(c *cobra.Command, audience string) error {
 	if err != nil {
 		return fmt.Errorf("find the hub: %w", err)
 	}
-	clients, err := kubernetes.NewForConfig(config)
-	if err != nil {
+	authentication, noAuthentication := authenticationclient.NewForConfig(config)
+	core, noCore := coreclient.NewForConfig(config)
+	if err := errors.Join(noAuthentication, noCore); err != nil {
 		return fmt.Errorf("make a client for the hub: %w", err)
 	}
-	me, err := clients.AuthenticationV1().SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+	me, err := authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("ask the hub for the ServiceAccount: %w", err)
 	}
@@ -146,7 +148,7 @@ func (o *options) accountToken(c *cobra.Command, audience string) error {
 		return fmt.Errorf("%s is no ServiceAccount: run this in a pod, or leave out --service-account", cli.Plain(user))
 	}
 	seconds := int64(accountTokenSeconds)
-	made, err := clients.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
+	made, err := core.ServiceAccounts(namespace).CreateToken(ctx, name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: &seconds},
 	}, metav1.CreateOptions{})
 	if err != nil {
