@@ -22,7 +22,7 @@ type pending struct {
 	build     func(v1.Subject)
 }
 
-// bindings exports the bindings of clusters and projects, and those of global roles that reach into clusters.
+// bindings exports the bindings of clusters and projects, and of global roles that reach into clusters.
 func (c *conversion) bindings() {
 	todo := slices.Concat(c.clusterBindings(), c.projectBindings(), c.globalBindings())
 	for _, b := range todo {
@@ -85,8 +85,8 @@ func (c *conversion) projectBindings() []pending {
 			}
 			continue
 		}
-		// The namespace is the project's own, or its backing namespace, "cluster-project". Whoever may write bindings in that
-		// of one project may in no other.
+		// The namespace is the project's own, or its backing namespace, "cluster-project". Whoever may write bindings in the
+		// namespace of one project may not do so in others.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
 			c.report.find(LeftOut, "The binding names another project than that whose namespace it is in.", what, b.ProjectName)
 			continue
@@ -123,7 +123,7 @@ func (c *conversion) again(seen map[string]bool, what string, where, role string
 	return found
 }
 
-// principalOf returns the principal that a binding is for. Without one, it has been reported.
+// principalOf returns the principal of a binding. If it returns "", the reason is in the report.
 func (c *conversion) principalOf(s Subject, what string) string {
 	switch {
 	case s.several():
@@ -177,7 +177,7 @@ func (s Subject) several() bool {
 	return n > 1
 }
 
-// principal returns the only principal by which a user signs in at a provider.
+// principal returns the principal with which a user signs in at a provider, if it is the only one.
 func (u User) principal() string {
 	elsewhere := u.elsewhere()
 	if len(elsewhere) == 1 {
@@ -267,7 +267,7 @@ func (c *conversion) nameAll() {
 	}
 }
 
-// proposal is what is known of a principal.
+// proposal returns the entry of a principal in the Mapping, as far as Rancher's objects tell.
 func (c *conversion) proposal(id string, providers map[string]Provider) Principal {
 	s, _ := splitPrincipal(id)
 	p := Principal{Rancher: id, Kind: s.subject()}
@@ -296,8 +296,7 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 	return p
 }
 
-// defaultProvider is what the AuthProvider for a provider of Rancher is called, as long as a person does not say
-// otherwise.
+// defaultProvider is the name of the AuthProvider for a provider of Rancher, unless a person chooses another.
 func defaultProvider(name string) string {
 	switch {
 	case name == "openldap":

@@ -16,7 +16,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Options say what is exported.
+// Options choose the objects of an export.
 type Options struct {
 	// Workspace that the objects are for.
 	Workspace string
@@ -26,11 +26,11 @@ type Options struct {
 	Mapping Mapping
 	// SecretValues exports the Secrets of projects, with their values.
 	SecretValues bool
-	// Members are what was read in members themselves, by the name of the cluster in Rancher.
+	// Members has the objects that were read from members, by the name of the cluster in Rancher.
 	Members map[string]Member
 }
 
-// Member is what was read in a member itself.
+// Member has the objects that were read from a member.
 type Member struct {
 	// Namespaces by the name of their project in Rancher.
 	Namespaces map[string][]string
@@ -87,7 +87,7 @@ type conversion struct {
 	out    []Output
 	hidden []Output
 	report Report
-	files  map[string]bool // paths of what is written
+	files  map[string]bool // paths of the written files
 
 	mapping  Mapping
 	subjects subjects
@@ -132,7 +132,7 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		if p.Name != "" { // what is open is looked at anew
+		if p.Name != "" { // an entry without a name is decided anew
 			c.subjects.given[p.Rancher] = p
 		}
 	}
@@ -151,8 +151,8 @@ func newConversion(in Objects, o Options) *conversion {
 	return c
 }
 
-// add adds an object to what is written. Of two kinds whose objects have one name in a folder, the kind that comes
-// first has the plain file: users decide on the names.
+// add adds an object to the export. If objects of two kinds have the same name in a folder, the first kind gets the
+// plain file name: users choose the names.
 func (c *conversion) add(file, origin string, object runtime.Object) {
 	if c.files[file] {
 		file = strings.TrimSuffix(file, ".yaml") + "." + strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
@@ -209,7 +209,7 @@ func ClusterNamed(clusters []Cluster, name string) string {
 	return found
 }
 
-// Missing returns those of the wanted clusters that Rancher does not have.
+// Missing returns the wanted clusters that Rancher does not have.
 func (o Options) Missing(in Objects) []string {
 	var missing []string
 	for _, name := range o.Clusters {

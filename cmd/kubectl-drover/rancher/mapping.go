@@ -37,7 +37,7 @@ type Provider struct {
 	Rancher string `json:"rancher"`
 	// Name of the AuthProvider.
 	Name string `json:"name"`
-	// AcceptSuggested takes what is suggested for its principals as their names.
+	// AcceptSuggested accepts the suggested names of its principals.
 	AcceptSuggested bool `json:"acceptSuggested"`
 }
 
@@ -45,14 +45,13 @@ type Provider struct {
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name in Drover that a person decided on: empty for what the export decided, or did not, and NoName if nothing is to
-	// be granted.
+	// Name is the name in Drover that a person chose. It is empty if none did, and NoName if nothing should be granted.
 	Name string `json:"name"`
 	// Decided is the name by what Rancher has recorded. Each export decides anew.
 	Decided string `json:"decided,omitempty"`
-	// Suggested is what it may be called.
+	// Suggested is a name for a person to confirm.
 	Suggested string `json:"suggested,omitempty"`
-	// Why says what the name comes from, or why there is none.
+	// Why gives the origin of the name, or the reason why there is none.
 	Why string `json:"why,omitempty"`
 }
 

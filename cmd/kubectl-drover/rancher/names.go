@@ -12,8 +12,7 @@ import (
 // nameLimit is how long a name in Drover may be.
 const nameLimit = 63
 
-// label returns text as a DNS label, which may be empty: whatever an object of Rancher is called, its name in Drover is
-// that of a file, too.
+// label turns a text into a DNS label, which may be empty. The name of an object in Drover is also the name of a file.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {
@@ -36,7 +35,7 @@ func bounded(name string) string {
 	return strings.TrimRight(name[:nameLimit-9], "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
-// join is the name of what belongs to another object.
+// join returns the name of an object that belongs to another one.
 func join(parts ...string) string {
 	var some []string
 	for _, part := range parts {

@@ -217,7 +217,7 @@ type Provisioned struct {
 	} `json:"status"`
 }
 
-// oldestFirst sorts objects by age, so that one that is made later changes no name of those before.
+// oldestFirst sorts objects by age, so that a newer object does not change the names of older ones.
 func oldestFirst[T any](objects []T, of func(T) metav1.ObjectMeta) []T {
 	return slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
 		x, y := of(a), of(b)

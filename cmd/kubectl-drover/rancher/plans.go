@@ -27,7 +27,7 @@ type Plan struct {
 	} `json:"spec"`
 }
 
-// PlanPace is what a Plan says of versions, nodes and times.
+// PlanPace is the part of a Plan about versions, nodes and times.
 type PlanPace struct {
 	Concurrency           int64                 `json:"concurrency"`
 	JobActiveDeadlineSecs *int64                `json:"jobActiveDeadlineSecs"`
@@ -39,7 +39,7 @@ type PlanPace struct {
 	PostCompleteDelay     string                `json:"postCompleteDelay"`
 }
 
-// PlanWork is what a Plan does on a node.
+// PlanWork is the part of a Plan about the work on a node.
 type PlanWork struct {
 	ServiceAccountName string                        `json:"serviceAccountName"`
 	Secrets            []v1.PlanSecret               `json:"secrets"`
@@ -75,7 +75,7 @@ type PlanDrain struct {
 	PodSelector              *metav1.LabelSelector `json:"podSelector"`
 }
 
-// plans exports the Plans that were read in members, and those of Rancher's own cluster if that is exported.
+// plans exports the Plans of the members that were read, and of Rancher's own cluster if that is exported.
 func (c *conversion) plans() {
 	taken := names{}
 	if local, exported := c.chosen[localCluster]; exported {

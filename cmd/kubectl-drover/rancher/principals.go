@@ -11,7 +11,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scheme is the part of a principal's name before "://": a provider, and what the principal is there.
+// scheme is the part of a principal's name before "://": a provider and the kind of principal.
 type scheme struct {
 	provider, kind string
 }
@@ -39,7 +39,7 @@ func (s scheme) subject() v1.SubjectKind {
 	return v1.SubjectGroup
 }
 
-// people is what Rancher knows of principals.
+// people holds Rancher's knowledge of principals.
 type people struct {
 	users  map[string]User            // by name, u-xxxxx
 	owners map[string][]string        // names of users by principal

@@ -16,13 +16,13 @@ type Class string
 
 // Classes of findings, in the order of the report.
 const (
-	// Unreadable: the export does not know what is there.
+	// Unreadable: the export could not read the objects.
 	Unreadable Class = "Unreadable"
 	// Decide: a person has to decide, and the export did nothing meanwhile.
 	Decide Class = "Decide"
-	// Different: it is exported, and means something else than in Rancher.
+	// Different: it is exported, and its meaning differs from Rancher's.
 	Different Class = "Different"
-	// LeftOut: it is not exported, because it would grant or change what Rancher does not.
+	// LeftOut: it is not exported, because it would grant or change more than in Rancher.
 	LeftOut Class = "LeftOut"
 	// NoCounterpart: Drover has nothing that it could become.
 	NoCounterpart Class = "NoCounterpart"
@@ -147,13 +147,13 @@ func (r *Report) section(b *strings.Builder, class Class) {
 	}
 }
 
-// code is text of others in Markdown: one span of code, of printable ASCII on one line, so that it is no link, no
-// markup and no heading.
+// code puts a text of others into Markdown as one span of code on one line, in printable ASCII, so that it cannot
+// become a link, markup or a heading.
 func code(text string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(ascii(text)) + "`"
 }
 
-// ascii is text of others on one line, with escapes for what is not printable ASCII.
+// ascii puts a text of others on one line, with escapes for all but printable ASCII.
 func ascii(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	return strings.NewReplacer(`\"`, `"`, `\\`, `\`).Replace(quoted[1 : len(quoted)-1])

@@ -16,8 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// counterparts are the role templates that Drover brings for those that Rancher brings. Others are converted by their
-// rules.
+// counterparts maps role templates that come with Rancher to those that come with Drover. The rules of all others are
+// converted.
 func counterparts(context v1.RoleContext) map[string]string {
 	if context == v1.ContextCluster {
 		return map[string]string{"cluster-owner": "cluster-owner", "cluster-member": "cluster-member"}
@@ -32,14 +32,14 @@ func counterparts(context v1.RoleContext) map[string]string {
 	return same
 }
 
-// inPlaceOf are Drover's role templates for ClusterRoles of Kubernetes, where one is inherited: Drover cannot inherit
-// what it does not make.
+// inPlaceOf maps ClusterRoles of Kubernetes to Drover's role templates, for role templates that inherit them: Drover
+// can inherit only role templates.
 func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
 
-// wider are the resources on which those of counterparts grant what Rancher's own do not, as far as Kubernetes and
-// Rancher make them.
+// wider lists the resources of Kubernetes and Rancher on which Drover's counterparts grant more than Rancher's role
+// templates.
 func wider() map[string]string {
 	const routes, probes = "grpcroutes, httproutes, tlsroutes", "podmonitors, probes"
 	return map[string]string{
@@ -85,7 +85,7 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 	return ""
 }
 
-// role returns the name of the role template in Drover that a binding is to name. Without one, it has been reported.
+// role returns the name in Drover of a binding's role template. If it returns "", the reason is in the report.
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {
@@ -109,8 +109,7 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	return c.write(rt, context)
 }
 
-// instead reports that one of Drover's takes the place of one that comes with Rancher, if it grants anything that that
-// one does not.
+// instead reports that a role template of Drover takes the place of Rancher's, if it grants more.
 func (c *conversion) instead(name, same string) {
 	if more := wider()[name]; more != "" {
 		c.report.find(Different, "Drover's role template for the same purpose takes the place of one that comes with Rancher. It also grants rights on what is named here: compare them, or have the bindings name another one.",
@@ -125,8 +124,8 @@ const (
 	roleRefused
 )
 
-// write writes a role template, and those that it inherits, once. It returns the name, or nothing if it grants nothing
-// in a member.
+// write writes a role template and its inherited ones, once. It returns the name, or "" if the role template grants
+// nothing in a member.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {
@@ -155,7 +154,7 @@ func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	return name
 }
 
-// inClusters is where the second name of a role template is that has no context.
+// inClusters marks the key of the second name that a role template without a context has.
 const inClusters = "\x00cluster"
 
 func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
@@ -240,8 +239,7 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 	return written
 }
 
-// rules are the rules that mean the same in a member, in Drover's form. What is taken away only ever makes the role
-// smaller.
+// rules returns the rules that mean the same in a member, in Drover's form. It only ever takes rights away.
 func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	dropped := map[string]bool{}

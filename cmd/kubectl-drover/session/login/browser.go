@@ -9,7 +9,7 @@ import (
 	"runtime"
 )
 
-// OpenBrowser has the desktop open a URL in the user's browser. It does not wait for it.
+// OpenBrowser asks the desktop to open a URL in the user's browser, and does not wait for it.
 func OpenBrowser(ctx context.Context, url string) error {
 	name, args := "xdg-open", []string{url}
 	switch runtime.GOOS {

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// callbackPath is where the browser comes back to.
+	// callbackPath is the path to which the browser returns.
 	callbackPath = "/callback"
 	// pageLimit is how long the browser may take to read the last page.
 	pageLimit = 5 * time.Second
@@ -65,7 +65,7 @@ type result struct {
 	err     error
 }
 
-// callback is where the browser comes back to, once.
+// callback serves the request with which the browser returns, once.
 type callback struct {
 	issuer                 *Issuer
 	ctx                    context.Context // of the command: the browser may hang up
@@ -105,7 +105,7 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c.done <- result{session, err}
 }
 
-// redeem makes a session of what the browser brought.
+// redeem makes a session from the code that the browser brought.
 func (c *callback) redeem(query url.Values) (*Session, error) {
 	names := c.issuer.metadata.NamesIssuer || query.Has("iss")
 	switch {

@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// ForCluster exchanges the token of a session for one that is good for one Cluster only, <namespace>/<name>, and ends
-// with it (RFC 8693).
+// ForCluster exchanges the token of a session for a token that is good for one Cluster only, <namespace>/<name>, and
+// ends with the session (RFC 8693).
 func (i *Issuer) ForCluster(ctx context.Context, s *Session, cluster string) (token string, until time.Time, err error) {
 	return i.ForAudience(ctx, s, "cluster:"+cluster)
 }
 
-// ForAudience exchanges the token of a session for one with another audience. With the URL of a Cluster at the hub, the
-// token is for the Cluster's own address.
+// ForAudience exchanges the token of a session for a token with another audience. With the URL of a Cluster at the hub,
+// the token is for the Cluster's own address.
 func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()

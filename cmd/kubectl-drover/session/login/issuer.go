@@ -34,10 +34,10 @@ const (
 	maxPause = 5
 )
 
-// ErrRefused means that the issuer does not give another token for the one that the user has: the user must sign in.
+// ErrRefused means that the issuer does not renew the user's token: the user must sign in.
 var ErrRefused = errors.New("the session has ended")
 
-// metadata is what is read of an issuer's description besides what oidc.Provider reads (RFC 8414, RFC 8628, RFC 9207).
+// metadata has the fields of an issuer's description that oidc.Provider does not read (RFC 8414, RFC 8628, RFC 9207).
 type metadata struct {
 	Authorization string   `json:"authorization_endpoint"`
 	Token         string   `json:"token_endpoint"`
@@ -51,7 +51,7 @@ type metadata struct {
 
 // Issuer is a hub that users sign in at. Discover makes it.
 type Issuer struct {
-	// URL of the hub, and CA in PEM, empty for those that the computer trusts.
+	// URL is the hub's, and CA is in PEM, or empty to trust the computer's own CAs.
 	URL string
 	CA  []byte
 
@@ -75,8 +75,8 @@ func ParseURL(raw string) (string, error) {
 	return u.String(), nil
 }
 
-// Discover asks a hub how users sign in there. Every endpoint must be at the hub itself, so that what is sent to one
-// reaches no other server.
+// Discover asks a hub how users sign in there. Every endpoint must be at the hub itself, so that no token
+// reaches another server.
 func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	client, err := Client(ca)
 	if err != nil {
@@ -102,7 +102,7 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
 	i.oauth = oauth2.Config{
 		ClientID: clientID, Scopes: []string{oidc.ScopeOpenID},
-		// The style is given, as one that is tried out redeems a code twice.
+		// The style is given: to detect it, x/oauth2 would redeem a code twice.
 		Endpoint: oauth2.Endpoint{AuthURL: m.Authorization, TokenURL: m.Token, DeviceAuthURL: m.Device, AuthStyle: oauth2.AuthStyleInParams},
 	}
 	if slices.Contains(m.Scopes, scopeOffline) {
@@ -126,13 +126,13 @@ func undiscovered(issuer string, err error) error {
 
 func (i *Issuer) own(endpoint string) bool { return strings.HasPrefix(endpoint, i.URL+"/") }
 
-// context has x/oauth2 and go-oidc use the client of the hub.
+// context makes x/oauth2 and go-oidc use the client of the hub.
 func (i *Issuer) context(ctx context.Context) context.Context {
 	return oidc.ClientContext(ctx, i.client)
 }
 
-// session makes a session of what the issuer gave, after all that OpenID Connect asks a client to verify. nonce is
-// empty where the request had none.
+// session makes a session from the issuer's response, after the checks that OpenID Connect requires of a client. nonce
+// is empty if the request had none.
 func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string) (*Session, error) {
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
@@ -156,8 +156,7 @@ func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string)
 	return s, nil
 }
 
-// Refresh returns the session that follows one, with a new token of the same user. The error matches ErrRefused if
-// there is none to be had.
+// Refresh renews a session with a new token of the same user. The error matches ErrRefused if the issuer gives none.
 func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	if s.Refresh == "" {
 		return nil, fmt.Errorf("%w: the hub gave no refresh token", ErrRefused)
@@ -182,8 +181,7 @@ func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	return next, nil
 }
 
-// patiently asks again, a few times, while the hub says that it cannot do it at the moment: a replica that starts or
-// stops is back soon.
+// patiently asks again a few times while the hub is unavailable: a replica that starts or stops is back soon.
 func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error)) (*oauth2.Token, error) {
 	for pauses := 3; ; pauses-- {
 		token, err := ask()
@@ -227,8 +225,8 @@ func (i *Issuer) Revoke(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// Client returns what speaks to a hub: it trusts the CA, or those of the computer, follows no redirect, and reads
-// responses within a bound.
+// Client returns an HTTP client for a hub. It trusts the CA, or the CAs of the computer, follows no redirect, and
+// bounds responses.
 func Client(ca []byte) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {

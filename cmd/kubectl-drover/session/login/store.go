@@ -21,21 +21,21 @@ import (
 )
 
 const (
-	// margin is how long before its end a token is not given out any more: a request takes time, and clocks differ.
+	// margin is the time before the end of a token in which it is no longer used: requests take time, and clocks differ.
 	margin = 30 * time.Second
 	// lockPause is how often another process is asked whether it is done.
 	lockPause = 50 * time.Millisecond
-	// maxSession bounds what is read of a file, in bytes.
+	// maxSession bounds a session's file, in bytes.
 	maxSession = 1 << 20
 )
 
 // ErrSignedOut means that the user has no session at a hub.
 var ErrSignedOut = errors.New("you are not signed in")
 
-// Session is what a user has after signing in at a hub.
+// Session holds the tokens of a user who has signed in at a hub.
 type Session struct {
 	Issuer string `json:"issuer"`
-	// CA of the hub in PEM, empty for those that the computer trusts.
+	// CA of the hub in PEM, or empty to trust the computer's own CAs.
 	CA []byte `json:"ca,omitempty"`
 	// Token says who the user is, until Expires by the clock of this computer.
 	Token   string    `json:"token"`
@@ -44,13 +44,13 @@ type Session struct {
 	Refresh string `json:"refresh,omitempty"`
 	// Direct has tokens for Clusters' own addresses, by <namespace>/<name>.
 	Direct map[string]DirectToken `json:"direct,omitempty"`
-	// Notice is what the hub says of the login. It is shown once, and not kept.
+	// Notice is the hub's message about the login. It is shown once, and not kept.
 	Notice string `json:"-"`
 	// UserAgent is how the plugin names itself to the hub. It is not kept.
 	UserAgent string `json:"-"`
 }
 
-// DirectToken is one for a Cluster's own address, which must last while there is no hub.
+// DirectToken is a token for a Cluster's own address. It must last while there is no hub.
 type DirectToken struct {
 	Token string    `json:"token"`
 	From  time.Time `json:"from"`
@@ -94,7 +94,7 @@ type Claims struct {
 	Groups  []string `json:"groups"`
 }
 
-// Claims are what the token says. It was verified when it came.
+// Claims returns the claims of the token, which was verified when it came.
 func (s *Session) Claims() Claims {
 	var c Claims
 	if parts := strings.Split(s.Token, "."); len(parts) == 3 {
@@ -129,7 +129,7 @@ func (s Store) Load(issuer string) (*Session, error) {
 	return session, err
 }
 
-// read returns the session of a file. One that is damaged is as good as none: the user signs in again.
+// read returns the session of a file. A damaged file gives an empty session, so that the user signs in again.
 func read(file string) (*Session, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -171,8 +171,8 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session at an issuer with a token that is valid for a while. If there is none, one process of all
-// that ask makes it by renew, which is given the session that there was, or nil; the others wait for it.
+// Fresh returns the session at an issuer with a token that is valid for a while. If there is none, one process calls
+// renew with the old session, or nil, and the others wait for it.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
@@ -193,8 +193,8 @@ func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Cont
 	return fresh, nil
 }
 
-// Change replaces the session at an issuer by the one that change makes of it. No other process changes it meanwhile.
-// Both are nil where there is none.
+// Change replaces the session at an issuer by the result of change. No other process changes it meanwhile. A session
+// that does not exist is nil.
 func (s Store) Change(ctx context.Context, issuer string, change func(*Session) (*Session, error)) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory for sessions: %w", err)
@@ -223,7 +223,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	return s.write(after)
 }
 
-// close has the directory be for its owner only, if it was there before.
+// close makes an existing directory accessible to its owner only.
 func (s Store) close() error {
 	dir, err := os.OpenRoot(s.Dir)
 	if err != nil {
