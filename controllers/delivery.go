@@ -75,7 +75,9 @@ func (c counter) Start(ctx context.Context) error {
 	counting.Go(func() {
 		tick := time.NewTicker(recount)
 		defer tick.Stop()
+		defer c.awaits()
 		for !c.Complete() {
+			c.awaits()
 			select {
 			case <-ctx.Done():
 				return
@@ -87,6 +89,13 @@ func (c counter) Start(ctx context.Context) error {
 		}
 	})
 	return c.Store.Start(ctx)
+}
+
+// awaits tells the observer which owners the store waits for.
+func (c counter) awaits() {
+	if c.Observer.Awaited != nil {
+		c.Observer.Awaited(c.Awaited())
+	}
 }
 
 func (c counter) count(ctx context.Context) error {

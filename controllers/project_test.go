@@ -240,4 +240,18 @@ func TestAWithdrawnSecretLeavesAMemberThatDoesNotGuardProjects(t *testing.T) {
 	if after := copies(); after.Digest != delivery.Unchanged(after.ID).Digest {
 		t.Errorf("it is not known what the member has, and it is to have %+v", after)
 	}
+
+	large := func(data, except int, write func(*corev1.Secret)) {
+		for i := range 20 {
+			write(secret(fmt.Sprintf("large-%02d", i), strings.Repeat("x", data), strings.Repeat("n", except)))
+		}
+	}
+	large(200<<10, 0, func(s *corev1.Secret) { env.Apply(t, s) })
+	d.guards = []delivery.Outcome{guarded}
+	copies()
+	d.guards = []delivery.Outcome{unguarded}
+	large(1, 100<<10, change)
+	if after := copies(); !delivery.IsAbsent(after) {
+		t.Errorf("with the namespaces that were taken out, the copies that the member has are too large, and it is to have %.80s, want none", after.JSON())
+	}
 }

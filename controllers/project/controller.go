@@ -132,9 +132,12 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 		if _, held := p.held[member.Name]; !held {
 			continue
 		}
-		if p.secrets[member], err = keep(r.Deliveries.Kept(copies.ID, member), copies, content); err != nil {
-			return err
+		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
+		if err != nil { // with the namespaces that were taken out since, they are too large
+			p.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
+			kept = delivery.Absent(copies.ID)
 		}
+		p.secrets[member] = kept
 	}
 	return nil
 }

@@ -72,6 +72,8 @@ type Options struct {
 type Observer struct {
 	// Sent is called after each set that was sent or removed: "put" or "delete", "ok" or "failed", and how long it took.
 	Sent func(verb, result string, took time.Duration)
+	// Awaited is called with the owners that the store waits for, while it is not complete: every few seconds, and at last with none.
+	Awaited func([]Key)
 }
 
 // Store holds what each member should have and what it has. It sends the difference after Start. All methods may be called concurrently.

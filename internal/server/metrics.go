@@ -87,12 +87,25 @@ func (s *Server) Deliveries() delivery.Observer {
 	sent := counters("drover_sets_sent_total", "Sets that were sent to members or removed there, by verb and result.", "verb", "result")
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "drover_set_seconds",
 		Help: "How long an agent took to take a set or remove it.", Buckets: prometheus.ExponentialBuckets(0.001, 3, 10)})
-	s.telemetry.registry.MustRegister(sent, took)
-	return delivery.Observer{Sent: func(verb, result string, d time.Duration) {
-		sent.WithLabelValues(verb, result).Inc()
-		took.Observe(d.Seconds())
-	}}
+	awaited := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "drover_sets_awaited",
+		Help: "Owners that the leader has not reconciled since its start, the first of them: before all are, no set is removed that has no owner."}, []string{"kind", "workspace", "owner"})
+	s.telemetry.registry.MustRegister(sent, took, awaited)
+	return delivery.Observer{
+		Sent: func(verb, result string, d time.Duration) {
+			sent.WithLabelValues(verb, result).Inc()
+			took.Observe(d.Seconds())
+		},
+		Awaited: func(owners []delivery.Key) {
+			awaited.Reset()
+			for _, key := range owners[:min(len(owners), maxAwaited)] {
+				awaited.WithLabelValues(key.Kind, key.Namespace, key.Name).Set(1)
+			}
+		},
+	}
 }
+
+// maxAwaited is the most owners that a metric names. They are sorted, so that an owner which is awaited for long stays among them.
+const maxAwaited = 10
 
 // openAudit begins the audit log that the configuration asks for, with its metrics.
 func (t *telemetry) openAudit(cfg config.Audit, logger logr.Logger) (*audit.Log, error) {

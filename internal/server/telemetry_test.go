@@ -29,6 +29,7 @@ import (
 	"github.com/drover-dev/drover/agent/direct"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/trust"
 )
@@ -288,6 +289,26 @@ func TestScrape(t *testing.T) {
 	o.stop(time.Now())
 	if !regexp.MustCompile(`drover_stopping_seconds +360\d`).MatchString(scrape(t, list)) {
 		t.Errorf("want an hour in drover_stopping_seconds of %v", scrape(t, list))
+	}
+}
+
+func TestAwaitedOwnersAreNamedUntilThereIsNone(t *testing.T) {
+	o, list := seen(t)
+	list.Registry = prometheus.NewRegistry()
+	o.registry = list
+	observer := (&Server{telemetry: o}).Deliveries()
+	var keys []delivery.Key
+	for i := range 2 * maxAwaited {
+		keys = append(keys, delivery.Key{Kind: "crtb", Namespace: "team", Name: fmt.Sprintf("b%02d", i)})
+	}
+	observer.Awaited(keys)
+	got := scrape(t, list)
+	if want := "drover_sets_awaited kind=crtb,owner=b00,workspace=team 1\n"; !strings.Contains(got, want) || strings.Count(got, "drover_sets_awaited") != maxAwaited {
+		t.Errorf("want %q and %d owners in all in\n%s", want, maxAwaited, got)
+	}
+	observer.Awaited(nil)
+	if got := scrape(t, list); strings.Contains(got, "drover_sets_awaited") {
+		t.Errorf("no owner is awaited any longer, want none in\n%s", got)
 	}
 }
 

@@ -1,0 +1,23 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Awaited returns the expected owners without a call of Replace yet, sorted. A store that is complete, or to which no owners were announced yet,
+// waits for none.
+func (d *Store) Awaited() []Key {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.complete {
+		return nil
+	}
+	return slices.SortedFunc(maps.Keys(d.expected), func(a, b Key) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+}
