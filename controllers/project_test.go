@@ -242,7 +242,7 @@ func TestAWithdrawnSecretLeavesAMemberThatDoesNotGuardProjects(t *testing.T) {
 	}
 
 	large := func(data, except int, write func(*corev1.Secret)) {
-		for i := range 20 {
+		for i := range 22 {
 			write(secret(fmt.Sprintf("large-%02d", i), strings.Repeat("x", data), strings.Repeat("n", except)))
 		}
 	}

@@ -142,7 +142,8 @@ const (
 	ReasonAgentUpdating = "AgentUpdating"
 	// ReasonAgentWaiting: the agent runs as spec.agent says, with what the hub gave agents before, and has not had its turn to be upgraded.
 	ReasonAgentWaiting = "AgentWaiting"
-	// ReasonAgentRolloutStopped is of an event alone: more agents failed to be upgraded than the hub's configuration allows, so no other begins.
+	// ReasonAgentRolloutStopped is of an event alone: more agents failed to be upgraded than the hub's configuration allows, so no other of the
+	// workspace begins, or none at all.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
 	// ReasonNodeAgentsMissing: spec.agent asks for node agents, and the agent cannot make them, or their pods are refused.
 	ReasonNodeAgentsMissing = "NodeAgentsMissing"

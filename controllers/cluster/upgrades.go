@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -48,7 +47,7 @@ type Upgrades struct {
 	settled  time.Time // no agent begins before
 	agents   map[types.NamespacedName]agentState
 	turns    map[types.NamespacedName]v1.AgentUpgrade // that were given, and are in no status yet
-	stopped  bool                                     // the event was sent
+	stopped  map[string]bool                          // the workspaces, "" for all, for which the event was sent
 	changed  func()
 	begin    func(types.NamespacedName)
 }
@@ -154,7 +153,7 @@ func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, fmt.Errorf("list clusters: %w", err)
 	}
 	now := u.Now()
-	begun, wait, failed := u.decide(list.Items, now)
+	begun, wait, stops := u.decide(list.Items, now)
 	u.mu.Lock()
 	begin := u.begin
 	u.mu.Unlock()
@@ -163,15 +162,15 @@ func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, 
 			begin(name)
 		}
 	}
-	u.report(ctx, list.Items, wait, failed)
+	u.report(ctx, list.Items, stops)
 	if wait.Until.After(now) {
 		return ctrl.Result{RequeueAfter: wait.Until.Sub(now)}, nil
 	}
 	return ctrl.Result{}, nil
 }
 
-// decide gives agents their turn, and returns their names, why no other has its turn, and which have failed.
-func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, failed []string) {
+// decide gives agents their turn, and returns their names, why no other has its turn, and where the upgrade has stopped.
+func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, stops []stop) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if now.Before(u.settled) {
@@ -181,19 +180,20 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	if !known {
 		return nil, rollout.Wait{Until: now.Add(lookedAtRecheck)}, nil
 	}
-	for i := range all {
-		if all[i].Claim != nil && all[i].Claim.Failed != nil {
-			failed = append(failed, all[i].Name)
-		}
+	pace := u.Pace(len(all))
+	going, stops := u.holdBack(all)
+	if len(stops) > 0 && stops[0].workspace == "" {
+		return nil, rollout.Wait{}, stops
 	}
-	fleet, err := rollout.NewFleet(all, rollout.FleetPlan{Pace: u.Pace(len(all)), Revision: u.revision}, now)
+	pace.MaxFailed = len(all) // holdBack has counted them
+	fleet, err := rollout.NewFleet(going, rollout.FleetPlan{Pace: pace, Revision: u.revision}, now)
 	if err != nil { // the configuration was checked
-		return nil, rollout.Wait{Reason: v1.ReasonInvalidSelector, Message: err.Error()}, failed
+		return nil, rollout.Wait{Reason: v1.ReasonInvalidSelector, Message: err.Error()}, stops
 	}
 	for {
 		decision := fleet.Next()
 		if decision.Step == nil || decision.Step.Verb != rollout.VerbBegin {
-			return begun, decision.Wait, failed
+			return begun, decision.Wait, stops
 		}
 		i := fleet.Begin(decision.Step)
 		namespace, name, _ := strings.Cut(decision.Step.Cluster, "/")
@@ -243,28 +243,4 @@ func claimOf(u *v1.AgentUpgrade) *rollout.ClusterClaim {
 		c.Failed = &u.Failed.Time
 	}
 	return c
-}
-
-// report says once that too many agents have failed: in the log, and as an event of the first Cluster.
-func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, wait rollout.Wait, failed []string) {
-	stopped := wait.Reason == v1.ReasonTooManyFailures
-	u.mu.Lock()
-	before := u.stopped
-	u.stopped = stopped
-	u.mu.Unlock()
-	if !stopped || before || len(failed) == 0 {
-		return
-	}
-	named := strings.Join(failed[:min(len(failed), maxFailedNamed)], ", ")
-	if more := len(failed) - maxFailedNamed; more > 0 {
-		named += fmt.Sprintf(" and %d more", more)
-	}
-	message := fmt.Sprintf("The upgrade of agents has stopped: %s failed (%s), and agent.rollout.maxFailedClusters of the hub's configuration allows %d. "+
-		"See the condition AgentUpToDate of these Clusters; change agent.image, or raise maxFailedClusters to go on without them",
-		rollout.Clusters(len(failed)), named, u.Pace(len(clusters)).MaxFailed)
-	ctrl.LoggerFrom(ctx).Info("upgrade of agents stopped", "message", message)
-	i := slices.IndexFunc(clusters, func(c v1.Cluster) bool { return client.ObjectKeyFromObject(&c).String() == failed[0] })
-	if i >= 0 {
-		u.Recorder.Eventf(&clusters[i], nil, corev1.EventTypeWarning, v1.ReasonAgentRolloutStopped, "UpdateAgent", "%s", message)
-	}
 }

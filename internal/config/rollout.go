@@ -24,7 +24,8 @@ type Rollout struct {
 	Paused bool `json:"paused,omitempty"`
 	// MaxConcurrentClusters is how many agents may be upgraded at once, as a number or as a share of all ("10%", rounded up). Default 10%.
 	MaxConcurrentClusters *intstr.IntOrString `json:"maxConcurrentClusters,omitempty"`
-	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a share of all (rounded down). Default 1%.
+	// MaxFailedClusters is how many agents may fail before no further one begins, as a number or as a share (rounded down): of the Clusters of a workspace,
+	// which is then held back alone, or of all Clusters outside the workspace with the most failures. Default 1%.
 	MaxFailedClusters *intstr.IntOrString `json:"maxFailedClusters,omitempty"`
 	// Waves begin one after the other; Clusters in none of them are the last one. Default: 1 % of all, 10 % of the others, the rest, 10 minutes apart.
 	// An empty list is one wave of all.

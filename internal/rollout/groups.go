@@ -1,0 +1,28 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+// Group counts the members of a fleet that belong together, such as those of one workspace.
+type Group struct {
+	Members, Failed int
+}
+
+// HeldBack returns the groups in which no further member may begin, and whether none may begin in any group. allowed returns how many may fail of so
+// many members.
+//
+// A group is held back by its own failures. The whole fleet stops when too many failed even without the group that has the most failures, so that no
+// single group stops the others. A group counts with at most one failure more than it is allowed: once it is held back, further ones say nothing new.
+func HeldBack(groups map[string]Group, allowed func(members int) int) (held map[string]bool, all bool) {
+	held = map[string]bool{}
+	var members, failed, most int
+	for name, g := range groups {
+		limit := allowed(g.Members)
+		if g.Failed > limit {
+			held[name] = true
+		}
+		counted := min(g.Failed, limit+1)
+		members, failed, most = members+g.Members, failed+counted, max(most, counted)
+	}
+	return held, failed-most > allowed(members)
+}
