@@ -242,11 +242,11 @@ func TestAWithdrawnSecretLeavesAMemberThatDoesNotGuardProjects(t *testing.T) {
 	}
 
 	large := func(data, except int, write func(*corev1.Secret)) {
-		for i := range 22 {
+		for i := range 24 {
 			write(secret(fmt.Sprintf("large-%02d", i), strings.Repeat("x", data), strings.Repeat("n", except)))
 		}
 	}
-	large(200<<10, 0, func(s *corev1.Secret) { env.Apply(t, s) })
+	large(240<<10, 0, func(s *corev1.Secret) { env.Apply(t, s) })
 	d.guards = []delivery.Outcome{guarded}
 	copies()
 	d.guards = []delivery.Outcome{unguarded}
