@@ -221,7 +221,7 @@ func (p *parts) imports(mgr ctrl.Manager) ([]entry, error) {
 		return nil, fmt.Errorf("clusterAPI.import takes Cluster API, with %s: %w", clusterapi.GroupVersion, err)
 	}
 	r := &clusterimport.Reconciler{Client: p.client, Live: mgr.GetAPIReader(), Recorder: mgr.GetEventRecorder("drover-import"), Reach: release.Private}
-	return []entry{{"clusterimport", r, 4, false, []trigger{self(source), handled(&v1.Cluster{}, &handler.EnqueueRequestForObject{})}}}, nil
+	return []entry{{"clusterimport", r, clusterimport.Workers, false, []trigger{self(source), handled(&v1.Cluster{}, &handler.EnqueueRequestForObject{})}}}, nil
 }
 
 // provision lists the controller of what is made of Hosts without Cluster API: none unless it is configured.

@@ -56,7 +56,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 		}
 		var found release.Result
 		if o.Spec.Version == "" && !elsewhere {
-			found = l.channels.Result(o.Spec.Channel)
+			found = l.channels.Result(o.Namespace, o.Spec.Channel)
 			next.by(found.Next)
 		}
 		all = append(all, resolve(o, found, secrets))

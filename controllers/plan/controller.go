@@ -34,8 +34,8 @@ type Reconciler struct {
 	State func(plan string, member types.NamespacedName) MemberState
 	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
 	Unconfirmed func(types.NamespacedName) (difference *delivery.Difference, known bool)
-	// Channel returns what a release channel leads to.
-	Channel func(url string) release.Result
+	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
+	Channel func(workspace, url string) release.Result
 	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
 	// means that they have.
 	Settled func() bool

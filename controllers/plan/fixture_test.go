@@ -121,8 +121,8 @@ func (s *fixture) State(_ string, member types.NamespacedName) plan.MemberState 
 	return plan.MemberState{Connected: true, Reported: true}
 }
 
-func (s *fixture) Result(string) release.Result { return s.answer }
-func (s *fixture) OnPolled(func(string))        {}
+func (s *fixture) Result(string, string) release.Result { return s.answer }
+func (s *fixture) OnPolled(func(string))                {}
 
 // What tests do.
 

@@ -93,7 +93,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
 	}
-	answer := r.Channel(plan.Spec.Channel)
+	answer := r.Channel(plan.Namespace, plan.Spec.Channel)
 	found := resolved{version: answer.Version, reason: v1.ReasonChannel, message: "The version was found in the channel", next: answer.Next}
 	if was := meta.FindStatusCondition(plan.Status.Conditions, v1.ConditionLatestResolved); found.version == "" && was != nil &&
 		was.Reason == v1.ReasonChannel && was.ObservedGeneration == plan.Generation {

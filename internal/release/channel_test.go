@@ -7,6 +7,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,7 +272,7 @@ func TestPoller(t *testing.T) {
 		}, time.Now)
 		polled := 0
 		p.OnPolled(func(string) { polled++ })
-		if got := p.Result("a"); got.Asked || asked > 0 {
+		if got := p.Result("team", "a"); got.Asked || asked > 0 {
 			t.Fatalf("asked before the start: %+v", got)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -281,9 +283,9 @@ func TestPoller(t *testing.T) {
 		}()
 		see := func(version string, failed bool, questions int) {
 			t.Helper()
-			p.Result("a")
+			p.Result("team", "a")
 			synctest.Wait()
-			if got := p.Result("a"); got.Version != version || (got.Err != nil) != failed || asked != questions {
+			if got := p.Result("team", "a"); got.Version != version || (got.Err != nil) != failed || asked != questions {
 				t.Errorf("%+v after %d questions; want %s after %d", got, asked, version, questions)
 			}
 		}
@@ -308,6 +310,52 @@ func TestPoller(t *testing.T) {
 		<-ended
 		time.Sleep(Interval * 2)
 		see("v3", false, 5)
+	})
+}
+
+func TestSlowChannelsOfAWorkspaceDelayNoOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked, answered := map[string]int{}, make(chan struct{})
+		var mu sync.Mutex
+		p := NewPoller(func(_ context.Context, channel string) (string, error) {
+			mu.Lock()
+			asked[channel]++
+			mu.Unlock()
+			if strings.HasPrefix(channel, "slow") {
+				<-answered
+			}
+			return "v1", nil
+		}, time.Now)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = p.Start(ctx)
+		}()
+		synctest.Wait()
+		for i := range 3 * maxRequests {
+			p.Result("attacker", fmt.Sprintf("slow-%d", i))
+		}
+		p.Result("attacker", "shared") // it waits behind the attacker's own, and the others' look at it does not
+		synctest.Wait()
+		if len(asked) != maxOwn {
+			t.Errorf("%v are asked for one workspace, want %d of them", asked, maxOwn)
+		}
+		p.Result("team", "own")
+		p.Result("team", "shared")
+		synctest.Wait()
+		for _, channel := range []string{"own", "shared"} {
+			if got := p.Result("team", channel); got.Version != "v1" {
+				t.Errorf("%s is %+v while channels of another workspace are slow, want v1", channel, got)
+			}
+		}
+		close(answered)
+		synctest.Wait()
+		if len(asked) != 3*maxRequests+2 || asked["shared"] != 1 || len(p.own) != 0 {
+			t.Errorf("asked are %v, and slots are kept for %d workspaces, want each once and none", asked, len(p.own))
+		}
+		cancel()
+		<-ended
 	})
 }
 

@@ -19,8 +19,12 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// maxRequests is how many channels are asked at once.
-const maxRequests = 8
+// maxRequests is how many channels are asked at once, and maxOwn how many of them for one workspace: a tenant whose channels answer slowly waits behind
+// their own.
+const (
+	maxRequests = 8
+	maxOwn      = 2
+)
 
 // Result is what is known of a channel.
 type Result struct {
@@ -44,6 +48,7 @@ type Poller struct {
 	mu       sync.Mutex // guards what follows
 	ctx      context.Context
 	tasks    sync.WaitGroup
+	own      map[string]*ownSlots // by workspace
 	channels map[string]*channelState
 	ended    []func(channel string)
 }
@@ -52,13 +57,20 @@ type Poller struct {
 type channelState struct {
 	Result
 	running  bool
+	queued   map[string]bool // the workspaces for which it is about to be asked
 	failures int
 	wanted   time.Time
 }
 
+// ownSlots are those of a workspace. Poller.mu guards tasks.
+type ownSlots struct {
+	slots chan struct{}
+	tasks int
+}
+
 // NewPoller makes a Poller that asks with ask, such as Client.Latest.
 func NewPoller(ask func(context.Context, string) (string, error), now func() time.Time) *Poller {
-	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), channels: map[string]*channelState{}}
+	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), own: map[string]*ownSlots{}, channels: map[string]*channelState{}}
 }
 
 // OnPolled calls f after each request has ended. f must not block.
@@ -91,22 +103,29 @@ func (p *Poller) Start(ctx context.Context) error {
 	return nil
 }
 
-// Result returns what is known of a channel now. If a request is due, it starts one.
-func (p *Poller) Result(channel string) Result {
+// Result returns what is known of a channel now. If a request is due, it starts one for a workspace. A channel that several workspaces read is asked once,
+// for the first of them that has a slot.
+func (p *Poller) Result(workspace, channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.now()
 	c := p.channels[channel]
 	if c == nil {
 		p.forgetLocked(now)
-		c = &channelState{}
+		c = &channelState{queued: map[string]bool{}}
 		p.channels[channel] = c
 	}
 	c.wanted = now
-	if p.ctx != nil && p.ctx.Err() == nil && !c.running && !now.Before(c.Next) {
-		c.running = true
+	if p.ctx != nil && p.ctx.Err() == nil && !c.running && !c.queued[workspace] && !now.Before(c.Next) {
+		own := p.own[workspace]
+		if own == nil {
+			own = &ownSlots{slots: make(chan struct{}, maxOwn)}
+			p.own[workspace] = own
+		}
+		c.queued[workspace] = true
+		own.tasks++
 		ctx := p.ctx
-		p.tasks.Go(func() { p.run(ctx, channel) })
+		p.tasks.Go(func() { p.run(ctx, workspace, own, channel) })
 	}
 	return c.Result
 }
@@ -114,20 +133,61 @@ func (p *Poller) Result(channel string) Result {
 // forgetLocked drops channels whose Result was not called for long. p.mu is held.
 func (p *Poller) forgetLocked(now time.Time) {
 	for channel, c := range p.channels {
-		if !c.running && now.Sub(c.wanted) > 2*Interval {
+		if !c.running && len(c.queued) == 0 && now.Sub(c.wanted) > 2*Interval {
 			delete(p.channels, channel)
 		}
 	}
 }
 
-func (p *Poller) run(ctx context.Context, channel string) {
-	select {
-	case p.slots <- struct{}{}:
-	case <-ctx.Done():
-		return
+// run asks a channel once there is a slot of the workspace and one of all.
+func (p *Poller) run(ctx context.Context, workspace string, own *ownSlots, channel string) {
+	defer p.leave(workspace, own)
+	free := take(ctx, own.slots)
+	if free {
+		defer func() { <-own.slots }()
+		if free = take(ctx, p.slots); free {
+			defer func() { <-p.slots }()
+		}
 	}
+	if p.begin(workspace, channel, free) {
+		p.request(ctx, channel)
+	}
+}
+
+func take(ctx context.Context, slots chan struct{}) bool {
+	select {
+	case slots <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// begin ends the wait of a workspace for slots, and reports whether the channel is to be asked now: no other workspace has asked it meanwhile.
+func (p *Poller) begin(workspace, channel string, free bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.channels[channel]
+	delete(c.queued, workspace)
+	if !free || c.running || p.now().Before(c.Next) {
+		return false
+	}
+	c.running = true
+	return true
+}
+
+// leave forgets the slots of a workspace when no task needs them.
+func (p *Poller) leave(workspace string, own *ownSlots) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if own.tasks--; own.tasks == 0 {
+		delete(p.own, workspace)
+	}
+}
+
+// request asks a channel, and records what it answers.
+func (p *Poller) request(ctx context.Context, channel string) {
 	version, err := p.ask(ctx, channel)
-	<-p.slots
 	p.mu.Lock()
 	c := p.channels[channel]
 	c.running, c.Asked, c.Err = false, true, err

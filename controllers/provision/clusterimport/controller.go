@@ -7,17 +7,20 @@ package clusterimport
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	utilwait "k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/release"
@@ -27,6 +30,14 @@ import (
 const (
 	soon      = 5 * time.Second
 	lookAgain = 30 * time.Second
+	busyPause = time.Second
+)
+
+// Workers is how many reconciles run at once, and maxInstalls how many of them install agents in clusters of one workspace: their servers are the tenant's,
+// and may answer slowly.
+const (
+	Workers     = 16
+	maxInstalls = 2
 )
 
 // Reconciler imports the Clusters of Cluster API that have the label.
@@ -37,6 +48,9 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Reach is where API servers may be.
 	Reach release.Reach
+
+	once  sync.Once
+	seats *limit.Gate // for installations; use enter
 }
 
 // input is what one reconcile has read.
@@ -94,6 +108,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	case wait:
 		return ctrl.Result{RequeueAfter: soon}, nil
 	case install:
+		seat, err := r.enter(ctx, in.name.Namespace)
+		if err != nil {
+			return ctrl.Result{RequeueAfter: utilwait.Jitter(busyPause, 1)}, nil
+		}
+		defer seat.Release()
 		if err := r.install(ctx, in); err != nil {
 			r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "the agent cannot be installed by Secret %s yet, and is tried again: %v", secret, err)
 		} else {
@@ -102,6 +121,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	}
 	return ctrl.Result{}, nil
+}
+
+// enter returns a seat for an installation in a cluster of a workspace, or an error if too many are under way there.
+func (r *Reconciler) enter(ctx context.Context, workspace string) (*limit.Seat, error) {
+	r.once.Do(func() { r.seats = limit.NewGate(limit.Bounds{User: maxInstalls}, limit.Observer{}) })
+	return r.seats.Enter(ctx, limit.Requester{User: workspace})
 }
 
 // gather reads what a step depends on.

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -257,6 +258,47 @@ func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+func TestSlowServersOfAWorkspaceDelayNoOther(t *testing.T) {
+	t.Parallel()
+	slow, other := newWorld(t), newWorld(t)
+	other.r = slow.r
+	other.events = slow.events
+	asked, answer := make(chan struct{}, 10), make(chan struct{})
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-answer
+	}))
+	t.Cleanup(server.Close)
+	slow.kubeconfig(func(c *api.Cluster, u *api.AuthInfo) {
+		c.Server, c.TLSServerName = server.URL, "example.com"
+		c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+		*u = api.AuthInfo{Token: "hush-hush"}
+	})
+	other.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
+	for _, w := range []*world{slow, other} {
+		w.reconcile()
+		w.registered()
+	}
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer close(answer)
+	for range 2 {
+		waiting.Go(func() { _, _ = slow.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: slow.name}) })
+		select {
+		case <-asked:
+		case <-time.After(testkit.Patience * 30 * time.Second):
+			t.Fatal("want that two installations of a workspace run at once")
+		}
+	}
+	result, err := slow.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: slow.name})
+	if err != nil || result.RequeueAfter == 0 || result.RequeueAfter > 5*time.Second || len(asked) > 0 {
+		t.Errorf("a third installation in the workspace ends with %+v, %v, and %d more requests, want that it is tried again within seconds", result, err, len(asked))
+	}
+	if said := other.reconcile(); !other.installed() {
+		t.Errorf("%q, want the agent installed in the other workspace meanwhile", said)
 	}
 }
 
