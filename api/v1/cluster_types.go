@@ -113,7 +113,7 @@ type AuthorizedEndpoint struct {
 	// address of the API server. Empty for none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
-	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[][0-9a-f:]+[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
 	// tlsSecretName names a Secret of type kubernetes.io/tls in the agent's namespace of the member, with the certificate of server; you create

@@ -5,7 +5,10 @@ package v1_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/netip"
+	"net/url"
 	"reflect"
 	"slices"
 	"strings"
@@ -121,6 +124,45 @@ func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 				}
 				if err := json.Unmarshal(raw, typed); err != nil {
 					t.Errorf("the API server takes %s, which the manager cannot read, want it refused: %v", value, err)
+				}
+			}
+		})
+	}
+}
+
+// TestWhatTheAPIServerTakesTheManagerParses is about texts that have a syntax and no type of their own: what the manager makes of one must not fail once the
+// API server has taken it.
+func TestWhatTheAPIServerTakesTheManagerParses(t *testing.T) {
+	env := testkit.Shared(t)
+	namespace := env.Workspace(t)
+	asURL := func(text string) error { _, err := url.Parse(text); return err }
+	asAddress := func(text string) error { _, err := netip.ParseAddr(text); return err }
+	for field, tt := range map[string]struct {
+		spec       string
+		parse      func(string) error
+		taken, odd []string
+	}{
+		"Cluster.spec.authorizedEndpoint.server": {"{authorizedEndpoint: {server: %q}}", asURL,
+			[]string{"https://a.example.com", "https://10.0.0.1:6443", "https://[fd00::5]:6443", "https://[::1]", "https://[1:2:3:4:5:6:7:8]", "https://[1::]"},
+			[]string{"https://[a]", "https://[::1", "https://[1:2:3:4:5:6::1:2:3:4]", "https://[1::2::3]", "https://[:]", "https://[]", "https://[fe80::1%25eth0]",
+				"https://a:b", "https://%zz", "https://a b", "https://", "https://[12345::]"}},
+		"Host.spec.internalAddress": {"{internalAddress: %q}", asAddress,
+			[]string{"10.0.0.5", "fd00::5", "FD00:1:2:3:4:5:6:7", "1::"},
+			[]string{"1:2:3:4:5:6:7::1:2:3:4:5:6:7", "1:2:3:4:5:6:7:8::", "10.0.0.05", "10.0.0", "1::2::3", "fd00::5%eth0", ":", "a"}},
+	} {
+		t.Run(field, func(t *testing.T) {
+			kind, _, _ := strings.Cut(field, ".")
+			create := func(value string) error {
+				return env.Client.Create(t.Context(), object(t, namespace, kind, fmt.Sprintf(tt.spec, value)), client.DryRunAll)
+			}
+			for _, value := range tt.taken {
+				if err := errors.Join(create(value), tt.parse(value)); err != nil {
+					t.Errorf("%s is refused, want it taken: %v", value, err)
+				}
+			}
+			for _, value := range tt.odd {
+				if err := tt.parse(value); create(value) == nil && err != nil {
+					t.Errorf("the API server takes %s, which the manager cannot parse, want it refused: %v", value, err)
 				}
 			}
 		})

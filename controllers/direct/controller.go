@@ -75,8 +75,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL says that the server of a Cluster's endpoint is no URL. The rule of the schema lets some pass, such as
-// https://[a].
+// errNoURL says that the server of a Cluster's endpoint is no URL. The schema refuses those, and an object may be older than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is no URL")
 
 // access returns what a member is to have now, and when it is to have something else.

@@ -336,6 +336,7 @@ func TestSlowChannelsOfAWorkspaceDelayNoOther(t *testing.T) {
 		for i := range 3 * maxRequests {
 			p.Result("attacker", fmt.Sprintf("slow-%d", i))
 		}
+		synctest.Wait()
 		p.Result("attacker", "shared") // it waits behind the attacker's own, and the others' look at it does not
 		synctest.Wait()
 		if len(asked) != maxOwn {

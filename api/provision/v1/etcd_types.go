@@ -61,6 +61,7 @@ type EtcdS3 struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder is names with one / between two of them, such as backups/prod, none of which is . or .."
 	Folder string `json:"folder,omitempty"`
 	// credentialsSecretName names a Secret of the same namespace with the keys accessKey and secretKey, ca.crt if the endpoint has a CA of its own, and the label
 	// provision.cluster.drover.dev/use: "true". Without it the servers use what their machines are allowed.
@@ -95,6 +96,7 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key is names with one / between two of them, none of which is . or .."
 	Key string `json:"key"`
 }
 

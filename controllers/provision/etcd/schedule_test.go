@@ -448,10 +448,22 @@ func TestWhatNoClusterCanKeepIsRefused(t *testing.T) {
 		"too many":               {Schedule: "@daily", Retention: 101},
 		"an endpoint with a URL": {S3: &provisionv1.EtcdS3{Endpoint: "http://s3.example.com", Bucket: "b"}},
 		"no bucket":              {S3: &provisionv1.EtcdS3{Endpoint: "s3.example.com"}},
+		"a folder above":         {S3: &provisionv1.EtcdS3{Bucket: "b", Folder: "a/../b"}},
+		"a folder named ..":      {S3: &provisionv1.EtcdS3{Bucket: "b", Folder: ".."}},
+		"a folder from the root": {S3: &provisionv1.EtcdS3{Bucket: "b", Folder: "/a"}},
+		"a folder without name":  {S3: &provisionv1.EtcdS3{Bucket: "b", Folder: "a//b"}},
+		"a folder that ends so":  {S3: &provisionv1.EtcdS3{Bucket: "b", Folder: "a/"}},
 	} {
 		o := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}, Spec: infrav1.DroverClusterSpec{Etcd: etcd}}
 		if err := w.Client.Create(t.Context(), o); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v, want it to be invalid", name, err)
+		}
+	}
+	for i, folder := range []string{"a", "a/b.c", "..a/.b", "a.."} {
+		o := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("y%d", i)}}
+		o.Spec.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", Folder: folder}
+		if err := w.Client.Create(t.Context(), o); err != nil {
+			t.Errorf("the folder %s: %v, want it taken", folder, err)
 		}
 	}
 }

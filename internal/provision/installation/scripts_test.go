@@ -319,6 +319,8 @@ func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
 		`{"kubelet-arg=healthz-port=0":""}`:                                     "argument healthz-port:",
 		`{"kubelet_arg":["healthz-port=0"]}`:                                    "argument healthz-port:",
 		`{"kubelet-arg":["hostname-override=x"]}`:                               "argument hostname-override:",
+		`{"kubelet-arg":["config=/etc/kubelet.yaml"]}`:                          "argument config:",
+		`{"kubelet-arg":["--config_dir=/etc/kubelet.d"]}`:                       "argument config-dir:",
 		`{"etcd-arg":["listen-metrics-urls=http://0.0.0.0:1"]}`:                 "argument listen-metrics-urls:",
 		`{"kube-apiserver-arg":["secure-port+=1"]}`:                             "argument secure-port:",
 		`{"kubelet-arg":["max-pods=200"],"etcd-arg":["quota-backend-bytes=1"]}`: "",

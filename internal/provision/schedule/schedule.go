@@ -7,6 +7,7 @@ package schedule
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ func Parse(text string) (Schedule, error) {
 	if err != nil {
 		return Schedule{}, fmt.Errorf("the schedule %q cannot be read: %w: %s", text, err, help)
 	}
+	if field, step, values := longStep(text); field != "" {
+		return Schedule{}, fmt.Errorf("the schedule %q has the step /%d for the %s, of which there are %d, so that it would be due only at the first: %s", text, step, field, values, help)
+	}
 	s := Schedule{parsed}
 	if s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
 		return Schedule{}, fmt.Errorf("the schedule %q names no day that a calendar has: %s", text, help)
@@ -42,6 +46,27 @@ func Parse(text string) (Schedule, error) {
 			"a minute field of * is every minute: %s", text, gap, at.Format("15:04"), MinPeriod, help)
 	}
 	return s, nil
+}
+
+// longStep returns a field whose step is no less than the number of its values: "*/90" reads as every 90 minutes and is every hour. The field is empty if
+// there is none.
+func longStep(text string) (field string, step, values int) {
+	fields := strings.Fields(text)
+	for i, known := range []struct {
+		name   string
+		values int
+	}{{"minute", 60}, {"hour", 24}, {"day of the month", 31}, {"month", 12}, {"day of the week", 7}} {
+		if i >= len(fields) {
+			break
+		}
+		for part := range strings.SplitSeq(fields[i], ",") {
+			_, after, stepped := strings.Cut(part, "/")
+			if n, err := strconv.Atoi(after); stepped && err == nil && n >= known.values {
+				return known.name, n, known.values
+			}
+		}
+	}
+	return "", 0, 0
 }
 
 // closest returns the shortest time between two times of the schedule in a year, and the second of the two. It looks at
