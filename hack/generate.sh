@@ -17,6 +17,9 @@ controller_gen crd paths=./api/provision/... output:crd:artifacts:config=config/
 # A Quantity like 1e-2147483648 takes hours to read, wherever an object that has it is read. No marker reaches the schema of a Quantity.
 sed -i -E 's/^( +)pattern: \^\(\\\+\|-\)\?.*numkMGTPE.*$/\1maxLength: 32\n\1pattern: ^-?[0-9]+(\\.[0-9]+)?([KMGTPE]i|[numkMGTPE])?$/' config/crd/bases/*.yaml
 
+# No spec has a field without a bound.
+go run ./hack/bounds config/*/bases/*.yaml
+
 # Rights are +kubebuilder:rbac markers beside the code that needs them.
 rbac_paths=()
 for dir in controllers internal; do

@@ -1,0 +1,103 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Command bounds gives the specs in generated CRDs bounds where they have none: no marker reaches the fields of Kubernetes' own types, such as selectors,
+// affinities and variables. "make generate" runs it. What Drover defines itself has bounds by markers.
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Bounds that nobody reaches: Linux takes no argument or variable of more than 128 KiB, and API servers no more than 256 KiB of annotations.
+const (
+	maxItems      = 1024
+	maxProperties = 256
+	maxText       = 4096
+	maxSyntax     = 256 // of what has a syntax
+	maxLong       = 64 << 10
+	maxAnnotation = 256 << 10
+)
+
+func main() {
+	for _, path := range os.Args[1:] {
+		if err := bound(path); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// bound gives the specs of a file their bounds.
+func bound(path string) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var crd map[string]any
+	if err := yaml.Unmarshal(text, &crd); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	versions, _ := at(crd, "spec")["versions"].([]any)
+	for _, version := range versions {
+		version, _ := version.(map[string]any)
+		walk("spec", at(version, "schema", "openAPIV3Schema", "properties", "spec"))
+	}
+	out, err := yaml.Marshal(crd)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return os.WriteFile(path, append(bytes.Clone([]byte("---\n")), out...), 0o644)
+}
+
+func at(object map[string]any, path ...string) map[string]any {
+	for _, key := range path {
+		object, _ = object[key].(map[string]any)
+	}
+	return object
+}
+
+// walk gives a schema and those below it bounds. name is the field's, with [] for the items of a list and {} for the values of a map.
+func walk(name string, schema map[string]any) {
+	text := schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true
+	switch {
+	case text && schema["enum"] == nil:
+		set(schema, "maxLength", longest(name, schema))
+	case schema["type"] == "array":
+		set(schema, "maxItems", maxItems)
+		walk(name+"[]", at(schema, "items"))
+	case schema["type"] == "object":
+		for field, below := range at(schema, "properties") {
+			below, _ := below.(map[string]any)
+			walk(field, below)
+		}
+		if values := at(schema, "additionalProperties"); values != nil {
+			set(schema, "maxProperties", maxProperties)
+			walk(name+"{}", values)
+		}
+	}
+}
+
+func set(schema map[string]any, bound string, to int) {
+	if _, has := schema[bound]; !has {
+		schema[bound] = to
+	}
+}
+
+// longest returns how long a text may be.
+func longest(name string, schema map[string]any) int {
+	switch {
+	case name == "annotations{}":
+		return maxAnnotation
+	case name == "args[]" || name == "command[]" || name == "value" || strings.HasPrefix(name, "gmsaCredentialSpec"):
+		return maxLong
+	case schema["pattern"] != nil || schema["format"] != nil || schema["x-kubernetes-validations"] != nil || schema["x-kubernetes-int-or-string"] != nil:
+		return maxSyntax
+	}
+	return maxText
+}
