@@ -74,7 +74,7 @@ func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (str
 
 // IssuedBy reports whether a token says of itself that an issuer made it. Only Verify reports whether that is true.
 func IssuedBy(raw, issuer string) bool {
-	parts := strings.Split(raw, ".")
+	parts := strings.SplitN(raw, ".", 4)
 	if len(parts) != 3 { // a long one is not left to others either
 		return false
 	}
