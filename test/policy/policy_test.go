@@ -282,6 +282,7 @@ func TestPolicies(t *testing.T) {
 	t.Run("importing a cluster of Cluster API takes what making its Cluster takes", func(t *testing.T) { testImport(t, h) })
 	// The last: it gives the manager the right to make plans.
 	t.Run("a manager that was taken over, beside Cluster API", func(t *testing.T) { testClusterAPI(t, h) })
+	t.Run("keys of clusters of Cluster API, and what its providers write, by their names", func(t *testing.T) { testClusterAPINames(t, h) })
 	t.Run("a manager that makes plans makes none for a user who may not", func(t *testing.T) { testDeputy(t, h) })
 	t.Run("a manager that was taken over, which makes snapshots of etcd", func(t *testing.T) { testEtcdSnapshots(t, h) })
 }
