@@ -1,8 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command bounds gives the specs in generated CRDs bounds where they have none: no marker reaches the fields of Kubernetes' own types, such as selectors,
-// affinities and variables. "make generate" runs it. What Drover defines itself has bounds by markers.
+// Command bounds gives the specs in generated CRDs bounds where they have none.
+//
+// No marker reaches the fields of Kubernetes' own types, such as selectors, affinities and variables. What Drover defines itself has bounds by markers.
+// "make generate" runs it.
 package main
 
 import (
@@ -14,7 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Bounds that nobody reaches: Linux takes no argument or variable of more than 128 KiB, and API servers no more than 256 KiB of annotations.
+// Bounds that no object reaches: Linux takes no argument or variable of more than 128 KiB, and API servers no more than 256 KiB of annotations.
 const (
 	maxItems      = 1024
 	maxProperties = 256
