@@ -74,24 +74,6 @@ type Groups struct {
 	Depth int
 }
 
-// OpenLDAP returns what suits most directories of OpenLDAP.
-func OpenLDAP(users, groups string) (Users, Groups) {
-	return Users{Base: users, Filter: "(uid={name})", ID: "entryUUID", Name: "uid"},
-		Groups{Source: Search, Base: groups, Filter: "(member={dn})", Name: "cn"}
-}
-
-// FreeIPA returns what suits FreeIPA, whose memberOf has the nested groups too.
-func FreeIPA(users, groups string) (Users, Groups) {
-	return Users{Base: users, Filter: "(&(objectClass=posixAccount)(uid={name}))", ID: "ipaUniqueID", Name: "uid"},
-		Groups{Source: MemberOf, Base: groups, Name: "cn"}
-}
-
-// ActiveDirectory returns what suits a domain of Active Directory.
-func ActiveDirectory(users, groups string) (Users, Groups) {
-	return Users{Base: users, Filter: "(&(objectCategory=person)(objectClass=user)(sAMAccountName={name}))", ID: objectGUID, Name: "sAMAccountName"},
-		Groups{Source: TokenGroups, Base: groups, Name: "sAMAccountName"}
-}
-
 // Bounds of a configuration, and of what is taken from a directory.
 const (
 	maxServers     = 8

@@ -142,7 +142,7 @@ func change(t testing.TB, s *directory.Server, f func(*goldap.Conn) error) {
 
 // settings returns the configuration for a server of OpenLDAP. Its time is that of a machine that is busy with other tests.
 func settings(s *directory.Server) Config {
-	users, groups := OpenLDAP("ou=people,"+directory.Suffix, "ou=groups,"+directory.Suffix)
+	users, groups := openLDAP("ou=people,"+directory.Suffix, "ou=groups,"+directory.Suffix)
 	return Config{
 		Servers: []string{s.LDAPS}, Roots: s.Roots(), BindDN: s.BindDN, BindPassword: secret(s.BindPassword), Users: users, Groups: groups, Timeout: maxTimeout,
 	}

@@ -63,7 +63,7 @@ func TestAConfigurationThatCannotBeSafeIsRefused(t *testing.T) {
 }
 
 func TestEachKindOfDirectoryHasAUsableConfiguration(t *testing.T) {
-	for name, of := range map[string]func(string, string) (Users, Groups){"OpenLDAP": OpenLDAP, "FreeIPA": FreeIPA, "ActiveDirectory": ActiveDirectory} {
+	for name, of := range map[string]func(string, string) (Users, Groups){"OpenLDAP": openLDAP, "FreeIPA": freeIPA, "ActiveDirectory": activeDirectory} {
 		c := to("ldap://ldap.example.org", nil)
 		c.Users, c.Groups = of("dc=example,dc=org", "dc=example,dc=org")
 		if _, err := New(c); err != nil {

@@ -21,7 +21,7 @@ func inDomain(name string) string { return "CN=" + name + ",CN=Users," + directo
 // domain returns the configuration for a server of Active Directory.
 func domain(s *directory.Server) Config {
 	c := settings(s)
-	c.Users, c.Groups = ActiveDirectory(directory.Domain, directory.Domain)
+	c.Users, c.Groups = activeDirectory(directory.Domain, directory.Domain)
 	return c
 }
 

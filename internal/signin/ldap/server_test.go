@@ -131,7 +131,7 @@ func answer(conn recorded, tag ber.Tag, code int64) {
 func bound() (bind, extended ber.Tag) { return 1, 24 }
 
 func to(address string, root []byte) Config {
-	users, groups := OpenLDAP("ou=people,dc=example,dc=org", "ou=groups,dc=example,dc=org")
+	users, groups := openLDAP("ou=people,dc=example,dc=org", "ou=groups,dc=example,dc=org")
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(root)
 	return Config{
