@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub, or what proves who a machine is. Its name precedes those of its users and groups
+// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub, or what proves who a workload is. Its name precedes those of its users and groups
 // in bindings: "<name>:<user>". It must not be what precedes names in the RBAC of a member, such as kubeadm:cluster-admins. Secrets that it names are in the manager's namespace, and have the label cluster.drover.dev/secret: provider.
 //
 // Users may sign in if the manager's configuration has signIn.issuer. Whoever may write AuthProviders decides who is whom, also in every member.
@@ -71,7 +71,7 @@ type AuthProviderSpec struct {
 	// +optional
 	GitHub *GitHubProvider `json:"github,omitempty"`
 
-	// jwt is an issuer of tokens by which machines prove who they are: GitHub Actions, GitLab CI, the ServiceAccounts of another cluster.
+	// jwt is an issuer of tokens by which workloads prove who they are: GitHub Actions, GitLab CI, the ServiceAccounts of another cluster.
 	// +optional
 	JWT *JWTProvider `json:"jwt,omitempty"`
 }

@@ -35,7 +35,7 @@ type verified struct {
 	groups []byte
 }
 
-// Authenticate returns what identifies the senders of requests: those with a token of this issuer or of an AuthProvider of machines here, and all others by next. These
+// Authenticate returns what identifies the senders of requests: those with a token of this issuer or of an AuthProvider of workloads here, and all others by next. These
 // never come to next: a TokenReview would give its user another name.
 func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error)) func(*http.Request) (identity.Identity, error) {
 	return func(r *http.Request) (identity.Identity, error) {
@@ -48,7 +48,7 @@ func (s *Server) Authenticate(next func(*http.Request) (identity.Identity, error
 		}
 		sum := sha256.Sum256([]byte(raw))
 		if _, known := s.verified.Get(sum); !known && !token.IssuedBy(raw, s.issuer) {
-			if id, ours, err := s.byMachine(r, raw, sum); ours {
+			if id, ours, err := s.byWorkload(r, raw, sum); ours {
 				return id, err
 			}
 			return next(r)

@@ -87,7 +87,7 @@ type Options struct {
 	Log      logr.Logger
 	// MaxTTL is the longest that a token for scripts is valid.
 	MaxTTL time.Duration
-	// Audiences say which member a request goes to, and which ones tokens of machines name.
+	// Audiences say which member a request goes to, and which ones tokens of workloads name.
 	Audiences identity.Audiences
 	// Direct is what is known of direct access to clusters.
 	Direct Direct
@@ -110,8 +110,8 @@ type Server struct {
 	codes      codes
 	providers  providers
 	issued
-	scripts  scripts
-	machines machines
+	scripts   scripts
+	workloads workloads
 }
 
 // issued are the tokens of this issuer.
@@ -120,9 +120,9 @@ type issued struct {
 	direct   Direct
 }
 
-// machines are those with tokens of other issuers.
-type machines struct {
-	known     *cache.LRUExpireCache // of machineUser, by the digest of the token
+// workloads are those with tokens of other issuers.
+type workloads struct {
+	known     *cache.LRUExpireCache // of workloadUser, by the digest of the token
 	audiences identity.Audiences
 }
 
@@ -162,7 +162,7 @@ func New(o Options) *Server {
 		providers:  providers{connectors: &upstream.Connectors{Reader: o.Client, Namespace: o.Namespace, Now: o.Now}, gate: upstreamGate(), failed: newRates(failuresPerSecond, failuresAtOnce), refreshes: refreshGate(), disabled: o.Disabled, named: o.Named},
 		complaints: rate.Sometimes{First: 1, Interval: time.Second}, unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
 		passwords: passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)},
-		codes:     newCodes(), issued: issued{cache.NewLRUExpireCache(maxVerified), o.Direct}, scripts: newScripts(o), machines: machines{cache.NewLRUExpireCache(maxVerified), o.Audiences},
+		codes:     newCodes(), issued: issued{cache.NewLRUExpireCache(maxVerified), o.Direct}, scripts: newScripts(o), workloads: workloads{cache.NewLRUExpireCache(maxVerified), o.Audiences},
 	}
 }
 

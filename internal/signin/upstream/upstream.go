@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 	"github.com/drover-dev/drover/internal/signin/github"
 	"github.com/drover-dev/drover/internal/signin/ldap"
-	"github.com/drover-dev/drover/internal/signin/machine"
 	"github.com/drover-dev/drover/internal/signin/oidc"
+	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
 // Errors of an AuthProvider that cannot be asked.
@@ -161,7 +161,7 @@ func (c *Connectors) make(p *v1.AuthProvider, secret string) (connector.Refreshe
 		if err != nil {
 			return nil, err
 		}
-		return machine.New(p.Name, *p.Spec.JWT, roots, c.clock())
+		return workload.New(p.Name, *p.Spec.JWT, roots, c.clock())
 	}
 	g := p.Spec.GitHub
 	roots, err := pool(g.CABundle)

@@ -60,7 +60,7 @@ func TestTheStatusOfAProviderOfMachinesSaysWhatIsWrong(t *testing.T) {
 	expect(v1.ReasonInvalid, metav1.ConditionFalse, "PEM")
 }
 
-func TestTheSchemaRefusesProvidersOfMachinesThatAreAmbiguous(t *testing.T) {
+func TestTheSchemaRefusesProvidersOfWorkloadsThatAreAmbiguous(t *testing.T) {
 	a := ask(t, "", v1.AuthProviderSpec{JWT: &v1.JWTProvider{
 		Issuer:        v1.JWTIssuer{URL: "https://ci.example.com", Audiences: []string{"hub"}},
 		ClaimMappings: v1.JWTClaimMappings{Username: v1.JWTClaimOrExpression{Claim: "sub"}},
@@ -89,6 +89,6 @@ func TestTheSchemaRefusesProvidersOfMachinesThatAreAmbiguous(t *testing.T) {
 	other := a.provider.DeepCopy()
 	other.Spec = v1.AuthProviderSpec{OIDC: &v1.OIDCProvider{URL: "https://a.example", ClientID: "a", ClientSecret: upstreamSecret}}
 	if err := a.Client.Update(t.Context(), other, client.DryRunAll); !apierrors.IsInvalid(err) {
-		t.Errorf("machines that become users: %v", err)
+		t.Errorf("workloads that become users: %v", err)
 	}
 }

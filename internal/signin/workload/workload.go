@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine verifies tokens of other issuers by which machines prove who they are: those of GitHub Actions, of GitLab CI, and of another cluster's
+// Package workload verifies tokens of other issuers by which workloads prove who they are: those of GitHub Actions, of GitLab CI, and of another cluster's
 // ServiceAccounts.
-package machine
+package workload
 
 import (
 	"context"
@@ -86,9 +86,9 @@ func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() 
 // Lifetime is the longest that a token of the provider lives.
 func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
 
-// Refresh refuses: a machine has no session.
+// Refresh refuses: a workload has no session.
 func (v *Verifier) Refresh(context.Context, connector.User) (connector.User, error) {
-	return connector.User{}, fmt.Errorf("%w: a provider of machines has no sessions", connector.ErrRefused)
+	return connector.User{}, fmt.Errorf("%w: a provider of workloads has no sessions", connector.ErrRefused)
 }
 
 // Check reports whether the issuer publishes keys.

@@ -36,7 +36,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// ci is an issuer of tokens of machines.
+// ci is an issuer of tokens of workloads.
 type ci struct {
 	*httptest.Server
 	t        *testing.T
@@ -82,8 +82,8 @@ func (c *ci) token(now time.Time, change func(map[string]any)) string {
 	return raw
 }
 
-// provideMachines makes an AuthProvider of an issuer.
-func (f *fixture) provideMachines(name string, c *ci) *v1.AuthProvider {
+// provideWorkloads makes an AuthProvider of an issuer.
+func (f *fixture) provideWorkloads(name string, c *ci) *v1.AuthProvider {
 	f.t.Helper()
 	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + f.namespace}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
 		Issuer: v1.JWTIssuer{URL: c.URL, CertificateAuthority: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw})), Audiences: []string{c.audience}},
@@ -96,19 +96,19 @@ func (f *fixture) provideMachines(name string, c *ci) *v1.AuthProvider {
 	return p
 }
 
-// asMachine sends a token to the proxy's authentication. It fails the test if the token comes to the TokenReview.
-func (f *fixture) asMachine(raw string) (identity.Identity, error) {
+// asWorkload sends a token to the proxy's authentication. It fails the test if the token comes to the TokenReview.
+func (f *fixture) asWorkload(raw string) (identity.Identity, error) {
 	f.t.Helper()
 	return identifiedAt(f.t, f.issuer, inMember, raw)
 }
 
-func TestAMachineIsTheUserOfItsToken(t *testing.T) {
+func TestAWorkloadIsTheUserOfItsToken(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
-	p := f.provideMachines("ci", c)
+	p := f.provideWorkloads("ci", c)
 	before := f.objects()
 	raw := c.token(f.now(), nil)
 	for range 3 {
-		id, err := f.asMachine(raw)
+		id, err := f.asWorkload(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -126,18 +126,18 @@ func TestAMachineIsTheUserOfItsToken(t *testing.T) {
 		"a name with a slash":           func(m map[string]any) { m["project"] = "team/web" },
 		"a token that lives too long":   func(m map[string]any) { m["exp"] = f.now().Add(2 * time.Hour).Unix() },
 	} {
-		if id, err := f.asMachine(c.token(f.now(), change)); !apierrors.IsUnauthorized(err) {
+		if id, err := f.asWorkload(c.token(f.now(), change)); !apierrors.IsUnauthorized(err) {
 			t.Errorf("%s: %+v, %v", name, id, err)
 		}
 	}
-	id, err := f.asMachine(c.token(f.now(), func(m map[string]any) { m["groups"] = []string{"local:admins", "hub:ops", "system:masters", ""} }))
+	id, err := f.asWorkload(c.token(f.now(), func(m map[string]any) { m["groups"] = []string{"local:admins", "hub:ops", "system:masters", ""} }))
 	if err != nil || len(id.Groups) != 0 || len(id.Hub.Groups) != 1 {
 		t.Errorf("groups of others are %+v (%v)", id, err)
 	}
 	for name, path := range map[string]string{"makes tokens for scripts": PathTokens, "is asked to sign in": PathProvider + p.Name} {
 		r := f.send(f.browser(), http.MethodGet, f.server.URL+path, nil, http.Header{"Authorization": {"Bearer " + raw}})
 		if r.code/100 != 4 {
-			t.Errorf("a machine %s: %d %s", name, r.code, r.body)
+			t.Errorf("a workload %s: %d %s", name, r.code, r.body)
 		}
 	}
 	if r := f.send(f.server.Client(), http.MethodPost, f.server.URL+PathToken, exchangeFields(raw, "team/prod"), nil); r.code != http.StatusBadRequest {
@@ -150,7 +150,7 @@ func TestAMachineIsTheUserOfItsToken(t *testing.T) {
 
 func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
-	f.provideMachines("ci", c)
+	f.provideWorkloads("ci", c)
 	for name, change := range map[string]func(map[string]any){
 		"another audience, as of the hub's own ServiceAccounts with an issuer of the same name": func(m map[string]any) { m["aud"] = []string{c.URL} },
 		"another issuer": func(m map[string]any) { m["iss"] = "https://other.example" },
@@ -159,18 +159,18 @@ func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want it to go on to the TokenReview", name, id, err)
 		}
 	}
-	f.provideMachines("second", c)
-	if id, err := f.asMachine(c.token(f.now(), nil)); !apierrors.IsUnauthorized(err) || !strings.Contains(err.Error(), "both take tokens") {
+	f.provideWorkloads("second", c)
+	if id, err := f.asWorkload(c.token(f.now(), nil)); !apierrors.IsUnauthorized(err) || !strings.Contains(err.Error(), "both take tokens") {
 		t.Errorf("a token that two providers take: %+v, %v", id, err)
 	}
 }
 
 // A token whose audience is one member is good for that one only, as those of the hub's ServiceAccounts are. rancher.md §4: a token of one cluster is accepted by
 // another one, or by the hub.
-func TestATokenOfAMachineForOneMemberIsGoodForThatOneOnly(t *testing.T) {
+func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 	const hub, prod = "https://hub.example.com", "https://hub.example.com/k8s/clusters/team/prod"
 	f, c := newFixture(t), newCI(t)
-	p := f.provideMachines("ci", c)
+	p := f.provideWorkloads("ci", c)
 	for name, tt := range map[string]struct {
 		audiences []string
 		narrow    bool
@@ -197,7 +197,7 @@ func TestATokenOfAMachineForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 }
 
 // CVE-2023-22650: a disabled user or provider goes on with what they have.
-func TestAMachineIsRefusedAtOnce(t *testing.T) {
+func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end   func(f *fixture, p *v1.AuthProvider)
 		other bool // whether the token is then left to the hub
@@ -228,9 +228,9 @@ func TestAMachineIsRefusedAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, c := newFixture(t), newCI(t)
-			p := f.provideMachines("ci", c)
+			p := f.provideWorkloads("ci", c)
 			raw := c.token(f.now(), nil)
-			id, err := f.asMachine(raw)
+			id, err := f.asWorkload(raw)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,7 +241,7 @@ func TestAMachineIsRefusedAtOnce(t *testing.T) {
 				}
 				return
 			}
-			if id, err := f.asMachine(raw); err == nil || id.User != "" {
+			if id, err := f.asWorkload(raw); err == nil || id.User != "" {
 				t.Errorf("the token is still of %s", id.User)
 			}
 			switch name {
@@ -254,22 +254,22 @@ func TestAMachineIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatAMachineHasOpenEndsAnHourAfterItsToken(t *testing.T) {
+func TestWhatAWorkloadHasOpenEndsAnHourAfterItsToken(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
-	f.provideMachines("ci", c)
+	f.provideWorkloads("ci", c)
 	raw := c.token(f.now(), nil)
 	f.wait(11 * time.Minute)
-	if _, err := f.asMachine(raw); !apierrors.IsUnauthorized(err) || errors.Is(err, identity.ErrEnded) {
+	if _, err := f.asWorkload(raw); !apierrors.IsUnauthorized(err) || errors.Is(err, identity.ErrEnded) {
 		t.Errorf("a token that has just expired: %v, want a refusal that ends nothing", err)
 	}
 	f.wait(time.Hour)
-	if _, err := f.asMachine(raw); !errors.Is(err, identity.ErrEnded) {
+	if _, err := f.asWorkload(raw); !errors.Is(err, identity.ErrEnded) {
 		t.Errorf("an hour later: %v, which ends nothing", err)
 	}
 }
 
 // ServiceAccounts of another cluster, whose API server is a real one.
-func TestAServiceAccountOfAnotherClusterIsAMachine(t *testing.T) {
+func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 	f, other := newFixture(t), testkit.Start(t)
 	var document struct{ Issuer string }
 	clients, err := kubernetes.NewForConfig(other.Config)
@@ -321,7 +321,7 @@ func TestAServiceAccountOfAnotherClusterIsAMachine(t *testing.T) {
 	made := request(audience)
 	var id identity.Identity
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error { // until the API server of the other cluster knows the binding
-		id, err = f.asMachine(made)
+		id, err = f.asWorkload(made)
 		if err != nil {
 			f.wait(10 * time.Second)
 		}

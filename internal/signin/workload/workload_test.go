@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package machine
+package workload
 
 import (
 	"context"
@@ -184,7 +184,7 @@ func (u *upstream) token(change func(map[string]any)) string {
 	return sign(u.t, jose.ES256, u.keys["a"], map[jose.HeaderKey]any{"kid": "a", "typ": "JWT"}, claims)
 }
 
-func TestATokenOfTheIssuerIsItsMachine(t *testing.T) {
+func TestATokenOfTheIssuerIsItsWorkload(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
 	got, err := v.Verify(t.Context(), u.token(nil))

@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/identity/refusal"
 	"github.com/drover-dev/drover/internal/signin/connector"
-	"github.com/drover-dev/drover/internal/signin/machine"
 	"github.com/drover-dev/drover/internal/signin/upstream"
+	"github.com/drover-dev/drover/internal/signin/workload"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
@@ -33,9 +33,9 @@ const (
 	maxCredentialID = 256
 )
 
-// machineUser is the user of a token that a provider's verifier has accepted, with what it was checked against.
-type machineUser struct {
-	machine.User
+// workloadUser is the user of a token that a provider's verifier has accepted, with what it was checked against.
+type workloadUser struct {
+	workload.User
 	provider   string
 	uid        types.UID
 	generation int64
@@ -48,19 +48,19 @@ type said struct {
 	Expiry   *jwt.NumericDate `json:"exp"`
 }
 
-// byMachine returns the user of a token of an AuthProvider of machines, and reports whether it is one. Such a token never goes on to the TokenReview: the hub's
+// byWorkload returns the user of a token of an AuthProvider of workloads, and reports whether it is one. Such a token never goes on to the TokenReview: the hub's
 // API server may trust the same issuer, and would give its user another name.
-func (s *Server) byMachine(r *http.Request, raw string, sum [sha256.Size]byte) (id identity.Identity, ours bool, err error) {
+func (s *Server) byWorkload(r *http.Request, raw string, sum [sha256.Size]byte) (id identity.Identity, ours bool, err error) {
 	ctx := r.Context()
-	if known, ok := s.machines.known.Get(sum); ok {
-		m := known.(machineUser) // only these are ever added
+	if known, ok := s.workloads.known.Get(sum); ok {
+		m := known.(workloadUser) // only these are ever added
 		if p, v, err := s.verifierOf(ctx, m.provider); err != nil {
 			return identity.Identity{}, true, err
 		} else if p.UID == m.uid && p.Generation == m.generation && s.now().Before(m.Expiry) && v.Holds(m.User) {
-			id, err := s.asMachine(r, p.Name, m.User)
+			id, err := s.asWorkload(r, p.Name, m.User)
 			return id, true, err
 		}
-		s.machines.known.Remove(sum)
+		s.workloads.known.Remove(sum)
 	}
 	claims, ok := unverified(raw)
 	if !ok {
@@ -71,7 +71,7 @@ func (s *Server) byMachine(r *http.Request, raw string, sum [sha256.Size]byte) (
 		return identity.Identity{}, false, nil
 	}
 	if err == nil {
-		id, err = s.verifyMachine(r, name, raw, sum, claims)
+		id, err = s.verifyWorkload(r, name, raw, sum, claims)
 	}
 	return id, true, err
 }
@@ -100,7 +100,7 @@ func (s *Server) providerOf(ctx context.Context, claims said) (string, error) {
 	for i := range all.Items {
 		p := &all.Items[i]
 		switch {
-		case p.Spec.JWT == nil || !machine.Takes(p.Spec.JWT, claims.Issuer, claims.Audience):
+		case p.Spec.JWT == nil || !workload.Takes(p.Spec.JWT, claims.Issuer, claims.Audience):
 		case found != "":
 			return "", refusal.Unauthorized(fmt.Sprintf("AuthProviders %s and %s both take tokens of the issuer for the audience; give them different audiences", found, p.Name))
 		default:
@@ -111,7 +111,7 @@ func (s *Server) providerOf(ctx context.Context, claims said) (string, error) {
 }
 
 // verifierOf returns a provider that is there and not disabled, and its verifier.
-func (s *Server) verifierOf(ctx context.Context, name string) (*v1.AuthProvider, *machine.Verifier, error) {
+func (s *Server) verifierOf(ctx context.Context, name string) (*v1.AuthProvider, *workload.Verifier, error) {
 	p, err := s.provider(ctx, s.client, name)
 	if errors.Is(err, errStanding) {
 		return nil, nil, refusal.Unauthorized("the provider " + name + " is disabled or no longer exists; ask an administrator of the hub")
@@ -119,18 +119,18 @@ func (s *Server) verifierOf(ctx context.Context, name string) (*v1.AuthProvider,
 	if err == nil {
 		var made connector.Refresher
 		if made, err = s.providers.connectors.Of(ctx, p); err == nil {
-			if v, ok := made.(*machine.Verifier); ok {
+			if v, ok := made.(*workload.Verifier); ok {
 				return p, v, nil
 			}
-			return nil, nil, refusal.Unauthorized("the provider " + name + " takes no tokens of machines")
+			return nil, nil, refusal.Unauthorized("the provider " + name + " takes no tokens of workloads")
 		}
 	}
-	s.complain(err, "token of a machine not checked")
+	s.complain(err, "token of a workload not checked")
 	return nil, nil, refusal.Unavailable("the hub cannot check tokens of the provider " + name + " at the moment; its condition says why").Because(err)
 }
 
-// verifyMachine checks a token for the first time, or again after its provider has changed.
-func (s *Server) verifyMachine(r *http.Request, name, raw string, sum [sha256.Size]byte, claims said) (identity.Identity, error) {
+// verifyWorkload checks a token for the first time, or again after its provider has changed.
+func (s *Server) verifyWorkload(r *http.Request, name, raw string, sum [sha256.Size]byte, claims said) (identity.Identity, error) {
 	p, v, err := s.verifierOf(r.Context(), name)
 	if err != nil {
 		return identity.Identity{}, err
@@ -145,19 +145,19 @@ func (s *Server) verifyMachine(r *http.Request, name, raw string, sum [sha256.Si
 	case errors.Is(err, connector.ErrRefused):
 		return identity.Identity{}, refusal.Unauthorized("the hub does not accept the token of the provider " + name + ": " + err.Error()).Because(err)
 	case err != nil:
-		s.complain(err, "token of a machine not checked")
+		s.complain(err, "token of a workload not checked")
 		return identity.Identity{}, refusal.Unavailable("the hub cannot ask the issuer of the token for its keys at the moment; try again").Because(err)
 	}
-	id, err := s.asMachine(r, name, u)
+	id, err := s.asWorkload(r, name, u)
 	if err != nil {
 		return identity.Identity{}, err
 	}
-	s.machines.known.Add(sum, machineUser{User: u, provider: name, uid: p.UID, generation: p.Generation}, u.Expiry.Sub(s.now()))
+	s.workloads.known.Add(sum, workloadUser{User: u, provider: name, uid: p.UID, generation: p.Generation}, u.Expiry.Sub(s.now()))
 	return id, nil
 }
 
-// asMachine makes a user of what a token says, if they are not switched off and the token is good for the request. Bindings may have changed since it was verified.
-func (s *Server) asMachine(r *http.Request, provider string, u machine.User) (identity.Identity, error) {
+// asWorkload makes a user of what a token says, if they are not switched off and the token is good for the request. Bindings may have changed since it was verified.
+func (s *Server) asWorkload(r *http.Request, provider string, u workload.User) (identity.Identity, error) {
 	unusable := func(err error) (identity.Identity, error) {
 		return identity.Identity{}, refusal.Unauthorized("the token's user has a name that the hub can't pass on: " + err.Error()).Because(err)
 	}
@@ -180,7 +180,7 @@ func (s *Server) asMachine(r *http.Request, provider string, u machine.User) (id
 	if err := s.admit(r.Context(), id); err != nil {
 		return identity.Identity{}, err
 	}
-	if err := s.machines.audiences.Narrow(r, u.Audiences); err != nil {
+	if err := s.workloads.audiences.Narrow(r, u.Audiences); err != nil {
 		return identity.Identity{}, err
 	}
 	return id, nil
