@@ -15,36 +15,38 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
-	"github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/signin/scripttoken"
+	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// kept is how long a session stays after its last token has ended, and a token for scripts after its end.
+// kept is how long the Secret of a session or of a token for scripts stays after its end.
 const kept = time.Minute
 
 // Sessions deletes the sessions, and the tokens for scripts, that have ended. It runs on the leader.
 type Sessions struct {
 	Client client.Client
-	// Namespace has them.
+	// Namespace is the manager's, which has the Secrets.
 	Namespace string
 	Now       func() time.Time
 }
 
 // Ends reports whether an object is the Secret of a session or a token, and not one that has only its label.
 func (s *Sessions) Ends(o client.Object) bool {
-	prefix, known := map[string]string{v1.SecretKindSession: signin.SessionPrefix, v1.SecretKindToken: signin.TokenPrefix}[o.GetLabels()[v1.LabelSecretKind]]
+	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
+	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]
 	return known && o.GetNamespace() == s.Namespace && strings.HasPrefix(o.GetName(), prefix)
 }
 
 // Reconcile deletes one session or token if it has ended.
 func (s *Sessions) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	session := &corev1.Secret{}
-	if err := s.Client.Get(ctx, req.NamespacedName, session); err != nil || !s.Ends(session) {
+	secret := &corev1.Secret{}
+	if err := s.Client.Get(ctx, req.NamespacedName, secret); err != nil || !s.Ends(secret) {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if left := signin.Ends(session).Add(kept).Sub(s.Now()); left > 0 {
+	if left := session.Ends(secret).Add(kept).Sub(s.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	if err := owned.Delete(ctx, s.Client, session); err != nil { // a session that was refreshed meanwhile has not ended
+	if err := owned.Delete(ctx, s.Client, secret); err != nil { // a session that was refreshed meanwhile has not ended
 		return ctrl.Result{}, fmt.Errorf("delete %s: %w", req.NamespacedName, err)
 	}
 	return ctrl.Result{}, nil

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/signin"
+	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/password"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -87,7 +87,7 @@ func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonSignsInElsewhere, "The user signs in at the AuthProvider of spec.principal; spec.disabled refuses them"
 	case secret == nil:
 		c.Reason, c.Message = v1.ReasonPasswordMissing, "The user has no password: set one with kubectl drover user password "+user.Name
-	case !signin.HoldsPassword(secret, user) || password.Valid(string(secret.Data[v1.UserSecretKey])) != nil:
+	case !account.HoldsPassword(secret, user) || password.Valid(string(secret.Data[v1.UserSecretKey])) != nil:
 		c.Reason, c.Message = v1.ReasonPasswordInvalid, "Secret "+secret.Name+" holds no argon2id hash within the bounds, lacks the label, or is of another User of this name: set a password with kubectl drover user password "+user.Name
 	default:
 		c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1.ReasonPasswordSet, "The user can sign in"

@@ -29,16 +29,19 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/grant"
+	"github.com/drover-dev/drover/internal/signin/login"
 	"github.com/drover-dev/drover/internal/signin/password"
 	"github.com/drover-dev/drover/internal/signin/refresh"
-	"github.com/drover-dev/drover/test/testkit"
+	sessions "github.com/drover-dev/drover/internal/signin/session"
 )
 
 // Who may write bindings in one workspace may name any groups there.
 func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
-	f.issuer.providers.named = func(groups []string) ([]string, error) { return groups, nil }
+	f.issuer.accounts.Named = func(groups []string) ([]string, error) { return groups, nil }
 	p.groups, p.padding = []string{"zz-of-another-workspace"}, strings.Repeat("x", 4000)
 	for i := range 1000 {
 		p.groups = append(p.groups, fmt.Sprintf("group-of-the-user-%03d", i))
@@ -49,8 +52,8 @@ func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(encode(id.Groups)) > maxGroups || len(encode(id.Groups)) < maxGroups-100 || !slices.IsSorted(id.Groups) {
-			t.Errorf("the token has %d groups of %d bytes, want as many as fit into %d, sorted", len(id.Groups), len(encode(id.Groups)), maxGroups)
+		if len(account.EncodeGroups(id.Groups)) > maxGroups || len(account.EncodeGroups(id.Groups)) < maxGroups-100 || !slices.IsSorted(id.Groups) {
+			t.Errorf("the token has %d groups of %d bytes, want as many as fit into %d, sorted", len(id.Groups), len(account.EncodeGroups(id.Groups)), maxGroups)
 		}
 		if !slices.Contains(id.Groups, provider.Name+":zz-of-another-workspace") {
 			t.Error("the first group has no precedence")
@@ -124,7 +127,7 @@ func TestPasswordThatIsReplacedDuringALoginLeavesNoSessionBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.issuer.client = &replacing{Client: f.Client, secret: f.issuer.name(v1.UserSecretPrefix + f.user.Name), hash: next}
+	f.cache.Client = &replacing{Client: f.Client, secret: f.key(v1.UserSecretPrefix + f.user.Name), hash: next}
 	tokens := f.session()
 	f.wait(time.Minute)
 	if r := f.again(tokens.Refresh); r.code != http.StatusBadRequest {
@@ -185,38 +188,6 @@ func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 	}
 }
 
-func TestSlowProviderLeavesRoomForLoginsAtOthers(t *testing.T) {
-	f := newFixture(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ask := func(ctx context.Context, provider, source string) error {
-		r := httptest.NewRequestWithContext(ctx, http.MethodGet, "/", nil)
-		r.RemoteAddr = source + ":1"
-		_, _, err := f.issuer.admitted(r, &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: provider}})
-		return err
-	}
-	for i := range 32 {
-		go func() { _ = ask(ctx, "slow", fmt.Sprintf("192.0.2.%d", i)) }()
-	}
-	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
-		if taken, waiting := f.issuer.providers.gate.Load(); taken+waiting < 32 {
-			return fmt.Errorf("%d logins are under way, and %d wait", taken, waiting)
-		}
-		return nil
-	})
-	if err := ask(t.Context(), "other", "198.51.100.1"); err != nil {
-		t.Errorf("while one provider is slow, a login at another is refused: %v", err)
-	}
-}
-
-func TestWaysToWriteANameShareTheirAttempts(t *testing.T) {
-	for name, same := range map[string]string{"Alice": "alice", "Álìce": "alice", "a\u0301lice": "alice", "ALİCE": "alice", "alice@example.com": "alice@example.com", "bob": "bob"} {
-		if got := folded(name); got != same {
-			t.Errorf("folded(%q) = %q, want %q", name, got, same)
-		}
-	}
-}
-
 func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 	f := newFixture(t)
 	for name, tt := range map[string]struct{ password, user, claimed string }{
@@ -231,7 +202,7 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 			}
 			b := f.browser()
 			form := url.Values{"request": {f.open(b, oauth2.GenerateVerifier())}, "user": {f.user.Name}, "password": {tt.password}}
-			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, PathLogin, strings.NewReader(form.Encode()))
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, login.PathLogin, strings.NewReader(form.Encode()))
 			r.Header = http.Header{"Origin": {f.server.URL}, "Content-Type": {"application/x-www-form-urlencoded"}}
 			at, err := url.Parse(f.server.URL)
 			if err != nil {
@@ -240,7 +211,9 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 			for _, cookie := range b.Jar.Cookies(at) {
 				r.AddCookie(cookie)
 			}
-			log.Wrap(http.HandlerFunc(f.issuer.login)).ServeHTTP(httptest.NewRecorder(), r)
+			mux := http.NewServeMux()
+			f.issuer.Register(mux)
+			log.Wrap(mux).ServeHTTP(httptest.NewRecorder(), r)
 			if err := log.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -263,7 +236,7 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
 	f := newFixture(t)
 	for name, header := range map[string]http.Header{"": {}, "Basic": {"Authorization": {"Basic eDp5"}}} {
-		got := f.send(f.browser(), http.MethodPost, f.server.URL+PathToken, url.Values{"client_id": {"x"}}, header)
+		got := f.send(f.browser(), http.MethodPost, f.server.URL+grant.PathToken, url.Values{"client_id": {"x"}}, header)
 		if got.code != http.StatusUnauthorized || got.header.Get("WWW-Authenticate") != name {
 			t.Errorf("with %v the answer is %d with WWW-Authenticate %q, want %q", header, got.code, got.header.Get("WWW-Authenticate"), name)
 		}
@@ -276,13 +249,13 @@ func TestSessionThatIsRefreshedAtTwoReplicasAtOnceAsksItsProviderOnce(t *testing
 	f.provide(p)
 	raw := f.signInAt(p).RefreshToken
 	other := f.replica(f.Client)
-	other.providers.disabled, other.providers.named = f.disabled, f.named
+	other.accounts.Disabled, other.accounts.Named = f.disabled, f.named
 	replicas := []*Server{f.issuer, other}
 	for range 3 {
 		f.wait(5 * time.Minute)
 		asked := 0
 		p.set(func(p *openID) { asked = p.asks })
-		got, errs := make([]granted, 8), make([]error, 8)
+		got, errs := make([]grant.Granted, 8), make([]error, 8)
 		var wg sync.WaitGroup
 		for i := range got {
 			wg.Go(func() { got[i], errs[i] = f.exchangeAt(replicas[i%2], raw) })
@@ -310,16 +283,16 @@ func TestSessionWhoseReplicaStoppedWhileItAskedIsRefreshedLater(t *testing.T) {
 	f.wait(5 * time.Minute)
 	given, _ := refresh.Parse(raw)
 	session := &corev1.Secret{}
-	if err := f.Client.Get(t.Context(), f.issuer.name(SessionPrefix+given.Session), session); err != nil {
+	if err := f.Client.Get(t.Context(), f.key(sessions.Prefix+given.Session), session); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.issuer.claim(t.Context(), session); err != nil {
+	if err := f.issuer.Sessions.ClaimAsking(t.Context(), sessions.Session{Secret: session}); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.issuer.claim(t.Context(), session); !errors.Is(err, errAsking) {
+	if err := f.issuer.Sessions.ClaimAsking(t.Context(), sessions.Session{Secret: session}); !errors.Is(err, sessions.ErrAsking) {
 		t.Errorf("a session whose provider is asked is claimed again: %v", err)
 	}
-	f.wait(askedFor)
+	f.wait(sessions.AskLimit + 2*time.Second)
 	if r := f.again(raw); r.code != http.StatusOK {
 		t.Errorf("the refresh is answered with %d %s", r.code, r.body)
 	}

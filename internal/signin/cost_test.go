@@ -22,9 +22,14 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
-	"github.com/drover-dev/drover/internal/signin/apitoken"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
+	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/keys"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/scripttoken"
+	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/internal/signin/token"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // held is a cache: it copies what it returns, as that of controller-runtime does.
@@ -72,12 +77,12 @@ func BenchmarkAuthenticate(b *testing.B) {
 	runtime.ReadMemStats(&before)
 	var script, other string
 	for range tokens {
-		var made apitoken.Token
-		made, script, err = apitoken.New(make([]byte, 32), now)
+		var made scripttoken.Token
+		made, script, err = scripttoken.Generate(make([]byte, 32), now)
 		must(err)
-		secret := who{User: user.Name, UID: user.UID}.session(s.name(TokenPrefix+made.ID), now, now.Add(time.Hour))
+		secret := sessions.NewSecret(types.NamespacedName{Namespace: "drover-system", Name: scripttoken.Prefix + made.ID}, account.Claims{User: user.Name, UID: user.UID}, now, now.Add(time.Hour))
 		secret.Labels[v1.LabelSecretKind], secret.UID, secret.ResourceVersion = v1.SecretKindToken, user.UID, "123456789"
-		secret.Data[keyHash], secret.Data[keyDescription], secret.Data[keyUsed] = made.Hash(), []byte("the pipeline of web"), []byte(now.UTC().Format(time.RFC3339))
+		secret.Data["hash"], secret.Data["description"], secret.Data["used"] = made.Hash(), []byte("the pipeline of web"), []byte(now.UTC().Format(time.RFC3339))
 		sent, err := json.Marshal(secret)
 		must(err)
 		cached := &corev1.Secret{}
@@ -86,9 +91,9 @@ func BenchmarkAuthenticate(b *testing.B) {
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
-	session := who{User: user.Name, UID: user.UID}.session(s.name(SessionPrefix+"1"), now, now.Add(time.Hour))
+	session := sessions.NewSecret(types.NamespacedName{Namespace: "drover-system", Name: sessions.Prefix + "1"}, account.Claims{User: user.Name, UID: user.UID}, now, now.Add(time.Hour))
 	cache.secrets[session.Name] = session
-	signed, err := token.Sign(key, token.Claims{Issuer: s.issuer, Subject: "local:alice", Audience: jwt.Audience{clientID}, Session: "1", UID: string(user.UID)}, now)
+	signed, err := token.Sign(key, token.Claims{Issuer: s.issuer, Subject: "local:alice", Audience: jwt.Audience{oauth.ClientID}, Session: "1", UID: string(user.UID)}, now)
 	must(err)
 	other = "token-" + script[6:80] + "AAAAAAAAAA"
 	identify := s.Authenticate(func(*http.Request) (identity.Identity, error) { return identity.Identity{}, nil })
@@ -102,7 +107,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 			var times []time.Duration
 			for b.Loop() {
 				if tt.new {
-					s.verified.RemoveAll(func(any) bool { return true })
+					s.accessTokens = accesstoken.New(s.issuer, s.keyring, s.Sessions, s.accounts, audiencesForTest.Member, s.Now)
 				}
 				began := time.Now()
 				if _, err := identify(r); (err == nil) != tt.good {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"sync"
@@ -19,15 +20,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/grant"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/internal/signin/usercode"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
 // device asks for the codes of a device.
-func (f *fixture) device(scope string) begun {
+func (f *fixture) device(scope string) grant.DeviceCodes {
 	f.t.Helper()
-	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+PathDevice, url.Values{"client_id": {"kubectl"}, "scope": {scope}}, nil)
-	var b begun
+	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+oauth.PathDevice, url.Values{"client_id": {"kubectl"}, "scope": {scope}}, nil)
+	var b grant.DeviceCodes
 	if err := json.Unmarshal([]byte(got.body), &b); err != nil || got.code != http.StatusOK || got.header.Get("Cache-Control") != "no-store" {
 		f.t.Fatalf("a device gets %d %s", got.code, got.body)
 	}
@@ -50,7 +54,7 @@ func (f *fixture) approved(address string) response {
 func (f *fixture) poll(device string) (response, tokens) {
 	f.t.Helper()
 	f.wait(pollEvery)
-	return f.post(PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device}})
+	return f.post(grant.PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device}})
 }
 
 func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
@@ -67,7 +71,7 @@ func TestADeviceIsSignedInByAClientOfAnotherMaker(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if codes.Interval != 5 || codes.VerificationURI != f.server.URL+PathDevice || !strings.HasPrefix(codes.VerificationURIComplete, codes.VerificationURI+"?user_code="+codes.UserCode) {
+	if codes.Interval != 5 || codes.VerificationURI != f.server.URL+oauth.PathDevice || !strings.HasPrefix(codes.VerificationURIComplete, codes.VerificationURI+"?user_code="+codes.UserCode) {
 		t.Errorf("the codes are %+v", codes)
 	}
 	for range 3 {
@@ -131,16 +135,22 @@ func TestADeviceCodeIsRedeemedOnce(t *testing.T) {
 	f.approved(device.Complete)
 	f.wait(pollEvery)
 	replicas := []*Server{f.issuer, f.replica(f.Client), f.replica(f.Client), f.replica(f.Client)}
-	got, errs := make([]granted, len(replicas)), make([]error, len(replicas))
+	got, errs := make([]grant.Granted, len(replicas)), make([]error, len(replicas))
 	var wg sync.WaitGroup
 	for i, replica := range replicas {
 		wg.Go(func() {
-			current, err := replica.keys(t.Context())
-			if err != nil {
-				t.Error(err)
+			mux := http.NewServeMux()
+			replica.Register(mux)
+			fields := url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device.Device}}
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, grant.PathToken, strings.NewReader(fields.Encode()))
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			w := httptest.NewRecorder()
+			mux.ServeHTTP(w, r)
+			if w.Code != http.StatusOK {
+				errs[i] = fmt.Errorf("%d %s", w.Code, w.Body)
 				return
 			}
-			got[i], errs[i] = replica.redeemDevice(t.Context(), current, url.Values{"device_code": {device.Device}})
+			errs[i] = json.Unmarshal(w.Body.Bytes(), &got[i])
 		})
 	}
 	wg.Wait()
@@ -160,27 +170,27 @@ func TestWhatADevicePollsInVain(t *testing.T) {
 	f := newFixture(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
 	for name, tt := range map[string]struct {
-		before func(*begun)
+		before func(*grant.DeviceCodes)
 		want   string
 	}{
-		"cut":           {func(b *begun) { f.approved(b.Complete); b.Device = b.Device[:len(b.Device)-4] }, "invalid_grant"},
-		"garbage":       {func(b *begun) { b.Device = "x" }, "invalid_grant"},
-		"none":          {func(b *begun) { b.Device = "" }, "invalid_grant"},
-		"the user code": {func(b *begun) { f.approved(b.Complete); b.Device = b.User }, "invalid_grant"},
-		"of another device, which no user approved": {func(b *begun) { f.approved(b.Complete); *b = f.device("openid") }, "authorization_pending"},
-		"expired":                       {func(*begun) { f.wait(usercode.Lifetime) }, "expired_token"},
-		"expired after it was approved": {func(b *begun) { f.approved(b.Complete); f.wait(usercode.Lifetime) }, "expired_token"},
-		"of a user who was disabled since": {func(b *begun) {
+		"cut":           {func(b *grant.DeviceCodes) { f.approved(b.Complete); b.Device = b.Device[:len(b.Device)-4] }, "invalid_grant"},
+		"garbage":       {func(b *grant.DeviceCodes) { b.Device = "x" }, "invalid_grant"},
+		"none":          {func(b *grant.DeviceCodes) { b.Device = "" }, "invalid_grant"},
+		"the user code": {func(b *grant.DeviceCodes) { f.approved(b.Complete); b.Device = b.User }, "invalid_grant"},
+		"of another device, which no user approved": {func(b *grant.DeviceCodes) { f.approved(b.Complete); *b = f.device("openid") }, "authorization_pending"},
+		"expired":                       {func(*grant.DeviceCodes) { f.wait(usercode.Lifetime) }, "expired_token"},
+		"expired after it was approved": {func(b *grant.DeviceCodes) { f.approved(b.Complete); f.wait(usercode.Lifetime) }, "expired_token"},
+		"of a user who was disabled since": {func(b *grant.DeviceCodes) {
 			f.approved(b.Complete)
 			testkit.Update(t, f.Client, f.user, func(u *v1.User) { u.Spec.Disabled = true })
 		}, "access_denied"},
-		"approved with a password that was replaced": {func(b *begun) {
+		"approved with a password that was replaced": {func(b *grant.DeviceCodes) {
 			f.approved(b.Complete)
 			testkit.Update(t, f.Client, secret, func(s *corev1.Secret) { s.Data[v1.UserSecretKey] = []byte("another hash") })
 		}, "access_denied"},
-		"whose session was deleted": {func(b *begun) {
+		"whose session was deleted": {func(b *grant.DeviceCodes) {
 			f.approved(b.Complete)
-			session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: SessionPrefix + usercode.Session(strings.ReplaceAll(b.User, "-", ""))}}
+			session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: sessions.Prefix + usercode.Session(strings.ReplaceAll(b.User, "-", ""))}}
 			if err := f.Client.Delete(t.Context(), session); err != nil {
 				t.Fatal(err)
 			}
@@ -203,7 +213,7 @@ func TestADeviceIsToldToSlowDown(t *testing.T) {
 	device := f.device("openid")
 	f.poll(device.Device)
 	ask := func() string {
-		_, answer := f.post(PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device.Device}})
+		_, answer := f.post(grant.PathToken, url.Values{"grant_type": {grantDevice}, "client_id": {"kubectl"}, "device_code": {device.Device}})
 		return answer.Problem
 	}
 	if got := ask(); got != "slow_down" {
@@ -227,13 +237,13 @@ func TestWhatADeviceAsksForIsChecked(t *testing.T) {
 		"two scopes":                     {url.Values{"client_id": {"kubectl"}, "scope": {"openid", "openid"}}, "invalid_request"},
 		"without bound (CVE-2024-58259)": {url.Values{"client_id": {"kubectl"}, "scope": {strings.Repeat("openid ", maxForm)}}, "invalid_request"},
 	} {
-		if got, answer := f.post(PathDevice, tt.fields); answer.Problem != tt.want || got.code/100 != 4 {
+		if got, answer := f.post(oauth.PathDevice, tt.fields); answer.Problem != tt.want || got.code/100 != 4 {
 			t.Errorf("%s: %d %s, want %s", name, got.code, got.body, tt.want)
 		}
 	}
 	codes := map[int]int{}
 	for range 3 * codesOfOneAtOnce {
-		got, _ := f.post(PathDevice, url.Values{"client_id": {"kubectl"}, "scope": {"openid"}})
+		got, _ := f.post(oauth.PathDevice, url.Values{"client_id": {"kubectl"}, "scope": {"openid"}})
 		codes[got.code]++
 	}
 	if codes[http.StatusOK] != codesOfOneAtOnce || codes[http.StatusTooManyRequests] != 2*codesOfOneAtOnce {
@@ -246,7 +256,7 @@ func TestCodesAreNotGuessed(t *testing.T) {
 	device, before := f.device("openid"), f.objects()
 	b, statuses := f.browser(), map[int]int{}
 	show := func(code string) response {
-		return f.send(b, http.MethodGet, f.server.URL+PathDevice+"?"+url.Values{"user_code": {code}}.Encode(), nil, nil)
+		return f.send(b, http.MethodGet, f.server.URL+oauth.PathDevice+"?"+url.Values{"user_code": {code}}.Encode(), nil, nil)
 	}
 	for i := range 20 {
 		statuses[show(fmt.Sprintf("BCDF-GHJK-%04d", i)).code]++ // codes have no digits: none is right by chance
@@ -261,7 +271,7 @@ func TestCodesAreNotGuessed(t *testing.T) {
 	if got := show(device.User); got.code != http.StatusOK {
 		t.Errorf("the right code after the wait: %d", got.code)
 	}
-	for _, code := range []string{`"><script>alert(1)</script>`, strings.Repeat("B", 2*maxField), "%00"} {
+	for _, code := range []string{`"><script>alert(1)</script>`, strings.Repeat("B", 2*oauth.MaxField), "%00"} {
 		if got := show(code); strings.Contains(got.body, "alert(1)") || got.code < 400 {
 			t.Errorf("the code %.40q: %d %s", code, got.code, got.body)
 		}

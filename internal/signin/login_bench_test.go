@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/login"
 )
 
 // BenchmarkLogin is how many local users sign in within a second, at one replica: the page, the password, the code, a token, and the Secret of a session. Each user comes from
@@ -114,7 +115,7 @@ func (v *visitor) signIn(ctx context.Context) error {
 	if found == nil {
 		return fmt.Errorf("the login page is %s", page)
 	}
-	answer, header, err := v.ask(ctx, http.MethodPost, v.f.server.URL+PathLogin, url.Values{"request": {found[1]}, "user": {v.user}, "password": {secretPassword}})
+	answer, header, err := v.ask(ctx, http.MethodPost, v.f.server.URL+login.PathLogin, url.Values{"request": {found[1]}, "user": {v.user}, "password": {secretPassword}})
 	if err != nil {
 		return err
 	}

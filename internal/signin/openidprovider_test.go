@@ -29,6 +29,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/login"
+	"github.com/drover-dev/drover/internal/signin/oauth"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -61,7 +63,7 @@ func startOpenIDProvider(f *fixture, env ...string) *program {
 		}
 	}
 	name := "oidc-" + f.namespace
-	env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword, "REDIRECT="+f.server.URL+PathCallback+name), env...)
+	env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword, "REDIRECT="+f.server.URL+login.PathCallback+name), env...)
 	p := &program{f: f, client: &http.Client{Transport: own.Client().Transport.(*http.Transport).Clone(), CheckRedirect: f.browser().CheckRedirect}}
 	// On a busy machine Node.js 20 has been seen to wait for itself for ever while it starts.
 	for tries := 3; !p.start(node, dir, env); tries-- {
@@ -174,7 +176,7 @@ func (p *program) leave(browser *http.Client, config *oauth2.Config, verifier st
 	f.t.Helper()
 	page := f.send(browser, http.MethodGet, config.AuthCodeURL("state", oauth2.S256ChallengeOption(verifier)), nil, nil)
 	for _, link := range linkForm.FindAllStringSubmatch(page.body, -1) {
-		if to := html.UnescapeString(link[1]); strings.HasPrefix(to, PathProvider+p.provider.Name+"?") {
+		if to := html.UnescapeString(link[1]); strings.HasPrefix(to, login.PathProvider+p.provider.Name+"?") {
 			left := f.send(browser, http.MethodGet, f.server.URL+to, nil, nil)
 			if left.code != http.StatusSeeOther || !strings.HasPrefix(left.header.Get("Location"), p.issuer+"/") {
 				f.t.Fatalf("the link leads to %d %s %s, not to the provider", left.code, left.header.Get("Location"), left.body)
@@ -287,7 +289,7 @@ func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
 		change func(url.Values)
 		says   string // of the token endpoint, if it is asked
 	}{
-		"the challenge of another login": {func(q url.Values) { q.Set("code_challenge", digest(oauth2.GenerateVerifier())) }, "invalid_grant"},
+		"the challenge of another login": {func(q url.Values) { q.Set("code_challenge", oauth.Digest(oauth2.GenerateVerifier())) }, "invalid_grant"},
 		"none":                           {func(q url.Values) { q.Del("code_challenge"); q.Del("code_challenge_method") }, ""},
 		"plain":                          {func(q url.Values) { q.Set("code_challenge_method", "plain") }, ""},
 		"another nonce":                  {func(q url.Values) { q.Set("nonce", "another") }, "authorization_code ok"},
@@ -329,7 +331,7 @@ func TestAnswerOfOneOpenIDProviderIsNotTakenForThatOfAnother(t *testing.T) {
 	browser := f.browser()
 	config, verifier := f.config(), oauth2.GenerateVerifier()
 	callback := honest.pages(honest.leave(browser, config, verifier), "alice")
-	if r := f.send(browser, http.MethodGet, strings.Replace(callback, PathCallback+honest.provider.Name, PathCallback+attacker.Name, 1), nil, nil); r.header.Get("Location") != "" || r.code != http.StatusBadRequest {
+	if r := f.send(browser, http.MethodGet, strings.Replace(callback, login.PathCallback+honest.provider.Name, login.PathCallback+attacker.Name, 1), nil, nil); r.header.Get("Location") != "" || r.code != http.StatusBadRequest {
 		t.Errorf("at the other's path the hub answers %d %s", r.code, r.header.Get("Location"))
 	}
 	answer, err := url.Parse(callback)

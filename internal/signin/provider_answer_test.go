@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/login"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -64,7 +65,7 @@ func TestAnswersThatAreLongOrSayAThingTwiceAreNotTaken(t *testing.T) {
 		t.Errorf("the answer itself is answered with %d %s", r.code, r.body)
 	}
 	testkit.Update(t, f.Client, provider, func(p *v1.AuthProvider) { p.Spec.Disabled = true })
-	if page := f.send(browser, http.MethodGet, f.config().AuthCodeURL("state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil, nil); strings.Contains(page.body, PathProvider+provider.Name) {
+	if page := f.send(browser, http.MethodGet, f.config().AuthCodeURL("state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil, nil); strings.Contains(page.body, login.PathProvider+provider.Name) {
 		t.Error("the login page offers a provider that is switched off")
 	}
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/login"
 	"github.com/drover-dev/drover/internal/signin/refresh"
 	"github.com/drover-dev/drover/test/testkit/directory"
 )
@@ -78,14 +79,14 @@ func (f *fixture) loginAt(verifier string, provider *v1.AuthProvider, user, pass
 	if request == nil || !strings.Contains(page.body, provider.Name) {
 		f.t.Fatalf("the login page does not offer the directory: %d %s", page.code, page.body)
 	}
-	return f.send(b, http.MethodPost, f.server.URL+PathLogin, url.Values{"request": {request[1]}, "provider": {provider.Name}, "user": {user}, "password": {password}}, http.Header{"Origin": {f.server.URL}})
+	return f.send(b, http.MethodPost, f.server.URL+login.PathLogin, url.Values{"request": {request[1]}, "provider": {provider.Name}, "user": {user}, "password": {password}}, http.Header{"Origin": {f.server.URL}})
 }
 
 func TestUserOfADirectorySignsInAndIsAskedForAgain(t *testing.T) {
 	f := newFixture(t)
 	server, provider := f.provideDirectory()
 	for name, password := range map[string]string{"a wrong password": "wrong", "no password": ""} {
-		if got := f.loginAt(oauth2.GenerateVerifier(), provider, "alice", password); got.code != http.StatusForbidden || !strings.Contains(got.body, wrong) {
+		if got := f.loginAt(oauth2.GenerateVerifier(), provider, "alice", password); got.code != http.StatusForbidden || !strings.Contains(got.body, wrongPassword) {
 			t.Errorf("%s: the response is %d %s", name, got.code, got.body)
 		}
 	}

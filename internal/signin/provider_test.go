@@ -29,6 +29,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/grant"
+	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
 // disabled and named are what the indexes of a hub answer, asked of the API server.
@@ -97,7 +99,7 @@ func newOpenID(t *testing.T) *openID {
 			return
 		}
 		ok := !p.refused && (r.PostFormValue("grant_type") == "refresh_token" && r.PostFormValue("refresh_token") == p.refresh ||
-			r.PostFormValue("code") == "c-1" && digest(r.PostFormValue("code_verifier")) == p.asked.Get("code_challenge") && r.PostFormValue("redirect_uri") == p.asked.Get("redirect_uri"))
+			r.PostFormValue("code") == "c-1" && oauth.Digest(r.PostFormValue("code_verifier")) == p.asked.Get("code_challenge") && r.PostFormValue("redirect_uri") == p.asked.Get("redirect_uri"))
 		if !ok {
 			answer(w, http.StatusBadRequest, map[string]string{"error": "invalid_grant"})
 			return
@@ -201,7 +203,7 @@ func (f *fixture) authenticated(raw string) (identity.Identity, error) {
 
 // again refreshes a session.
 func (f *fixture) again(refreshToken string) response {
-	return f.send(f.browser(), http.MethodPost, f.server.URL+PathToken, url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {refreshToken}}, nil)
+	return f.send(f.browser(), http.MethodPost, f.server.URL+grant.PathToken, url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {refreshToken}}, nil)
 }
 
 func TestUserOfAProviderSignsInWithTheGroupsThatBindingsName(t *testing.T) {
@@ -372,7 +374,7 @@ func TestProviderCannotBePointedAtAnotherSecret(t *testing.T) {
 	if err := f.Client.Update(t.Context(), provider); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.issuer.providers.connectors.Of(t.Context(), provider); err == nil {
+	if _, err := f.issuer.pages.Connectors.Of(t.Context(), provider); err == nil {
 		t.Error("the provider gets the keys that sign tokens as its client secret")
 	}
 }

@@ -25,7 +25,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/authcode"
+	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/refresh"
+	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -64,7 +68,7 @@ func (f *fixture) session() tokens {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	got, t := f.post(PathToken, url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {to.Query().Get("code")}, "redirect_uri": {redirectURI}, "code_verifier": {verifier}})
+	got, t := f.post(grant.PathToken, url.Values{"grant_type": {"authorization_code"}, "client_id": {"kubectl"}, "code": {to.Query().Get("code")}, "redirect_uri": {redirectURI}, "code_verifier": {verifier}})
 	if t.Refresh == "" {
 		f.t.Fatalf("the code gives %d %s, want a refresh token", got.code, got.body)
 	}
@@ -74,7 +78,7 @@ func (f *fixture) session() tokens {
 // refresh uses a refresh token.
 func (f *fixture) refresh(raw string) (response, tokens) {
 	f.t.Helper()
-	return f.post(PathToken, url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {raw}})
+	return f.post(grant.PathToken, url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {raw}})
 }
 
 // refreshed is refresh for a token that is valid.
@@ -188,7 +192,7 @@ func TestClientsThatRefreshAtOnceGoOnWithOneToken(t *testing.T) {
 	replicas := []*Server{f.issuer, f.replica(f.Client)}
 	for range 3 {
 		f.wait(10 * time.Minute)
-		got := make([]granted, 8)
+		got := make([]grant.Granted, 8)
 		errs := make([]error, len(got))
 		var wg sync.WaitGroup
 		for i := range got {
@@ -212,12 +216,12 @@ func (f *fixture) replica(cache client.Client) *Server {
 	return New(Options{Issuer: f.server.URL, Client: cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 }
 
-func (f *fixture) exchangeAt(s *Server, raw string) (granted, error) {
-	current, err := s.keys(f.t.Context())
+func (f *fixture) exchangeAt(s *Server, raw string) (grant.Granted, error) {
+	current, err := s.keyring.Current(f.t.Context())
 	if err != nil {
-		return granted{}, err
+		return grant.Granted{}, err
 	}
-	return s.refresh(f.t.Context(), current, url.Values{"refresh_token": {raw}})
+	return s.grants.Refresh(f.t.Context(), current, url.Values{"refresh_token": {raw}})
 }
 
 // frozen is the cache of a replica that no event reaches any more: it has sessions, users and passwords as they were.
@@ -230,7 +234,7 @@ func freeze(f *fixture, session string) *frozen {
 	f.t.Helper()
 	c := &frozen{f.Client, map[string]client.Object{}}
 	for name, object := range map[types.NamespacedName]client.Object{
-		f.issuer.name(SessionPrefix + session): &corev1.Secret{}, {Name: f.user.Name}: &v1.User{}, f.issuer.name(v1.UserSecretPrefix + f.user.Name): &corev1.Secret{},
+		f.key(sessions.Prefix + session): &corev1.Secret{}, {Name: f.user.Name}: &v1.User{}, f.key(v1.UserSecretPrefix + f.user.Name): &corev1.Secret{},
 	} {
 		if err := f.Client.Get(f.t.Context(), name, object); err != nil {
 			f.t.Fatal(err)
@@ -334,13 +338,13 @@ func TestASessionEndsWithWhatItRestsOn(t *testing.T) {
 		},
 		"its Secret is deleted": func(f *fixture, t tokens) {
 			given, _ := refresh.Parse(t.Refresh)
-			remove(f, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: SessionPrefix + given.Session}})
+			remove(f, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: sessions.Prefix + given.Session}})
 		},
 		"revoked by its refresh token": func(f *fixture, t tokens) {
-			f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Refresh}, "token_type_hint": {"refresh_token"}})
+			f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Refresh}, "token_type_hint": {"refresh_token"}})
 		},
 		"revoked by its access token": func(f *fixture, t tokens) {
-			f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Access}})
+			f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {t.Access}})
 		},
 		"not used for too long": func(f *fixture, _ tokens) { f.wait(bounds.Idle) },
 		"at the end of its lifetime": func(f *fixture, t tokens) {
@@ -378,7 +382,7 @@ func TestASessionLastsForItsLifetimeIfItIsUsed(t *testing.T) {
 	if err := f.Client.List(t.Context(), secrets, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil || len(secrets.Items) != 1 {
 		t.Fatalf("there are %d sessions (%v)", len(secrets.Items), err)
 	}
-	if left := Ends(&secrets.Items[0]).Sub(f.now()); left < 29*time.Minute || left > 30*time.Minute+time.Second {
+	if left := sessions.Ends(&secrets.Items[0]).Sub(f.now()); left < 29*time.Minute || left > 30*time.Minute+time.Second {
 		t.Errorf("it is kept for another %s, want the half hour that is left of its lifetime", left)
 	}
 }
@@ -391,7 +395,7 @@ func TestWhatIsNoRefreshTokenIsRefusedAndWritesNothing(t *testing.T) {
 	given, _ := refresh.Parse(session.Refresh)
 	guess, _ := refresh.New(given.Session, f.now())
 	count := &counted{Client: f.Client}
-	f.issuer.client = count
+	f.cache.Client = count
 	for name, tt := range map[string]struct {
 		change func(url.Values)
 		want   string
@@ -411,17 +415,17 @@ func TestWhatIsNoRefreshTokenIsRefusedAndWritesNothing(t *testing.T) {
 	} {
 		fields := url.Values{"grant_type": {"refresh_token"}, "client_id": {"kubectl"}, "refresh_token": {session.Refresh}}
 		tt.change(fields)
-		if got, answer := f.post(PathToken, fields); answer.Problem != tt.want || got.code/100 != 4 || strings.Contains(got.body, given.String()) {
+		if got, answer := f.post(grant.PathToken, fields); answer.Problem != tt.want || got.code/100 != 4 || strings.Contains(got.body, given.String()) {
 			t.Errorf("%s: %d %s, want %s", name, got.code, got.body, tt.want)
 		}
 	}
-	if got, _ := f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {guess.String()}}); got.code != http.StatusOK {
+	if got, _ := f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {guess.String()}}); got.code != http.StatusOK {
 		t.Errorf("a guess is revoked with %d %s", got.code, got.body)
 	}
 	if n := count.creates + count.patches + count.deletes + count.updates; n != 0 {
 		t.Errorf("they were %d writes", n)
 	}
-	f.issuer.client = f.Client
+	f.cache.Client = f.Client
 	f.refreshed(session.Refresh)
 }
 
@@ -445,12 +449,12 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 			f.wait(replay + time.Second)
 			used = f.refreshed(used.Refresh)
 		}
-		current, err := f.issuer.keys(t.Context())
+		current, err := f.issuer.keyring.Current(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := code{ID: randomID(), who: who{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI, At: f.now(), Offline: i%2 == 0}
-		if _, _, err := f.issuer.begin(t.Context(), current, c); err != nil {
+		c := authcode.Code{ID: randomID(), Claims: account.Claims{User: f.user.Name, UID: f.user.UID}, Redirect: redirectURI, At: f.now(), Offline: i%2 == 0}
+		if _, _, err := f.issuer.grants.Begin(t.Context(), current, c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -475,14 +479,14 @@ func TestASessionThatWasRevokedEndsOpenRequestsOfExpiredTokens(t *testing.T) {
 	if _, err := f.identify(revoked.Access); err == nil || errors.Is(err, identity.ErrEnded) {
 		t.Errorf("an expired token of a session that lasts is refused with %v", err)
 	}
-	f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {revoked.Refresh}})
+	f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {revoked.Refresh}})
 	if _, err := f.identify(revoked.Access); !errors.Is(err, identity.ErrEnded) {
 		t.Errorf("an expired token of a session that was revoked is refused with %v", err)
 	}
 	if _, err := f.identify(expired.Access); err == nil || errors.Is(err, identity.ErrEnded) {
 		t.Errorf("an expired token of another session is refused with %v", err)
 	}
-	f.post(PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {expired.Access}})
+	f.post(grant.PathRevoke, url.Values{"client_id": {"kubectl"}, "token": {expired.Access}})
 	if _, err := f.identify(expired.Access); !errors.Is(err, identity.ErrEnded) {
 		t.Errorf("revoked by a token that has expired, the session is refused with %v", err)
 	}

@@ -23,6 +23,8 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/scripttoken"
+	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -57,7 +59,7 @@ func (f *fixture) access() string {
 // tokens does something at the endpoint of tokens.
 func (f *fixture) tokens(method, path, access, body string) response {
 	f.t.Helper()
-	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+PathTokens+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+scripttoken.Path+path, strings.NewReader(body))
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -76,10 +78,10 @@ func (f *fixture) tokens(method, path, access, body string) response {
 }
 
 // make makes a token.
-func (f *fixture) make(access, body string) TokenInfo {
+func (f *fixture) make(access, body string) scripttoken.Info {
 	f.t.Helper()
 	got := f.tokens(http.MethodPost, "", access, body)
-	var info TokenInfo
+	var info scripttoken.Info
 	if err := json.Unmarshal([]byte(got.body), &info); err != nil || got.code != http.StatusCreated || got.header.Get("Cache-Control") != "no-store" {
 		f.t.Fatalf("make a token: %d %s (%v)", got.code, got.body, err)
 	}
@@ -107,7 +109,7 @@ func TestAUserMakesListsAndRevokesATokenForScripts(t *testing.T) {
 		t.Fatalf("the proxy takes it for %+v (%v)", id, err)
 	}
 	secret := &corev1.Secret{}
-	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: TokenPrefix + made.ID}, secret); err != nil {
+	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.namespace, Name: scripttoken.Prefix + made.ID}, secret); err != nil {
 		t.Fatal(err)
 	}
 	_, words, _ := strings.Cut(made.Token, ":")
@@ -120,8 +122,8 @@ func TestAUserMakesListsAndRevokesATokenForScripts(t *testing.T) {
 		}
 	}
 	listed := f.tokens(http.MethodGet, "", access, "")
-	var list TokenList
-	if err := json.Unmarshal([]byte(listed.body), &list); err != nil || len(list.Items) != 1 || list.Items[0].ID != made.ID || strings.Contains(listed.body, words) || strings.Contains(listed.body, string(secret.Data[keyHash])) {
+	var list scripttoken.List
+	if err := json.Unmarshal([]byte(listed.body), &list); err != nil || len(list.Items) != 1 || list.Items[0].ID != made.ID || strings.Contains(listed.body, words) || strings.Contains(listed.body, string(secret.Data["hash"])) {
 		t.Errorf("the list is %s (%v)", listed.body, err)
 	}
 	t.Run("but no other user does", func(t *testing.T) {
@@ -176,7 +178,7 @@ func TestATokenForScriptsEndsWithItsUser(t *testing.T) {
 		},
 		"expired": func(f *fixture) { f.wait(time.Hour) },
 		"the hub became stricter": func(f *fixture) {
-			f.issuer.scripts.maxTTL = time.Minute
+			f.issuer.scriptTokens.MaxTTL = time.Minute
 			f.wait(time.Minute)
 		},
 		"moved to another user": func(f *fixture) {
@@ -187,7 +189,7 @@ func TestATokenForScriptsEndsWithItsUser(t *testing.T) {
 			if err := f.Client.List(f.t.Context(), &all, client.InNamespace(f.namespace), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindToken}); err != nil || len(all.Items) != 1 {
 				f.t.Fatal(len(all.Items), err)
 			}
-			testkit.Update(f.t, f.Client, &all.Items[0], func(s *corev1.Secret) { s.Labels[labelUser] = other.Name })
+			testkit.Update(f.t, f.Client, &all.Items[0], func(s *corev1.Secret) { s.Labels[sessions.LabelUser] = other.Name })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -239,7 +241,7 @@ func (c *counting) Patch(ctx context.Context, object client.Object, patch client
 type noTokens struct{ client.Client }
 
 func (c noTokens) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if strings.HasPrefix(key.Name, TokenPrefix) {
+	if strings.HasPrefix(key.Name, scripttoken.Prefix) {
 		return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 	}
 	return c.Client.Get(ctx, key, object, options...)
@@ -249,7 +251,7 @@ func TestGarbageAsksNoAPIServerAndATokenOfAnotherReplicaDoes(t *testing.T) {
 	f := newFixture(t)
 	made := f.make(f.access(), `{}`)
 	live := &counting{Client: f.Client}
-	f.issuer.live, f.issuer.client = live, noTokens{f.Client}
+	f.issuer.scriptTokens.Live, f.cache.Client = live, noTokens{f.Client}
 	secret := made.Token[strings.Index(made.Token, ":"):]
 	recent := fmt.Sprintf("%08x", f.now().Unix())
 	for n := range 200 {
@@ -273,7 +275,7 @@ func TestGarbageAsksNoAPIServerAndATokenOfAnotherReplicaDoes(t *testing.T) {
 	if _, err := f.identifyAt(inMember, made.Token[:len(made.Token)-2]+"AA"); !apierrors.IsUnauthorized(err) {
 		t.Errorf("its ID with another secret: %v", err)
 	}
-	f.wait(settle + time.Second)
+	f.wait(sessions.Settle + time.Second)
 	if _, err := f.identifyAt(inMember, made.Token); !apierrors.IsUnauthorized(err) {
 		t.Errorf("a token that no cache has after a minute is accepted (%v)", err)
 	}
@@ -282,12 +284,12 @@ func TestGarbageAsksNoAPIServerAndATokenOfAnotherReplicaDoes(t *testing.T) {
 func TestTheLastUseIsKeptCoarsely(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
-	var made []TokenInfo
+	var made []scripttoken.Info
 	for range 4 {
 		made = append(made, f.make(access, `{}`))
 	}
 	writes := &counting{Client: f.Client}
-	f.issuer.client = writes
+	f.cache.Client = writes
 	use := func() {
 		for range 50 {
 			for _, token := range made {
@@ -315,7 +317,7 @@ func TestTheLastUseIsKeptCoarsely(t *testing.T) {
 	await(int32(len(made)))
 	f.wait(usedEvery / 2)
 	use()
-	var list TokenList
+	var list scripttoken.List
 	if err := json.Unmarshal([]byte(f.tokens(http.MethodGet, "", f.access(), "").body), &list); err != nil || len(list.Items) != len(made) {
 		t.Fatal(list, err)
 	}

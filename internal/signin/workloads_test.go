@@ -33,7 +33,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/grant"
+	"github.com/drover-dev/drover/internal/signin/login"
+	"github.com/drover-dev/drover/internal/signin/scripttoken"
 	"github.com/drover-dev/drover/test/testkit"
+	"golang.org/x/oauth2"
 )
 
 // ci is an issuer of tokens of workloads.
@@ -134,17 +138,18 @@ func TestAWorkloadIsTheUserOfItsToken(t *testing.T) {
 	if err != nil || len(id.Groups) != 0 || len(id.Hub.Groups) != 1 {
 		t.Errorf("groups of others are %+v (%v)", id, err)
 	}
-	for name, path := range map[string]string{"makes tokens for scripts": PathTokens, "is asked to sign in": PathProvider + p.Name} {
+	for name, path := range map[string]string{"makes tokens for scripts": scripttoken.Path, "is asked to sign in": login.PathProvider + p.Name} {
 		r := f.send(f.browser(), http.MethodGet, f.server.URL+path, nil, http.Header{"Authorization": {"Bearer " + raw}})
 		if r.code/100 != 4 {
 			t.Errorf("a workload %s: %d %s", name, r.code, r.body)
 		}
 	}
-	if r := f.send(f.server.Client(), http.MethodPost, f.server.URL+PathToken, exchangeFields(raw, "team/prod"), nil); r.code != http.StatusBadRequest {
+	if r := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, exchangeFields(raw, "team/prod"), nil); r.code != http.StatusBadRequest {
 		t.Errorf("the token is exchanged: %d %s", r.code, r.body)
 	}
-	if _, links, err := f.issuer.choices(t.Context()); err != nil || slices.Contains(links, p.Name) {
-		t.Errorf("the login page shows the provider: %v (%v)", links, err)
+	shown := f.send(f.browser(), http.MethodGet, f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(oauth2.GenerateVerifier())), nil, nil)
+	if shown.code != http.StatusOK || strings.Contains(shown.body, p.Name) {
+		t.Errorf("the login page is %d %s, want one without the provider %s", shown.code, shown.body, p.Name)
 	}
 }
 
@@ -206,7 +211,7 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.Disabled = true })
 		}, false},
 		"principal switched off": {func(f *fixture, p *v1.AuthProvider) {
-			f.issuer.providers.disabled = func(_ context.Context, principal string) (bool, error) { return principal == p.Name+":web", nil }
+			f.issuer.accounts.Disabled = func(_ context.Context, principal string) (bool, error) { return principal == p.Name+":web", nil }
 		}, false},
 		"a rule added": {func(f *fixture, p *v1.AuthProvider) {
 			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) {
@@ -246,7 +251,7 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 			}
 			switch name {
 			case "provider disabled", "principal switched off", "provider deleted": // what is open ends, too
-				if err := f.issuer.admit(t.Context(), id); !apierrors.IsUnauthorized(err) {
+				if err := f.issuer.accounts.Admit(t.Context(), id); !apierrors.IsUnauthorized(err) {
 					t.Errorf("what is open goes on: %v", err)
 				}
 			}

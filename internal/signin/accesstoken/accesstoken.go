@@ -1,0 +1,225 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package accesstoken identifies users by the tokens of their sessions.
+package accesstoken
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/cache"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/token"
+)
+
+// maxVerified bounds the tokens whose signature is remembered.
+const maxVerified = 8192
+
+// Digest identifies a token in caches.
+type Digest = [sha256.Size]byte
+
+// Verified is a token whose signature was verified.
+type Verified struct {
+	token.Claims
+	key string // the ID of the key that verified it
+	// groups are the groups of the claims, as a session stores them.
+	groups []byte
+}
+
+// Cluster returns the only cluster that the token is good for, or "" if it is good for all.
+func (v Verified) Cluster() string { return ClusterOf(v.Claims) }
+
+// ClusterOf returns the only cluster that a token with verified claims is good for, or "" if it is good for all.
+func ClusterOf(c token.Claims) string {
+	cluster, one := strings.CutPrefix(c.Audience[0], oauth.AudienceCluster) // Verify has checked that there is one audience
+	if !one {
+		return ""
+	}
+	return cluster
+}
+
+// Lifetime returns the longest life of a token that the hub accepts for an audience. It is 0 for direct access: such
+// tokens live longer and are worthless at the hub.
+func Lifetime(audience string) time.Duration {
+	if _, one := oauth.ClusterOf(audience); one || audience == oauth.ClientID {
+		return token.Lifetime
+	}
+	return 0
+}
+
+// Verifier verifies tokens. It may be used concurrently.
+type Verifier struct {
+	issuer   string
+	keyring  *keyring.Keyring
+	sessions *session.Store
+	accounts *account.Accounts
+	member   func(*http.Request) string
+	now      func() time.Time
+	verified *cache.LRUExpireCache // of Verified, by Digest
+}
+
+// New returns a Verifier of an issuer's tokens. member returns the member that a request is for.
+func New(
+	issuer string, keys *keyring.Keyring, sessions *session.Store, accounts *account.Accounts,
+	member func(*http.Request) string, now func() time.Time,
+) *Verifier {
+	return &Verifier{issuer, keys, sessions, accounts, member, now, cache.NewLRUExpireCache(maxVerified)}
+}
+
+// Claims reports whether a token claims to be of this issuer.
+func (v *Verifier) Claims(raw string, sum Digest) bool {
+	_, known := v.verified.Get(sum)
+	return known || token.IssuedBy(raw, v.issuer)
+}
+
+// Identify returns the user of a request that has a token of this issuer.
+func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.Identity, error) {
+	t, err := v.verify(r.Context(), raw, sum)
+	if err == nil {
+		err = v.Reaches(r, t.Cluster())
+	}
+	if err != nil {
+		return identity.Identity{}, err
+	}
+	return v.user(r.Context(), t)
+}
+
+// BySession returns the claims and the user of a token that is good for all clusters. A token of one cluster is good for
+// that cluster's path only: it gives no other token, and ends no session.
+func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
+	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
+	if err != nil {
+		return Verified{}, identity.Identity{}, err
+	}
+	if t.Cluster() != "" {
+		return Verified{}, identity.Identity{},
+			refusal.Forbidden("the token is good for one cluster only; sign in for another")
+	}
+	id, err := v.user(ctx, t)
+	return t, id, err
+}
+
+// Reaches returns a refusal if a token is good for one cluster only and the request is for another.
+func (v *Verifier) Reaches(r *http.Request, cluster string) error {
+	if cluster == "" || v.member(r) == cluster {
+		return nil
+	}
+	return refusal.Forbidden(fmt.Sprintf("the token is good for cluster %q only", cluster))
+}
+
+// verify returns a token that a key of this issuer has signed. It may be good for one cluster only.
+func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified, error) {
+	current, err := v.keyring.Current(ctx)
+	if apierrors.IsNotFound(err) {
+		return Verified{},
+			refusal.Unauthorized("the hub has no keys to check tokens with; sign in again").Because(err)
+	} else if err != nil {
+		return Verified{}, refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
+	}
+	if known, ok := v.verified.Get(sum); ok {
+		known := known.(Verified) // only Verified is ever added
+		if _, published := current.Set.Public(known.key); published {
+			return known, nil
+		}
+		v.verified.Remove(sum)
+	}
+	claims, key, err := token.Verify(raw, current.Set, v.issuer, Lifetime)
+	if err != nil {
+		return Verified{}, refusal.Unauthorized("the hub does not accept the token; sign in again").Because(err)
+	}
+	fresh := Verified{claims, key, account.EncodeGroups(claims.Groups)}
+	if left := claims.Expiry.Time().Sub(v.now()); left > 0 {
+		v.verified.Add(sum, fresh, left)
+	}
+	return fresh, nil
+}
+
+// user returns the user of a token, if it is valid now and its user and session are in good standing.
+func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, error) {
+	if err := t.Current(v.now()); err != nil {
+		groups, ended := v.inSession(ctx, t)
+		switch { // ErrEnded also ends requests that began before the token expired
+		case errors.Is(ended, identity.ErrEnded):
+			return identity.Identity{}, ended
+		case ended == nil && len(groups) < len(t.Groups):
+			return identity.Identity{}, refusal.Unauthorized(
+				"the user is in fewer groups than when the token was given").Because(identity.ErrEnded)
+		}
+		return identity.Identity{}, refusal.Unauthorized("the token has expired; sign in again").Because(err)
+	}
+	id, err := identity.Principal(t.Subject, t.UID, t.Groups...)
+	if err != nil {
+		return identity.Identity{},
+			refusal.Unauthorized("the token's user has a name that the hub can't pass on").Because(err)
+	}
+	if err := v.accounts.Admit(ctx, id); err != nil {
+		return identity.Identity{}, err
+	}
+	groups, err := v.inSession(ctx, t)
+	if err != nil || len(groups) == len(t.Groups) {
+		return id, err
+	}
+	return identity.Principal(t.Subject, t.UID, groups...)
+}
+
+// inSession returns the groups of a token that its session still has: a refresh may have found fewer. It refuses a token
+// whose session was revoked or removed.
+func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) {
+	s, err := v.sessions.Cached(ctx, t.Session)
+	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {
+		s, err = v.sessions.Live(ctx, t.Session) // the cache of this replica may not have it yet
+	}
+	ended := refusal.Unauthorized("the session was ended; sign in again")
+	switch {
+	case err == nil && s.Revoked():
+		return nil, ended.Because(identity.ErrEnded)
+	case apierrors.IsNotFound(err) && !strings.HasPrefix(t.Subject, v1.PrincipalPrefixLocal):
+		// The provider is not asked about the user any more: without ErrEnded an open request would never end.
+		return nil, ended.Because(identity.ErrEnded)
+	case apierrors.IsNotFound(err), err == nil && (s.UID() != t.UID || s.Principal() != t.Subject):
+		return nil, ended
+	case err != nil:
+		return nil, refusal.Unavailable("the hub cannot check the session at the moment; try again").Because(err)
+	case s.Provider() != "":
+		return v.ofProvider(ctx, s, t)
+	}
+	return t.Groups, nil
+}
+
+// ofProvider returns the groups of a token that its session still has. It refuses a session of a provider that was
+// deleted or recreated.
+func (v *Verifier) ofProvider(ctx context.Context, s session.Session, t Verified) ([]string, error) {
+	p, err := v.accounts.Provider(ctx, v.accounts.Cache, s.Provider())
+	switch {
+	case errors.Is(err, account.ErrNotStanding), err == nil && string(p.UID) != s.ProviderUID():
+		return nil, refusal.Unauthorized("the session was ended; sign in again").Because(identity.ErrEnded)
+	case err != nil:
+		return nil, refusal.Unavailable(
+			"the hub cannot look up the user's provider at the moment; try again").Because(err)
+	case len(t.Groups) == 0, bytes.Equal(t.groups, s.Data[session.KeyGroups]):
+		return t.Groups, nil
+	}
+	kept, err := s.Groups()
+	if err != nil {
+		return nil, refusal.Unauthorized("the session is damaged; sign in again").Because(err)
+	}
+	return slices.DeleteFunc(slices.Clone(t.Groups), func(group string) bool {
+		return !slices.Contains(kept, group)
+	}), nil
+}

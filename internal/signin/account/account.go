@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package account decides who may sign in: local Users, and users of AuthProviders.
+package account
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+)
+
+// Local takes the place of a provider's name for local Users.
+const Local = "local"
+
+// ErrNotStanding means that a user or their provider is disabled or gone, or was recreated.
+var ErrNotStanding = errors.New("the user is disabled or no longer exists")
+
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=users;authproviders,verbs=get;list;watch
+
+// Accounts looks up Users and AuthProviders. It may be used concurrently.
+type Accounts struct {
+	// Cache reads Users, AuthProviders, and the passwords in Secrets of Namespace. Live reads them from the API server.
+	Cache, Live client.Reader
+	Namespace   string
+	// Disabled reports whether a User with spec.principal disables a principal.
+	Disabled func(ctx context.Context, principal string) (bool, error)
+	// Named returns the groups that bindings name.
+	Named func(groups []string) ([]string, error)
+	Log   *quietlog.Log
+}
+
+// Standing returns ErrNotStanding if a user who has signed in may no longer do so.
+func (a *Accounts) Standing(ctx context.Context, from client.Reader, c Claims) error {
+	if c.Provider == "" {
+		_, err := a.User(ctx, from, c.User, string(c.UID))
+		return err
+	}
+	p, err := a.Provider(ctx, from, c.Provider)
+	if err != nil {
+		return err
+	}
+	if p.UID != c.ProviderUID {
+		return ErrNotStanding
+	}
+	return a.Enabled(ctx, c.Principal())
+}
+
+// User returns a local User, or ErrNotStanding if they are disabled or do not exist with this UID.
+func (a *Accounts) User(ctx context.Context, from client.Reader, name, uid string) (*v1.User, error) {
+	user := &v1.User{}
+	if err := from.Get(ctx, types.NamespacedName{Name: name}, user); apierrors.IsNotFound(err) {
+		return nil, ErrNotStanding
+	} else if err != nil {
+		return nil, err
+	}
+	if user.Spec.Disabled || user.Spec.Principal != "" || string(user.UID) != uid || !user.DeletionTimestamp.IsZero() {
+		return nil, ErrNotStanding
+	}
+	return user, nil
+}
+
+// Provider returns an AuthProvider, or ErrNotStanding if it is disabled or does not exist.
+func (a *Accounts) Provider(ctx context.Context, from client.Reader, name string) (*v1.AuthProvider, error) {
+	p := &v1.AuthProvider{}
+	if Reserved(name) {
+		return nil, ErrNotStanding
+	}
+	if err := from.Get(ctx, types.NamespacedName{Name: name}, p); apierrors.IsNotFound(err) {
+		return nil, ErrNotStanding
+	} else if err != nil {
+		return nil, fmt.Errorf("read AuthProvider %s: %w", name, err)
+	}
+	if p.Spec.Disabled || !p.DeletionTimestamp.IsZero() {
+		return nil, ErrNotStanding
+	}
+	return p, nil
+}
+
+// Enabled returns ErrNotStanding if a User disables a principal.
+func (a *Accounts) Enabled(ctx context.Context, principal string) error {
+	off, err := a.Disabled(ctx, principal)
+	if err == nil && off {
+		return ErrNotStanding
+	}
+	return err
+}
+
+// Welcome returns the Claims of a user whom a provider describes, or the error of the provider. It returns
+// connector.ErrRefused if the hub does not let the user in.
+func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.User, err error) (Claims, error) {
+	if err != nil {
+		return Claims{}, err
+	}
+	claims, err := a.Claim(p, u)
+	if err != nil {
+		return Claims{}, err
+	}
+	err = a.Enabled(ctx, claims.Principal())
+	audit.From(ctx).Identified(claims.Audited(), nil) // also a user whom the hub refuses
+	if errors.Is(err, ErrNotStanding) {
+		err = fmt.Errorf("%w: the hub refuses the user", connector.ErrRefused)
+	}
+	return claims, err
+}
+
+// Claim returns the Claims of a user whom a provider describes. It returns connector.ErrRefused if the user's name
+// cannot be a principal.
+func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
+	if _, err := Principal(p.Name, u.Name); err != nil {
+		return Claims{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
+	}
+	if u.ID == "" || len(u.ID) > maxID || len(u.State) > MaxState {
+		return Claims{}, errors.New("the provider's ID of the user is empty or too long, or what it is asked again with is")
+	}
+	groups, err := a.Named(Groups(p.Name, u.Groups))
+	if err != nil {
+		return Claims{}, err
+	}
+	claims := Claims{
+		User: u.Name, UID: types.UID(u.ID), Provider: p.Name, ProviderUID: p.UID,
+		Groups: Fitting(groups), State: u.State, Notice: u.Notice,
+	}
+	if u.Notice != "" {
+		a.Log.Info("a provider did not name all groups of a user", "user", claims.Principal(), "notice", u.Notice)
+	}
+	if left := len(groups) - len(claims.Groups); left > 0 {
+		a.Log.Info("bindings name more groups of a user than a token has room for",
+			"user", claims.Principal(), "groups", len(groups), "leftOut", left)
+	}
+	return claims, nil
+}
+
+// Admit returns a refusal unless the cache shows that a principal may act.
+func (a *Accounts) Admit(ctx context.Context, id identity.Identity) error {
+	provider, name, _ := strings.Cut(id.User, ":")
+	var err error
+	if provider == Local {
+		_, err = a.User(ctx, a.Cache, name, id.UID)
+	} else if _, err = a.Provider(ctx, a.Cache, provider); err == nil {
+		err = a.Enabled(ctx, id.User)
+	}
+	switch {
+	case errors.Is(err, ErrNotStanding):
+		return refusal.Unauthorized("the user " + id.User +
+			" or their provider is disabled or no longer exists; ask an administrator of the hub")
+	case err != nil:
+		return refusal.Unavailable("the hub cannot look up the user at the moment; try again").Because(err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package account
+
+import (
+	"encoding/json"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/audit"
+)
+
+const (
+	// maxGroups bounds the groups of a token, in bytes. Groups that do not fit are left out, and the user is let in all
+	// the same: otherwise an editor of bindings in one workspace could keep users of others from signing in, by naming
+	// many of their groups.
+	maxGroups = 6 << 10
+	// maxID bounds the ID of a provider's user.
+	maxID = 255
+	// MaxState bounds the state of a provider's user.
+	MaxState = 4 << 10
+)
+
+// Claims say who has signed in. An authorization code carries them.
+type Claims struct {
+	// User and UID are the name and the UID of a local User, or the name and the ID at a provider.
+	User string    `json:"u"`
+	UID  types.UID `json:"d"`
+	// Password is the digest of the password hash that a local User has signed in with.
+	Password string `json:"p,omitempty"`
+	// The other fields are for users of a provider. Groups are the principals that bindings name.
+	Provider    string    `json:"v,omitempty"`
+	ProviderUID types.UID `json:"w,omitempty"`
+	Groups      []string  `json:"g,omitempty"`
+	// State is the connector's, and secret.
+	State []byte `json:"x,omitempty"`
+	// Notice is shown to the user.
+	Notice string `json:"m,omitempty"`
+}
+
+// Principal returns the name of the user in bindings.
+func (c Claims) Principal() string {
+	if c.Provider == "" {
+		return v1.PrincipalPrefixLocal + c.User
+	}
+	return c.Provider + ":" + c.User
+}
+
+// Audited returns the user for the audit log.
+func (c Claims) Audited() audit.User {
+	return audit.User{Name: c.Principal(), UID: string(c.UID)}
+}
+
+// Fitting returns the groups that a token has room for, sorted. Groups that come first have precedence.
+func Fitting(groups []string) []string {
+	var fit []string
+	size := len("[]")
+	for _, group := range groups {
+		if more := len(EncodeGroups([]string{group})) - len("[]") + len(","); size+more <= maxGroups {
+			size += more
+			fit = append(fit, group)
+		}
+	}
+	slices.Sort(fit)
+	return fit
+}
+
+// EncodeGroups returns groups as a session stores them.
+func EncodeGroups(groups []string) []byte {
+	raw, err := json.Marshal(groups)
+	if err != nil { // a list of strings always marshals
+		return nil
+	}
+	return raw
+}

@@ -1,0 +1,162 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package direct knows what members need in order to verify users' tokens without the hub.
+package direct
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/session"
+)
+
+// Options are the issuer's settings for direct access. With the zero value it gives no token for direct access.
+type Options struct {
+	// Path, between the issuer and <namespace>/<name>, makes the audience of a token for direct access: the URL of the
+	// cluster at the hub.
+	Path string
+	// Lifetime returns how long such a token of a user is valid for a cluster: 0 if the user may not reach the cluster,
+	// or the cluster has no direct access.
+	Lifetime func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error)
+}
+
+// Access tells members which tokens to accept. It may be used concurrently.
+type Access struct {
+	Options
+
+	URL      string // of the issuer
+	Keyring  *keyring.Keyring
+	Sessions *session.Store
+	Accounts *account.Accounts
+	Now      func() time.Time
+}
+
+// Cluster returns the cluster, <namespace>/<name>, of an audience for direct access.
+func (a *Access) Cluster(audience string) (string, bool) {
+	name, found := strings.CutPrefix(audience, a.URL+a.Path)
+	return name, found && a.Lifetime != nil && oauth.IsCluster(name)
+}
+
+// Audience returns the audience of tokens for direct access to a cluster.
+func (a *Access) Audience(cluster types.NamespacedName) string {
+	return a.URL + a.Path + cluster.String()
+}
+
+// Issuer returns the URL that tokens name as their issuer.
+func (a *Access) Issuer() string { return a.URL }
+
+// PublishedKeys returns the keys that verify tokens, as a JSON Web Key Set.
+func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
+	current, err := a.Keyring.Current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(current.Set.JWKS())
+}
+
+// Denied returns the sorted IDs of the sessions whose tokens for direct access members must refuse, although the tokens
+// may not have expired. It also returns when the first of these sessions leaves the list, or zero.
+func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
+	all, err := a.Sessions.All(ctx)
+	if err != nil {
+		return nil, again, err
+	}
+	now := a.Now()
+	for _, s := range all {
+		until := s.Direct()
+		if !strings.HasPrefix(s.Name, session.Prefix) || !now.Before(until) {
+			continue
+		}
+		stands, err := a.stands(ctx, s)
+		if err != nil {
+			return nil, again, err
+		}
+		if stands {
+			continue
+		}
+		denied = append(denied, s.ID())
+		if again.IsZero() || until.Before(again) {
+			again = until
+		}
+	}
+	slices.Sort(denied)
+	return denied, again, nil
+}
+
+// stands reports, from the cache, whether a session was not ended and its user may still sign in.
+func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
+	if s.Revoked() {
+		return false, nil
+	}
+	err := a.Accounts.Standing(ctx, a.Accounts.Cache, s.Claims())
+	if err == nil && s.Provider() == "" {
+		err = a.Accounts.SamePassword(ctx, a.Accounts.Cache, s.User(), string(s.Data[session.KeyPassword]))
+	}
+	if errors.Is(err, account.ErrNotStanding) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// KeepDeleted restores a session whose Secret someone has deleted although members may accept its tokens.
+func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
+	secret, ok := deleted.(*corev1.Secret)
+	if !ok || !a.Decides(deleted) || !a.Now().Before(session.TimeOf(secret, session.KeyDirect)) {
+		return nil
+	}
+	return a.Sessions.Restore(ctx, session.Session{Secret: secret})
+}
+
+// Changes reports whether an event of an object that Decides may change what members are told of sessions and keys.
+// before is nil for an object that was created, and after for one that was deleted. A further token of a session that
+// was not ended changes nothing: such events are as frequent as users of direct access.
+func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
+	is := func(o client.Object) *session.Session {
+		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {
+			return &session.Session{Secret: secret}
+		}
+		return nil
+	}
+	told := func(s *session.Session) bool { // reports whether members are told of the session
+		if !a.Now().Before(s.Direct()) {
+			return false
+		}
+		stands, err := a.stands(ctx, *s)
+		return err != nil || !stands
+	}
+	was, now := is(before), is(after)
+	switch {
+	case was == nil && now == nil: // a user, a provider, a password or the keys
+		return true
+	case now == nil:
+		return a.Now().Before(was.Direct())
+	}
+	return told(now) || was != nil && told(was)
+}
+
+// Decides reports whether a Secret decides about direct access: a session that has tokens for it, the keys, or the
+// password of a user.
+func (a *Access) Decides(o client.Object) bool {
+	if o.GetNamespace() != a.Accounts.Namespace {
+		return false
+	}
+	switch o.GetLabels()[v1.LabelSecretKind] {
+	case v1.SecretKindSignIn, v1.SecretKindUser:
+		return true
+	}
+	return a.Sessions.IsDirect(o)
+}

@@ -1,0 +1,170 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package grant
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/usercode"
+)
+
+// pollEvery is how often a device may ask whether its user has approved.
+const pollEvery = 5 * time.Second
+
+// deviceCode is the content of a device code. It is sealed: before a user approves it, no object exists for it.
+type deviceCode struct {
+	User    string    `json:"u"` // the code that the user types
+	Offline bool      `json:"o,omitempty"`
+	At      time.Time `json:"t"`
+}
+
+// DeviceCodes is the response to a device that asks for a code.
+type DeviceCodes struct {
+	Device   string `json:"device_code"`
+	User     string `json:"user_code"`
+	URI      string `json:"verification_uri"`
+	Complete string `json:"verification_uri_complete"`
+	Expires  int    `json:"expires_in"`
+	Interval int    `json:"interval"`
+}
+
+// device gives a device its codes (RFC 8628).
+func (s *Server) device(w http.ResponseWriter, r *http.Request) {
+	answer, err := s.deviceCodes(w, r)
+	if err != nil {
+		oauth.Refuse(w, r, s.Log, err)
+		return
+	}
+	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, answer)
+}
+
+func (s *Server) deviceCodes(w http.ResponseWriter, r *http.Request) (DeviceCodes, error) {
+	fields, err := oauth.Form(w, r)
+	if err != nil {
+		return DeviceCodes{}, err
+	}
+	if err := oauth.CheckClient(r, fields); err != nil {
+		return DeviceCodes{}, err
+	}
+	scopes := strings.Fields(fields.Get("scope"))
+	if !slices.Contains(scopes, oauth.ScopeOpenID) {
+		return DeviceCodes{}, &oauth.Error{Code: "invalid_scope", Description: "scope must have " + oauth.ScopeOpenID}
+	}
+	if wait := s.devices.wait(limit.Source(r.RemoteAddr), s.Now()); wait > 0 {
+		return DeviceCodes{}, &oauth.Later{After: wait, Err: oauth.Error{
+			Code: oauth.TooMany, Description: "too many devices ask for a code at the moment; try again",
+		}}
+	}
+	keys, err := s.Keyring.Current(r.Context())
+	if err != nil {
+		return DeviceCodes{}, err
+	}
+	user, err := usercode.New(keys.Sealing[0], s.Now())
+	if err != nil {
+		return DeviceCodes{}, err
+	}
+	code := deviceCode{User: user, Offline: slices.Contains(scopes, oauth.ScopeOffline), At: s.Now()}
+	sealed, err := keys.Seal(keyring.PurposeDeviceCode, code)
+	if err != nil {
+		return DeviceCodes{}, err
+	}
+	uri, shown := s.Issuer+oauth.PathDevice, usercode.Format(user)
+	return DeviceCodes{
+		Device: sealed, User: shown, URI: uri, Complete: uri + "?" + url.Values{"user_code": {shown}}.Encode(),
+		Expires: int(usercode.Lifetime / time.Second), Interval: int(pollEvery / time.Second),
+	}, nil
+}
+
+// redeemDevice gives tokens for a device code that a user has approved, once.
+func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
+	var c deviceCode
+	if keys.Open(keyring.PurposeDeviceCode, fields.Get("device_code"), &c) != nil {
+		return Granted{}, refusedDevice("invalid_grant")
+	}
+	now := s.Now()
+	if age := now.Sub(c.At); age > usercode.Lifetime || age < -usercode.Lifetime {
+		return Granted{}, &oauth.Error{Code: "expired_token", Description: "the device code has expired; begin again"}
+	}
+	id := usercode.Session(c.User)
+	if s.devices.tooSoon(id, now) {
+		return Granted{}, &oauth.Error{Code: "slow_down", Description: "ask every " + pollEvery.String() +
+			", and five seconds later after each such response"}
+	}
+	_, err := s.Sessions.Cached(ctx, id) // before a user approves, no poll reaches the API server
+	if apierrors.IsNotFound(err) {
+		return Granted{}, &oauth.Error{
+			Code: "authorization_pending", Description: "no user has approved the code yet",
+		}
+	} else if err != nil {
+		return Granted{}, fmt.Errorf("read the session of a device: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), session.WriteLimit)
+	defer cancel()
+	for range contended {
+		taken, first, err := s.take(ctx, keys, c, id)
+		if err == nil {
+			return s.give(keys, taken, "", first)
+		}
+		if !apierrors.IsConflict(err) {
+			return Granted{}, err
+		}
+	}
+	return Granted{}, fmt.Errorf("redeem a device code: %d times another replica wrote session %s", contended, id)
+}
+
+// take makes an approved session the device's, and returns its first refresh token, if the device asked for one. A
+// device code that comes again was stolen, by its first or by its second sender: the session is revoked.
+func (s *Server) take(
+	ctx context.Context, keys *keyring.Keys, c deviceCode, id string,
+) (of session.Session, first string, err error) {
+	of, err = s.Sessions.Live(ctx, id)
+	if apierrors.IsNotFound(err) {
+		return of, "", refusedDevice("access_denied")
+	} else if err != nil {
+		return of, "", fmt.Errorf("read the session of a device: %w", err)
+	}
+	audit.From(ctx).Identified(audit.User{Name: of.Principal(), UID: of.UID()}, nil)
+	switch {
+	case of.Revoked() || string(of.Data[session.KeyKeys]) != string(keys.UID):
+		return of, "", refusedDevice("access_denied")
+	case !of.Awaited():
+		s.Log.Info("a device code was redeemed twice: its session is revoked", "user", of.Principal())
+		return of, "", orRefused(s.Sessions.Revoke(ctx, id), refusedDevice("invalid_grant"))
+	}
+	if err := s.reviewer.review(ctx, of, false); errors.Is(err, account.ErrNotStanding) {
+		return of, "", orRefused(s.Sessions.Revoke(ctx, id), refusedDevice("access_denied"))
+	} else if err != nil {
+		return of, "", err
+	}
+	of.Take(s.Now())
+	if c.Offline {
+		if first, err = s.Sessions.GiveRefresh(of); err != nil {
+			return of, "", err
+		}
+	}
+	if err := s.Sessions.Save(ctx, of); err != nil { // a conflict if it was written since it was read
+		return of, "", fmt.Errorf("write session %s: %w", id, err)
+	}
+	return of, first, nil
+}
+
+func refusedDevice(code string) error {
+	return &oauth.Error{Code: code, Description: "the device code is not valid or was used before, " +
+		"or its user may not sign in; begin again"}
+}

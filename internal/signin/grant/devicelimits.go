@@ -1,0 +1,62 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package grant
+
+import (
+	"time"
+
+	"golang.org/x/time/rate"
+	"k8s.io/utils/lru"
+
+	"github.com/drover-dev/drover/internal/signin/attempts"
+)
+
+// Bounds of the codes that devices may ask for at one replica: per second and at once, from all addresses and from one.
+// With many codes an attacker could hope that a user types one of them by chance.
+const (
+	codesPerSecond, codesAtOnce              = 20, 100
+	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10
+)
+
+// maxPolls bounds the devices whose last poll is remembered.
+const maxPolls = 8192
+
+// deviceLimits bounds what devices cost at one replica.
+type deviceLimits struct {
+	all     *rate.Limiter
+	sources attempts.Rates
+	polls   *lru.Cache // of time.Time, by session
+}
+
+func newDeviceLimits() deviceLimits {
+	return deviceLimits{
+		all:     rate.NewLimiter(codesPerSecond, codesAtOnce),
+		sources: attempts.NewRates(codesPerSecondOfSource, codesOfOneAtOnce),
+		polls:   lru.New(maxPolls),
+	}
+}
+
+// wait counts a code that a device at an address asks for. It returns how long the device has to wait, or 0 if it gets
+// a code.
+func (d deviceLimits) wait(source string, now time.Time) time.Duration {
+	if !d.sources.Of(source).AllowN(now, 1) {
+		return 2 * time.Second // for one code at codesPerSecondOfSource
+	}
+	if !d.all.AllowN(now, 1) {
+		return time.Second
+	}
+	return 0
+}
+
+// tooSoon reports whether a device polls earlier than it was told to, and remembers the poll. It allows for a second of
+// delay in the network.
+func (d deviceLimits) tooSoon(session string, now time.Time) bool {
+	last, known := d.polls.Get(session)
+	d.polls.Add(session, now)
+	if !known {
+		return false
+	}
+	since := now.Sub(last.(time.Time)) // only times are ever added
+	return since >= 0 && since < pollEvery-time.Second
+}

@@ -1,0 +1,175 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package grant is the token endpoint: it gives tokens for codes, refresh tokens and other tokens, and revokes sessions.
+package grant
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/direct"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/token"
+	"github.com/drover-dev/drover/internal/signin/upstream"
+)
+
+// Paths of the endpoints.
+const (
+	PathToken  = "/v1/auth/token"
+	PathRevoke = "/v1/auth/revoke"
+)
+
+// Types of grants.
+const (
+	grantCode     = "authorization_code"
+	grantRefresh  = "refresh_token"
+	grantDevice   = "urn:ietf:params:oauth:grant-type:device_code"
+	grantExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
+)
+
+// contended bounds how often a write to a session is decided anew because another replica wrote the session in between.
+const contended = 4
+
+// Types returns the types of grants that the issuer supports.
+func Types() []string { return []string{grantCode, grantRefresh, grantDevice, grantExchange} }
+
+// Options of a Server. All are needed.
+type Options struct {
+	Issuer       string
+	Keyring      *keyring.Keyring
+	Accounts     *account.Accounts
+	Sessions     *session.Store
+	Connectors   *upstream.Connectors
+	AccessTokens *accesstoken.Verifier
+	Direct       *direct.Access
+	Now          func() time.Time
+	Log          *quietlog.Log
+}
+
+// Server serves the token endpoint of one replica. It may be used concurrently.
+type Server struct {
+	Options
+
+	reviewer  reviewer
+	refreshes *limit.Gate // where refreshes of sessions of providers wait, by session
+	devices   deviceLimits
+}
+
+// New returns a Server.
+func New(o Options) *Server {
+	return &Server{
+		Options: o, reviewer: reviewer{o.Accounts, o.Sessions, o.Connectors, o.Log},
+		refreshes: refreshGate(), devices: newDeviceLimits(),
+	}
+}
+
+// Register adds the endpoints to a mux.
+func (s *Server) Register(mux *http.ServeMux) {
+	mux.HandleFunc("POST "+PathToken, s.token)
+	mux.HandleFunc("POST "+PathRevoke, s.revoke)
+	mux.HandleFunc("POST "+oauth.PathDevice, s.device)
+}
+
+// Granted is the response to a grant.
+type Granted struct {
+	Access  string `json:"access_token"`
+	ID      string `json:"id_token,omitempty"`
+	Refresh string `json:"refresh_token,omitempty"`
+	Issued  string `json:"issued_token_type,omitempty"`
+	Type    string `json:"token_type"`
+	Expires int    `json:"expires_in"`
+	Scope   string `json:"scope,omitempty"`
+	// Notice is an extension of this issuer: a message about the login for the user. Clients ignore unknown fields
+	// (RFC 6749, section 5.1).
+	Notice string `json:"drover_notice,omitempty"`
+}
+
+// token gives a token for a code, a refresh token, a device code or another token.
+func (s *Server) token(w http.ResponseWriter, r *http.Request) {
+	answer, err := s.grant(w, r)
+	if err != nil {
+		oauth.Refuse(w, r, s.Log, err)
+		return
+	}
+	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, answer)
+}
+
+func (s *Server) grant(w http.ResponseWriter, r *http.Request) (Granted, error) {
+	fields, err := oauth.Form(w, r)
+	if err != nil {
+		return Granted{}, err
+	}
+	if err := oauth.CheckClient(r, fields); err != nil {
+		return Granted{}, err
+	}
+	kind := fields.Get("grant_type")
+	if !slices.Contains(Types(), kind) {
+		return Granted{}, &oauth.Error{
+			Code: "unsupported_grant_type", Description: "grant_type must be " + strings.Join(Types(), ", "),
+		}
+	}
+	keys, err := s.Keyring.Current(r.Context())
+	if err != nil {
+		return Granted{}, err
+	}
+	return s.byType(kind)(r.Context(), keys, fields)
+}
+
+// byType returns the function for a type of grant.
+func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Values) (Granted, error) {
+	switch kind {
+	case grantCode:
+		return s.redeem
+	case grantRefresh:
+		return s.Refresh
+	case grantDevice:
+		return s.redeemDevice
+	}
+	return s.exchange
+}
+
+// give returns the tokens of a session. A nonce belongs to a login, and is not repeated at a refresh (OpenID Connect
+// Core, section 12.2).
+func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh string) (Granted, error) {
+	groups, err := of.Groups()
+	if err != nil {
+		return Granted{}, err
+	}
+	signed, err := token.Sign(keys.Active, token.Claims{
+		Issuer: s.Issuer, Subject: of.Principal(), Audience: jwt.Audience{oauth.ClientID}, Nonce: nonce,
+		Authenticated: jwt.NewNumericDate(of.Began()), Session: of.ID(), UID: of.UID(), Groups: groups,
+	}, s.Now())
+	if err != nil {
+		return Granted{}, err
+	}
+	scope := oauth.ScopeOpenID
+	if refresh != "" {
+		scope += " " + oauth.ScopeOffline
+	}
+	return Granted{
+		Access: signed, ID: signed, Refresh: refresh, Type: "Bearer", Expires: int(token.Lifetime / time.Second),
+		Scope: scope, Notice: string(of.Data[session.KeyNotice]),
+	}, nil
+}
+
+// orRefused returns the error of a revocation, or else the refusal: a client is told that a session has ended only once
+// it has.
+func orRefused(err, refusal error) error {
+	if err != nil {
+		return err
+	}
+	return refusal
+}

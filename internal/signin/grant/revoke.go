@@ -1,0 +1,75 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package grant
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/refresh"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/token"
+)
+
+// revoke ends the session of a token (RFC 7009). Whoever has a token may end its session: a found token should end.
+func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
+	if err := s.end(w, r); err != nil {
+		oauth.Refuse(w, r, s.Log, err)
+		return
+	}
+	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, struct{}{}) // also for an invalid token, as the RFC says
+}
+
+func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
+	fields, err := oauth.Form(w, r)
+	if err != nil {
+		return err
+	}
+	if err := oauth.CheckClient(r, fields); err != nil {
+		return err
+	}
+	if fields.Get("token") == "" {
+		return oauth.Invalid("token is required")
+	}
+	keys, err := s.Keyring.Current(r.Context())
+	if err != nil {
+		return err
+	}
+	if given, ok := refresh.Parse(fields.Get("token")); ok {
+		return s.endByRefreshToken(r.Context(), given)
+	}
+	claims, _, err := token.Verify(fields.Get("token"), keys.Set, s.Issuer, accesstoken.Lifetime)
+	if err != nil {
+		return nil //nolint:nilerr // there is nothing to end
+	}
+	if accesstoken.ClusterOf(claims) != "" { // its holder has less than the session
+		return &oauth.Error{Code: "unsupported_token_type",
+			Description: "a token of one cluster ends no session; revoke one of the session"}
+	}
+	audit.From(r.Context()).Identified(audit.User{Name: claims.Subject, UID: claims.UID}, nil)
+	of, err := s.Sessions.Cached(r.Context(), claims.Session)
+	settled := s.Now().Sub(claims.IssuedAt.Time()) > session.Settle
+	if err == nil && of.Revoked() || apierrors.IsNotFound(err) && settled {
+		return nil // it has ended: a token that comes again and again causes no writes
+	}
+	return s.Sessions.Revoke(r.Context(), claims.Session)
+}
+
+// endByRefreshToken ends the session of a refresh token, even if the token was rotated.
+func (s *Server) endByRefreshToken(ctx context.Context, given refresh.Token) error {
+	of, err := s.Sessions.Given(ctx, given)
+	if errors.Is(err, session.ErrRefresh) || err == nil && of.Revoked() {
+		return nil // there is nothing to end
+	} else if err != nil {
+		return err
+	}
+	audit.From(ctx).Identified(audit.User{Name: of.Principal(), UID: of.UID()}, nil)
+	return s.Sessions.Revoke(ctx, given.Session)
+}

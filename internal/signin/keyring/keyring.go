@@ -1,0 +1,94 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package keyring reads the issuer's keys from their Secret.
+package keyring
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/signin/keys"
+	"github.com/drover-dev/drover/internal/signin/seal"
+)
+
+// The Secret with the signing keys is in the manager's namespace. Field is their key there.
+const (
+	Secret = "drover-sign-in"
+	Field  = "keys"
+)
+
+// Purposes of sealed values. A value that was sealed for one purpose cannot be opened for another.
+const (
+	PurposePage     = "page"
+	PurposeCallback = "callback"
+	PurposeCode     = "code"
+	// PurposeDeviceCode is for the codes of devices. PurposeBrowser is for the cookie of known browsers.
+	PurposeDeviceCode = "device code"
+	PurposeBrowser    = "device"
+)
+
+// Keys are the keys of one version of the Secret, while one of them signs.
+type Keys struct {
+	// UID is the UID of the Secret. A Secret that was recreated has another UID: all sessions have ended.
+	UID types.UID
+	// Set has all keys that are published. Active is the one that signs.
+	Set    keys.Set
+	Active keys.Key
+	// Sealing has secrets that are derived from the keys, the active key's first. Sealer seals with the first.
+	Sealing [][]byte
+	*seal.Sealer
+
+	version string
+}
+
+// Keyring caches the decoded keys. It may be used concurrently.
+type Keyring struct {
+	reader client.Reader
+	name   types.NamespacedName
+	now    func() time.Time
+	last   atomic.Pointer[Keys]
+}
+
+// New returns a Keyring that reads the Secret in a namespace from a cache.
+func New(cache client.Reader, namespace string, now func() time.Time) *Keyring {
+	return &Keyring{reader: cache, name: types.NamespacedName{Namespace: namespace, Name: Secret}, now: now}
+}
+
+// Current returns the keys as the cache has them. Without their Secret no token is valid: deleting it ends all sessions.
+func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
+	secret := &corev1.Secret{}
+	if err := k.reader.Get(ctx, k.name, secret); err != nil {
+		return nil, fmt.Errorf("read the keys that sign tokens: %w", err)
+	}
+	last := k.last.Load()
+	if last == nil || last.version != secret.ResourceVersion {
+		set, err := keys.Decode(secret.Data[Field])
+		if err != nil {
+			return nil, fmt.Errorf("read Secret %s: %w; delete it, and the manager makes another", k.name, err)
+		}
+		last = &Keys{version: secret.ResourceVersion, UID: secret.UID, Set: set}
+	}
+	active, err := last.Set.Active(k.now())
+	if err != nil {
+		return nil, err
+	}
+	if active.ID == last.Active.ID {
+		return last, nil
+	}
+	next := &Keys{version: last.version, UID: last.UID, Set: last.Set, Active: active}
+	if next.Sealing, err = next.Set.Sealing(active); err != nil {
+		return nil, err
+	}
+	if next.Sealer, err = seal.New(next.Sealing...); err != nil {
+		return nil, err
+	}
+	k.last.Store(next)
+	return next, nil
+}

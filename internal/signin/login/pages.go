@@ -1,0 +1,67 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package login serves the pages on which users sign in, and gives a code to the client that asked.
+package login
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/attempts"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/page"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/upstream"
+)
+
+// Paths of the pages. A browser leaves for a provider at PathProvider, and comes back to PathCallback.
+const (
+	PathAuthorize = "/v1/auth/authorize"
+	PathLogin     = "/v1/auth/login"
+	PathProvider  = "/v1/auth/provider/"
+	PathCallback  = "/v1/auth/callback/"
+)
+
+// Options of Pages. All are needed.
+type Options struct {
+	Issuer     string
+	Keyring    *keyring.Keyring
+	Accounts   *account.Accounts
+	Sessions   *session.Store
+	Connectors *upstream.Connectors
+	Now        func() time.Time
+	Log        *quietlog.Log
+}
+
+// Pages are the login pages of one replica. They may be used concurrently.
+type Pages struct {
+	Options
+
+	passwords  passwords
+	upstreams  upstreams
+	wrongCodes *attempts.Log // of devices, by address
+}
+
+// New returns Pages.
+func New(o Options) *Pages {
+	return &Pages{Options: o, passwords: newPasswords(), upstreams: newUpstreams(), wrongCodes: attempts.New()}
+}
+
+// Register adds the pages to a mux.
+func (p *Pages) Register(mux *http.ServeMux) {
+	mux.HandleFunc("GET "+PathAuthorize, p.authorize)
+	mux.HandleFunc("POST "+PathLogin, p.login)
+	mux.HandleFunc("GET "+PathProvider+"{provider}", p.leave)
+	mux.HandleFunc("GET "+PathCallback+"{provider}", p.callback)
+	mux.HandleFunc("GET "+oauth.PathDevice, p.device)
+}
+
+// unavailable answers a request that the hub cannot serve. The log says why.
+func (p *Pages) unavailable(w http.ResponseWriter, err error) {
+	p.Log.Complain(err, "sign-in not served")
+	page.WriteUnavailable(w)
+}

@@ -1,0 +1,197 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package login
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/page"
+)
+
+// maxAnswer bounds the answer of a provider, in bytes.
+const maxAnswer = 16 << 10
+
+// departure is a browser that was sent to a provider. It is sealed and comes back as the state.
+type departure struct {
+	Request  authorization `json:"a"`
+	Provider types.UID     `json:"p"`
+	// Private is what the connector needs to finish the login.
+	Private []byte `json:"k"`
+}
+
+// chosen returns the provider of a path and its connector, if it has a login page. Otherwise it writes the response.
+func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider, connector.Redirect) {
+	provider, err := p.Accounts.Provider(r.Context(), p.Accounts.Cache, r.PathValue("provider"))
+	if errors.Is(err, account.ErrNotStanding) {
+		page.WriteError(w, http.StatusNotFound,
+			"The hub has no such provider, or it is disabled. Begin again in the terminal.")
+		return nil, nil
+	}
+	if err == nil {
+		var made connector.Refresher
+		if made, err = p.Connectors.Of(r.Context(), provider); err == nil {
+			if redirect, ok := made.(connector.Redirect); ok {
+				return provider, redirect
+			}
+			page.WriteError(w, http.StatusNotFound, "The provider has no login page. Begin again in the terminal.")
+			return nil, nil
+		}
+	}
+	p.unavailable(w, err)
+	return nil, nil
+}
+
+// leave sends the browser to a provider. The request to sign in goes with it, sealed: the hub keeps nothing.
+func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
+	keys, err := p.Keyring.Current(r.Context())
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	var a authorization
+	from := browserOf(r, keys)
+	if keys.Open(keyring.PurposePage, r.URL.Query().Get("request"), &a) != nil || !from.opened(a, p.Now()) {
+		page.WriteError(w, http.StatusBadRequest,
+			"The page has expired, or was opened in another browser. Begin again in the terminal.")
+		return
+	}
+	provider, redirect := p.chosen(w, r)
+	if provider == nil || p.failsTooOften(w, r, from) {
+		return
+	}
+	ctx, done, err := p.upstreams.enter(r.Context(), from.source, provider.Name)
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	defer done()
+	d := departure{Request: a, Provider: provider.UID}
+	address, err := d.begin(ctx, redirect, p.Issuer+PathCallback+provider.Name, keys)
+	if err != nil {
+		p.upstreams.failed.Of(from.counted()).AllowN(p.Now(), 1)
+		p.Log.Complain(err, "provider "+provider.Name+" not asked")
+		page.WriteError(w, http.StatusBadGateway, "The provider does not answer at the moment. Try again.")
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	// The address is the configured provider's, whatever the request says.
+	w.Header().Set("Location", address)
+	w.WriteHeader(http.StatusSeeOther)
+}
+
+// begin returns the address of the provider's login page. The state seals what the connector returns together with the
+// address, so it is put into the address afterwards.
+func (d departure) begin(
+	ctx context.Context, redirect connector.Redirect, callback string, keys *keyring.Keys,
+) (string, error) {
+	address, private, err := redirect.Begin(ctx, callback, "-")
+	if err != nil {
+		return "", err
+	}
+	d.Private = private
+	state, err := keys.Seal(keyring.PurposeCallback, d)
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(address)
+	if err != nil {
+		return "", fmt.Errorf("the address of the provider's login is malformed: %w", err)
+	}
+	query := u.Query()
+	query.Set("state", state)
+	u.RawQuery = query.Encode()
+	return u.String(), nil
+}
+
+// failsTooOften reports whether so many logins have failed that no provider is asked for another now, and writes the
+// response then. Answers of a provider can be invented without end, and a provider that the hub asks about them again
+// and again would refuse the hub itself.
+func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from browser) bool {
+	if p.upstreams.failed.Of(from.counted()).TokensAt(p.Now()) >= 1 {
+		return false
+	}
+	audit.From(r.Context()).Refused("TooManyAttempts")
+	w.Header().Set("Retry-After", strconv.Itoa(int(1/failuresPerSecond)))
+	page.WriteError(w, http.StatusTooManyRequests, "Too many logins from your address have failed at providers. "+
+		"Wait for a minute, and begin again in the terminal.")
+	return true
+}
+
+// callback takes the answer of a provider. Only the browser that was sent there may bring it.
+func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
+	if len(r.URL.RawQuery) > maxAnswer {
+		page.WriteError(w, http.StatusBadRequest, "The provider's answer is too long. Begin again in the terminal.")
+		return
+	}
+	answer, err := url.ParseQuery(r.URL.RawQuery)
+	twice := func(name string) bool { return len(answer[name]) > 1 }
+	if err != nil || slices.ContainsFunc([]string{"state", "code", "iss", "error"}, twice) {
+		page.WriteError(w, http.StatusBadRequest, "The provider's answer is malformed. Begin again in the terminal.")
+		return
+	}
+	keys, err := p.Keyring.Current(r.Context())
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	var d departure
+	from := browserOf(r, keys)
+	if keys.Open(keyring.PurposeCallback, answer.Get("state"), &d) != nil || !from.opened(d.Request, p.Now()) {
+		audit.From(r.Context()).Refused("ForeignAnswer")
+		page.WriteError(w, http.StatusBadRequest,
+			"The login has expired, or was begun in another browser. Begin again in the terminal.")
+		return
+	}
+	provider, redirect := p.chosen(w, r)
+	if provider == nil {
+		return
+	}
+	if provider.UID != d.Provider { // also an answer of one provider at the path of another
+		page.WriteError(w, http.StatusBadRequest,
+			"The login was begun at another provider. Begin again in the terminal.")
+		return
+	}
+	if p.failsTooOften(w, r, from) {
+		return
+	}
+	a := attempt{keys: keys, request: d.Request, browser: from, record: audit.From(r.Context())}
+	p.answer(w, r, a, p.finish(r.Context(), a, provider, func(ctx context.Context) (connector.User, error) {
+		return redirect.Finish(ctx, p.Issuer+PathCallback+provider.Name, d.Private, answer)
+	}))
+}
+
+// finish asks a provider for the user of its answer.
+func (p *Pages) finish(
+	ctx context.Context, a attempt, provider *v1.AuthProvider, ask func(context.Context) (connector.User, error),
+) outcome {
+	ctx, done, err := p.upstreams.enter(ctx, a.browser.source, provider.Name)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer done()
+	user, err := ask(ctx)
+	claims, err := p.Accounts.Welcome(ctx, provider, user, err)
+	if err != nil {
+		p.upstreams.failed.Of(a.browser.counted()).AllowN(p.Now(), 1)
+		return turnedAway(provider, err)
+	}
+	name := claims.Principal()
+	known := cmp.Or(a.browser.knownTo(name, provider.UID), randomID())
+	return outcome{claims: claims, browser: knownBrowser{ID: known, User: name, UID: provider.UID}}
+}

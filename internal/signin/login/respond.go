@@ -1,0 +1,248 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package login
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/authcode"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/page"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/signin/usercode"
+)
+
+// wrong is the one message for everything that is wrong with a name and a password, so that it says nothing about users.
+const wrong = "The user name or the password is wrong, or the user may not sign in."
+
+// failure says why an attempt failed, and how to tell the user.
+type failure struct {
+	status  int
+	message string
+	// reason goes to the audit log.
+	reason string
+	// page is the kind of page with the message.
+	page pageKind
+	// user fills the login page.
+	user string
+	// provider is the name of the provider that did not let the user in.
+	provider string
+	// cause is logged, with the message log unless the failure is a provider's.
+	cause error
+	log   string
+	// wait is in seconds.
+	wait int
+}
+
+// pageKind is a kind of page.
+type pageKind int
+
+const (
+	loginPage pageKind = iota
+	errorPage
+	// unavailablePage has its own message. The log says why.
+	unavailablePage
+)
+
+func wrongPassword(user string) outcome {
+	return outcome{failure: &failure{status: http.StatusForbidden, message: wrong, reason: "WrongPassword", user: user}}
+}
+
+func tooManyAttempts(user string, wait time.Duration) outcome {
+	seconds := int((wait + time.Second - 1) / time.Second)
+	return outcome{failure: &failure{
+		status: http.StatusTooManyRequests, reason: "TooManyAttempts", user: user, wait: seconds,
+		message: fmt.Sprintf("Too many attempts. Try again in %d seconds.", seconds),
+	}}
+}
+
+// turnedAway returns the outcome for a user whom a provider did not let in.
+func turnedAway(provider *v1.AuthProvider, err error) outcome {
+	f := failure{
+		status: http.StatusBadGateway, reason: "Unavailable",
+		message:  "The provider " + provider.Name + " cannot be asked at the moment. Try again.",
+		provider: provider.Name, cause: err,
+	}
+	if errors.Is(err, connector.ErrRefused) {
+		f.status, f.reason = http.StatusForbidden, "RefusedByProvider"
+		f.message = "The provider " + provider.Name + " or the hub does not let you in. " +
+			"An administrator of the hub finds the reason in its log."
+	}
+	return outcome{failure: &f}
+}
+
+// unavailable returns the outcome if the hub cannot do its part.
+func unavailable(err error) outcome {
+	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in not served"}}
+}
+
+// answer writes the response to an attempt. If the user has signed in, the browser remembers it, and the client or the
+// device gets what it asked for.
+func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outcome) {
+	if o.failure != nil {
+		p.fail(w, r, a, *o.failure)
+		return
+	}
+	known, err := a.keys.Seal(keyring.PurposeBrowser, o.browser)
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	setCookie(w, knownCookie, known, knownLifetime)
+	if a.request.Device == "" {
+		p.giveCode(w, r, a, o.claims)
+		return
+	}
+	p.approve(w, r, a, o.claims)
+}
+
+// giveCode sends the browser back to the client with a code.
+func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
+	code, err := authcode.Code{
+		Claims: claims, ID: randomID(), Redirect: a.request.Redirect, Nonce: a.request.Nonce,
+		Challenge: a.request.Challenge, At: p.Now(), Offline: a.request.Offline,
+	}.Seal(a.keys)
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	p.redirect(w, r, a.request, url.Values{"code": {code}})
+}
+
+// fail writes the response to an attempt that failed.
+func (p *Pages) fail(w http.ResponseWriter, r *http.Request, a attempt, f failure) {
+	switch {
+	case f.provider != "":
+		p.Log.Remark("a provider let no user in", "provider", f.provider, "reason", f.cause.Error())
+	case f.cause != nil || f.log != "":
+		p.Log.Complain(f.cause, f.log)
+	}
+	if f.reason != "" {
+		a.record.Refused(f.reason)
+	}
+	if f.wait > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(f.wait))
+	}
+	switch f.page {
+	case errorPage:
+		page.WriteError(w, f.status, f.message)
+	case unavailablePage:
+		page.WriteUnavailable(w)
+	case loginPage:
+		p.show(r.Context(), w, a.keys, a.request, f)
+	}
+}
+
+// show writes the login page for a request, with the message of a failure.
+func (p *Pages) show(
+	ctx context.Context, w http.ResponseWriter, keys *keyring.Keys, a authorization, f failure,
+) {
+	sealed, err := keys.Seal(keyring.PurposePage, a)
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	shown := page.Login{
+		Request: sealed, Asks: p.asks(a), User: f.user, Message: f.message, Redirect: a.Redirect,
+	}
+	if err := p.choose(ctx, &shown); err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	shown.Write(w, f.status)
+}
+
+// choose puts the providers into a login page: those that take a password, and those with a page of their own.
+func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
+	var all v1.AuthProviderList
+	if err := p.Accounts.Cache.List(ctx, &all); err != nil {
+		return fmt.Errorf("list the providers: %w", err)
+	}
+	var forms, links []string
+	for i := range all.Items {
+		provider := &all.Items[i]
+		switch {
+		case provider.Spec.Disabled || !provider.DeletionTimestamp.IsZero() || provider.Spec.JWT != nil:
+		case provider.Spec.LDAP != nil:
+			forms = append(forms, provider.Name)
+		default:
+			links = append(links, provider.Name)
+		}
+	}
+	slices.Sort(forms)
+	slices.Sort(links)
+	if len(forms) > 0 {
+		shown.Accounts = append([]string{account.Local}, forms...)
+	}
+	for _, name := range links {
+		address := PathProvider + url.PathEscape(name) + "?" + url.Values{"request": {shown.Request}}.Encode()
+		shown.Links = append(shown.Links, page.Link{Provider: name, Address: address})
+	}
+	return nil
+}
+
+// asks says in HTML who asks the user to sign in.
+func (p *Pages) asks(a authorization) string {
+	switch {
+	case a.Device != "":
+		return page.AsksForDevice(a.Device)
+	case a.Redirect == p.Issuer+oauth.PathPage:
+		return "<p>To look at your clusters in this browser.</p>"
+	case a.Offline:
+		return "<p>kubectl on this computer asks to act as you, for up to " +
+			duration.HumanDuration(p.Sessions.Lifetime) + ".</p>"
+	}
+	return "<p>kubectl on this computer asks to act as you.</p>"
+}
+
+// redirect sends the browser back to the client, with its state and the issuer's name (RFC 9207).
+func (p *Pages) redirect(w http.ResponseWriter, r *http.Request, a authorization, result url.Values) {
+	result.Set("state", a.State)
+	result.Set("iss", p.Issuer)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Referrer-Policy", "no-referrer")
+	http.Redirect(w, r, a.Redirect+"?"+result.Encode(), http.StatusSeeOther)
+}
+
+// approve begins the session that a device waits for. Its user has signed in on a page that shows the code.
+func (p *Pages) approve(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), session.WriteLimit)
+	defer cancel()
+	now := p.Now()
+	s := p.Sessions.New(usercode.Session(a.request.Device), claims, now, now.Add(usercode.Lifetime))
+	s.Data[session.KeyAwaited] = []byte("true")
+	s.Data[session.KeyKeys], s.Data[session.KeyPassword] = []byte(a.keys.UID), []byte(claims.Password)
+	err := p.Sessions.Store(ctx, s)
+	var wait *oauth.Later
+	switch {
+	case errors.As(err, &wait):
+		audit.From(ctx).Refused(oauth.TooMany)
+		w.Header().Set("Retry-After", strconv.Itoa(int(wait.After/time.Second)))
+		page.WriteError(w, http.StatusTooManyRequests,
+			fmt.Sprintf("You have signed in too often. Wait for %s, and begin again on the device.", wait.After))
+	case apierrors.IsAlreadyExists(err):
+		audit.From(ctx).Refused("CodeUsed")
+		page.WriteError(w, http.StatusConflict, "The code was used before. Begin again on the device.")
+	case err != nil:
+		p.unavailable(w, err)
+	default:
+		page.WriteDevice(w, http.StatusOK,
+			"The device is signed in as "+claims.Principal()+". You can close this page.", false)
+	}
+}

@@ -1,0 +1,25 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package oauth
+
+import (
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// AudienceCluster precedes <namespace>/<name> in the audience of a token for one cluster.
+const AudienceCluster = "cluster:"
+
+// ClusterOf returns the cluster, <namespace>/<name>, of the audience of a token for one cluster.
+func ClusterOf(audience string) (cluster string, one bool) {
+	cluster, one = strings.CutPrefix(audience, AudienceCluster)
+	return cluster, one && IsCluster(cluster)
+}
+
+// IsCluster reports whether a text can be the namespace and the name of a Cluster.
+func IsCluster(s string) bool {
+	namespace, name, _ := strings.Cut(s, "/")
+	return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0
+}

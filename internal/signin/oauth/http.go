@@ -1,0 +1,75 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package oauth
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+)
+
+// MaxForm bounds a form, in bytes. The longest form has a code with the groups of a user and the state of their provider.
+const MaxForm = 32 << 10
+
+// Form reads a form. It refuses one that is too long or has a field more than once.
+func Form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/x-www-form-urlencoded" {
+		return nil, Invalid("the request is no form")
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxForm))
+	if err != nil {
+		return nil, Invalid("the form could not be read, or is longer than %d bytes", MaxForm)
+	}
+	values, err := url.ParseQuery(string(raw))
+	if err != nil {
+		return nil, Invalid("the form is malformed")
+	}
+	for name, all := range values {
+		if len(all) > 1 {
+			return nil, Invalid("the field %.40q is given more than once", name)
+		}
+	}
+	return values, nil
+}
+
+// CheckClient returns an Error unless the request is the client's. The name of the client is in the form, or in Basic
+// authentication without a password, which clients of OAuth 2.0 try first.
+func CheckClient(r *http.Request, fields url.Values) error {
+	problem := &Error{"invalid_client", fmt.Sprintf("client_id must be %q, without a secret", ClientID)}
+	id := fields.Get("client_id")
+	if r.Header.Get("Authorization") != "" {
+		user, secret, ok := r.BasicAuth()
+		if !ok || secret != "" || id != "" && id != user {
+			return problem
+		}
+		id = user
+	}
+	if id != ClientID || fields.Get("client_secret") != "" {
+		return problem
+	}
+	return nil
+}
+
+// Values of Cache-Control.
+const (
+	NoStore = "no-store"
+	Public  = "public, max-age=600"
+)
+
+// WriteJSON writes a response.
+func WriteJSON(w http.ResponseWriter, code int, caching string, content any) {
+	body, err := json.Marshal(content)
+	if err != nil { // the issuer writes only types that can be marshalled
+		code, body = http.StatusInternalServerError, []byte("{}")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", caching)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(code)
+	_, _ = w.Write(body)
+}

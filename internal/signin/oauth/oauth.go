@@ -1,0 +1,110 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package oauth has the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses, errors.
+package oauth
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+)
+
+// Paths of the issuer that several of its packages name.
+const (
+	PathDevice = "/v1/auth/device"
+	// PathPage is the hub's own page, which is a client too.
+	PathPage = "/ui/"
+)
+
+// ClientID is the only client: kubectl, with any plugin that signs in for it. The client is public, so it proves itself
+// by PKCE only.
+const ClientID = "kubectl"
+
+// Scopes. Others are ignored. Each login asks the user for their password, which serves the purpose of prompt=consent
+// for ScopeOffline.
+const (
+	ScopeOpenID  = "openid"
+	ScopeOffline = "offline_access"
+)
+
+// MaxField bounds a field of a request, in bytes.
+const MaxField = 1 << 10
+
+// TooMany is the error code for a user or a device that has to wait.
+const TooMany = "temporarily_unavailable"
+
+// Error is an error of OAuth 2.0.
+type Error struct {
+	Code        string
+	Description string
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Code + ": " + e.Description }
+
+// Later is an Error that passes after some time.
+type Later struct {
+	After time.Duration
+	Err   Error
+}
+
+// Error implements error.
+func (e *Later) Error() string { return e.Err.Error() }
+
+// Unwrap returns the Error.
+func (e *Later) Unwrap() error { return &e.Err }
+
+// Invalid returns an Error with the code invalid_request.
+func Invalid(format string, args ...any) *Error {
+	return &Error{"invalid_request", fmt.Sprintf(format, args...)}
+}
+
+// Refuse answers a client whose request failed. It logs and hides errors that are not an Error.
+func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error) {
+	var problem *Error
+	if !errors.As(err, &problem) {
+		log.Complain(err, "request of a client not served")
+		w.Header().Set("Retry-After", "1")
+		WriteJSON(w, http.StatusServiceUnavailable, NoStore,
+			map[string]string{"error": TooMany, "error_description": "the hub cannot do this at the moment; try again"})
+		return
+	}
+	audit.From(r.Context()).Refused(problem.Code)
+	status := http.StatusBadRequest
+	var wait *Later
+	switch {
+	case problem.Code == "invalid_client":
+		status = http.StatusUnauthorized
+		// RFC 6749, section 5.2. A browser that another site sends here must not ask its user for a password.
+		if r.Header.Get("Authorization") != "" {
+			w.Header().Set("WWW-Authenticate", "Basic")
+		}
+	case errors.As(err, &wait):
+		status = http.StatusTooManyRequests
+		w.Header().Set("Retry-After", strconv.Itoa(int(wait.After/time.Second)))
+	}
+	WriteJSON(w, status, NoStore, map[string]string{"error": problem.Code, "error_description": problem.Description})
+}
+
+// DigestLength is the length of a Digest.
+const DigestLength = 43
+
+// Digest returns the SHA-256 of a text in base64url.
+func Digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}
+
+// IsDigest reports whether a text has the form of a Digest.
+func IsDigest(s string) bool {
+	raw, err := base64.RawURLEncoding.Strict().DecodeString(s)
+	return err == nil && len(s) == DigestLength && len(raw) == sha256.Size
+}

@@ -1,0 +1,172 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package page writes the pages on which people sign in.
+package page
+
+import (
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"html"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/drover-dev/drover/internal/signin/usercode"
+)
+
+// loginHTML is the login page. Its places are filled with escaped text: html/template would make the manager a quarter
+// larger.
+//
+//go:embed login.html
+var loginHTML string
+
+// deviceHTML is the page on which a user types the code of a device, or reads that the device was approved.
+//
+//go:embed device.html
+var deviceHTML string
+
+const deviceForm = `<form method="get" action="/v1/auth/device">
+<label for="user_code">Code on the device</label>
+<input id="user_code" name="user_code" autocomplete="off" autocapitalize="characters" spellcheck="false" maxlength="20" required autofocus>
+<button type="submit">Continue</button>
+</form>`
+
+// Login is the content of a login page.
+type Login struct {
+	// Request is the sealed request to sign in. Asks says in HTML who made the request.
+	Request, Asks string
+	// User fills the field for the user name. Message says why the last attempt failed.
+	User, Message string
+	// Redirect is the address that the browser goes to after the login.
+	Redirect string
+	// Accounts are the choices for a name and a password, if there are several. Links are the providers with a page of
+	// their own, each with its address.
+	Accounts []string
+	Links    []Link
+}
+
+// Link leads to the login page of a provider.
+type Link struct{ Provider, Address string }
+
+// accounts asks which account a name and a password are for.
+func (p Login) accounts() string {
+	if len(p.Accounts) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("<label for=\"provider\">Account</label>\n<select id=\"provider\" name=\"provider\">\n")
+	for _, name := range p.Accounts {
+		b.WriteString("<option>" + html.EscapeString(name) + "</option>\n")
+	}
+	b.WriteString("</select>\n")
+	return b.String()
+}
+
+// links leads to the providers. Links, unlike forms, are not subject to the form-action policy of the page, which would
+// have to name the address of each provider.
+func (p Login) links() string {
+	if len(p.Links) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("<nav aria-label=\"Other ways to sign in\">\n")
+	for _, link := range p.Links {
+		b.WriteString("<a href=\"" + html.EscapeString(link.Address) + "\">Sign in with " +
+			html.EscapeString(link.Provider) + "</a>\n")
+	}
+	b.WriteString("</nav>\n")
+	return b.String()
+}
+
+// AsksForDevice says that a device with a user code asks to act as the user.
+func AsksForDevice(code string) string {
+	return `<p>A program on another device asks to act as you. It shows this code:</p>
+<p class="code">` + html.EscapeString(usercode.Format(code)) + `</p>
+<p>Sign in only if you started that program yourself and see the same code there. ` +
+		`If you were sent the code or this address, close the page: the sender would act as you.</p>`
+}
+
+// Write writes the page.
+func (p Login) Write(w http.ResponseWriter, code int) {
+	message := ""
+	if p.Message != "" {
+		message = `<p class="error" role="alert">` + html.EscapeString(p.Message) + "</p>"
+	}
+	secure(w.Header(), strings.TrimSpace("; style-src "+styleHash()+"; form-action 'self' "+formTarget(p.Redirect)))
+	w.WriteHeader(code)
+	_, _ = strings.NewReplacer("%CHOICE%", p.accounts(), "%LINKS%", p.links(), "%ASKS%", p.Asks, "%ERROR%", message,
+		"%REQUEST%", html.EscapeString(p.Request), "%USER%", html.EscapeString(p.User)).WriteString(w, loginHTML)
+}
+
+// WriteDevice writes a page for the login of a device, with or without the form for its code.
+func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
+	shown, fields := "", ""
+	if form {
+		fields = deviceForm
+	}
+	switch {
+	case message != "" && code == http.StatusOK:
+		shown = `<p role="status">` + html.EscapeString(message) + "</p>"
+	case message != "":
+		shown = `<p class="error" role="alert">` + html.EscapeString(message) + "</p>"
+	}
+	secure(w.Header(), "; style-src "+styleHash()+"; form-action 'self'")
+	w.WriteHeader(code)
+	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
+}
+
+// style returns the style sheet that all pages share.
+func style() string {
+	_, rest, _ := strings.Cut(loginHTML, "<style>")
+	style, _, _ := strings.Cut(rest, "</style>")
+	return style
+}
+
+// styleHash lets browsers apply the style sheet of the page, and no other.
+func styleHash() string {
+	sum := sha256.Sum256([]byte(style()))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// formTarget returns the origin that the response to the form redirects to, since browsers apply form-action to
+// redirects too. The policy names the hub's own origin already, and it has no syntax for IPv6 addresses.
+func formTarget(redirect string) string {
+	if redirect == "" || strings.HasPrefix(redirect, "https://") {
+		return ""
+	}
+	u, err := url.Parse(redirect)
+	if err != nil || strings.Contains(u.Host, "[") {
+		return "http:"
+	}
+	return "http://" + u.Host
+}
+
+// WriteError writes a page with an error that must not be sent to the client's redirect URI.
+func WriteError(w http.ResponseWriter, code int, message string) {
+	secure(w.Header(), "")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte("<!DOCTYPE html>\n" +
+		"<html lang=\"en\"><head><meta charset=\"utf-8\"><title>Sign in to Drover</title></head>" +
+		"<body><main><h1>Not signed in</h1><p role=\"alert\">" + html.EscapeString(message) +
+		"</p></main></body></html>\n"))
+}
+
+// WriteUnavailable writes a page for a request that the hub cannot serve at the moment.
+func WriteUnavailable(w http.ResponseWriter) {
+	w.Header().Set("Retry-After", "5")
+	WriteError(w, http.StatusServiceUnavailable, "The hub cannot do this at the moment. Try again.")
+}
+
+// secure sets the header of a page: no script, no frame, nothing from other origins, no caching. "same-origin" lets
+// browsers send Origin with the form.
+func secure(h http.Header, more string) {
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"+more)
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}

@@ -1,0 +1,34 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package quietlog is a log that visitors cannot fill.
+package quietlog
+
+import (
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
+)
+
+// Log is a logger for requests of visitors. The embedded Logger has no rate limit: it is for messages that only a user
+// who has signed in can cause.
+type Log struct {
+	logr.Logger
+	seldom rate.Sometimes
+}
+
+// New returns a Log.
+func New(log logr.Logger) *Log {
+	return &Log{Logger: log, seldom: rate.Sometimes{First: 1, Interval: time.Second}}
+}
+
+// Complain logs that the hub could not do something, at most once a second.
+func (l *Log) Complain(err error, what string) {
+	l.seldom.Do(func() { l.Error(err, what) })
+}
+
+// Remark logs a message. It shares the rate limit with Complain.
+func (l *Log) Remark(what string, details ...any) {
+	l.seldom.Do(func() { l.Info(what, details...) })
+}

@@ -1,0 +1,282 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package scripttoken
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/audit"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/session"
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+// Path is where users make, list and revoke their tokens for scripts.
+const Path = "/v1/auth/tokens"
+
+const (
+	// maxTokens bounds the tokens of a user.
+	maxTokens = 64
+	// maxDescription bounds a description, in bytes.
+	maxDescription = 256
+	// defaultTTL is how long a token is valid if its user does not say.
+	defaultTTL = 30 * 24 * time.Hour
+	// minTTL is the shortest validity that a user may ask for.
+	minTTL = time.Minute
+	// seen is how long the response to a new token waits until the cache has it.
+	seen = 5 * time.Second
+)
+
+// Request asks for a token for scripts.
+type Request struct {
+	Description string `json:"description,omitempty"`
+	// Cluster is the only cluster that the token is to be good for, as <namespace>/<name>. Empty means all.
+	Cluster string `json:"cluster,omitempty"`
+	// TTL is how long the token is to be valid. The default is 30 days, or the longest that the hub allows.
+	TTL metav1.Duration `json:"ttl,omitzero"`
+}
+
+// Info describes a token for scripts.
+type Info struct {
+	ID          string    `json:"id"`
+	Description string    `json:"description,omitempty"`
+	Cluster     string    `json:"cluster,omitempty"`
+	Created     time.Time `json:"created"`
+	Expires     time.Time `json:"expires"`
+	// LastUsed is coarse: it may be an hour behind, and more where many tokens are in use.
+	LastUsed *time.Time `json:"lastUsed,omitempty"`
+	// Token is the token itself. Only the response to the request that made it has this field.
+	Token string `json:"token,omitempty"`
+}
+
+// List lists tokens for scripts.
+type List struct {
+	Items []Info `json:"items"`
+}
+
+// Register adds the paths of tokens to a mux.
+func (s *Server) Register(mux *http.ServeMux) {
+	mux.HandleFunc("POST "+Path, s.owned(http.StatusCreated, s.create))
+	mux.HandleFunc("GET "+Path, s.owned(http.StatusOK, s.list))
+	mux.HandleFunc("DELETE "+Path+"/{id}", s.owned(http.StatusOK, s.revoke))
+}
+
+// action is an action of a user on their tokens. It returns the response.
+type action func(http.ResponseWriter, *http.Request, *v1.User) (any, error)
+
+// owned serves an action.
+func (s *Server) owned(code int, do action) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		answer, err := s.asOwner(w, r, do)
+		if err != nil {
+			e := refusal.Of(err)
+			if e.Status().Code >= http.StatusInternalServerError {
+				s.Log.Complain(err, "tokens not served")
+			}
+			audit.From(r.Context()).Refused(string(e.Status().Reason))
+			refusal.Write(w, e)
+			return
+		}
+		oauth.WriteJSON(w, code, oauth.NoStore, answer)
+	}
+}
+
+func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any, error) {
+	id, err := s.signedIn(r)
+	if err != nil {
+		return nil, err
+	}
+	audit.From(r.Context()).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
+	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
+	if !local { // the provider of a user is asked only when they sign in, so it could not end their tokens
+		return nil, refusal.Forbidden("only users of the hub, local:<name>, have tokens for scripts")
+	}
+	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
+	if err != nil {
+		return nil, refusal.TooManyRequests("too many requests for tokens at the moment; try again", 2*time.Second).Because(err)
+	}
+	defer seat.Release()
+	user, err := s.Accounts.User(r.Context(), s.Accounts.Cache, name, id.UID)
+	if errors.Is(err, account.ErrNotStanding) {
+		return nil, refusal.Unauthorized("the user is disabled or no longer exists")
+	} else if err != nil {
+		return nil, refusal.Unavailable("the hub cannot look up the user at the moment; try again").Because(err)
+	}
+	return do(w, r, user)
+}
+
+// signedIn returns the user of a request with a session's token for all clusters: a token for scripts makes no other.
+func (s *Server) signedIn(r *http.Request) (identity.Identity, error) {
+	raw, err := identity.Token(r)
+	if err != nil {
+		return identity.Identity{}, err
+	}
+	_, id, err := s.AccessTokens.BySession(r.Context(), raw)
+	return id, err
+}
+
+func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (any, error) {
+	asked, err := s.readRequest(w, r)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.tokensOf(r.Context(), user)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) >= maxTokens {
+		return nil, refusal.Forbidden(fmt.Sprintf("you have %d tokens, as many as a user may have; revoke one", len(all)))
+	}
+	current, err := s.Keyring.Current(r.Context())
+	if err != nil {
+		return nil, refusal.Unavailable("the hub cannot make a token at the moment; try again").Because(err)
+	}
+	now := s.Now().UTC().Truncate(time.Second)
+	made, raw, err := Generate(current.Sealing[0], now)
+	if err != nil {
+		return nil, err
+	}
+	owner := account.Claims{User: user.Name, UID: user.UID}
+	secret := session.NewSecret(s.name(made.ID), owner, now, now.Add(asked.TTL.Duration))
+	secret.Labels[v1.LabelSecretKind] = v1.SecretKindToken
+	secret.Data[keyHash] = made.Hash()
+	for key, value := range map[string]string{keyDescription: asked.Description, keyCluster: asked.Cluster} {
+		if value != "" {
+			secret.Data[key] = []byte(value)
+		}
+	}
+	if err := s.Client.Create(r.Context(), secret); err != nil {
+		return nil, refusal.Unavailable("the hub cannot keep a token at the moment; try again").Because(err)
+	}
+	s.awaitSeen(r.Context(), secret)
+	kept, _ := s.read(secret)
+	info := kept.info()
+	info.Token = raw
+	return info, nil
+}
+
+// awaitSeen waits until the cache has a new token, so that it counts when its user makes the next one. A token that the
+// cache does not get in time is not an error.
+func (s *Server) awaitSeen(ctx context.Context, secret *corev1.Secret) {
+	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, seen, true, func(ctx context.Context) (bool, error) {
+		return s.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil, nil
+	})
+}
+
+// readRequest reads and checks what a user asks for.
+func (s *Server) readRequest(w http.ResponseWriter, r *http.Request) (Request, error) {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return Request{}, refusal.BadRequest("the request has no body of type application/json")
+	}
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, oauth.MaxForm))
+	if err != nil {
+		return Request{}, refusal.BadRequest(fmt.Sprintf("the body could not be read, or is longer than %d bytes", oauth.MaxForm))
+	}
+	return s.parseRequest(raw)
+}
+
+func (s *Server) parseRequest(raw []byte) (Request, error) {
+	asked := Request{TTL: metav1.Duration{Duration: min(defaultTTL, s.MaxTTL)}}
+	if err := untrusted.StrictJSON(raw, &asked, untrusted.Small()); err != nil {
+		return Request{}, refusal.BadRequest("the body is not of the form {\"description\": …, \"cluster\": …, \"ttl\": …}")
+	}
+	switch {
+	case len(asked.Description) > maxDescription || !utf8.ValidString(asked.Description) ||
+		strings.ContainsFunc(asked.Description, func(c rune) bool { return !unicode.IsPrint(c) }):
+		return Request{}, refusal.BadRequest(fmt.Sprintf(
+			"description has more than %d bytes, or characters that cannot be printed", maxDescription))
+	case asked.Cluster != "" && !oauth.IsCluster(asked.Cluster):
+		return Request{}, refusal.BadRequest("cluster is not of the form <namespace>/<name>")
+	case asked.TTL.Duration < minTTL || asked.TTL.Duration > s.MaxTTL:
+		return Request{}, refusal.BadRequest(fmt.Sprintf("ttl must be %s to %s", minTTL, s.MaxTTL))
+	}
+	return asked, nil
+}
+
+func (s *Server) list(_ http.ResponseWriter, r *http.Request, user *v1.User) (any, error) {
+	all, err := s.tokensOf(r.Context(), user)
+	if err != nil {
+		return nil, err
+	}
+	list := List{Items: make([]Info, 0, len(all))}
+	for _, t := range all {
+		list.Items = append(list.Items, t.info())
+	}
+	return list, nil
+}
+
+// tokensOf returns the tokens of a user, the oldest first. It leaves out tokens of an earlier user with the same name.
+func (s *Server) tokensOf(ctx context.Context, user *v1.User) ([]stored, error) {
+	var secrets corev1.SecretList
+	err := s.Client.List(ctx, &secrets, client.InNamespace(s.Namespace),
+		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindToken, session.LabelUser: user.Name})
+	if err != nil {
+		return nil, refusal.Unavailable("the hub cannot list tokens at the moment; try again").Because(err)
+	}
+	var all []stored
+	for i := range secrets.Items {
+		if t, ok := s.read(&secrets.Items[i]); ok && t.uid == string(user.UID) {
+			all = append(all, t)
+		}
+	}
+	slices.SortFunc(all, func(a, b stored) int { return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id)) })
+	return all, nil
+}
+
+func (s *Server) revoke(_ http.ResponseWriter, r *http.Request, user *v1.User) (any, error) {
+	none := refusal.New(http.StatusNotFound, metav1.StatusReasonNotFound, "you have no token of that ID")
+	id := r.PathValue("id")
+	if !IsID(id) {
+		return nil, none
+	}
+	secret, name := &corev1.Secret{}, s.name(id)
+	err := s.Client.Get(r.Context(), name, secret)
+	if apierrors.IsNotFound(err) { // another replica may have made it just now; the gate bounds these lookups
+		err = s.Live.Get(r.Context(), name, secret)
+	}
+	if err == nil {
+		if t, ok := s.read(secret); !ok || t.user != user.Name || t.uid != string(user.UID) {
+			return nil, none
+		}
+		err = s.Client.Delete(r.Context(), secret, client.Preconditions{UID: &secret.UID})
+	}
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, none
+	case err != nil:
+		return nil, refusal.Unavailable("the hub cannot revoke the token at the moment; try again").Because(err)
+	}
+	return struct{}{}, nil
+}
+
+func (t stored) info() Info {
+	info := Info{ID: t.id, Description: t.description, Cluster: t.cluster, Created: t.created, Expires: t.ends}
+	if !t.used.IsZero() {
+		info.LastUsed = &t.used
+	}
+	return info
+}

@@ -1,0 +1,221 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package scripttoken has the tokens that users make for scripts.
+package scripttoken
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/lru"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"golang.org/x/time/rate"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/limit"
+	"github.com/drover-dev/drover/internal/signin/accesstoken"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+	"github.com/drover-dev/drover/internal/signin/session"
+)
+
+// Prefix precedes the ID of a token for scripts in the name of its Secret.
+const Prefix = "drover-token-"
+
+// Keys in the Secret of a token, in addition to some keys of a session.
+const (
+	keyHash        = "hash"
+	keyDescription = "description"
+	keyCluster     = "cluster"
+	keyUsed        = "used"
+)
+
+const (
+	// usedEvery is the resolution of the last use of a token.
+	usedEvery = time.Hour
+	// usesPerSecond bounds how many last uses one replica writes. maxUses bounds how many recent writes it remembers.
+	usesPerSecond, maxUses = 1, 4096
+	useTimeout             = 10 * time.Second
+)
+
+// credentialID is the extra field in which API servers record which credential a user has shown. It is in the audit logs
+// of hub and members.
+const credentialID = "authentication.kubernetes.io/credential-id"
+
+// Options of a Server. All are needed.
+type Options struct {
+	// Client reads from a cache, and Live from the API server.
+	Client    client.Client
+	Live      client.Reader
+	Namespace string
+	// MaxTTL is the longest that a token is valid.
+	MaxTTL time.Duration
+	// Member returns the member that a request is for.
+	Member       func(*http.Request) string
+	Keyring      *keyring.Keyring
+	Accounts     *account.Accounts
+	AccessTokens *accesstoken.Verifier
+	Now          func() time.Time
+	Log          *quietlog.Log
+}
+
+// Server makes, lists and revokes tokens for scripts, and identifies users by them. It may be used concurrently.
+type Server struct {
+	Options
+
+	gate *limit.Gate // where users wait to make, list and revoke tokens
+	uses *lru.Cache  // when the last use of a token was written, by ID
+	rate *rate.Limiter
+}
+
+// NewServer returns a Server. It lets a user do one thing with their tokens at a time, since listing the tokens of a
+// user takes a look at all labels in the cache.
+func NewServer(o Options) *Server {
+	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: seen}, limit.Observer{})
+	return &Server{Options: o, gate: gate, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
+}
+
+// stored is a token as its Secret has it.
+type stored struct {
+	id, user, uid, description string
+	hash                       []byte
+	// cluster is the only cluster that the token is good for, as <namespace>/<name>, or empty for all.
+	cluster                  string
+	created, ends, used      time.Time
+	name                     types.NamespacedName
+	secretUID, secretVersion string
+}
+
+func (s *Server) name(id string) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.Namespace, Name: Prefix + id}
+}
+
+// read reads the Secret of a token. It returns false for a Secret that does not have the form of the hub's.
+func (s *Server) read(secret *corev1.Secret) (stored, bool) {
+	text := func(key string) string { return string(secret.Data[key]) }
+	t := stored{
+		user: secret.Labels[session.LabelUser], uid: text(session.KeyUID), description: text(keyDescription),
+		hash: secret.Data[keyHash], cluster: text(keyCluster), created: session.TimeOf(secret, session.KeyBegun),
+		ends: session.TimeOf(secret, session.KeyEnds), used: session.TimeOf(secret, keyUsed),
+		name: client.ObjectKeyFromObject(secret), secretUID: string(secret.UID), secretVersion: secret.ResourceVersion,
+	}
+	if len(secret.Name) > len(Prefix) {
+		t.id = secret.Name[len(Prefix):]
+	}
+	if longest := t.created.Add(s.MaxTTL); t.ends.After(longest) { // the configuration became stricter
+		t.ends = longest
+	}
+	ok := secret.Labels[v1.LabelSecretKind] == v1.SecretKindToken && secret.Name == Prefix+t.id && IsID(t.id) &&
+		t.user != "" && t.uid != "" && len(t.hash) > 0
+	return t, ok && (t.cluster == "" || oauth.IsCluster(t.cluster))
+}
+
+func refused() *refusal.Error {
+	return refusal.Unauthorized("the hub does not accept the token; it may have been revoked, or be incomplete")
+}
+
+// Identify returns the user of a token for scripts. A token that the hub does not have costs a look into the cache only.
+func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error) {
+	given, ok := Parse(raw)
+	if !ok {
+		return identity.Identity{}, refused()
+	}
+	secret, err := s.secretOf(r.Context(), given)
+	if apierrors.IsNotFound(err) {
+		return identity.Identity{}, refused().Because(err)
+	} else if err != nil {
+		return identity.Identity{},
+			refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
+	}
+	kept, ok := s.read(secret)
+	switch {
+	case !ok || !given.Matches(kept.hash):
+		return identity.Identity{}, refused()
+	case !s.Now().Before(kept.ends):
+		return identity.Identity{}, refusal.Unauthorized("the token has expired; make another")
+	}
+	id, err := identity.Principal(v1.PrincipalPrefixLocal+kept.user, kept.uid)
+	if err != nil {
+		return identity.Identity{}, refused().Because(err)
+	}
+	credential := []string{"TOKEN=" + kept.id}
+	id.Extra = map[string][]string{identity.HubPrefix + credentialID: credential}
+	id.Hub.Extra = map[string]authenticationv1.ExtraValue{credentialID: credential}
+	if err := s.Accounts.Admit(r.Context(), id); err != nil {
+		return identity.Identity{}, err
+	}
+	if err := s.AccessTokens.Reaches(r, kept.cluster); err != nil {
+		return identity.Identity{}, err
+	}
+	if s.Member(r) == identity.Local {
+		return identity.Identity{},
+			refusal.Unauthorized("a token for scripts is good for clusters, and not for the hub's own API")
+	}
+	s.noteUse(kept)
+	return id, nil
+}
+
+// secretOf returns the Secret of a token. The cache of this replica may lack it if another replica made it just now. Only
+// then, and only if the ID proves that the hub made it, the API server is asked.
+func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	err := s.Client.Get(ctx, s.name(given.ID), secret)
+	if !apierrors.IsNotFound(err) {
+		return secret, err
+	}
+	if age := s.Now().Sub(given.Made()); age > session.Settle || age < -session.Settle {
+		return nil, err
+	}
+	current, keysErr := s.Keyring.Current(ctx)
+	if keysErr != nil {
+		return nil, keysErr
+	}
+	if !given.Ours(current.Sealing...) {
+		return nil, err
+	}
+	return secret, s.Live.Get(ctx, s.name(given.ID), secret)
+}
+
+// noteUse writes when a token was used last: at most once in usedEvery for each token, and at most usesPerSecond for all
+// tokens at this replica. A use that exceeds the rate is noted at a later use.
+func (s *Server) noteUse(t stored) {
+	now := s.Now()
+	if now.Sub(t.used) < usedEvery {
+		return
+	}
+	at, known := s.uses.Get(t.id)
+	if known && now.Sub(at.(time.Time)) < session.Settle { // the cache may not have the write yet; only times are added
+		return
+	}
+	if !s.rate.AllowN(now, 1) {
+		return
+	}
+	s.uses.Add(t.id, now)
+	used := base64.StdEncoding.EncodeToString([]byte(now.UTC().Format(time.RFC3339)))
+	patch := fmt.Appendf(nil, `{"metadata":{"uid":%q,"resourceVersion":%q},"data":{%q:%q}}`,
+		t.secretUID, t.secretVersion, keyUsed, used)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), useTimeout)
+		defer cancel()
+		secret := &corev1.Secret{}
+		secret.Namespace, secret.Name = t.name.Namespace, t.name.Name
+		err := s.Client.Patch(ctx, secret, client.RawPatch(types.MergePatchType, patch))
+		// Another replica may have written the use, or the token may have been revoked.
+		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			s.Log.Complain(err, "last use of a token not kept")
+		}
+	}()
+}

@@ -1,0 +1,210 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package session stores the sessions of users, each in a Secret.
+package session
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/refresh"
+	"github.com/drover-dev/drover/internal/signin/token"
+)
+
+// Prefix precedes the ID of a session in the name of its Secret.
+const Prefix = "drover-session-"
+
+// LabelUser has the name of a session's User, or a digest of the principal.
+const LabelUser = v1.Group + "/user"
+
+// Keys of a session's Secret. Secrets of tokens for scripts have the exported keys too.
+const (
+	KeyUID     = "uid"
+	KeyBegun   = "begun"
+	KeyEnds    = "ends"
+	KeyRevoked = "revoked"
+	// KeyKeys has the UID of the Secret with the issuer's keys: deleting that Secret ends all sessions. KeyPassword has
+	// the digest of the password hash that the user signed in with, and KeyRefresh the state of refresh tokens. Sessions
+	// without refresh tokens lack them.
+	KeyKeys     = "keys"
+	KeyPassword = "password"
+	KeyRefresh  = "refresh"
+	// KeyAwaited marks a session that a user has approved, and whose device has not asked for its tokens yet.
+	KeyAwaited = "awaited"
+	// KeyDirect has the time until which members may accept tokens of the session without the hub. Until then the Secret
+	// stays, so that members can be told that the session was ended.
+	KeyDirect = "direct"
+	// KeyAsking has the time when a replica began to ask the provider of the session.
+	KeyAsking = "asking"
+)
+
+// Further keys of a session whose user comes from an AuthProvider.
+const (
+	KeyPrincipal   = "principal"
+	KeyProvider    = "provider"
+	KeyProviderUID = "providerUID"
+	// KeyGroups has the groups that bindings name, and KeyState the state of the connector.
+	KeyGroups = "groups"
+	KeyState  = "state"
+	// KeyNotice has the notice of the login for the user.
+	KeyNotice = "notice"
+)
+
+// Session is a session as its Secret has it.
+type Session struct{ *corev1.Secret }
+
+// NewSecret returns a Secret for something that a user keeps, such as a session. It is owned by their User or
+// AuthProvider.
+func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Time) *corev1.Secret {
+	kind, owner, uid, label := "User", c.User, c.UID, c.User
+	data := map[string][]byte{KeyUID: []byte(c.UID), KeyBegun: stamp(begun), KeyEnds: stamp(ends)}
+	if c.Provider != "" {
+		kind, owner, uid = "AuthProvider", c.Provider, c.ProviderUID
+		sum := sha256.Sum256([]byte(c.Principal())) // a label cannot hold the name
+		label = "sha256-" + hex.EncodeToString(sum[:16])
+		data[KeyPrincipal], data[KeyProvider] = []byte(c.Principal()), []byte(c.Provider)
+		data[KeyProviderUID] = []byte(c.ProviderUID)
+		data[KeyGroups], data[KeyState], data[KeyNotice] = account.EncodeGroups(c.Groups), c.State, []byte(c.Notice)
+	}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: name.Namespace, Name: name.Name,
+			Labels: map[string]string{
+				v1.LabelSecretKind: v1.SecretKindSession, v1.LabelManagedBy: v1.ManagedBy, LabelUser: label,
+			},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: v1.GroupVersion.String(), Kind: kind, Name: owner, UID: uid},
+			},
+		},
+		Type: corev1.SecretTypeOpaque,
+		Data: data,
+	}
+}
+
+func stamp(at time.Time) []byte { return []byte(at.UTC().Format(time.RFC3339)) }
+
+// TimeOf returns a time in a Secret, or the zero time.
+func TimeOf(secret *corev1.Secret, key string) time.Time {
+	at, err := time.Parse(time.RFC3339, string(secret.Data[key]))
+	if err != nil {
+		return time.Time{}
+	}
+	return at
+}
+
+// ID returns the ID of the session.
+func (s Session) ID() string { return strings.TrimPrefix(s.Name, Prefix) }
+
+// UID returns the UID of the User, or the ID of the provider's user.
+func (s Session) UID() string { return string(s.Data[KeyUID]) }
+
+// User returns the name of the local User.
+func (s Session) User() string { return s.Labels[LabelUser] }
+
+// Principal returns the user in the form of bindings.
+func (s Session) Principal() string {
+	if name := s.Data[KeyPrincipal]; len(name) > 0 {
+		return string(name)
+	}
+	return v1.PrincipalPrefixLocal + s.User()
+}
+
+// Provider returns the name of the user's AuthProvider, empty for local Users.
+func (s Session) Provider() string { return string(s.Data[KeyProvider]) }
+
+// ProviderUID returns the UID of the user's AuthProvider.
+func (s Session) ProviderUID() string { return string(s.Data[KeyProviderUID]) }
+
+// Claims returns who the user was when they signed in, without groups.
+func (s Session) Claims() account.Claims {
+	if s.Provider() == "" {
+		return account.Claims{User: s.User(), UID: types.UID(s.UID())}
+	}
+	return account.Claims{
+		User: strings.TrimPrefix(s.Principal(), s.Provider()+":"), UID: types.UID(s.UID()),
+		Provider: s.Provider(), ProviderUID: types.UID(s.ProviderUID()),
+	}
+}
+
+// Upstream returns the user as the connector has described them last.
+func (s Session) Upstream() connector.User {
+	return connector.User{ID: s.UID(), Name: s.Claims().User, State: s.Data[KeyState]}
+}
+
+// Update stores what the provider says of the user now.
+func (s Session) Update(c account.Claims) {
+	s.Data[KeyGroups], s.Data[KeyState] = account.EncodeGroups(c.Groups), c.State
+	s.Data[KeyNotice] = []byte(c.Notice)
+}
+
+// Groups returns the groups that go into the tokens of the session.
+func (s Session) Groups() ([]string, error) {
+	var groups []string
+	if raw := s.Data[KeyGroups]; len(raw) > 0 {
+		if err := json.Unmarshal(raw, &groups); err != nil {
+			return nil, fmt.Errorf("read the groups of session %s: they are malformed", s.Name)
+		}
+	}
+	return groups, nil
+}
+
+// Revoked reports whether the session was ended.
+func (s Session) Revoked() bool { return len(s.Data[KeyRevoked]) > 0 }
+
+// Awaited reports whether the device has not asked for its tokens yet.
+func (s Session) Awaited() bool { return len(s.Data[KeyAwaited]) > 0 }
+
+// Began returns when the user signed in.
+func (s Session) Began() time.Time { return TimeOf(s.Secret, KeyBegun) }
+
+// Direct returns the time until which members may accept tokens of the session without the hub.
+func (s Session) Direct() time.Time { return TimeOf(s.Secret, KeyDirect) }
+
+// Ends returns when the last token of the session ends and, with refresh tokens, the session.
+func (s Session) Ends() time.Time { return Ends(s.Secret) }
+
+// Ends returns when a session or a token for scripts ends: the zero time if its Secret does not say.
+func Ends(secret *corev1.Secret) time.Time {
+	ends, direct := TimeOf(secret, KeyEnds), TimeOf(secret, KeyDirect)
+	if ends.Before(direct) {
+		return direct
+	}
+	return ends
+}
+
+// Refresh returns the state of the session's refresh tokens, and reports whether it has any.
+func (s Session) Refresh() (state refresh.State, ok bool) {
+	raw := s.Data[KeyRefresh]
+	return state, len(raw) > 0 && json.Unmarshal(raw, &state) == nil
+}
+
+// setRefresh stores the state of refresh tokens. The session ends then at a time, or with its last token.
+func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
+	raw, err := json.Marshal(state)
+	if err != nil {
+		return fmt.Errorf("store a refresh token: %w", err)
+	}
+	if last := now.Add(token.Lifetime); last.After(until) {
+		until = last
+	}
+	s.Data[KeyRefresh], s.Data[KeyEnds] = raw, stamp(until)
+	return nil
+}
+
+// Take makes an approved session the device's, with tokens from now on.
+func (s Session) Take(now time.Time) {
+	delete(s.Data, KeyAwaited)
+	s.Data[KeyEnds] = stamp(now.Add(token.Lifetime))
+}

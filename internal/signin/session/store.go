@@ -1,0 +1,224 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/oauth"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+	"github.com/drover-dev/drover/internal/signin/refresh"
+)
+
+const (
+	// maxSessions bounds the sessions of a user, for scripts that sign in again and again.
+	maxSessions = 16
+	// Settle is how long the cache of a replica may lack a session that began at another replica.
+	Settle = time.Minute
+	// WriteLimit bounds the writes that begin or refresh a session.
+	WriteLimit = 10 * time.Second
+	// CodeLifetime is how long a code can be redeemed.
+	CodeLifetime = time.Minute
+	// replay is how long a session must stay to show that its code was redeemed, whatever the clocks of replicas are.
+	replay = 2 * CodeLifetime
+	// unseenPerSecond bounds how often clients cause lookups at the API server of sessions that no cache has.
+	unseenPerSecond = 20
+)
+
+// ErrRefresh is the one error for everything that is wrong with a refresh token.
+var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
+	"or was used before, or its user may not sign in; sign in again"}
+
+// Bounds are the bounds of a session whose client asked for refresh tokens. All are needed.
+type Bounds struct {
+	// Idle is how long an unused refresh token is valid. Lifetime is how long a session lasts after the login.
+	Idle, Lifetime time.Duration
+}
+
+// until returns when a session can no longer be refreshed.
+func (b Bounds) until(begun, used time.Time) time.Time {
+	idle, most := used.Add(b.Idle), begun.Add(b.Lifetime)
+	if most.Before(idle) {
+		return most
+	}
+	return idle
+}
+
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=secrets,verbs=delete
+
+// Store reads and writes sessions. It may be used concurrently.
+type Store struct {
+	Bounds
+	// client reads from a cache, and live from the API server.
+	client    client.Client
+	live      client.Reader
+	namespace string
+	now       func() time.Time
+	log       *quietlog.Log
+	unseen    *rate.Limiter
+}
+
+// NewStore returns a Store of the sessions in a namespace.
+func NewStore(
+	cache client.Client, live client.Reader, namespace string, bounds Bounds, now func() time.Time, log *quietlog.Log,
+) *Store {
+	return &Store{
+		Bounds: bounds, client: cache, live: live, namespace: namespace, now: now, log: log,
+		unseen: rate.NewLimiter(unseenPerSecond, unseenPerSecond),
+	}
+}
+
+// name returns the name of the Secret of a session.
+func (s *Store) name(id string) types.NamespacedName {
+	return types.NamespacedName{Namespace: s.namespace, Name: Prefix + id}
+}
+
+// New returns a session that has not been stored yet.
+func (s *Store) New(id string, c account.Claims, begun, ends time.Time) Session {
+	return Session{NewSecret(s.name(id), c, begun, ends)}
+}
+
+// Cached returns a session as the cache has it.
+func (s *Store) Cached(ctx context.Context, id string) (Session, error) {
+	session := Session{&corev1.Secret{}}
+	return session, s.client.Get(ctx, s.name(id), session.Secret)
+}
+
+// Live returns a session as the API server has it.
+func (s *Store) Live(ctx context.Context, id string) (Session, error) {
+	session := Session{&corev1.Secret{}}
+	return session, s.live.Get(ctx, s.name(id), session.Secret)
+}
+
+// Given returns the session of a refresh token, or ErrRefresh. It asks the API server only if the cache does not have
+// the session.
+func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
+	session, err := s.Cached(ctx, given.Session)
+	if apierrors.IsNotFound(err) { // another replica may have begun it just now
+		if !s.unseen.AllowN(s.now(), 1) {
+			return Session{}, errors.New("look up a session: too many clients ask for those that no cache has")
+		}
+		session, err = s.Live(ctx, given.Session)
+	}
+	if apierrors.IsNotFound(err) {
+		return Session{}, ErrRefresh
+	} else if err != nil {
+		return Session{}, fmt.Errorf("read session %s: %w", given.Session, err)
+	}
+	if state, ok := session.Refresh(); !ok || !state.Given(given) {
+		return Session{}, ErrRefresh // to know the ID of a session is not enough to end it
+	}
+	return session, nil
+}
+
+// Store creates the Secret of a new session. It removes older sessions of the user if they have too many.
+func (s *Store) Store(ctx context.Context, session Session) error {
+	if err := s.makeRoom(ctx, session); err != nil {
+		return err
+	}
+	return s.client.Create(ctx, session.Secret)
+}
+
+// Save writes a session that was read from the API server. It is a conflict if the session was written since it was read.
+func (s *Store) Save(ctx context.Context, session Session) error {
+	return s.client.Update(ctx, session.Secret)
+}
+
+// GiveRefresh puts the first refresh token of a session into it, and returns the token.
+func (s *Store) GiveRefresh(session Session) (string, error) {
+	now := s.now()
+	given, state := refresh.New(session.ID(), now)
+	return given.String(), session.setRefresh(state, s.until(session.Began(), now), now)
+}
+
+// KeepRefresh puts the state of refresh tokens into a session.
+func (s *Store) KeepRefresh(session Session, state refresh.State) error {
+	return session.setRefresh(state, s.until(session.Began(), state.Used), s.now())
+}
+
+// Refreshable reports whether a session with this state can still be refreshed.
+func (s *Store) Refreshable(session Session, state refresh.State) bool {
+	return s.now().Before(s.until(session.Began(), state.Used))
+}
+
+// Revoke ends a session at once. Its Secret stays until its tokens have ended, so that its code begins no other session.
+func (s *Store) Revoke(ctx context.Context, id string) error {
+	name := s.name(id)
+	session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"`+KeyRevoked+`":"dHJ1ZQ=="}}`)) // true
+	if err := s.client.Patch(ctx, session, patch); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("revoke session %s: %w", id, err)
+	}
+	return nil
+}
+
+// makeRoom removes sessions of a user for a new one: those that have ended, then those without refresh tokens, then the
+// one that was unused for longest. A session whose code could be redeemed again stays, so a user who signs in too often
+// has to wait. A login that begins before the cache has the one before it may leave one session too many, which the next
+// login removes.
+func (s *Store) makeRoom(ctx context.Context, next Session) error {
+	var sessions corev1.SecretList
+	user := next.User()
+	if err := s.client.List(ctx, &sessions, client.InNamespace(s.namespace),
+		client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession, LabelUser: user}); err != nil {
+		return fmt.Errorf("list sessions of user %s: %w", user, err)
+	}
+	surplus := len(sessions.Items) + 1 - maxSessions
+	if surplus <= 0 {
+		return nil
+	}
+	others := removable(sessions.Items, s.now())
+	if len(others) < surplus {
+		return &oauth.Later{After: replay, Err: oauth.Error{Code: oauth.TooMany, Description: fmt.Sprintf(
+			"user %s has begun %d sessions within %s, or has tokens for direct access of as many; wait for so long",
+			user, maxSessions, replay)}}
+	}
+	for i := range surplus {
+		err := s.client.Delete(ctx, &others[i], client.Preconditions{UID: &others[i].UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("remove the oldest session of user %s: %w", user, err)
+		}
+	}
+	return nil
+}
+
+// removable returns the sessions that a user does not need any more, in the order in which they are removed. A session
+// stays as long as its code could be redeemed again, or members would not learn that it was ended.
+func removable(all []corev1.Secret, now time.Time) []corev1.Secret {
+	class := func(secret *corev1.Secret) (int, time.Time) {
+		session := Session{secret}
+		state, lasts := session.Refresh()
+		switch {
+		case session.Revoked() || now.After(session.Ends()):
+			return 0, session.Began()
+		case !lasts:
+			return 1, session.Began()
+		}
+		return 2, state.Used
+	}
+	others := slices.DeleteFunc(slices.Clone(all), func(one corev1.Secret) bool {
+		session := Session{&one}
+		return now.Sub(session.Began()) < replay || now.Before(session.Direct())
+	})
+	slices.SortFunc(others, func(a, b corev1.Secret) int {
+		classA, timeA := class(&a)
+		classB, timeB := class(&b)
+		return cmp.Or(cmp.Compare(classA, classB), timeA.Compare(timeB), cmp.Compare(a.Name, b.Name))
+	})
+	return others
+}

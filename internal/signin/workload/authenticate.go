@@ -1,0 +1,230 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package workload
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4/jwt"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/identity"
+	"github.com/drover-dev/drover/internal/identity/refusal"
+	"github.com/drover-dev/drover/internal/signin/account"
+	"github.com/drover-dev/drover/internal/signin/connector"
+	"github.com/drover-dev/drover/internal/signin/quietlog"
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+const (
+	// verifyLimit bounds how long a request waits for the issuer of its token.
+	verifyLimit = 5 * time.Second
+	// maxCredentialID bounds the ID of a token in audit logs.
+	maxCredentialID = 256
+	// maxVerified bounds the tokens that are remembered.
+	maxVerified = 8192
+	// credentialID is the extra field in which API servers record which credential a user has shown.
+	credentialID = "authentication.kubernetes.io/credential-id"
+)
+
+// Authenticator identifies workloads by their tokens. It may be used concurrently.
+type Authenticator struct {
+	// Cache lists AuthProviders.
+	Cache    client.Reader
+	Accounts *account.Accounts
+	// Connector returns the connector of an AuthProvider.
+	Connector func(context.Context, *v1.AuthProvider) (connector.Refresher, error)
+	Audiences identity.Audiences
+	Now       func() time.Time
+	Log       *quietlog.Log
+
+	verified *cache.LRUExpireCache // of verified, by the digest of the token
+}
+
+// NewAuthenticator returns an Authenticator with these settings.
+func NewAuthenticator(a Authenticator) *Authenticator {
+	a.verified = cache.NewLRUExpireCache(maxVerified)
+	return &a
+}
+
+// verified is a token that a provider's verifier has accepted, with the version of the provider.
+type verified struct {
+	User
+	provider   string
+	uid        types.UID
+	generation int64
+}
+
+// unverified has the claims that select the provider of a token.
+type unverified struct {
+	Issuer   string           `json:"iss"`
+	Audience jwt.Audience     `json:"aud"`
+	Expiry   *jwt.NumericDate `json:"exp"`
+}
+
+// Identify returns the user of a token for an AuthProvider of workloads, and reports whether the token is one. Such a
+// token is never sent to a TokenReview: the hub's API server may trust the same issuer, and would give its user another
+// name.
+func (a *Authenticator) Identify(
+	r *http.Request, raw string, sum [sha256.Size]byte,
+) (id identity.Identity, ours bool, err error) {
+	ctx := r.Context()
+	if known, ok := a.verified.Get(sum); ok {
+		t := known.(verified) // only these are ever added
+		if p, v, err := a.verifier(ctx, t.provider); err != nil {
+			return identity.Identity{}, true, err
+		} else if p.UID == t.uid && p.Generation == t.generation && a.Now().Before(t.Expiry) && v.Holds(t.User) {
+			id, err := a.admit(r, p.Name, t.User)
+			return id, true, err
+		}
+		a.verified.Remove(sum)
+	}
+	claims, ok := parse(raw)
+	if !ok {
+		return identity.Identity{}, false, nil
+	}
+	name, err := a.provider(ctx, claims)
+	if name == "" && err == nil {
+		return identity.Identity{}, false, nil
+	}
+	if err == nil {
+		id, err = a.verify(r, name, raw, sum, claims)
+	}
+	return id, true, err
+}
+
+// parse returns the claims of a token, which is not verified yet.
+func parse(raw string) (c unverified, ok bool) {
+	parts := strings.Split(raw, ".")
+	if len(parts) != 3 {
+		return c, false
+	}
+	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || untrusted.JSON(payload, &c, untrusted.Small()) != nil {
+		return unverified{}, false
+	}
+	return c, true
+}
+
+// provider returns the name of the AuthProvider for the issuer and the audience of a token, or "" if there is none.
+// Tokens of the hub's own API server have an audience that no provider takes, whatever their issuer is called. A
+// provider that does take such a token refuses it, since its key is not one of the provider's issuer.
+func (a *Authenticator) provider(ctx context.Context, claims unverified) (string, error) {
+	var all v1.AuthProviderList
+	if err := a.Cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return "", refusal.Unavailable(
+			"the hub cannot look up the token's provider at the moment; try again").Because(err)
+	}
+	found := ""
+	for i := range all.Items {
+		p := &all.Items[i]
+		switch {
+		case p.Spec.JWT == nil || !Takes(p.Spec.JWT, claims.Issuer, claims.Audience):
+		case found != "":
+			return "", refusal.Unauthorized(fmt.Sprintf("AuthProviders %s and %s both take tokens of the issuer for "+
+				"the audience; give them different audiences", found, p.Name))
+		default:
+			found = p.Name
+		}
+	}
+	return found, nil
+}
+
+// verifier returns an AuthProvider that is not disabled, and its verifier.
+func (a *Authenticator) verifier(ctx context.Context, name string) (*v1.AuthProvider, *Verifier, error) {
+	p, err := a.Accounts.Provider(ctx, a.Cache, name)
+	if errors.Is(err, account.ErrNotStanding) {
+		return nil, nil, refusal.Unauthorized("the provider " + name +
+			" is disabled or no longer exists; ask an administrator of the hub")
+	}
+	if err == nil {
+		var made connector.Refresher
+		if made, err = a.Connector(ctx, p); err == nil {
+			if v, ok := made.(*Verifier); ok {
+				return p, v, nil
+			}
+			return nil, nil, refusal.Unauthorized("the provider " + name + " takes no tokens of workloads")
+		}
+	}
+	a.Log.Complain(err, "token of a workload not checked")
+	return nil, nil, refusal.Unavailable("the hub cannot check tokens of the provider " + name +
+		" at the moment; its condition says why").Because(err)
+}
+
+// verify checks a token for the first time, or again after its provider has changed.
+func (a *Authenticator) verify(
+	r *http.Request, name, raw string, sum [sha256.Size]byte, claims unverified,
+) (identity.Identity, error) {
+	p, v, err := a.verifier(r.Context(), name)
+	if err != nil {
+		return identity.Identity{}, err
+	}
+	if claims.Expiry != nil && a.Now().After(claims.Expiry.Time().Add(v.Lifetime())) {
+		// No issuer is asked about the user again: without ErrEnded an open request would never end.
+		return identity.Identity{}, refusal.Unauthorized("the token expired long ago").Because(identity.ErrEnded)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), verifyLimit)
+	defer cancel()
+	u, err := v.Verify(ctx, raw)
+	switch {
+	case errors.Is(err, connector.ErrRefused):
+		return identity.Identity{}, refusal.Unauthorized(
+			"the hub does not accept the token of the provider " + name + ": " + err.Error()).Because(err)
+	case err != nil:
+		a.Log.Complain(err, "token of a workload not checked")
+		return identity.Identity{}, refusal.Unavailable(
+			"the hub cannot ask the issuer of the token for its keys at the moment; try again").Because(err)
+	}
+	id, err := a.admit(r, name, u)
+	if err != nil {
+		return identity.Identity{}, err
+	}
+	a.verified.Add(sum, verified{u, name, p.UID, p.Generation}, u.Expiry.Sub(a.Now()))
+	return id, nil
+}
+
+// admit returns the user of a verified token, if they are not disabled and the token is good for the request. It looks up
+// groups each time, since bindings may have changed since the token was verified.
+func (a *Authenticator) admit(r *http.Request, provider string, u User) (identity.Identity, error) {
+	unusable := func(err error) (identity.Identity, error) {
+		return identity.Identity{}, refusal.Unauthorized(
+			"the token's user has a name that the hub can't pass on: " + err.Error()).Because(err)
+	}
+	principal, err := account.Principal(provider, u.Name)
+	if err != nil {
+		return unusable(err)
+	}
+	groups, err := a.Accounts.Named(account.Groups(provider, u.Groups))
+	if err != nil {
+		return identity.Identity{},
+			refusal.Unavailable("the hub cannot look up bindings at the moment; try again").Because(err)
+	}
+	id, err := identity.Principal(principal, u.UID, account.Fitting(groups)...)
+	if err != nil {
+		return unusable(err)
+	}
+	if u.ID != "" && len(u.ID) <= maxCredentialID && identity.HeaderSafe(u.ID) {
+		credential := []string{"JTI=" + u.ID} // as API servers write it
+		id.Extra = map[string][]string{identity.HubPrefix + credentialID: credential}
+		id.Hub.Extra = map[string]authenticationv1.ExtraValue{credentialID: credential}
+	}
+	if err := a.Accounts.Admit(r.Context(), id); err != nil {
+		return identity.Identity{}, err
+	}
+	if err := a.Audiences.Narrow(r, u.Audiences); err != nil {
+		return identity.Identity{}, err
+	}
+	return id, nil
+}
