@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/signin/connector"
 	"github.com/drover-dev/drover/internal/signin/upstream"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -58,7 +57,8 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	update := status.Begin(p)
 	condition := ready(p, failed)
 	setReady(&p.Status.Conditions, condition, r.Now())
-	p.Status.ObservedGeneration, p.Status.Type = p.Generation, upstream.Type(p)
+	kind, _ := r.Connectors.TypeOf(p) // check has the error
+	p.Status.ObservedGeneration, p.Status.Type = p.Generation, kind.Name
 	next := ctrl.Result{RequeueAfter: checkEvery}
 	switch {
 	case p.Spec.Disabled:
@@ -78,7 +78,11 @@ func (r *Providers) Handler() handler.EventHandler {
 			return nil
 		}
 		for i := range all.Items {
-			if named := upstream.Secret(&all.Items[i]); named != nil && named.Name == secret.GetName() {
+			kind, err := r.Connectors.TypeOf(&all.Items[i])
+			if err != nil {
+				continue
+			}
+			if named := kind.Secret(&all.Items[i]); named != nil && named.Name == secret.GetName() {
 				requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Name: all.Items[i].Name}})
 			}
 		}
@@ -88,17 +92,13 @@ func (r *Providers) Handler() handler.EventHandler {
 
 // check returns why a provider cannot be asked.
 func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
-	made, err := r.Connectors.Of(ctx, p)
+	made, err := r.Connectors.Get(ctx, p)
 	if err != nil {
 		return err
 	}
-	checker, ok := made.(connector.Checker)
-	if !ok {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, checkLimit)
 	defer cancel()
-	return checker.Check(ctx)
+	return made.Check(ctx)
 }
 
 // ready returns the condition Ready of a provider that could be asked, or not.

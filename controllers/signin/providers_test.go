@@ -240,9 +240,9 @@ func TestASecretWakesTheProvidersThatNameIt(t *testing.T) {
 // A provider that was deleted leaves no connector with its secret, and one that was made again is asked as it is now.
 func TestAConnectorGoesWithItsProviderAndItsSecret(t *testing.T) {
 	a := ask(t, "s", openIDProvider(t, itself))
-	of := func() connector.Refresher {
+	of := func() connector.Connector {
 		t.Helper()
-		made, err := a.Connectors.Of(t.Context(), a.provider)
+		made, err := a.Connectors.Get(t.Context(), a.provider)
 		if err != nil {
 			t.Fatal(err)
 		}

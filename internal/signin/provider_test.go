@@ -374,7 +374,7 @@ func TestProviderCannotBePointedAtAnotherSecret(t *testing.T) {
 	if err := f.Client.Update(t.Context(), provider); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.issuer.pages.Connectors.Of(t.Context(), provider); err == nil {
+	if _, err := f.issuer.pages.Connectors.Get(t.Context(), provider); err == nil {
 		t.Error("the provider gets the keys that sign tokens as its client secret")
 	}
 }

@@ -114,7 +114,7 @@ func New(o Options) *Server {
 			Keyring: keys, Accounts: accounts, AccessTokens: access, Now: o.Now, Log: log,
 		}),
 		workloads: workload.NewAuthenticator(workload.Authenticator{
-			Cache: o.Client, Accounts: accounts, Connector: connectors.Of, Audiences: o.Audiences, Now: o.Now, Log: log,
+			Cache: o.Client, Accounts: accounts, Connector: connectors.Get, Audiences: o.Audiences, Now: o.Now, Log: log,
 		}),
 	}
 }

@@ -43,8 +43,8 @@ type Connector struct {
 }
 
 var (
-	_ connector.Redirect = (*Connector)(nil)
-	_ connector.Checker  = (*Connector)(nil)
+	_ connector.Redirect  = (*Connector)(nil)
+	_ connector.Refresher = (*Connector)(nil)
 )
 
 // state is what Refresh asks with.

@@ -72,16 +72,20 @@ func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 	if err := v.accounts.Enabled(ctx, of.Principal()); err != nil {
 		return err
 	}
-	made, err := v.connectors.Of(ctx, p)
+	made, err := v.connectors.Get(ctx, p)
 	if err != nil {
 		return err
+	}
+	refresher, ok := made.(connector.Refresher)
+	if !ok { // the session ends with its first token
+		return account.ErrNotStanding
 	}
 	if err := v.sessions.ClaimAsking(ctx, of); err != nil {
 		return err
 	}
 	within, cancel := context.WithTimeout(ctx, session.AskLimit)
 	defer cancel()
-	u, err := made.Refresh(within, of.Upstream())
+	u, err := refresher.Refresh(within, of.Upstream())
 	if errors.Is(err, connector.ErrRefused) {
 		v.log.Info("a provider no longer lets a user in", "user", of.Principal(), "reason", err.Error())
 		return account.ErrNotStanding

@@ -36,8 +36,8 @@ type Connector struct {
 }
 
 var (
-	_ connector.Password = (*Connector)(nil)
-	_ connector.Checker  = (*Connector)(nil)
+	_ connector.Password  = (*Connector)(nil)
+	_ connector.Refresher = (*Connector)(nil)
 )
 
 // New returns the connector of a directory, which it does not ask yet.

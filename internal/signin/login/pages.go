@@ -57,6 +57,7 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+PathLogin, p.login)
 	mux.HandleFunc("GET "+PathProvider+"{provider}", p.leave)
 	mux.HandleFunc("GET "+PathCallback+"{provider}", p.callback)
+	mux.HandleFunc("POST "+PathCallback+"{provider}", p.postedCallback)
 	mux.HandleFunc("GET "+oauth.PathDevice, p.device)
 }
 

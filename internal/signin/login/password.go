@@ -160,7 +160,7 @@ func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, c
 	if err != nil {
 		return nil, nil, err
 	}
-	made, err := p.Connectors.Of(ctx, provider)
+	made, err := p.Connectors.Get(ctx, provider)
 	if err != nil {
 		return nil, nil, err
 	}

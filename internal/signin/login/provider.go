@@ -20,11 +20,23 @@ import (
 	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/connector"
 	"github.com/drover-dev/drover/internal/signin/keyring"
+	"github.com/drover-dev/drover/internal/signin/oauth"
 	"github.com/drover-dev/drover/internal/signin/page"
 )
 
 // maxAnswer bounds the answer of a provider, in bytes.
 const maxAnswer = 16 << 10
+
+// stateField is the parameter with the state in addresses.
+const stateField = "state"
+
+// stateOf returns the name of the parameter with the state at an upstream.
+func stateOf(redirect connector.Redirect) string {
+	if post, ok := redirect.(connector.PostCallback); ok {
+		return post.StateField()
+	}
+	return stateField
+}
 
 // departure is a browser that was sent to a provider. It is sealed and comes back as the state.
 type departure struct {
@@ -43,8 +55,8 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 		return nil, nil
 	}
 	if err == nil {
-		var made connector.Refresher
-		if made, err = p.Connectors.Of(r.Context(), provider); err == nil {
+		var made connector.Connector
+		if made, err = p.Connectors.Get(r.Context(), provider); err == nil {
 			if redirect, ok := made.(connector.Redirect); ok {
 				return provider, redirect
 			}
@@ -114,7 +126,7 @@ func (d departure) begin(
 		return "", fmt.Errorf("the address of the provider's login is malformed: %w", err)
 	}
 	query := u.Query()
-	query.Set("state", state)
+	query.Set(stateOf(redirect), state)
 	u.RawQuery = query.Encode()
 	return u.String(), nil
 }
@@ -133,7 +145,7 @@ func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from brows
 	return true
 }
 
-// callback takes the answer of a provider. Only the browser that was sent there may bring it.
+// callback takes the answer of a provider that sends the browser back with an address.
 func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	if len(r.URL.RawQuery) > maxAnswer {
 		page.WriteError(w, http.StatusBadRequest, "The provider's answer is too long. Begin again in the terminal.")
@@ -150,9 +162,47 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 		p.unavailable(w, err)
 		return
 	}
+	p.take(w, r, keys, answer, answer.Get(stateField))
+}
+
+// postedCallback takes the answer of a provider that sends the browser back with a form. Browsers send no cookies with a
+// form of another site, so its fields come again in a form of the hub's, which the user sends.
+func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
+	provider, redirect := p.chosen(w, r)
+	if provider == nil {
+		return
+	}
+	post, ok := redirect.(connector.PostCallback)
+	if !ok {
+		w.Header().Set("Allow", http.MethodGet)
+		page.WriteError(w, http.StatusMethodNotAllowed,
+			"The provider sends no form. Begin again in the terminal.")
+		return
+	}
+	answer, err := oauth.Form(w, r)
+	if err != nil {
+		page.WriteError(w, http.StatusBadRequest, "The provider's answer is malformed. Begin again in the terminal.")
+		return
+	}
+	keys, err := p.Keyring.Current(r.Context())
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	var d departure
+	state := answer.Get(post.StateField())
+	if r.Header.Get("Origin") != p.Issuer && keys.Open(keyring.PurposeCallback, state, &d) == nil {
+		page.WriteContinue(w, PathCallback+url.PathEscape(provider.Name), answer, d.Request.Redirect)
+		return
+	}
+	p.take(w, r, keys, answer, state)
+}
+
+// take finishes the login of an answer. Only the browser that was sent to the provider may bring it.
+func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys, answer url.Values, state string) {
 	var d departure
 	from := browserOf(r, keys)
-	if keys.Open(keyring.PurposeCallback, answer.Get("state"), &d) != nil || !from.opened(d.Request, p.Now()) {
+	if keys.Open(keyring.PurposeCallback, state, &d) != nil || !from.opened(d.Request, p.Now()) {
 		audit.From(r.Context()).Refused("ForeignAnswer")
 		page.WriteError(w, http.StatusBadRequest,
 			"The login has expired, or was begun in another browser. Begin again in the terminal.")

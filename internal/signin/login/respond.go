@@ -177,11 +177,14 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	var forms, links []string
 	for i := range all.Items {
 		provider := &all.Items[i]
-		switch {
-		case provider.Spec.Disabled || !provider.DeletionTimestamp.IsZero() || provider.Spec.JWT != nil:
-		case provider.Spec.LDAP != nil:
+		kind, err := p.Connectors.TypeOf(provider)
+		if err != nil || provider.Spec.Disabled || !provider.DeletionTimestamp.IsZero() {
+			continue
+		}
+		switch kind.Connector.(type) {
+		case connector.Password:
 			forms = append(forms, provider.Name)
-		default:
+		case connector.Redirect:
 			links = append(links, provider.Name)
 		}
 	}

@@ -69,8 +69,8 @@ type Connector struct {
 }
 
 var (
-	_ connector.Redirect = (*Connector)(nil)
-	_ connector.Checker  = (*Connector)(nil)
+	_ connector.Redirect  = (*Connector)(nil)
+	_ connector.Refresher = (*Connector)(nil)
 )
 
 // provider is what the provider says of itself.

@@ -9,8 +9,10 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"html"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/drover-dev/drover/internal/signin/usercode"
@@ -26,6 +28,11 @@ var loginHTML string
 //
 //go:embed device.html
 var deviceHTML string
+
+// continueHTML is the page on which a user goes on with a login that a provider has answered.
+//
+//go:embed continue.html
+var continueHTML string
 
 const deviceForm = `<form method="get" action="/v1/auth/device">
 <label for="user_code">Code on the device</label>
@@ -115,6 +122,19 @@ func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	secure(w.Header(), "; style-src "+styleHash()+"; form-action 'self'")
 	w.WriteHeader(code)
 	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
+}
+
+// WriteContinue writes a page with a button that sends fields to a path of the hub, which redirects in the end.
+func WriteContinue(w http.ResponseWriter, path string, fields url.Values, redirect string) {
+	var b strings.Builder
+	b.WriteString(`<form method="post" action="` + html.EscapeString(path) + "\">\n")
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		b.WriteString(`<input type="hidden" name="` + html.EscapeString(name) + `" value="` +
+			html.EscapeString(fields.Get(name)) + "\">\n")
+	}
+	b.WriteString("<button type=\"submit\" autofocus>Continue</button>\n</form>")
+	secure(w.Header(), strings.TrimSpace("; style-src "+styleHash()+"; form-action 'self' "+formTarget(redirect)))
+	_, _ = strings.NewReplacer("%STYLE%", style(), "%FORM%", b.String()).WriteString(w, continueHTML)
 }
 
 // style returns the style sheet that all pages share.

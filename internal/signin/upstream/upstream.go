@@ -1,14 +1,14 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream makes the connectors of AuthProviders, and principals of what they say.
+// Package upstream has the types of AuthProviders, and keeps the connector of each AuthProvider.
 package upstream
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,10 +19,6 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/signin/connector"
-	"github.com/drover-dev/drover/internal/signin/github"
-	"github.com/drover-dev/drover/internal/signin/ldap"
-	"github.com/drover-dev/drover/internal/signin/oidc"
-	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
 // Errors of an AuthProvider that cannot be asked.
@@ -38,41 +34,44 @@ type Connectors struct {
 	Namespace string
 	// Now tells the time to connectors that check tokens. Nil means time.Now.
 	Now func() time.Time
+	// Types are the types that may be used. Nil means Types().
+	Types []Type
 
 	mu    sync.Mutex // guards known
 	known map[string]known
 }
 
-// known is a connector, or why there is none, and what it was made of.
+// known is a connector, or the reason why there is none, with the versions that it was made from.
 type known struct {
 	uid        types.UID
 	generation int64
 	secret     string // with its version
-	connector  connector.Refresher
+	connector  connector.Connector
 	err        error
 }
 
-// Of returns the connector of a provider: the one before, unless its spec or its Secret has changed. A spec that cannot be used is not tried again until then either:
-// whoever sends a token would have its expressions compiled while all other logins wait.
-func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refresher, error) {
-	reference := Secret(p)
-	if reference == nil && p.Spec.JWT == nil {
-		return nil, fmt.Errorf("%w: it has no type that this version knows", ErrInvalid)
-	}
-	secret, value, err := &corev1.Secret{}, []byte(nil), error(nil)
-	if reference != nil {
-		secret, value, err = c.read(ctx, *reference)
-	}
+// Get returns the connector of a provider. It makes a connector only if the provider or its Secret has changed. This holds
+// also for a spec that cannot be used: otherwise each sender of a token would cause its expressions to be compiled while
+// all other logins wait.
+func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
+	kind, err := c.TypeOf(p)
 	if err != nil {
 		return nil, err
+	}
+	secret, value := &corev1.Secret{}, []byte(nil)
+	if reference := kind.Secret(p); reference != nil {
+		if secret, value, err = c.read(ctx, *reference); err != nil {
+			return nil, err
+		}
 	}
 	next := known{uid: p.UID, generation: p.Generation, secret: string(secret.UID) + "/" + secret.ResourceVersion}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if last, ok := c.known[p.Name]; ok && last.uid == next.uid && last.generation == next.generation && last.secret == next.secret {
+	last, ok := c.known[p.Name]
+	if ok && last.uid == next.uid && last.generation == next.generation && last.secret == next.secret {
 		return last.connector, last.err
 	}
-	if next.connector, err = c.make(p, string(value)); err != nil {
+	if next.connector, err = kind.Build(c.parts(p, value)); err != nil {
 		next.connector, next.err = nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if c.known == nil {
@@ -82,11 +81,35 @@ func (c *Connectors) Of(ctx context.Context, p *v1.AuthProvider) (connector.Refr
 	return next.connector, next.err
 }
 
-func (c *Connectors) clock() func() time.Time {
-	if c.Now == nil {
-		return time.Now
+// TypeOf returns the type of a provider. It returns ErrInvalid for a type that is not in Types.
+func (c *Connectors) TypeOf(p *v1.AuthProvider) (Type, error) {
+	types := c.Types
+	if types == nil {
+		types = Types()
 	}
-	return c.Now
+	var names []string
+	for _, t := range types {
+		if t.Is(p) {
+			return t, nil
+		}
+		names = append(names, t.Name)
+	}
+	return Type{}, fmt.Errorf("%w: it has no type that this version knows, which are %s", ErrInvalid, strings.Join(names, ", "))
+}
+
+// parts returns what a connector is built from.
+func (c *Connectors) parts(p *v1.AuthProvider, secret []byte) Parts {
+	now := c.Now
+	if now == nil {
+		now = time.Now
+	}
+	return Parts{
+		Provider: p, Secret: string(secret), Now: now,
+		ReadSecret: func(ctx context.Context, r v1.ProviderSecret) (string, error) {
+			_, value, err := c.read(ctx, r)
+			return string(value), err
+		},
+	}
 }
 
 // Forget drops the connector of a provider that was deleted.
@@ -96,7 +119,8 @@ func (c *Connectors) Forget(name string) {
 	delete(c.known, name)
 }
 
-// read returns a key of a Secret that administrators meant for providers. Any other, such as the one with the hub's keys, must not reach an upstream.
+// read returns a key of a Secret that administrators meant for providers. Any other Secret, such as the one with the
+// hub's keys, must not reach an upstream.
 func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Secret, []byte, error) {
 	secret := &corev1.Secret{}
 	if err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: r.Name}, secret); apierrors.IsNotFound(err) {
@@ -111,98 +135,4 @@ func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Sec
 		return nil, nil, fmt.Errorf("%w: Secret %s/%s has no key %s", ErrSecret, c.Namespace, r.Name, r.Key)
 	}
 	return secret, secret.Data[r.Key], nil
-}
-
-// Secret returns what names the Secret of a provider, nil if it has no type that is known.
-func Secret(p *v1.AuthProvider) *v1.ProviderSecret {
-	switch {
-	case p.Spec.OIDC != nil:
-		return &p.Spec.OIDC.ClientSecret
-	case p.Spec.LDAP != nil:
-		return &p.Spec.LDAP.Bind.PasswordSecret
-	case p.Spec.GitHub != nil:
-		return &p.Spec.GitHub.ClientSecret
-	}
-	return nil
-}
-
-// Type returns OIDC, LDAP, GitHub or JWT.
-func Type(p *v1.AuthProvider) string {
-	switch {
-	case p.Spec.OIDC != nil:
-		return "OIDC"
-	case p.Spec.LDAP != nil:
-		return "LDAP"
-	case p.Spec.GitHub != nil:
-		return "GitHub"
-	case p.Spec.JWT != nil:
-		return "JWT"
-	}
-	return ""
-}
-
-// make makes the connector of a provider whose Secret has a value.
-func (c *Connectors) make(p *v1.AuthProvider, secret string) (connector.Refresher, error) {
-	switch {
-	case p.Spec.OIDC != nil:
-		o := p.Spec.OIDC
-		roots, err := pool(o.CABundle)
-		if err != nil {
-			return nil, err
-		}
-		return oidc.New(oidc.Config{
-			URL: o.URL, ClientID: o.ClientID, ClientSecret: secret, Roots: roots, Scopes: o.Scopes, NameClaim: o.NameClaim, GroupsClaim: o.GroupsClaim,
-			AllowedGroups: o.AllowedGroups, Prompt: o.Prompt, LowercaseNames: o.LowercaseNames,
-		})
-	case p.Spec.LDAP != nil:
-		return c.makeLDAP(p.Spec.LDAP)
-	case p.Spec.JWT != nil:
-		roots, err := pool(p.Spec.JWT.Issuer.CertificateAuthority)
-		if err != nil {
-			return nil, err
-		}
-		return workload.New(p.Name, *p.Spec.JWT, roots, c.clock())
-	}
-	g := p.Spec.GitHub
-	roots, err := pool(g.CABundle)
-	if err != nil {
-		return nil, err
-	}
-	return github.New(github.Config{
-		URL: g.URL, ClientID: g.ClientID, ClientSecret: secret, Roots: roots, Organizations: g.Organizations, Teams: g.Teams, AnyUser: g.AnyUser,
-	})
-}
-
-func (c *Connectors) makeLDAP(l *v1.LDAPProvider) (connector.Refresher, error) {
-	roots, err := pool(l.CABundle)
-	if err != nil {
-		return nil, err
-	}
-	name := l.GroupSearch.NameAttribute
-	if name == "" {
-		name = "cn"
-	}
-	return ldap.New(ldap.Config{
-		Servers: l.Servers, Roots: roots, BindDN: l.Bind.DN, AllowedGroups: l.AllowedGroups,
-		BindPassword: func(ctx context.Context) (string, error) {
-			_, value, err := c.read(ctx, l.Bind.PasswordSecret)
-			return string(value), err
-		},
-		Users: ldap.Users{Base: l.UserSearch.Base, Filter: l.UserSearch.Filter, ID: l.UserSearch.IDAttribute, Name: l.UserSearch.NameAttribute},
-		Groups: ldap.Groups{Source: ldap.Source(l.GroupSearch.Source), Base: l.GroupSearch.Base, Filter: l.GroupSearch.Filter, Name: name,
-			Depth: int(l.GroupSearch.Depth)},
-	})
-}
-
-// pool returns the authorities of a bundle, nil if there is none.
-func pool(bundle string) (*x509.CertPool, error) {
-	var roots *x509.CertPool
-	if bundle == "" {
-		return roots, nil
-	}
-	roots = x509.NewCertPool()
-	if !roots.AppendCertsFromPEM([]byte(bundle)) {
-		return nil, errors.New("the certificate authorities have no certificate in PEM")
-	}
-	return roots, nil
 }

@@ -5,6 +5,7 @@ package upstream
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -19,25 +20,33 @@ func TestTheSpecOfAProviderIsReadOnceUntilItChanges(t *testing.T) {
 		ClaimMappings: v1.JWTClaimMappings{Username: v1.JWTClaimOrExpression{Expression: "claims."}},
 	}}}
 	c := &Connectors{}
-	_, first := c.Of(t.Context(), p)
-	_, second := c.Of(t.Context(), p)
+	_, first := c.Get(t.Context(), p)
+	_, second := c.Get(t.Context(), p)
 	if !errors.Is(first, ErrInvalid) || first != second { //nolint:errorlint // whether it is the very same
 		t.Errorf("%v, then %v; want one error, made once", first, second)
 	}
 	p.Spec.JWT.ClaimMappings.Username.Expression, p.Generation = "claims.sub", 2
-	good, err := c.Of(t.Context(), p)
+	good, err := c.Get(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := c.Of(t.Context(), p); err != nil || again != good {
+	if again, err := c.Get(t.Context(), p); err != nil || again != good {
 		t.Errorf("another connector (%v)", err)
 	}
 	p.Spec.JWT.ClaimMappings.Username.Expression, p.UID = "claims.", "2"
-	if made, err := c.Of(t.Context(), p); !errors.Is(err, ErrInvalid) || made != nil {
+	if made, err := c.Get(t.Context(), p); !errors.Is(err, ErrInvalid) || made != nil {
 		t.Errorf("%v, %v; want that the connector of before is not used", made, err)
 	}
 	c.Forget(p.Name)
-	if _, third := c.Of(t.Context(), p); !errors.Is(third, ErrInvalid) {
+	if _, third := c.Get(t.Context(), p); !errors.Is(third, ErrInvalid) {
 		t.Error(third)
+	}
+}
+
+func TestATypeThatIsNotInTheTableIsAnErrorWithTheTypesThatAre(t *testing.T) {
+	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "new"}}
+	made, err := (&Connectors{}).Get(t.Context(), p)
+	if !errors.Is(err, ErrInvalid) || made != nil || !strings.Contains(err.Error(), "OIDC, LDAP, GitHub, JWT") {
+		t.Errorf("a provider of an unknown type gives %v, %v; want ErrInvalid with the known types", made, err)
 	}
 }

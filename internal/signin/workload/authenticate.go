@@ -45,7 +45,7 @@ type Authenticator struct {
 	Cache    client.Reader
 	Accounts *account.Accounts
 	// Connector returns the connector of an AuthProvider.
-	Connector func(context.Context, *v1.AuthProvider) (connector.Refresher, error)
+	Connector func(context.Context, *v1.AuthProvider) (connector.Connector, error)
 	Audiences identity.Audiences
 	Now       func() time.Time
 	Log       *quietlog.Log
@@ -150,7 +150,7 @@ func (a *Authenticator) verifier(ctx context.Context, name string) (*v1.AuthProv
 			" is disabled or no longer exists; ask an administrator of the hub")
 	}
 	if err == nil {
-		var made connector.Refresher
+		var made connector.Connector
 		if made, err = a.Connector(ctx, p); err == nil {
 			if v, ok := made.(*Verifier); ok {
 				return p, v, nil

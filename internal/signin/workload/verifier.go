@@ -42,10 +42,7 @@ type Verifier struct {
 	now      func() time.Time
 }
 
-var (
-	_ connector.Refresher = (*Verifier)(nil)
-	_ connector.Checker   = (*Verifier)(nil)
-)
+var _ connector.Connector = (*Verifier)(nil)
 
 // User is who a token speaks of.
 type User struct {
@@ -85,11 +82,6 @@ func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() 
 
 // Lifetime is the longest that a token of the provider lives.
 func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
-
-// Refresh refuses: a workload has no session.
-func (v *Verifier) Refresh(context.Context, connector.User) (connector.User, error) {
-	return connector.User{}, fmt.Errorf("%w: a provider of workloads has no sessions", connector.ErrRefused)
-}
 
 // Check reports whether the issuer publishes keys.
 func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
