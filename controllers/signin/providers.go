@@ -24,7 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// How often a provider is asked whether it answers. One that does not is asked again after as long as it has not answered, within these bounds.
+// How often a provider is asked whether it answers. One that does not is asked again after as long as it has not
+// answered, within these bounds.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second

@@ -65,7 +65,8 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// setReady sets the condition Ready, and Stalled while it is False for a reason that only a person can change. What is missing may be about to come.
+// setReady sets the condition Ready, and Stalled while it is False for a reason that only a person can change. What is
+// missing may be about to come.
 func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
 	ready.LastTransitionTime = metav1.NewTime(now)
 	meta.SetStatusCondition(conditions, ready)

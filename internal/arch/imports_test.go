@@ -111,6 +111,42 @@ func rules() []rule {
 			why: "who a user is does not depend on members: signing in knows of users and what proves who they are",
 		},
 		{
+			from: "internal/signin/page", ours: []string{"./internal/signin/usercode"},
+			why: "a page is HTML of what it is given: it looks nothing up and decides nothing",
+		},
+		{
+			from: "internal/signin/account", ours: []string{"./api", "./internal/audit", "./internal/identity", "./internal/signin/connector", "./internal/signin/oauth", "./internal/signin/password", "./internal/signin/quietlog"},
+			why: "who may sign in does not depend on sessions, tokens or types of providers",
+		},
+		{
+			from: "internal/signin/session", never: []string{"./internal/signin/login", "./internal/signin/grant", "./internal/signin/accesstoken", "./internal/signin/scripttoken", "./internal/signin/direct", "./internal/signin/upstream"},
+			why: "a session is stored below all that begins, uses or ends it",
+		},
+		{
+			from: "internal/signin/login", never: []string{"./internal/signin/grant", "./internal/signin/accesstoken", "./internal/signin/scripttoken", "./internal/signin/direct"},
+			why: "a page gives a code; what that is worth is decided where it is redeemed",
+		},
+		{
+			from: "internal/signin/grant", never: []string{"./internal/signin/login", "./internal/signin/page", "./internal/signin/scripttoken"},
+			why: "programs redeem codes; no page of a person is involved",
+		},
+		{
+			from: "internal/signin/upstream", ours: []string{"./api", "./internal/signin/connector", "./internal/signin/github", "./internal/signin/ldap", "./internal/signin/oidc", "./internal/signin/workload"},
+			why: "the table of types knows connectors, and nothing of who uses them",
+		},
+		{
+			from: "internal/signin/github", ours: []string{"./internal/signin/connector", "./internal/untrusted"},
+			why: "a connector asks its upstream, and knows nothing of the hub",
+		},
+		{
+			from: "internal/signin/ldap", ours: []string{"./internal/signin/connector", "./internal/untrusted"},
+			why: "a connector asks its upstream, and knows nothing of the hub",
+		},
+		{
+			from: "internal/signin/oidc", ours: []string{"./internal/signin/connector", "./internal/untrusted"},
+			why: "a connector asks its upstream, and knows nothing of the hub",
+		},
+		{
 			from: "internal/provision/installation", ours: []string{"./api", "./internal/protocol", "./internal/untrusted"}, never: effects(),
 			why: "installation is pure: the same hosts always get the same plans, and a model of 1,000 machines needs no server",
 		},
@@ -306,6 +342,8 @@ func TestImportRules(t *testing.T) {
 		"the agent may not use the hub's side":    {"agent/link/a.go", "own.dev/m/internal/status", "agent and hub meet"},
 		"the agent stays small":                   {"agent/main.go", "sigs.k8s.io/controller-runtime/pkg/client", "agent and hub meet"},
 		"internal does not know controllers":      {"internal/server/a.go", "own.dev/m/controllers", "never the other way round"},
+		"a login page gives no token":             {"internal/signin/login/a.go", "own.dev/m/internal/signin/grant", "a page gives a code"},
+		"a connector does not know sessions":      {"internal/signin/ldap/a.go", "own.dev/m/internal/signin/session", "knows nothing of the hub"},
 		"main may use controllers":                {"main.go", "own.dev/m/controllers", ""},
 		"main may not use the agent":              {"main.go", "own.dev/m/agent/link", "hub's side"},
 		"a subject of the plugin may use cli":     {"cmd/kubectl-drover/plans/a.go", "own.dev/m/cmd/kubectl-drover/cli", ""},

@@ -6,9 +6,7 @@ package audit
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"net/url"
-	"slices"
 	"time"
 
 	"github.com/drover-dev/drover/internal/request"
@@ -39,35 +37,6 @@ const (
 	maxGroups = 64
 	maxExtras = 16
 )
-
-// clipped returns a copy that fits into a line.
-func (u *User) clipped() *User {
-	if u == nil {
-		return nil
-	}
-	c := &User{Name: clip(u.Name, maxName), UID: clip(u.UID, maxName), Groups: clipAll(u.Groups)}
-	for n, key := range slices.Sorted(maps.Keys(u.Extra)) {
-		if n == maxExtras {
-			break
-		}
-		if c.Extra == nil {
-			c.Extra = map[string][]string{}
-		}
-		c.Extra[clip(key, maxName)] = clipAll(u.Extra[key])
-	}
-	return c
-}
-
-func clipAll(texts []string) []string {
-	var out []string
-	for _, text := range texts[:min(len(texts), maxGroups)] {
-		out = append(out, clip(text, maxName))
-	}
-	if len(texts) > maxGroups {
-		out = append(out, "…")
-	}
-	return out
-}
 
 // object is what a request is about.
 type object struct {

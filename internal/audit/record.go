@@ -8,11 +8,15 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"io"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/drover-dev/drover/internal/request"
 )
@@ -201,4 +205,47 @@ func (c *capture) taken() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.content
+}
+
+// clipped returns a copy that fits into a line.
+func (u *User) clipped() *User {
+	if u == nil {
+		return nil
+	}
+	c := &User{Name: clip(u.Name, maxName), UID: clip(u.UID, maxName), Groups: clipAll(u.Groups)}
+	for n, key := range slices.Sorted(maps.Keys(u.Extra)) {
+		if n == maxExtras {
+			break
+		}
+		if c.Extra == nil {
+			c.Extra = map[string][]string{}
+		}
+		c.Extra[clip(key, maxName)] = clipAll(u.Extra[key])
+	}
+	return c
+}
+
+func clipAll(texts []string) []string {
+	var out []string
+	for _, text := range texts[:min(len(texts), maxGroups)] {
+		out = append(out, clip(text, maxName))
+	}
+	if len(texts) > maxGroups {
+		out = append(out, "…")
+	}
+	return out
+}
+
+// clip returns a text as valid UTF-8 within a bound, without control characters, so that it stays on its line.
+func clip(text string, bound int) string {
+	text = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {
+			return utf8.RuneError
+		}
+		return c
+	}, strings.ToValidUTF8(text[:min(len(text), 4*bound)], "\uFFFD"))
+	if len(text) <= bound {
+		return text
+	}
+	return strings.ToValidUTF8(text[:bound], "") + "…"
 }

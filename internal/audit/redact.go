@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/drover-dev/drover/internal/request"
 	"github.com/drover-dev/drover/internal/untrusted"
@@ -243,18 +242,4 @@ func soundsSecret(key string) bool {
 		}
 	}
 	return false
-}
-
-// clip returns a text as valid UTF-8 within a bound, without control characters, so that it stays on its line.
-func clip(text string, bound int) string {
-	text = strings.Map(func(c rune) rune {
-		if unicode.IsControl(c) || unicode.Is(unicode.Cf, c) || c == '\u2028' || c == '\u2029' {
-			return utf8.RuneError
-		}
-		return c
-	}, strings.ToValidUTF8(text[:min(len(text), 4*bound)], "\uFFFD"))
-	if len(text) <= bound {
-		return text
-	}
-	return strings.ToValidUTF8(text[:bound], "") + "…"
 }

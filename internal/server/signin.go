@@ -52,7 +52,8 @@ func (u *users) signIn(ctx context.Context, mgr ctrl.Manager, cfg config.Config,
 	return issuer, nil
 }
 
-// directLifetime returns how long a user's token for direct access to a cluster is valid: 0 for a cluster without, and for a user whom the proxy would refuse.
+// directLifetime returns how long a user's token for direct access to a cluster is valid: 0 for a cluster without, and
+// for a user whom the proxy would refuse.
 func directLifetime(clusters client.Reader, authorize func(context.Context, identity.Identity, types.NamespacedName) error) func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error) {
 	return func(ctx context.Context, id identity.Identity, name types.NamespacedName) (time.Duration, error) {
 		cluster := &v1.Cluster{}

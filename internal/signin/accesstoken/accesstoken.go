@@ -100,8 +100,8 @@ func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.I
 	return v.user(r.Context(), t)
 }
 
-// BySession returns the claims and the user of a token that is good for all clusters. A token of one cluster is good for
-// that cluster's path only: it gives no other token, and ends no session.
+// BySession returns the claims and the user of a token that is good for all clusters. A token of one cluster is good
+// for that cluster's path only: it gives no other token, and ends no session.
 func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
 	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
 	if err != nil {
@@ -178,8 +178,8 @@ func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, err
 	return identity.Principal(t.Subject, t.UID, groups...)
 }
 
-// inSession returns the groups of a token that its session still has: a refresh may have found fewer. It refuses a token
-// whose session was revoked or removed.
+// inSession returns the groups of a token that its session still has: a refresh may have found fewer. It refuses a
+// token whose session was revoked or removed.
 func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) {
 	s, err := v.sessions.Cached(ctx, t.Session)
 	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {

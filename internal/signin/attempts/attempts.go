@@ -63,8 +63,8 @@ func (a Attempt) keys() []key {
 	return []key{{0, a.User, a.Source}, {1, a.User, ""}, {2, "", a.Source}}
 }
 
-// Begin counts an attempt as failed before it is made, so that many at once do not pass together. Succeeded and Withdrawn take that back. If the attempt
-// must not be made yet, it returns how long to wait.
+// Begin counts an attempt as failed before it is made, so that many at once do not pass together. Succeeded and
+// Withdrawn take that back. If the attempt must not be made yet, it returns how long to wait.
 func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

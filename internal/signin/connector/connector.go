@@ -10,8 +10,8 @@ import (
 	"net/url"
 )
 
-// ErrRefused means that the upstream answered and does not let the user in: the password is wrong, or the user is disabled
-// or in none of the allowed groups. Every other error means that the upstream could not be asked.
+// ErrRefused means that the upstream answered and does not let the user in: the password is wrong, or the user is
+// disabled or in none of the allowed groups. Every other error means that the upstream could not be asked.
 var ErrRefused = errors.New("the provider refuses the user")
 
 // User is a user as an upstream describes them at one time.

@@ -56,7 +56,8 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errorForm is the form of error codes in OAuth: nothing else of an answer is repeated, since a page may repeat what was sent to it.
+// errorForm is the form of error codes in OAuth: nothing else of an answer is repeated, since a page may repeat what
+// was sent to it.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
 // statusError is an answer of the API that is no success. Error says nothing that GitHub wrote.
@@ -86,7 +87,8 @@ func (e *statusError) Error() string {
 	}
 }
 
-// suspended reports whether GitHub speaks of a suspended account, which it does in words only: "Sorry. Your account was suspended".
+// suspended reports whether GitHub speaks of a suspended account, which it does in words only: "Sorry. Your account was
+// suspended".
 func (e *statusError) suspended() bool {
 	return e.code == http.StatusForbidden && e.wait == "" && strings.Contains(strings.ToLower(e.message), "account was suspended")
 }
@@ -179,7 +181,8 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 	if err != nil {
 		return "", c.unredeemed(err)
 	}
-	// GitHub grants what the user left ticked. The token of a GitHub App has no scopes, and sees only organizations that installed it.
+	// GitHub grants what the user left ticked. The token of a GitHub App has no scopes, and sees only organizations that
+	// installed it.
 	granted, _ := token.Extra("scope").(string)
 	readable := func(s string) bool {
 		return slices.Contains([]string{scope, "write:org", "admin:org"}, strings.TrimSpace(s))

@@ -30,7 +30,8 @@ const (
 	cloudSuffix    = ".ghe.com"
 )
 
-// loginForm is the form of logins of users and organizations: letters, digits and hyphens, and an underscore before the short code of a managed user. teamForm is that of the names that GitHub makes of teams' titles.
+// loginForm is the form of logins of users and organizations: letters, digits and hyphens, and an underscore before the
+// short code of a managed user. teamForm is that of the names that GitHub makes of teams' titles.
 var (
 	loginForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,99}$`)
 	teamForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9._-]{0,254}$`)
@@ -46,7 +47,8 @@ type Config struct {
 	Roots *x509.CertPool
 	// Organizations are those of which a user must be an active member of one. Groups come from these only.
 	Organizations []string
-	// AnyUser lets in users of every organization and of none, and must be set if there are no Organizations: on github.com it is everyone in the world.
+	// AnyUser lets in users of every organization and of none, and must be set if there are no Organizations: on
+	// github.com it is everyone in the world.
 	AnyUser bool
 	// Teams are those, as organization/team, of which a user must be in one. Empty means that the organization is enough.
 	Teams []string
@@ -86,7 +88,8 @@ func New(c Config) (*Connector, error) {
 	}, nil
 }
 
-// addresses returns the addresses of a GitHub's pages and of its API: one of their own for github.com and for tenants of ghe.com, a path at an Enterprise Server.
+// addresses returns the addresses of a GitHub's pages and of its API: one of their own for github.com and for tenants
+// of ghe.com, a path at an Enterprise Server.
 func addresses(configured string) (base, api string, err error) {
 	if configured == "" {
 		configured = "https://" + publicHost
@@ -138,7 +141,8 @@ func consistent(orgs, teams []string, anyUser bool) error {
 	return nil
 }
 
-// httpClient returns a client that follows no redirect: none of the addresses that are asked has one, and a redirect would carry a token or the secret of the app elsewhere.
+// httpClient returns a client that follows no redirect: none of the addresses that are asked has one, and a redirect
+// would carry a token or the secret of the app elsewhere.
 func httpClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{
 		Timeout:       answerTimeout,

@@ -3,8 +3,8 @@
 
 // Package github asks GitHub, or a GitHub Enterprise, who a user is and which organizations and teams they are in.
 //
-// It asks three addresses of the REST API by net/http. go-github v88 would add 0.7 MB and two modules to a program for these, and puts no bound on what it reads.
-// golang.org/x/oauth2 makes the address of the login and redeems the code.
+// It asks three addresses of the REST API by net/http. go-github v88 would add 0.7 MB and two modules to a program for
+// these, and puts no bound on what it reads. golang.org/x/oauth2 makes the address of the login and redeems the code.
 package github
 
 import (
@@ -132,7 +132,8 @@ func (c *Connector) user(ctx context.Context, token string) (connector.User, err
 	return connector.User{ID: a.id, Name: a.name, Groups: groups, Notice: notice, State: kept}, err
 }
 
-// admit refuses a user who is in none of the organizations, or in none of the teams, of which they must be in one. Groups has those of the allowed organizations only.
+// admit refuses a user who is in none of the organizations, or in none of the teams, of which they must be in one.
+// Groups has those of the allowed organizations only.
 func (c *Connector) admit(name string, groups []string) error {
 	in := func(allowed []string) bool {
 		return slices.ContainsFunc(allowed, func(one string) bool { return slices.Contains(groups, one) })

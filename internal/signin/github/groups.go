@@ -75,7 +75,8 @@ const headerSSO = "X-GitHub-SSO"
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in at the single sign-on of yours at GitHub, let it authorize this app, and sign in here again"
 
-// counts reports whether an organization's groups are used: one that may not sign in gives none, or whoever makes an organization of a name that a binding has would have its rights.
+// counts reports whether an organization's groups are used: one that may not sign in gives none, or whoever makes an
+// organization of a name that a binding has would have its rights.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
@@ -112,7 +113,8 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 	return partial, fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)
 }
 
-// nextPage returns the number of the page that follows by the Link header, as in <https://api.github.com/user/teams?page=2>; rel="next". It is 0 if a page follows whose number is not there.
+// nextPage returns the number of the page that follows by the Link header, as in
+// <https://api.github.com/user/teams?page=2>; rel="next". It is 0 if a page follows whose number is not there.
 func nextPage(header http.Header) (page int, follows bool) {
 	for _, value := range header.Values("Link") {
 		if len(value) > maxLink {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grant is the token endpoint: it gives tokens for codes, refresh tokens and other tokens, and revokes sessions.
+// Package grant is the token endpoint: it gives tokens for codes, refresh tokens and other tokens, and revokes
+// sessions.
 package grant
 
 import (

@@ -61,7 +61,8 @@ func New(cache client.Reader, namespace string, now func() time.Time) *Keyring {
 	return &Keyring{reader: cache, name: types.NamespacedName{Namespace: namespace, Name: Secret}, now: now}
 }
 
-// Current returns the keys as the cache has them. Without their Secret no token is valid: deleting it ends all sessions.
+// Current returns the keys as the cache has them. Without their Secret no token is valid: deleting it ends all
+// sessions.
 func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
 	secret := &corev1.Secret{}
 	if err := k.reader.Get(ctx, k.name, secret); err != nil {

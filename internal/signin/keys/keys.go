@@ -26,7 +26,8 @@ const (
 	Lead = time.Hour
 	// Lifetime is how long a key signs.
 	Lifetime = 30 * 24 * time.Hour
-	// Overlap is how long a key is published after the next one has begun to sign: longer than any token lives, which is 12 hours for direct access.
+	// Overlap is how long a key is published after the next one has begun to sign: longer than any token lives, which is
+	// 12 hours for direct access.
 	Overlap = 13 * time.Hour
 	// maxKeys bounds a stored set. Two are usual.
 	maxKeys = 8
@@ -91,7 +92,8 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns keys for package seal, that of the active key first: all replicas have it. They are derived, so that no further secret has to be kept.
+// Sealing returns keys for package seal, that of the active key first: all replicas have it. They are derived, so that
+// no further secret has to be kept.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte
 	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })

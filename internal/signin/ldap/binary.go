@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// objectGUID is the attribute of Active Directory that identifies an entry: 16 bytes, of which the first three groups are little-endian.
+// objectGUID is the attribute of Active Directory that identifies an entry: 16 bytes, of which the first three groups
+// are little-endian.
 const objectGUID = "objectGUID"
 
 var (

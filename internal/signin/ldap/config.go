@@ -20,13 +20,16 @@ import (
 
 // Config says which directory is asked, and how.
 type Config struct {
-	// Servers are tried in turn: ldaps://host[:port], or ldap://host[:port], where TLS begins with StartTLS. There is no connection without TLS.
+	// Servers are tried in turn: ldaps://host[:port], or ldap://host[:port], where TLS begins with StartTLS. There is no
+	// connection without TLS.
 	Servers []string
 	// Roots verify the certificates of the servers. Nil means those of the system.
 	Roots *x509.CertPool
-	// BindDN is the name of the service account: a DN, or what else the server takes, such as drover@example.com for Active Directory.
+	// BindDN is the name of the service account: a DN, or what else the server takes, such as drover@example.com for
+	// Active Directory.
 	BindDN string
-	// BindPassword returns the password of the service account. It is called for each connection, so that a changed one is used at once.
+	// BindPassword returns the password of the service account. It is called for each connection, so that a changed one is
+	// used at once.
 	BindPassword func(context.Context) (string, error)
 	Users        Users
 	Groups       Groups
@@ -40,7 +43,8 @@ type Config struct {
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user; {name} is what was typed, escaped: (&(objectClass=person)(uid={name})). With any name in its place, it bounds who may refresh.
+	// Filter finds a user; {name} is what was typed, escaped: (&(objectClass=person)(uid={name})). With any name in its
+	// place, it bounds who may refresh.
 	Filter string
 	// ID is the attribute that is never given to another user: entryUUID, ipaUniqueID, objectGUID.
 	ID string
@@ -65,12 +69,14 @@ type Groups struct {
 	Source Source
 	// Base is the DN below which groups are. Groups elsewhere are left out.
 	Base string
-	// Filter finds groups of a user or, when they are nested, of a group: {dn} is the DN of either, {name} the name of the user. TokenGroups has none;
-	// MemberOf needs one only for groups in groups, by default (member={dn}).
+	// Filter finds groups of a user or, when they are nested, of a group: {dn} is the DN of either, {name} the name of the
+	// user. TokenGroups has none; MemberOf needs one only for groups in groups, by default (member={dn}).
 	Filter string
-	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf it is the first part of the DN.
+	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf it
+	// is the first part of the DN.
 	Name string
-	// Depth is how many levels of groups in groups are followed; 0 means those that name the user. TokenGroups has all levels.
+	// Depth is how many levels of groups in groups are followed; 0 means those that name the user. TokenGroups has all
+	// levels.
 	Depth int
 }
 
@@ -221,7 +227,8 @@ func parseBase(text string) (*goldap.DN, error) {
 // attributeForm is that of an attribute's name, without options.
 var attributeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
 
-// checkAttribute refuses what lists the members of a group, which takes minutes for a large one, and what holds passwords.
+// checkAttribute refuses what lists the members of a group, which takes minutes for a large one, and what holds
+// passwords.
 func checkAttribute(name string) error {
 	if !attributeForm.MatchString(name) {
 		return fmt.Errorf("%q is not the name of an attribute", bounded(name))

@@ -18,7 +18,8 @@ import (
 
 // Bounds of what a server sends.
 const (
-	// dialShare is which part of the time is for the way to one server, with TLS and the service account's bind, so that the next one has its turn.
+	// dialShare is which part of the time is for the way to one server, with TLS and the service account's bind, so that
+	// the next one has its turn.
 	dialShare = 3
 	// maxPacket bounds one message. A user in 10,000 groups has an entry of about 1 MB.
 	maxPacket = 4 << 20
@@ -35,8 +36,8 @@ var setBounds = sync.OnceFunc(func() {
 	ber.MaxPacketLengthBytes, ber.MaxNestingDepth = maxPacket, maxNesting
 })
 
-// session is a connection on which one request of ours is served, bound as the service account. A login binds as the user in between, so a connection has
-// one user at a time and is not shared.
+// session is a connection on which one request of ours is served, bound as the service account. A login binds as the
+// user in between, so a connection has one user at a time and is not shared.
 type session struct {
 	conn             *goldap.Conn
 	server           string

@@ -105,7 +105,8 @@ func unavailable(err error) bool {
 	return false
 }
 
-// refusesUser reports whether the answer to a user's bind is about the user or the password. Directories say with several codes that a user is locked.
+// refusesUser reports whether the answer to a user's bind is about the user or the password. Directories say with
+// several codes that a user is locked.
 func refusesUser(err error) bool {
 	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform, goldap.LDAPResultConstraintViolation,
 		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)

@@ -20,7 +20,8 @@ const (
 // mark stands for a value when a template is checked. It needs no escape.
 const mark = "drover-0-value"
 
-// template is a filter with places for values. A value cannot change what the filter is: it is escaped, and a place is only where a value is compared.
+// template is a filter with places for values. A value cannot change what the filter is: it is escaped, and a place is
+// only where a value is compared.
 type template struct{ text string }
 
 // parseTemplate returns the template if it is a filter, and has at least one of the places and no other.

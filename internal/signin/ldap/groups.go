@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a user. A user in more is refused: a part of them, chosen by the order of a server, would give other rights each time.
+	// maxGroups bounds the groups of a user. A user in more is refused: a part of them, chosen by the order of a server,
+	// would give other rights each time.
 	maxGroups = 20_000
 	// batch is how many groups are asked for in one filter.
 	batch = 100

@@ -24,8 +24,9 @@ const (
 	maxPassword = 1024
 )
 
-// Connector is the connector of one directory. Each call has a connection of its own, at most maxConnections at once: a login binds as the user in between,
-// and what is kept open must be found dead by a user. A connection costs a TLS handshake, at a login and then at each refresh.
+// Connector is the connector of one directory. Each call has a connection of its own, at most maxConnections at once: a
+// login binds as the user in between, and what is kept open must be found dead by a user. A connection costs a TLS
+// handshake, at a login and then at each refresh.
 type Connector struct {
 	*parsed
 	seats *semaphore.Weighted
@@ -56,7 +57,8 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 	if password == "" || len(password) > maxPassword {
 		return connector.User{}, refuse("the password is empty or too long")
 	}
-	// Directories take forms of a name for the same, which would each have attempts of their own: with more spaces, with wide letters.
+	// Directories take forms of a name for the same, which would each have attempts of their own: with more spaces, with
+	// wide letters.
 	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name || strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
 	}

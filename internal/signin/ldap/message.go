@@ -14,7 +14,8 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// maxElements bounds the elements of one message. The library makes about 300 bytes of each, and a user in 20,000 groups has as many.
+// maxElements bounds the elements of one message. The library makes about 300 bytes of each, and a user in 20,000
+// groups has as many.
 const maxElements = 24 << 10
 
 // counted is a connection that reads whole messages, and gives the library none with more elements than are read here.

@@ -78,7 +78,8 @@ func (s *session) seconds() int {
 	return max(1, int(time.Until(deadline)/time.Second))
 }
 
-// values returns the values of an attribute of an entry. Active Directory gives the first 1500 and has the rest asked for.
+// values returns the values of an attribute of an entry. Active Directory gives the first 1500 and has the rest asked
+// for.
 func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, error) {
 	var all [][]byte
 	for {

@@ -12,7 +12,8 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Attributes that say whether an account may be used. Those of other directories are not there, and a server does not mind being asked for them.
+// Attributes that say whether an account may be used. Those of other directories are not there, and a server does not
+// mind being asked for them.
 const (
 	// Active Directory.
 	attributeControl = "userAccountControl"
@@ -93,7 +94,8 @@ func lockedForGood(value string) bool {
 	return err != nil || at.UTC().Year() <= 0
 }
 
-// expired reports whether a time of Active Directory, in steps of 100 ns since 1601, has come. 0 and the largest number mean never.
+// expired reports whether a time of Active Directory, in steps of 100 ns since 1601, has come. 0 and the largest number
+// mean never.
 func expired(steps int64, now time.Time) bool {
 	if steps == 0 || steps == math.MaxInt64 {
 		return false

@@ -105,7 +105,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	return a, nil
 }
 
-// unique returns an error if another entry has the user's name too: a filter with several attributes, or one of two branches, could make one user another.
+// unique returns an error if another entry has the user's name too: a filter with several attributes, or one of two
+// branches, could make one user another.
 func (c *Connector) unique(s *session, a account) error {
 	found, err := s.search(request{
 		what: "search " + c.Users.Name + " below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree,
@@ -188,8 +189,8 @@ func normalize(name string) (string, error) {
 	return lower, nil
 }
 
-// lowerRune returns the small letter of a capital one. Some have the small letter of another, such as the Kelvin sign that of K: they stay, so that two
-// names which a directory takes for different do not become one.
+// lowerRune returns the small letter of a capital one. Some have the small letter of another, such as the Kelvin sign
+// that of K: they stay, so that two names which a directory takes for different do not become one.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
 		return lower
@@ -197,7 +198,8 @@ func lowerRune(r rune) rune {
 	return r
 }
 
-// printable reports whether text has letters, marks, digits, punctuation and plain spaces only, and so nothing that is not seen.
+// printable reports whether text has letters, marks, digits, punctuation and plain spaces only, and so nothing that is
+// not seen.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

@@ -44,16 +44,16 @@ type browser struct {
 	known        knownBrowser
 }
 
-// knownBrowser is the content of knownCookie, which is sealed. UID is the UID of the User, or of the account's provider:
-// a user who was recreated has not signed in with any browser yet.
+// knownBrowser is the content of knownCookie, which is sealed. UID is the UID of the User, or of the account's
+// provider: a user who was recreated has not signed in with any browser yet.
 type knownBrowser struct {
 	ID   string    `json:"i"`
 	User string    `json:"u"`
 	UID  types.UID `json:"d"`
 }
 
-// bind returns the digest of the browser's pageCookie. It renews the cookie for as long as the page may be open, and two
-// open pages share one.
+// bind returns the digest of the browser's pageCookie. It renews the cookie for as long as the page may be open, and
+// two open pages share one.
 func bind(w http.ResponseWriter, r *http.Request) string {
 	var raw [sha256.Size]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -86,8 +86,8 @@ func (b browser) opened(a authorization, now time.Time) bool {
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1
 }
 
-// counted returns the name by which failures of the browser are counted: its own if a user has signed in with it before,
-// or its address.
+// counted returns the name by which failures of the browser are counted: its own if a user has signed in with it
+// before, or its address.
 func (b browser) counted() string {
 	if b.known.ID != "" {
 		return "device " + b.known.ID

@@ -57,8 +57,8 @@ func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
 
-// checkPassword checks the name and the password of a local User. A name that no user has may be a password in the wrong
-// field, so it is not written to any log.
+// checkPassword checks the name and the password of a local User. A name that no user has may be a password in the
+// wrong field, so it is not written to any log.
 func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	if len(a.user) > validation.DNS1123LabelMaxLength {
 		a.user = a.user[:validation.DNS1123LabelMaxLength] + "…" // no user has this name

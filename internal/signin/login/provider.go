@@ -165,8 +165,8 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, answer.Get(stateField))
 }
 
-// postedCallback takes the answer of a provider that sends the browser back with a form. Browsers send no cookies with a
-// form of another site, so its fields come again in a form of the hub's, which the user sends.
+// postedCallback takes the answer of a provider that sends the browser back with a form. Browsers send no cookies with
+// a form of another site, so its fields come again in a form of the hub's, which the user sends.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
 	if provider == nil {

@@ -28,7 +28,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// wrong is the one message for everything that is wrong with a name and a password, so that it says nothing about users.
+// wrong is the one message for everything that is wrong with a name and a password, so that it says nothing about
+// users.
 const wrong = "The user name or the password is wrong, or the user may not sign in."
 
 // failure says why an attempt failed, and how to tell the user.

@@ -12,7 +12,8 @@ import (
 	"net/url"
 )
 
-// MaxForm bounds a form, in bytes. The longest form has a code with the groups of a user and the state of their provider.
+// MaxForm bounds a form, in bytes. The longest form has a code with the groups of a user and the state of their
+// provider.
 const MaxForm = 32 << 10
 
 // Form reads a form. It refuses one that is too long or has a field more than once.

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oauth has the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses, errors.
+// Package oauth has the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses,
+// errors.
 package oauth
 
 import (

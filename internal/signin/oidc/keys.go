@@ -13,11 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxKeys bounds a provider's keys. A signature of a token that names no key is checked with each, and no deadline ends that. go-jose bounds their size.
+// maxKeys bounds a provider's keys. A signature of a token that names no key is checked with each, and no deadline ends
+// that. go-jose bounds their size.
 const maxKeys = 64
 
-// boundAnswer returns a response whose body is read, or an error if libraries could make much of it: they decode JSON into maps, and what is no JSON
-// as a form.
+// boundAnswer returns a response whose body is read, or an error if libraries could make much of it: they decode JSON
+// into maps, and what is no JSON as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))

@@ -304,8 +304,8 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	return p, nil
 }
 
-// style returns how the hub names itself to a provider. Where a provider does not say what it takes, both ways are tried, with the same code or refresh token: one that
-// takes each once may refuse the second, or end the session.
+// style returns how the hub names itself to a provider. Where a provider does not say what it takes, both ways are
+// tried, with the same code or refresh token: one that takes each once may refuse the second, or end the session.
 func style(methods []string) oauth2.AuthStyle {
 	switch {
 	case slices.Contains(methods, "client_secret_basic"):

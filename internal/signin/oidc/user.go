@@ -213,7 +213,8 @@ func describe(what string, err error) error {
 // errorForm is the form of error codes in OAuth.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// outline returns an error without what the provider sent: the libraries quote whole bodies, and a page may repeat a token that was sent to it.
+// outline returns an error without what the provider sent: the libraries quote whole bodies, and a page may repeat a
+// token that was sent to it.
 func outline(err error) error {
 	var network *url.Error
 	var mismatch *oidc.IssuerMismatchError

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Parameters of new hashes: OWASP's first choice. More memory, as in RFC 9106, would be more than the whole manager takes at rest.
+// Parameters of new hashes: OWASP's first choice. More memory, as in RFC 9106, would be more than the whole manager
+// takes at rest.
 const (
 	memory  = 19 << 10 // KiB
 	passes  = 2
@@ -62,13 +63,15 @@ func Hash(password string) (string, error) {
 		base64.RawStdEncoding.EncodeToString(salt[:]), base64.RawStdEncoding.EncodeToString(sum)), nil
 }
 
-// Nothing is a hash that no password has, for a user who does not exist: to verify against it takes as long as for one who does.
+// Nothing is a hash that no password has, for a user who does not exist: to verify against it takes as long as for one
+// who does.
 func Nothing() string {
 	zero := func(n int) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen), zero(hashLen))
 }
 
-// Verify reports whether a password has a stored hash. It takes some 30 ms of a processor and the memory that the hash says.
+// Verify reports whether a password has a stored hash. It takes some 30 ms of a processor and the memory that the hash
+// says.
 func Verify(stored, password string) (bool, error) {
 	h, err := parse(stored)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refresh decides what a refresh token is worth to its session: how it is rotated, and when one that comes again was stolen.
+// Package refresh decides what a refresh token is worth to its session: how it is rotated, and when one that comes
+// again was stolen.
 package refresh
 
 import (
@@ -16,8 +17,8 @@ import (
 )
 
 const (
-	// Grace is how long a token that was rotated gives the one that replaced it once more: to a client that lost the response, and to one that asked
-	// twice at once. kubectl runs exec plugins in parallel.
+	// Grace is how long a token that was rotated gives the one that replaced it once more: to a client that lost the
+	// response, and to one that asked twice at once. kubectl runs exec plugins in parallel.
 	Grace = time.Minute
 	// Pause is the least time between two rotations of a session, so that no client keeps the hub writing.
 	Pause = time.Second
@@ -45,7 +46,8 @@ func (s secret) hash() []byte {
 	return sum[:]
 }
 
-// next is the secret that replaces s. Only who has s and the salt can tell it, so that it can be given twice and is stored nowhere.
+// next is the secret that replaces s. Only who has s and the salt can tell it, so that it can be given twice and is
+// stored nowhere.
 func (s secret) next(salt []byte) (next secret) {
 	mac := hmac.New(sha256.New, s[:])
 	mac.Write(salt)
@@ -53,7 +55,8 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. Its family is that of all tokens of a session: a token of the family was given by the hub, whatever its own secret.
+// Token is a refresh token. Its family is that of all tokens of a session: a token of the family was given by the hub,
+// whatever its own secret.
 type Token struct {
 	// Session is the ID of the session.
 	Session        string
@@ -89,7 +92,8 @@ func Parse(raw string) (t Token, ok bool) {
 
 // State is what a session keeps of its tokens. No token can be made of it.
 type State struct {
-	// Family, Present and Former are the SHA-256 of the family, of the secret that is valid, and of the one that it replaced.
+	// Family, Present and Former are the SHA-256 of the family, of the secret that is valid, and of the one that it
+	// replaced.
 	Family  []byte `json:"family"`
 	Present []byte `json:"present"`
 	Former  []byte `json:"former,omitempty"`
@@ -115,7 +119,8 @@ type Outcome int
 const (
 	// Foreign is a token that the session was never given.
 	Foreign Outcome = iota
-	// Rotated is the present token. The state that Use returned is to be stored before the token that it returned is given.
+	// Rotated is the present token. The state that Use returned is to be stored before the token that it returned is
+	// given.
 	Rotated
 	// Repeated is the token before the present one, within Grace. The present one is given once more, and the state stays.
 	Repeated

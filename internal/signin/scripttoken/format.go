@@ -53,8 +53,8 @@ func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	return t, raw, nil
 }
 
-// Is reports whether a text claims to be such a token, even if its secret was cut or changed: it must not be sent to any
-// other service.
+// Is reports whether a text claims to be such a token, even if its secret was cut or changed: it must not be sent to
+// any other service.
 func Is(raw string) bool {
 	rest, ok := strings.CutPrefix(raw, prefix)
 	return ok && len(rest) > idLength && IsID(rest[:idLength]) && rest[idLength] == ':'
@@ -89,8 +89,8 @@ func Parse(raw string) (Token, bool) {
 	return Token{ID: id, sum: sha256.Sum256([]byte(raw))}, true
 }
 
-// Hash returns the SHA-256 of the whole token, in hexadecimal, which is stored. It includes the ID, so that the secret is
-// worthless under another ID.
+// Hash returns the SHA-256 of the whole token, in hexadecimal, which is stored. It includes the ID, so that the secret
+// is worthless under another ID.
 func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 
 // Matches reports whether a token has this hash, in constant time.

@@ -51,8 +51,8 @@ const (
 	useTimeout             = 10 * time.Second
 )
 
-// credentialID is the extra field in which API servers record which credential a user has shown. It is in the audit logs
-// of hub and members.
+// credentialID is the extra field in which API servers record which credential a user has shown. It is in the audit
+// logs of hub and members.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
 // Options of a Server. All are needed.
@@ -127,7 +127,8 @@ func refused() *refusal.Error {
 	return refusal.Unauthorized("the hub does not accept the token; it may have been revoked, or be incomplete")
 }
 
-// Identify returns the user of a token for scripts. A token that the hub does not have costs a look into the cache only.
+// Identify returns the user of a token for scripts. A token that the hub does not have costs a look into the cache
+// only.
 func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error) {
 	given, ok := Parse(raw)
 	if !ok {
@@ -168,8 +169,8 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	return id, nil
 }
 
-// secretOf returns the Secret of a token. The cache of this replica may lack it if another replica made it just now. Only
-// then, and only if the ID proves that the hub made it, the API server is asked.
+// secretOf returns the Secret of a token. The cache of this replica may lack it if another replica made it just now.
+// Only then, and only if the ID proves that the hub made it, the API server is asked.
 func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, s.name(given.ID), secret)
@@ -189,8 +190,8 @@ func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, err
 	return secret, s.Live.Get(ctx, s.name(given.ID), secret)
 }
 
-// noteUse writes when a token was used last: at most once in usedEvery for each token, and at most usesPerSecond for all
-// tokens at this replica. A use that exceeds the rate is noted at a later use.
+// noteUse writes when a token was used last: at most once in usedEvery for each token, and at most usesPerSecond for
+// all tokens at this replica. A use that exceeds the rate is noted at a later use.
 func (s *Server) noteUse(t stored) {
 	now := s.Now()
 	if now.Sub(t.used) < usedEvery {

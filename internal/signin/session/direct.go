@@ -24,8 +24,8 @@ import (
 // few writes.
 const directMargin = 10 * time.Minute
 
-// NoteDirect notes in a session that it has a token for direct access until a time. From then on the Secret is no longer
-// deleted with its User or AuthProvider.
+// NoteDirect notes in a session that it has a token for direct access until a time. From then on the Secret is no
+// longer deleted with its User or AuthProvider.
 func (s *Store) NoteDirect(ctx context.Context, session Session, until time.Time) error {
 	if !session.Direct().Before(until) && len(session.OwnerReferences) == 0 && !session.Revoked() {
 		return nil

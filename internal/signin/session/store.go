@@ -134,7 +134,8 @@ func (s *Store) Store(ctx context.Context, session Session) error {
 	return s.client.Create(ctx, session.Secret)
 }
 
-// Save writes a session that was read from the API server. It is a conflict if the session was written since it was read.
+// Save writes a session that was read from the API server. It is a conflict if the session was written since it was
+// read.
 func (s *Store) Save(ctx context.Context, session Session) error {
 	return s.client.Update(ctx, session.Secret)
 }
@@ -156,7 +157,8 @@ func (s *Store) Refreshable(session Session, state refresh.State) bool {
 	return s.now().Before(s.until(session.Began(), state.Used))
 }
 
-// Revoke ends a session at once. Its Secret stays until its tokens have ended, so that its code begins no other session.
+// Revoke ends a session at once. Its Secret stays until its tokens have ended, so that its code begins no other
+// session.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	name := s.name(id)
 	session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
@@ -169,8 +171,8 @@ func (s *Store) Revoke(ctx context.Context, id string) error {
 
 // makeRoom removes sessions of a user for a new one: those that have ended, then those without refresh tokens, then the
 // one that was unused for longest. A session whose code could be redeemed again stays, so a user who signs in too often
-// has to wait. A login that begins before the cache has the one before it may leave one session too many, which the next
-// login removes.
+// has to wait. A login that begins before the cache has the one before it may leave one session too many, which the
+// next login removes.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()

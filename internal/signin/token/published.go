@@ -19,7 +19,8 @@ const maxPublished = 16
 // Published are the public keys of an issuer, by their ID.
 type Published map[string]*ecdsa.PublicKey
 
-// ParsePublished reads a JSON Web Key Set as the issuer publishes it (RFC 7517). A set with any other key than the issuer makes is refused as a whole.
+// ParsePublished reads a JSON Web Key Set as the issuer publishes it (RFC 7517). A set with any other key than the
+// issuer makes is refused as a whole.
 func ParsePublished(raw []byte) (Published, error) {
 	var set jose.JSONWebKeySet
 	if err := untrusted.JSON(raw, &set, untrusted.Small()); err != nil || len(set.Keys) > maxPublished {

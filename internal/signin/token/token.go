@@ -3,7 +3,8 @@
 
 // Package token signs and verifies the tokens that the issuer gives to users.
 //
-// The hub and the agents of members share it: an agent that users reach without the hub verifies their tokens by the issuer's public keys alone.
+// The hub and the agents of members share it: an agent that users reach without the hub verifies their tokens by the
+// issuer's public keys alone.
 package token
 
 import (
@@ -94,8 +95,8 @@ type Keys interface {
 	Public(id string) (*ecdsa.PublicKey, bool)
 }
 
-// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience, with the ID of the key. accepted returns the longest life of
-// a token for an audience, 0 for an audience that is not accepted.
+// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience, with the ID of
+// the key. accepted returns the longest life of a token for an audience, 0 for an audience that is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string, err error) {
 	if len(raw) > Max {
 		return Claims{}, "", fmt.Errorf("%w: longer than %d bytes", ErrToken, Max)

@@ -41,8 +41,8 @@ type Parts struct {
 	Now        func() time.Time
 }
 
-// Types returns the types of AuthProviders. A new type takes a field in the spec, a package with its connector, and a row
-// here.
+// Types returns the types of AuthProviders. A new type takes a field in the spec, a package with its connector, and a
+// row here.
 func Types() []Type {
 	return []Type{
 		{

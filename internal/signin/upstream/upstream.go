@@ -50,9 +50,9 @@ type known struct {
 	err        error
 }
 
-// Get returns the connector of a provider. It makes a connector only if the provider or its Secret has changed. This holds
-// also for a spec that cannot be used: otherwise each sender of a token would cause its expressions to be compiled while
-// all other logins wait.
+// Get returns the connector of a provider. It makes a connector only if the provider or its Secret has changed. This
+// holds also for a spec that cannot be used: otherwise each sender of a token would cause its expressions to be
+// compiled while all other logins wait.
 func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
 	kind, err := c.TypeOf(p)
 	if err != nil {
@@ -94,7 +94,8 @@ func (c *Connectors) TypeOf(p *v1.AuthProvider) (Type, error) {
 		}
 		names = append(names, t.Name)
 	}
-	return Type{}, fmt.Errorf("%w: it has no type that this version knows, which are %s", ErrInvalid, strings.Join(names, ", "))
+	return Type{}, fmt.Errorf("%w: it has no type that this version knows, which are %s",
+		ErrInvalid, strings.Join(names, ", "))
 }
 
 // parts returns what a connector is built from.

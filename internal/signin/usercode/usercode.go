@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usercode makes the codes that users type to let a program on another device act as them (RFC 8628), and tells codes of this hub from others.
+// Package usercode makes the codes that users type to let a program on another device act as them (RFC 8628), and tells
+// codes of this hub from others.
 package usercode
 
 import (
@@ -19,10 +20,11 @@ import (
 const (
 	// Lifetime is how long a code can be typed, and as long again if it was made just before.
 	Lifetime = 10 * time.Minute
-	// letters are those of a code: neither vowels, so that it spells no word, nor what looks alike (RFC 8628, section 6.1).
+	// letters are those of a code: neither vowels, so that it spells no word, nor what looks alike (RFC 8628, section
+	// 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
-	// random and checked are how many letters a code has. The first are random, 39 bits. The others tell that this hub has made the code not long ago, so
-	// that a wrong one is found without an object for each right one.
+	// random and checked are how many letters a code has. The first are random, 39 bits. The others tell that this hub has
+	// made the code not long ago, so that a wrong one is found without an object for each right one.
 	random, checked = 9, 3
 	// maxTyped bounds what is typed, in bytes.
 	maxTyped = 64
@@ -75,7 +77,8 @@ func Format(code string) string {
 	return code[:4] + "-" + code[4:8] + "-" + code[8:]
 }
 
-// Session is the ID of the session that a code leads to: who approves it and the device that polls need nothing else in common.
+// Session is the ID of the session that a code leads to: who approves it and the device that polls need nothing else in
+// common.
 func Session(code string) string {
 	sum := sha256.Sum256([]byte("drover user code " + code))
 	return hex.EncodeToString(sum[:16])

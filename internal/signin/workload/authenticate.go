@@ -195,8 +195,8 @@ func (a *Authenticator) verify(
 	return id, nil
 }
 
-// admit returns the user of a verified token, if they are not disabled and the token is good for the request. It looks up
-// groups each time, since bindings may have changed since the token was verified.
+// admit returns the user of a verified token, if they are not disabled and the token is good for the request. It looks
+// up groups each time, since bindings may have changed since the token was verified.
 func (a *Authenticator) admit(r *http.Request, provider string, u User) (identity.Identity, error) {
 	unusable := func(err error) (identity.Identity, error) {
 		return identity.Identity{}, refusal.Unauthorized(

@@ -24,8 +24,9 @@ import (
 )
 
 const (
-	// freshFor is how long keys count without asking again. From then on the issuer is asked while they count, and from dueFor on before they count, so that a key
-	// that it takes away is refused then, also by a hub that had no token to check meanwhile. They count up to keptFor as long as the issuer does not answer.
+	// freshFor is how long keys count without asking again. From then on the issuer is asked while they count, and from
+	// dueFor on before they count, so that a key that it takes away is refused then, also by a hub that had no token to
+	// check meanwhile. They count up to keptFor as long as the issuer does not answer.
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
 	// askEvery bounds how often the issuer is asked, whoever sends tokens with keys that it does not have.
 	askEvery = 10 * time.Second

@@ -157,7 +157,8 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 // claimEmail is an address, which many issuers let users choose.
 const claimEmail = "email"
 
-// withoutUnverified returns claims without an address that the issuer has not verified, so that no rule and no expression can take it for one.
+// withoutUnverified returns claims without an address that the issuer has not verified, so that no rule and no
+// expression can take it for one.
 func withoutUnverified(claims map[string]any) map[string]any {
 	if verified, _ := claims["email_verified"].(bool); verified {
 		return claims

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workload verifies tokens of other issuers by which workloads prove who they are: those of GitHub Actions, of GitLab CI, and of another cluster's
-// ServiceAccounts.
+// Package workload verifies tokens of other issuers by which workloads prove who they are: those of GitHub Actions, of
+// GitLab CI, and of another cluster's ServiceAccounts.
 package workload
 
 import (
@@ -86,7 +86,8 @@ func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
 // Check reports whether the issuer publishes keys.
 func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
 
-// Takes reports whether a token that says of itself to be of an issuer and for audiences is one for this provider to verify.
+// Takes reports whether a token that says of itself to be of an issuer and for audiences is one for this provider to
+// verify.
 func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 	return issuer != "" && spec.Issuer.URL == issuer && slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
@@ -102,7 +103,8 @@ var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// Verify returns the user of a token that is valid now. The error is connector.ErrRefused for one that is not, and another if the issuer cannot be asked.
+// Verify returns the user of a token that is valid now. The error is connector.ErrRefused for one that is not, and
+// another if the issuer cannot be asked.
 func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	standard, claims, u, err := v.signed(ctx, raw)
 	if err != nil {
