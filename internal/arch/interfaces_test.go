@@ -17,7 +17,8 @@ import (
 // type or a function does, and a test answers its requests with a handler or gives another function.
 func singleInterfaces() map[string]string {
 	return map[string]string{
-		"agent/leader.Leases": "tests elect leaders among replicas that lose requests and answers",
+		"internal/signin/connector.PostCallback": "a capability for a type such as SAML; a test signs a user in through it",
+		"agent/leader.Leases":                    "tests elect leaders among replicas that lose requests and answers",
 	}
 }
 
