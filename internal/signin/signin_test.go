@@ -72,6 +72,14 @@ type fixture struct {
 // swappable is a cache that a test can replace.
 type swappable struct{ client.Client }
 
+// changed returns a text with another first letter.
+func changed(text string) string {
+	if text[0] == 'A' {
+		return "B" + text[1:]
+	}
+	return "A" + text[1:]
+}
+
 // key returns the name of a Secret of the manager.
 func (f *fixture) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: f.namespace, Name: name}
@@ -387,7 +395,7 @@ func TestACodeBelongsToItsRequest(t *testing.T) {
 		"the challenge as verifier":             {func(v url.Values) { v.Set("code_verifier", oauth2.S256ChallengeFromVerifier(verifier)) }, "invalid_grant"},
 		"another redirect":                      {func(v url.Values) { v.Set("redirect_uri", "http://127.0.0.1:8001/callback") }, "invalid_grant"},
 		"no redirect":                           {func(v url.Values) { v.Del("redirect_uri") }, "invalid_grant"},
-		"a code that was changed":               {func(v url.Values) { v.Set("code", "A"+v.Get("code")[1:]) }, "invalid_grant"},
+		"a code that was changed":               {func(v url.Values) { v.Set("code", changed(v.Get("code"))) }, "invalid_grant"},
 		"the page in place of it":               {func(v url.Values) { v.Set("code", page()) }, "invalid_grant"},
 		"another client":                        {func(v url.Values) { v.Set("client_id", "other") }, "invalid_client"},
 		"a secret of the client":                {func(v url.Values) { v.Set("client_secret", "x") }, "invalid_client"},
