@@ -75,7 +75,10 @@ type machines struct {
 }
 
 // installer is the reconciler of what is made of Hosts without Cluster API.
-type installer struct{ installations *installation.Reconciler }
+type installer struct {
+	installations  *installation.Reconciler
+	installedEtcds *etcd.Reconciler
+}
 
 // provider are the reconcilers of the kinds that Cluster API makes clusters of.
 type provider struct {
@@ -148,8 +151,10 @@ func (p *parts) makeHub(mgr ctrl.Manager) {
 	p.infrastructure = &infrastructure.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-infrastructure"), Settings: settings, Snapshots: o.Config.Provision.Enabled}
 	clean := host.ReportsClean(o.Members.State)
 	p.nodes = &machine.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-machine"), Now: time.Now, Clean: clean}
-	p.etcds = &etcd.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-etcd"), Now: time.Now}
+	etcdEvents := mgr.GetEventRecorder("drover-etcd")
+	p.etcds = &etcd.Reconciler{Client: hub, Live: live, Recorder: etcdEvents, Backend: etcd.Kubeadm{Client: hub, Live: live, Recorder: etcdEvents, Now: time.Now}}
 	p.installations = &installation.Reconciler{Client: hub, Live: live, Recorder: mgr.GetEventRecorder("drover-installation"), Now: time.Now, Clean: clean}
+	p.installedEtcds = &etcd.Reconciler{Client: hub, Live: live, Recorder: etcdEvents, Backend: etcd.Installations{Progress: p.installations.EtcdProgress}}
 	p.hostRevoker = &host.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.revoker = &cluster.Revoker{Client: hub, Live: live, Tunnels: o.Members}
 	p.upgrades = &cluster.Upgrades{Client: hub, Recorder: mgr.GetEventRecorder("drover-cluster"), Pace: o.Config.Agent.Rollout.Pace, Now: time.Now}

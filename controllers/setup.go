@@ -233,10 +233,16 @@ func (p *parts) provision(mgr ctrl.Manager) ([]entry, error) {
 		return nil, fmt.Errorf("provision.enabled takes the kind of config/provision: apply it before: %w", err)
 	}
 	wake := p.installations.Handler()
-	return []entry{{"clusterinstallation", p.installations, 4, false, []trigger{
-		self(&provisionv1.ClusterInstallation{}), handled(&v1.Host{}, wake), handled(&v1.Cluster{}, wake), handled(&provisionv1.EtcdSnapshot{}, wake),
-		handled(&provisionv1.EtcdRestore{}, wake),
-	}}}, nil
+	etcds := p.installedEtcds.Handler()
+	return []entry{
+		{"clusterinstallation", p.installations, 4, false, []trigger{
+			self(&provisionv1.ClusterInstallation{}), handled(&v1.Host{}, wake), handled(&v1.Cluster{}, wake), handled(&provisionv1.EtcdSnapshot{}, wake),
+			handled(&provisionv1.EtcdRestore{}, wake),
+		}},
+		{"etcd-installation", p.installedEtcds, 2, false, []trigger{
+			handled(&provisionv1.EtcdSnapshot{}, etcds), handled(&provisionv1.EtcdRestore{}, etcds), handled(&provisionv1.ClusterInstallation{}, etcds), handled(&v1.Host{}, etcds),
+		}},
+	}, nil
 }
 
 // add adds the controllers of a list to a manager, and what they are woken by.

@@ -90,7 +90,7 @@ func (k *k3s) destroy(t *testing.T) {
 // wanted makes an EtcdRestore of the snapshot.
 func (k *k3s) wanted(t *testing.T, name string, configuration provisionv1.RestoredConfiguration) *provisionv1.EtcdRestore {
 	t.Helper()
-	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod", SnapshotName: "before", Configuration: configuration}}
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofProd, SnapshotName: "before", Configuration: configuration}}
 	create(t, k.hub.Plane, restore)
 	return restore
 }
@@ -179,7 +179,7 @@ func (k *k3s) restoreVersion(t *testing.T) {
 func (k *k3s) restoreNothing(t *testing.T) {
 	k.set(t, "kept")
 	k.in(t, "s2", "sh", "-c", `head -c 65536 /dev/urandom >/var/lib/rancher/k3s/server/db/snapshots/broken`)
-	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "broken"}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod", File: "broken", Host: "s2"}}
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "broken"}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofProd, File: "broken", Host: "s2"}}
 	create(t, k.hub.Plane, restore)
 	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore)

@@ -32,6 +32,12 @@ import (
 // them. No step claims a time.
 const k3sPatience = 10 * time.Minute
 
+// ofProd and ofWeb refer to the installation by k3s, and to the cluster by kubeadm.
+var (
+	ofProd = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: "prod"}
+	ofWeb  = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "web"}
+)
+
 // k3sVersions are those that the cluster has, one after another.
 var k3sVersions = []string{"v1.35.1+k3s1", "v1.36.0+k3s1"}
 
@@ -163,7 +169,7 @@ func (k *k3s) snapshot(t *testing.T) {
 func (k *k3s) makeSnapshot(t *testing.T, name string, want provisionv1.EtcdSnapshotPhase) *provisionv1.EtcdSnapshot {
 	t.Helper()
 	snap := &provisionv1.EtcdSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
+		ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofProd}}
 	create(t, k.hub.Plane, snap)
 	testkit.Eventually(t, k3sPatience, func(ctx context.Context) error {
 		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(snap), snap); err != nil || snap.Status.Phase != want {

@@ -52,7 +52,7 @@ func (h *realHosts) restoresEtcd(t *testing.T) {
 		}
 		return nil
 	})
-	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "first"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web"}}
+	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "first"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	create(t, h.hub.Plane, snapshot)
 	h.eventually(t, "a snapshot is made", func(ctx context.Context) error {
 		if err := h.hub.Client.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot); err != nil || snapshot.Status.Phase != provisionv1.SnapshotSucceeded {
@@ -73,7 +73,7 @@ func (h *realHosts) restoresEtcd(t *testing.T) {
 	for _, host := range h.controlPlaneHosts(t) {
 		h.exec(t, host, "sh", "-c", destroyEtcd)
 	}
-	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{DroverClusterName: "web", SnapshotName: "first"}}
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofWeb, SnapshotName: "first"}}
 	create(t, h.hub.Plane, restore)
 	began := time.Now()
 	last := ""

@@ -259,7 +259,7 @@ func (k *kubeadmPlanes) save(t *testing.T) {
 		}
 		return nil
 	})
-	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "first"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web"}}
+	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "first"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	create(t, k.hub.Plane, snapshot)
 	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
 		if err := k.hub.Client.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot); err != nil || snapshot.Status.Phase != provisionv1.SnapshotSucceeded {
@@ -294,7 +294,7 @@ func (k *kubeadmPlanes) destroyAll(t *testing.T) {
 }
 
 func (k *kubeadmPlanes) bringBack(t *testing.T) {
-	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{DroverClusterName: "web", SnapshotName: k.scheduled}}
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofWeb, SnapshotName: k.scheduled}}
 	create(t, k.hub.Plane, restore)
 	k.seen(t, true)
 	k.phase(t, restore, provisionv1.RestoreStopping)

@@ -39,25 +39,25 @@ func testEtcdSnapshots(t *testing.T, h *fixture) {
 	}
 	web := owner("DroverCluster", infrastructure, "web", true)
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server learns of the policy a moment after it is made
-		if err := manager.Create(ctx, snapshot("", "droverClusterName: web"), client.DryRunAll); !apierrors.IsForbidden(err) {
+		if err := manager.Create(ctx, snapshot("", "clusterRef: {kind: DroverCluster, name: web}"), client.DryRunAll); !apierrors.IsForbidden(err) {
 			return errors.New("the policy is not in force")
 		}
 		return nil
 	})
 	t.Run("one of a schedule", func(t *testing.T) {
-		o := snapshot(label+web, "droverClusterName: web")
+		o := snapshot(label+web, "clusterRef: {kind: DroverCluster, name: web}")
 		wantTaken(t, manager.Create(t.Context(), o))
 		wantTaken(t, manager.Delete(t.Context(), o))
 	})
 	for name, o := range map[string]client.Object{
-		"a user's":                   snapshot("", "droverClusterName: web"),
-		"one with the label alone":   snapshot(label, "droverClusterName: web"),
-		"one of no schedule":         snapshot(web, "droverClusterName: web"),
-		"one of another cluster":     snapshot(label+web, "droverClusterName: other"),
-		"one of an installation":     snapshot(label+web, "installationName: web"),
-		"one that it does not own":   snapshot(label+owner("DroverCluster", infrastructure, "web", false), "droverClusterName: web"),
-		"one of another kind":        snapshot(label+owner("DroverMachine", infrastructure, "web", true), "droverClusterName: web"),
-		"one of a kind of that name": snapshot(label+owner("DroverCluster", "example.com", "web", true), "droverClusterName: web"),
+		"a user's":                   snapshot("", "clusterRef: {kind: DroverCluster, name: web}"),
+		"one with the label alone":   snapshot(label, "clusterRef: {kind: DroverCluster, name: web}"),
+		"one of no schedule":         snapshot(web, "clusterRef: {kind: DroverCluster, name: web}"),
+		"one of another cluster":     snapshot(label+web, "clusterRef: {kind: DroverCluster, name: other}"),
+		"one of an installation":     snapshot(label+web, "clusterRef: {kind: ClusterInstallation, name: web}"),
+		"one that it does not own":   snapshot(label+owner("DroverCluster", infrastructure, "web", false), "clusterRef: {kind: DroverCluster, name: web}"),
+		"one of another kind":        snapshot(label+owner("DroverMachine", infrastructure, "web", true), "clusterRef: {kind: DroverCluster, name: web}"),
+		"one of a kind of that name": snapshot(label+owner("DroverCluster", "example.com", "web", true), "clusterRef: {kind: DroverCluster, name: web}"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			wantRefused(t, manager.Create(t.Context(), o, client.DryRunAll), refused)

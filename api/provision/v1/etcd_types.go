@@ -106,8 +106,8 @@ type EtcdS3Object struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=drover,shortName=esnap
-// +kubebuilder:printcolumn:name="Installation",type=string,JSONPath=`.spec.installationName`
-// +kubebuilder:printcolumn:name="DroverCluster",type=string,JSONPath=`.spec.droverClusterName`
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.clusterRef.kind`
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.clusterRef.name`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.status.snapshot`
@@ -140,21 +140,33 @@ type EtcdSnapshotList struct {
 }
 
 // EtcdSnapshotSpec says of what a snapshot is.
-//
-// +kubebuilder:validation:XValidation:rule="has(self.installationName) != has(self.droverClusterName)",message="give installationName or droverClusterName"
 type EtcdSnapshotSpec struct {
-	// installationName names the ClusterInstallation, in the same namespace.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	InstallationName string `json:"installationName,omitempty"`
-	// droverClusterName names the DroverCluster of a cluster that Cluster API makes of Hosts by kubeadm, in the same namespace.
-	// +optional
+	// clusterRef names the cluster whose etcd is saved.
+	ClusterRef EtcdClusterRef `json:"clusterRef"`
+}
+
+// EtcdClusterKind is a kind of object whose cluster's etcd can be saved and restored.
+//
+// +kubebuilder:validation:Enum=ClusterInstallation;DroverCluster
+type EtcdClusterKind string
+
+// Kinds of clusters.
+const (
+	// EtcdOfInstallation is the etcd of a cluster that k3s or RKE2 makes of Hosts.
+	EtcdOfInstallation EtcdClusterKind = "ClusterInstallation"
+	// EtcdOfDroverCluster is the etcd of a cluster that Cluster API makes of Hosts by kubeadm.
+	EtcdOfDroverCluster EtcdClusterKind = "DroverCluster"
+)
+
+// EtcdClusterRef names a cluster in the same namespace.
+type EtcdClusterRef struct {
+	// kind is ClusterInstallation, for a cluster by k3s or RKE2, or DroverCluster, for a cluster that Cluster API makes of Hosts by kubeadm.
+	Kind EtcdClusterKind `json:"kind"`
+	// name of the object, in the same namespace.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	DroverClusterName string `json:"droverClusterName,omitempty"`
+	Name string `json:"name"`
 }
 
 // EtcdSnapshotPhase is how far a snapshot is.

@@ -13,8 +13,8 @@ import (
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
 // +kubebuilder:resource:categories=drover,shortName=erestore
-// +kubebuilder:printcolumn:name="Installation",type=string,JSONPath=`.spec.installationName`
-// +kubebuilder:printcolumn:name="DroverCluster",type=string,JSONPath=`.spec.droverClusterName`
+// +kubebuilder:printcolumn:name="Kind",type=string,JSONPath=`.spec.clusterRef.kind`
+// +kubebuilder:printcolumn:name="Cluster",type=string,JSONPath=`.spec.clusterRef.name`
 // +kubebuilder:printcolumn:name="Phase",type=string,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="Host",type=string,JSONPath=`.status.host`
 // +kubebuilder:printcolumn:name="Snapshot",type=string,JSONPath=`.status.snapshot`
@@ -47,32 +47,23 @@ type EtcdRestoreList struct {
 
 // EtcdRestoreSpec says which snapshot is restored.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.installationName) != has(self.droverClusterName)",message="give installationName or droverClusterName"
-// +kubebuilder:validation:XValidation:rule="!has(self.droverClusterName) || self.configuration == 'Keep'",message="configuration: Restore is for installations"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration: Restore is for a clusterRef of the kind ClusterInstallation"
 // +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="give snapshotName or file"
 // +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host is for file"
 // +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore takes snapshotName: a file has no configuration"
-// +kubebuilder:validation:XValidation:rule="has(self.installationName) == has(oldSelf.installationName) && (!has(self.installationName) || self.installationName == oldSelf.installationName) && has(self.droverClusterName) == has(oldSelf.droverClusterName) && (!has(self.droverClusterName) || self.droverClusterName == oldSelf.droverClusterName) && has(self.snapshotName) == has(oldSelf.snapshotName) && (!has(self.snapshotName) || self.snapshotName == oldSelf.snapshotName) && has(self.file) == has(oldSelf.file) && (!has(self.file) || self.file == oldSelf.file) && has(self.host) == has(oldSelf.host) && (!has(self.host) || self.host == oldSelf.host) && self.configuration == oldSelf.configuration",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) == has(oldSelf.snapshotName) && has(self.host) == has(oldSelf.host)",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be taken back: make another EtcdRestore"
 type EtcdRestoreSpec struct {
-	// installationName names the ClusterInstallation, in the same namespace.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	InstallationName string `json:"installationName,omitempty"`
-	// droverClusterName names the DroverCluster of a cluster that Cluster API makes of Hosts by kubeadm, in the same namespace.
-	// +optional
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	DroverClusterName string `json:"droverClusterName,omitempty"`
+	// clusterRef names the cluster whose etcd is restored.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName names an EtcdSnapshot of the same namespace that has succeeded. The host that made it restores it, from its disk.
 	// Of a DroverCluster another host fetches it from its bucket, if that host or the file is gone.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	SnapshotName string `json:"snapshotName,omitempty"`
 
 	// file is the name of a snapshot's file, such as one of the schedule. It is in server/db/snapshots of the data directory of host, or without host in the bucket of
@@ -80,17 +71,20 @@ type EtcdRestoreSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	File string `json:"file,omitempty"`
 	// host whose disk has the file. It restores it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	Host string `json:"host,omitempty"`
 
 	// configuration is Restore to have the spec of the installation written back, too, as it was when the snapshot was made, with its version. Pools and the counts of
 	// rotations stay as they are. Default Keep.
 	// +optional
 	// +kubebuilder:default=Keep
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
 	// cancel ends the restore while no data was replaced yet. After that it is too late, and the status says so. It cannot be taken back.

@@ -25,22 +25,22 @@ import (
 const fieldOwner = client.FieldOwner("drover-etcd")
 
 // pause pauses the Cluster of Cluster API, or undoes what a restore has paused. One that a person has paused stays so.
-func (r *Reconciler) pause(ctx context.Context, in *input, d kubeadmetcd.Decision) error {
-	if in.active() == nil {
+func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadmetcd.Decision) error {
+	if active == nil {
 		return nil
 	}
-	by := string(in.active().UID)
+	by := string(active.UID)
 	switch holder := clusterapi.PausedBy(in.owner); {
 	case d.Pause == kubeadmetcd.Hold && !in.owner.Spec.Paused:
-		return clusterapi.SetPaused(ctx, r.Client, in.owner, by)
+		return clusterapi.SetPaused(ctx, in.Client, in.owner, by)
 	case d.Pause == kubeadmetcd.Release && holder == by, d.Pause == kubeadmetcd.ReleaseAll && holder != "":
-		return clusterapi.SetPaused(ctx, r.Client, in.owner, "")
+		return clusterapi.SetPaused(ctx, in.Client, in.owner, "")
 	}
 	return nil
 }
 
 // give gives machines their tasks, and takes away those of what has ended.
-func (r *Reconciler) give(ctx context.Context, in *input, d kubeadmetcd.Decision) error {
+func (in *kubeadmCluster) give(ctx context.Context, d kubeadmetcd.Decision) error {
 	var errs []error
 	for i := range in.machines {
 		m := &in.machines[i]
@@ -51,7 +51,7 @@ func (r *Reconciler) give(ctx context.Context, in *input, d kubeadmetcd.Decision
 		if slices.EqualFunc(want, has, func(a, b kubeadmetcd.Task) bool { return a.ID == b.ID }) {
 			continue
 		}
-		if err := owned.Apply(ctx, r.Client, tasks(m, want), fieldOwner); err != nil {
+		if err := owned.Apply(ctx, in.Client, tasks(m, want), fieldOwner); err != nil {
 			errs = append(errs, fmt.Errorf("give DroverMachine %s/%s its tasks: %w", m.Namespace, m.Name, err))
 		}
 	}
@@ -82,15 +82,6 @@ func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unst
 }
 
 // hold keeps a restore until it has ended, also if it is deleted.
-func (r *Reconciler) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
-	return r.setFinalizer(ctx, restore, controllerutil.AddFinalizer)
-}
-
-// setFinalizer patches the finalizer alone: the status is written elsewhere.
-func (r *Reconciler) setFinalizer(ctx context.Context, restore *provisionv1.EtcdRestore, change func(client.Object, string) bool) error {
-	patched := restore.DeepCopy()
-	if !change(patched, provisionv1.FinalizerRestore) {
-		return nil
-	}
-	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(restore, client.MergeFromWithOptimisticLock{})))
+func (in *kubeadmCluster) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
+	return setFinalizer(ctx, in.Client, restore, controllerutil.AddFinalizer)
 }

@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd makes snapshots of the etcd of clusters that Cluster API makes of Hosts by kubeadm, and restores them.
+// Package etcd carries out EtcdSnapshots and EtcdRestores, and is the only writer of their statuses.
 //
-// It is reconciled by the name of a DroverCluster: gathers, lets internal/provision/kubeadmetcd decide, gives DroverMachines their tasks, pauses Cluster API, and writes the status
-// of each EtcdSnapshot and EtcdRestore.
+// It is reconciled by the name of the cluster that they refer to. There is one Reconciler for each kind of cluster, with the Backend that knows the kind: Kubeadm for a DroverCluster, whose machines
+// it gives their tasks, and Installations for a ClusterInstallation, whose own controller does what is to be done.
 package etcd
 
 import (
@@ -20,135 +20,153 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
-	"github.com/drover-dev/drover/internal/provision/clusterapi"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// lookAgain is how long what is under way is waited for: of Cluster API's objects none is watched.
-const lookAgain = 3 * time.Second
+// Backend knows the clusters of one kind.
+type Backend interface {
+	// Kind is the kind by which EtcdSnapshots and EtcdRestores refer to a cluster.
+	Kind() provisionv1.EtcdClusterKind
+	// Read reads a cluster before the objects that refer to it are read: a cluster forgets how something has ended only after its status says so, so what has ended is never taken for new.
+	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
+	// Wakes reports whether a change of an object, which is none of those that refer to clusters, wakes for the cluster of its name even while nothing is wanted of it.
+	Wakes(object client.Object) bool
+}
 
-// Reconciler reconciles what EtcdSnapshots and EtcdRestores want of a DroverCluster.
+// Cluster is one cluster, as it was read.
+type Cluster interface {
+	// Advance has the next steps taken of all that is wanted, and says how far each is.
+	Advance(ctx context.Context, w *Wanted) (progress.All, error)
+	// Settle does what is left when the statuses say what Advance has returned. It returns when to look again, 0 for when something changes.
+	Settle(ctx context.Context, w *Wanted) (time.Duration, error)
+}
+
+// Wanted is all that refers to a cluster.
+type Wanted struct {
+	// Snapshots and Restores have not ended, or their finalizer is still there. The oldest is first.
+	Snapshots []*provisionv1.EtcdSnapshot
+	Restores  []*provisionv1.EtcdRestore
+	// All are all snapshots, also those that have ended.
+	All []*provisionv1.EtcdSnapshot
+}
+
+// Active is the restore that is under way, or next; nil for none.
+func (w *Wanted) Active() *provisionv1.EtcdRestore {
+	if len(w.Restores) == 0 {
+		return nil
+	}
+	return w.Restores[0]
+}
+
+// Reconciler reconciles what EtcdSnapshots and EtcdRestores want of the clusters of one kind.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Now      func() time.Time
-}
-
-// input is what one reconcile has read.
-type input struct {
-	name types.NamespacedName
-	// snapshots and restores of the cluster that have not ended, the oldest first.
-	snapshots []*provisionv1.EtcdSnapshot
-	restores  []*provisionv1.EtcdRestore
-	// scheduled are the snapshots that the schedule has made, the newest first.
-	scheduled []*provisionv1.EtcdSnapshot
-	// cluster is nil if it is not there.
-	cluster *infrav1.DroverCluster
-	// machines of the control plane.
-	machines []infrav1.DroverMachine
-	// owner is the Cluster of Cluster API, nil if problem says that there is none.
-	owner   *clusterapi.Cluster
-	problem string
-	// hopeless reports that the problem stays.
-	hopeless bool
-	decide   kubeadmetcd.Input
-}
-
-// active is the restore that is under way, or next; nil for none.
-func (in *input) active() *provisionv1.EtcdRestore {
-	if len(in.restores) == 0 {
-		return nil
-	}
-	return in.restores[0]
+	Backend  Backend
 }
 
 // Reconcile takes the next step of all that is wanted of one cluster.
 //
-// What machines were given is written before the status, and taken away only when the status says how it has ended. So a hub that is killed between decides the same again.
+// What is done is done before the status is written, and forgotten only when the status says how it has ended. So a hub that is killed between decides the same again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	in := &input{name: req.NamespacedName}
-	if err := r.gather(ctx, in); err != nil {
+	cluster, err := r.Backend.Read(ctx, req.NamespacedName)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if in.problem != "" {
-		err := r.refuse(ctx, in)
-		next, scheduled := r.followSchedule(ctx, in)
-		return r.again(in, next), errors.Join(err, scheduled)
-	}
-	if restore := in.active(); restore != nil && !slices.Contains(restore.Finalizers, provisionv1.FinalizerRestore) && restore.DeletionTimestamp.IsZero() {
-		return ctrl.Result{RequeueAfter: time.Millisecond}, r.hold(ctx, restore)
-	}
-	decided := kubeadmetcd.Decide(in.decide)
-	if err := errors.Join(r.pause(ctx, in, decided), r.give(ctx, in, decided)); err != nil {
+	w, err := r.wanted(ctx, req.NamespacedName)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
-	err := errors.Join(r.write(ctx, in, decided), r.expire(ctx, in, decided)) // last, so that a cleanup that fails keeps nothing from ending
-	next, scheduled := r.followSchedule(ctx, in)
-	return r.again(in, next), errors.Join(err, scheduled)
+	how, err := cluster.Advance(ctx, w)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	err = r.write(ctx, w, how)
+	again, unsettled := cluster.Settle(ctx, w) // last, so that a cleanup that fails keeps nothing from ending
+	if how.Again > 0 && (again == 0 || how.Again < again) {
+		again = how.Again
+	}
+	return ctrl.Result{RequeueAfter: again}, errors.Join(err, unsettled)
 }
 
-// again returns when to look again: soon while something is under way, and at the next time of the schedule.
-func (r *Reconciler) again(in *input, next time.Time) ctrl.Result {
-	if len(in.snapshots) > 0 || len(in.restores) > 0 {
-		return ctrl.Result{RequeueAfter: lookAgain}
+// wanted reads what refers to a cluster, and has statuses of restores that have ended name their generation.
+func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wanted, error) {
+	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
+	for _, list := range []client.ObjectList{snapshots, restores} {
+		if err := r.Live.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
+			return nil, err
+		}
 	}
-	if next.IsZero() {
-		return ctrl.Result{}
+	ref, w := provisionv1.EtcdClusterRef{Kind: r.Backend.Kind(), Name: name.Name}, &Wanted{}
+	for i := range snapshots.Items {
+		o := &snapshots.Items[i]
+		if o.Spec.ClusterRef != ref || !o.DeletionTimestamp.IsZero() {
+			continue
+		}
+		w.All = append(w.All, o)
+		if !progress.SnapshotEnded(o.Status.Phase) {
+			w.Snapshots = append(w.Snapshots, o)
+		}
 	}
-	return ctrl.Result{RequeueAfter: max(next.Sub(r.Now()), time.Millisecond)}
+	for i := range restores.Items {
+		o := &restores.Items[i]
+		switch ended := progress.RestoreEnded(o.Status.Phase); {
+		case o.Spec.ClusterRef != ref:
+		case !ended, slices.Contains(o.Finalizers, provisionv1.FinalizerRestore):
+			w.Restores = append(w.Restores, o)
+		default:
+			if err := r.observe(ctx, o); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.SortFunc(w.Snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return progress.Older(a, b) })
+	slices.SortFunc(w.Restores, func(a, b *provisionv1.EtcdRestore) int { return progress.Older(a, b) })
+	return w, nil
 }
 
-// Handler wakes for the cluster of an EtcdSnapshot or EtcdRestore, and when a machine or host changes for those of its namespace that have something under way.
+// Handler wakes for the cluster of an EtcdSnapshot or EtcdRestore, and when a machine or host changes for the clusters of its namespace that have something under way.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch o := object.(type) {
 		case *provisionv1.EtcdSnapshot:
-			return requests(o.Namespace, o.Spec.DroverClusterName)
+			return r.requests(o.Namespace, o.Spec.ClusterRef)
 		case *provisionv1.EtcdRestore:
-			return requests(o.Namespace, o.Spec.DroverClusterName)
-		case *infrav1.DroverCluster:
-			if o.Spec.Etcd.Schedule == "" {
-				return nil
-			}
-			return requests(o.Namespace, o.Name)
+			return r.requests(o.Namespace, o.Spec.ClusterRef)
 		}
-		var names []string
+		var refs []provisionv1.EtcdClusterRef
+		if r.Backend.Wakes(object) {
+			refs = append(refs, provisionv1.EtcdClusterRef{Kind: r.Backend.Kind(), Name: object.GetName()})
+		}
 		snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 		if r.Client.List(ctx, snapshots, client.InNamespace(object.GetNamespace())) != nil || r.Client.List(ctx, restores, client.InNamespace(object.GetNamespace())) != nil {
 			return nil // it is looked at again in any case
 		}
 		for _, o := range snapshots.Items {
-			if !snapshotEnded(&o) {
-				names = append(names, o.Spec.DroverClusterName)
+			if !progress.SnapshotEnded(o.Status.Phase) {
+				refs = append(refs, o.Spec.ClusterRef)
 			}
 		}
 		for _, o := range restores.Items {
-			if !restoreEnded(&o) {
-				names = append(names, o.Spec.DroverClusterName)
+			if !progress.RestoreEnded(o.Status.Phase) {
+				refs = append(refs, o.Spec.ClusterRef)
 			}
 		}
-		return requests(object.GetNamespace(), names...)
+		return r.requests(object.GetNamespace(), refs...)
 	})
 }
 
-func requests(namespace string, names ...string) (all []reconcile.Request) {
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		if name != "" {
-			all = append(all, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+// requests wakes for the clusters of the backend's kind, once each.
+func (r *Reconciler) requests(namespace string, refs ...provisionv1.EtcdClusterRef) (all []reconcile.Request) {
+	seen := map[string]bool{}
+	for _, ref := range refs {
+		if ref.Kind == r.Backend.Kind() && ref.Name != "" && !seen[ref.Name] {
+			seen[ref.Name] = true
+			all = append(all, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name}})
 		}
 	}
 	return all
-}
-
-func snapshotEnded(o *provisionv1.EtcdSnapshot) bool {
-	return o.Status.Phase == provisionv1.SnapshotSucceeded || o.Status.Phase == provisionv1.SnapshotFailed
-}
-
-func restoreEnded(o *provisionv1.EtcdRestore) bool {
-	return kubeadmetcd.RestoreProgress{Phase: o.Status.Phase}.Ended()
 }

@@ -28,6 +28,11 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
+var (
+	ofWeb     = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "web-infra"}
+	ofAnother = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "another"}
+)
+
 // world is a workspace with a cluster of three control planes, on the hosts h1 to h3.
 type world struct {
 	*testkit.Env
@@ -114,7 +119,8 @@ func (w *world) reconcile(times int) {
 func (w *world) reconcileBy(writer client.Client) error {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(100)
-	r := &etcd.Reconciler{Client: writer, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
+	backend := etcd.Kubeadm{Client: writer, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
+	r := &etcd.Reconciler{Client: writer, Live: w.Client, Recorder: recorder, Backend: backend}
 	result, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "web-infra"}})
 	w.again = result.RequeueAfter
 	for len(recorder.Events) > 0 {
@@ -175,7 +181,7 @@ func (w *world) restore(name string, phase provisionv1.EtcdRestorePhase, reason,
 
 func (w *world) wantRestore(name string, spec provisionv1.EtcdRestoreSpec) *provisionv1.EtcdRestore {
 	w.t.Helper()
-	spec.DroverClusterName = "web-infra"
+	spec.ClusterRef = ofWeb
 	o := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: spec}
 	w.create(o)
 	return o
@@ -184,7 +190,7 @@ func (w *world) wantRestore(name string, spec provisionv1.EtcdRestoreSpec) *prov
 // snapshotted makes a snapshot on h1.
 func (w *world) snapshotted() *provisionv1.EtcdSnapshot {
 	w.t.Helper()
-	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	w.create(o)
 	w.reconcile(2)
 	w.get("before", o)
@@ -308,7 +314,7 @@ func TestWhatAPersonHasPausedStaysPaused(t *testing.T) {
 func TestWhatCannotBeIsSaid(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "another"}})
+	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofAnother}})
 	for name, c := range map[string]struct {
 		spec provisionv1.EtcdRestoreSpec
 		want string
@@ -330,12 +336,12 @@ func TestWhatCannotBeIsSaid(t *testing.T) {
 	w.reconcile(2)
 	w.restore("d", provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "not made by kubeadm, but by a RKE2ControlPlane")
 	for name, change := range map[string]func(*provisionv1.EtcdRestoreSpec){
-		"both clusters":          func(s *provisionv1.EtcdRestoreSpec) { s.InstallationName = "i" },
-		"no cluster":             func(s *provisionv1.EtcdRestoreSpec) { s.DroverClusterName = "" },
-		"its configuration, too": func(s *provisionv1.EtcdRestoreSpec) { s.Configuration = provisionv1.ConfigurationRestore },
-		"a host of no file":      func(s *provisionv1.EtcdRestoreSpec) { s.Host = "h1" },
+		"a kind that has no etcd": func(s *provisionv1.EtcdRestoreSpec) { s.ClusterRef.Kind = "Cluster" },
+		"no cluster":              func(s *provisionv1.EtcdRestoreSpec) { s.ClusterRef = provisionv1.EtcdClusterRef{} },
+		"its configuration, too":  func(s *provisionv1.EtcdRestoreSpec) { s.Configuration = provisionv1.ConfigurationRestore },
+		"a host of no file":       func(s *provisionv1.EtcdRestoreSpec) { s.Host = "h1" },
 	} {
-		o := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}, Spec: provisionv1.EtcdRestoreSpec{DroverClusterName: "web-infra", SnapshotName: "before"}}
+		o := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "x"}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofWeb, SnapshotName: "before"}}
 		change(&o.Spec)
 		if err := w.Client.Create(t.Context(), o); !apierrors.IsInvalid(err) {
 			t.Errorf("%s: %v, want it to be invalid", name, err)

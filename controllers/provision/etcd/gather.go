@@ -32,35 +32,29 @@ const clientPort = 2379
 // lostTime is after how long a snapshot, or its copy, is given up that a host was told to make which is not connected.
 const lostTime = 10 * time.Minute
 
-// gather reads all that a decision depends on. Machines are read before snapshots and restores, and all of these from the API server: tasks are taken away after the status
-// says how they have ended, so what has ended is never taken for what has not begun.
-func (r *Reconciler) gather(ctx context.Context, in *input) error {
-	if err := r.gatherMachines(ctx, in); err != nil {
+// gather reads what a decision depends on beside the machines, from the API server as they were.
+func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
+	in.gatherWishes(w)
+	if err := in.gatherSource(ctx, w.Active()); err != nil {
 		return err
 	}
-	if err := r.gatherWishes(ctx, in); err != nil {
-		return err
-	}
-	if err := r.gatherSource(ctx, in); err != nil {
-		return err
-	}
-	holding := in.restores
-	if in.active() != nil && in.decide.Restore.Problem != "" { // it is refused, and names what is gone
+	holding := w.Restores
+	if w.Active() != nil && in.decide.Restore.Problem != "" { // it is refused, and names what is gone
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
-	if in.problem != "" || in.active() == nil {
+	if in.problem != "" || w.Active() == nil {
 		return nil
 	}
-	paused, err := clusterapi.ControlPlanePaused(ctx, r.Live, in.owner)
+	paused, err := clusterapi.ControlPlanePaused(ctx, in.Live, in.owner)
 	in.decide.Paused = paused
 	return err
 }
 
 // gatherMachines reads the cluster and the machines of its control plane.
-func (r *Reconciler) gatherMachines(ctx context.Context, in *input) error {
+func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
 	cluster := &infrav1.DroverCluster{}
-	if err := r.Client.Get(ctx, in.name, cluster); apierrors.IsNotFound(err) {
+	if err := in.Client.Get(ctx, in.name, cluster); apierrors.IsNotFound(err) {
 		in.problem = "there is no DroverCluster " + in.name.Name
 		return nil
 	} else if err != nil {
@@ -72,7 +66,7 @@ func (r *Reconciler) gatherMachines(ctx context.Context, in *input) error {
 		in.problem = "the DroverCluster belongs to no Cluster of Cluster API yet"
 		return nil
 	}
-	owner, err := clusterapi.GetCluster(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: name})
+	owner, err := clusterapi.GetCluster(ctx, in.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: name})
 	if apierrors.IsNotFound(err) {
 		in.problem = "the Cluster of Cluster API is not there"
 		return nil
@@ -84,28 +78,28 @@ func (r *Reconciler) gatherMachines(ctx context.Context, in *input) error {
 		return nil
 	}
 	machines := &infrav1.DroverMachineList{}
-	if err := r.Live.List(ctx, machines, client.InNamespace(in.name.Namespace), client.MatchingLabels{clusterapi.LabelCluster: name}, client.HasLabels{clusterapi.LabelControlPlane}); err != nil {
+	if err := in.Live.List(ctx, machines, client.InNamespace(in.name.Namespace), client.MatchingLabels{clusterapi.LabelCluster: name}, client.HasLabels{clusterapi.LabelControlPlane}); err != nil {
 		return err
 	}
 	slices.SortFunc(machines.Items, func(a, b infrav1.DroverMachine) int { return cmp.Compare(a.Name, b.Name) })
 	in.machines = machines.Items
 	for i := range in.machines {
-		host, err := r.hostOf(ctx, &in.machines[i])
+		host, err := in.hostOf(ctx, &in.machines[i])
 		if err != nil {
 			return err
 		}
-		in.decide.Machines = append(in.decide.Machines, machine(&in.machines[i], host, r.Now()))
+		in.decide.Machines = append(in.decide.Machines, machine(&in.machines[i], host, in.Now()))
 	}
 	return nil
 }
 
 // hostOf reads the Host of a machine, nil if there is none.
-func (r *Reconciler) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
+func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
 	if m.Status.HostName == "" {
 		return nil, nil
 	}
 	host := &v1.Host{}
-	if err := r.Client.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Status.HostName}, host); apierrors.IsNotFound(err) {
+	if err := in.Client.Get(ctx, types.NamespacedName{Namespace: m.Namespace, Name: m.Status.HostName}, host); apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
 		return nil, err
@@ -179,43 +173,17 @@ func stateOf(state infrav1.TaskState) kubeadmetcd.State {
 	return kubeadmetcd.Waiting
 }
 
-// gatherWishes reads the snapshots and restores of the cluster that have not ended, and those that its schedule has made.
-func (r *Reconciler) gatherWishes(ctx context.Context, in *input) error {
-	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
-	for _, list := range []client.ObjectList{snapshots, restores} {
-		if err := r.Live.List(ctx, list, client.InNamespace(in.name.Namespace)); err != nil {
-			return err
-		}
-	}
-	for i := range snapshots.Items {
-		o := &snapshots.Items[i]
-		if o.Spec.DroverClusterName != in.name.Name || !o.DeletionTimestamp.IsZero() {
-			continue
-		}
-		if !snapshotEnded(o) {
-			in.snapshots = append(in.snapshots, o)
-		}
+// gatherWishes finds the snapshots that the schedule of the cluster has made, and says what is wanted.
+func (in *kubeadmCluster) gatherWishes(w *Wanted) {
+	for _, o := range w.All {
 		if in.cluster != nil && scheduledBy(o, in.cluster) {
 			in.scheduled = append(in.scheduled, o)
 		}
 	}
-	for i := range restores.Items {
-		o := &restores.Items[i]
-		if o.Spec.DroverClusterName == in.name.Name && (!restoreEnded(o) || slices.Contains(o.Finalizers, provisionv1.FinalizerRestore)) {
-			in.restores = append(in.restores, o)
-		}
-	}
-	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return older(a, b) })
-	sortScheduled(in.scheduled, r.Now())
-	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return older(a, b) })
-	for _, o := range in.snapshots {
+	sortScheduled(in.scheduled, in.Now())
+	for _, o := range w.Snapshots {
 		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
 	}
-	return nil
-}
-
-func older(a, b client.Object) int {
-	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
 }
 
 // fileOf is the name of a snapshot's file: another one for each, also after it was deleted and made again.
@@ -247,8 +215,7 @@ func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) 
 }
 
 // gatherSource finds the file that is restored.
-func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
-	restore := in.active()
+func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1.EtcdRestore) error {
 	if restore == nil {
 		return nil
 	}
@@ -263,13 +230,13 @@ func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
 		return nil
 	}
 	snapshot := &provisionv1.EtcdSnapshot{}
-	err := r.Live.Get(ctx, types.NamespacedName{Namespace: restore.Namespace, Name: restore.Spec.SnapshotName}, snapshot)
+	err := in.Live.Get(ctx, types.NamespacedName{Namespace: restore.Namespace, Name: restore.Spec.SnapshotName}, snapshot)
 	switch {
 	case apierrors.IsNotFound(err):
 		wish.Problem = "there is no EtcdSnapshot " + restore.Spec.SnapshotName
 	case err != nil:
 		return err
-	case snapshot.Spec.DroverClusterName != in.name.Name:
+	case snapshot.Spec.ClusterRef != refTo(in.name.Name):
 		wish.Problem = fmt.Sprintf("the EtcdSnapshot %s is not one of the DroverCluster %s", snapshot.Name, in.name.Name)
 	case snapshot.Status.Phase != provisionv1.SnapshotSucceeded:
 		wish.Problem = fmt.Sprintf("the EtcdSnapshot %s has not succeeded: %s", snapshot.Name, snapshot.Status.Phase)
@@ -280,7 +247,7 @@ func (r *Reconciler) gatherSource(ctx context.Context, in *input) error {
 }
 
 // source says where the file of a snapshot is.
-func (in *input) source(wish *kubeadmetcd.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
+func (in *kubeadmCluster) source(wish *kubeadmetcd.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
 	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
 	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Host == wish.Host && !m.Gone })
 	removing := kubeadmetcd.Removing(in.decide.Machines, wish.Host, wish.File, kubeadmetcd.Waiting, kubeadmetcd.Running, kubeadmetcd.Succeeded)

@@ -25,6 +25,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/provision/schedule"
 )
 
@@ -40,7 +41,7 @@ const (
 // drover-manager-etcdsnapshots checks: what that keeps the manager from deleting is none of a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
-	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.DroverClusterName != cluster.Name {
+	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
 		return false
 	}
 	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
@@ -64,7 +65,7 @@ func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 		return 0
 	}
 	slices.SortFunc(all, func(a, b *provisionv1.EtcdSnapshot) int {
-		return cmp.Or(ahead(a)-ahead(b), scheduledFor(b).Compare(scheduledFor(a)), older(b, a))
+		return cmp.Or(ahead(a)-ahead(b), scheduledFor(b).Compare(scheduledFor(a)), progress.Older(b, a))
 	})
 }
 
@@ -83,7 +84,7 @@ func retention(cluster *infrav1.DroverCluster) int {
 func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadmetcd.Stored {
 	var all []kubeadmetcd.Stored
 	for _, o := range scheduled {
-		if snapshotEnded(o) {
+		if progress.SnapshotEnded(o.Status.Phase) {
 			all = append(all, kubeadmetcd.Stored{
 				UID: string(o.UID), Host: o.Status.Host, File: fileOf(o), Saved: meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved),
 				Held: slices.ContainsFunc(restores, func(r *provisionv1.EtcdRestore) bool { return r.Spec.SnapshotName == o.Name }),
@@ -107,7 +108,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
 	for _, o := range slices.Backward(scheduled) { // the oldest first
-		if !snapshotEnded(o) {
+		if !progress.SnapshotEnded(o.Status.Phase) {
 			return t
 		}
 		if at := scheduledFor(o); !at.After(now) { // one of the future is of a clock that was wrong
@@ -121,7 +122,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 }
 
 // followSchedule makes the snapshot that is due, and returns when to look again, zero for no such time. A schedule that cannot be read is in the status of the DroverCluster.
-func (r *Reconciler) followSchedule(ctx context.Context, in *input) (time.Time, error) {
+func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
 	}
@@ -129,33 +130,33 @@ func (r *Reconciler) followSchedule(ctx context.Context, in *input) (time.Time, 
 	if err != nil {
 		return time.Time{}, nil // the controller of DroverClusters says so
 	}
-	t := timed(s, in.scheduled, len(in.restores) > 0, r.Now())
+	t := timed(s, in.scheduled, len(w.Restores) > 0, in.Now())
 	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Provisioned && !m.Gone })
 	if t.due.IsZero() || in.problem != "" || !bootstrapped {
 		if !t.due.IsZero() && in.hopeless {
-			r.Recorder.Eventf(in.cluster, nil, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot", "no EtcdSnapshot was made for %s: %s. Remove spec.etcd.schedule", t.due.Format(time.RFC3339), in.problem)
+			in.Recorder.Eventf(in.cluster, nil, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot", "no EtcdSnapshot was made for %s: %s. Remove spec.etcd.schedule", t.due.Format(time.RFC3339), in.problem)
 		}
 		return t.again, nil
 	}
 	o := scheduledSnapshot(in.cluster, t.due)
-	err = r.Client.Create(ctx, o)
+	err = in.Client.Create(ctx, o)
 	if apierrors.IsAlreadyExists(err) {
-		return t.again, r.inTheWay(ctx, in.cluster, o, t.due)
+		return t.again, in.inTheWay(ctx, in.cluster, o, t.due)
 	} else if err != nil {
 		return time.Time{}, fmt.Errorf("make EtcdSnapshot %s/%s: %w", o.Namespace, o.Name, err)
 	}
-	r.Recorder.Eventf(in.cluster, o, corev1.EventTypeNormal, "SnapshotScheduled", "Snapshot", "made EtcdSnapshot %s for %s", o.Name, t.due.Format(time.RFC3339))
+	in.Recorder.Eventf(in.cluster, o, corev1.EventTypeNormal, "SnapshotScheduled", "Snapshot", "made EtcdSnapshot %s for %s", o.Name, t.due.Format(time.RFC3339))
 	return t.again, nil
 }
 
 // inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that was killed, or another one.
-func (r *Reconciler) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
+func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
+	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	if !scheduledBy(present, cluster) {
-		r.Recorder.Eventf(cluster, present, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot",
+		in.Recorder.Eventf(cluster, present, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot",
 			"no EtcdSnapshot was made for %s: EtcdSnapshot %s has its name, and is not of this schedule. Delete it", due.Format(time.RFC3339), present.Name)
 	}
 	return nil
@@ -176,16 +177,16 @@ func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provision
 			Annotations:     map[string]string{provisionv1.AnnotationScheduledFor: due.UTC().Format(time.RFC3339)},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: infrav1.GroupVersion.String(), Kind: "DroverCluster", Name: cluster.Name, UID: cluster.UID, Controller: &yes}},
 		},
-		Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: cluster.Name},
+		Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: refTo(cluster.Name)},
 	}
 }
 
 // expire deletes scheduled snapshots that are beyond the retention.
-func (r *Reconciler) expire(ctx context.Context, in *input, d kubeadmetcd.Decision) error {
+func (in *kubeadmCluster) expire(ctx context.Context, d kubeadmetcd.Decision) error {
 	var errs []error
 	for _, o := range in.scheduled {
 		if slices.Contains(d.Expired, string(o.UID)) {
-			if err := owned.Delete(ctx, r.Client, o); err != nil {
+			if err := owned.Delete(ctx, in.Client, o); err != nil {
 				errs = append(errs, fmt.Errorf("delete EtcdSnapshot %s/%s, which is beyond the retention: %w", o.Namespace, o.Name, err))
 			}
 		}

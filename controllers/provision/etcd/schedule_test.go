@@ -172,7 +172,7 @@ func TestAScheduleGoesOnAfterAHostThatStaysAwayOrAMachineThatIsBeingDeleted(t *t
 func TestASnapshotOfAHostThatWasLostWhileTheHubWasDownFailsToo(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t) // a hub that was started after the agent was connected last does not know when that was
-	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	w.create(o)
 	w.reconcile(2)
 	w.connect("h1", false)
@@ -198,7 +198,7 @@ func TestAnObjectThatHasTheNameOfAScheduledSnapshotIsNamed(t *testing.T) {
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *"})
 	w.now = w.now.Add(30 * time.Minute)
 	name := "web-infra-" + fmt.Sprint(w.now.Unix()/60)
-	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "another"}}
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofAnother}}
 	w.create(o)
 	w.reconcile(1)
 	if len(w.events) != 1 || !strings.Contains(w.events[0], "Warning SnapshotNotMade") || !strings.Contains(w.events[0], "EtcdSnapshot "+name+" has its name, and is not of this schedule. Delete it") {
@@ -249,7 +249,7 @@ func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 2})
 	// A person's snapshot with the label stays: the cluster does not own it.
-	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}})
+	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}})
 	w.succeed(infrav1.TaskSucceeded)
 	var removed []string
 	for hour := range 4 {
@@ -353,7 +353,7 @@ func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{S3: s3()})
-	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	w.create(o)
 	w.reconcile(2)
 	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
@@ -401,7 +401,7 @@ func TestACopyThatFailsIsSaidWithTheFileThatIsThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{S3: s3()})
-	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{DroverClusterName: "web-infra"}}
+	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	w.create(o)
 	w.reconcile(2)
 	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)

@@ -119,9 +119,6 @@ func (r *Reconciler) hub() hosts.Hub {
 // advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
-	if err == nil && why != nil {
-		err = r.writeRestoresThatWait(ctx, in, why.Message)
-	}
 	if err != nil || why != nil {
 		return orNothing(why), err
 	}
@@ -133,9 +130,6 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 		return status.Readiness{}, err
 	}
 	failed, err := r.act(ctx, in, decision)
-	if err == nil {
-		err = errors.Join(r.writeSnapshots(ctx, in, decision), r.writeRestores(ctx, in, decision))
-	}
 	if err != nil {
 		return status.Readiness{}, err
 	}
@@ -290,9 +284,9 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {
 		case *provisionv1.EtcdSnapshot:
-			return requestOf(of.Namespace, of.Spec.InstallationName)
+			return requestOf(of.Namespace, of.Spec.ClusterRef)
 		case *provisionv1.EtcdRestore:
-			return requestOf(of.Namespace, of.Spec.InstallationName)
+			return requestOf(of.Namespace, of.Spec.ClusterRef)
 		}
 		host, isHost := object.(*v1.Host)
 		if isHost && host.Spec.ConsumerRef != nil {
@@ -315,12 +309,12 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	})
 }
 
-// requestOf wakes for an installation, and for none if what has changed is of a cluster by kubeadm.
-func requestOf(namespace, name string) []reconcile.Request {
-	if name == "" {
+// requestOf wakes for an installation, and for none if what has changed is of another kind of cluster.
+func requestOf(namespace string, ref provisionv1.EtcdClusterRef) []reconcile.Request {
+	if ref.Kind != provisionv1.EtcdOfInstallation {
 		return nil
 	}
-	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name}}}
 }
 
 // selectors reads those of the pools.

@@ -21,9 +21,11 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/provision/etcd"
 	"github.com/drover-dev/drover/controllers/provision/installation"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
@@ -32,11 +34,15 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
+// ofProd refers to the installation.
+var ofProd = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: "prod"}
+
 // world is a workspace with a Cluster whose agent has not joined.
 type world struct {
 	*testkit.Env
 	t    *testing.T
 	r    *installation.Reconciler
+	etcd *etcd.Reconciler
 	name types.NamespacedName
 	now  time.Time
 }
@@ -47,6 +53,7 @@ func newWorld(t *testing.T) *world {
 	env.Provision(t)
 	w := &world{Env: env, t: t, name: types.NamespacedName{Namespace: env.Workspace(t), Name: "prod"}, now: time.Now()}
 	w.r = &installation.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(1000), Now: func() time.Time { return w.now }}
+	w.etcd = &etcd.Reconciler{Client: env.Client, Live: env.Client, Recorder: w.r.Recorder, Backend: etcd.Installations{Progress: w.r.EtcdProgress}}
 	w.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "prod"}})
 	w.registration(get(w, "prod", &v1.Cluster{}).UID)
 	w.Apply(t, &provisionv1.ClusterInstallation{
@@ -125,8 +132,10 @@ func (w *world) report(name string, state v1.HostState, reason, address string) 
 func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 	w.t.Helper()
 	for range n {
-		if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
-			w.t.Fatal(err)
+		for _, r := range []reconcile.Reconciler{w.r, w.etcd} {
+			if _, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
+				w.t.Fatal(err)
+			}
 		}
 	}
 	return get(w, "prod", &provisionv1.ClusterInstallation{})
@@ -591,7 +600,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
-	snap := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}}
+	snap := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofProd}}
 	if err := w.Client.Create(t.Context(), snap); err != nil {
 		t.Fatal(err)
 	}
@@ -623,7 +632,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	if get(w, "before", snap).ResourceVersion != version || len(w.plan("s1").Instructions) == len(plan.Instructions) {
 		t.Error("it is written again, or its instruction is there still")
 	}
-	snap.Spec.InstallationName = "other"
+	snap.Spec.ClusterRef.Name = "other"
 	if err := w.Client.Update(t.Context(), snap); !apierrors.IsInvalid(err) {
 		t.Errorf("its spec is changed: %v", err)
 	}

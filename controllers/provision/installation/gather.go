@@ -55,6 +55,9 @@ type store struct {
 
 // gather reads all that the planner is asked with. The readiness says what is missing or wrong.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
+	if err := r.gatherWanted(ctx, in); err != nil {
+		return nil, err
+	}
 	spec := &in.installation.Spec
 	in.decide.Spec.ClusterInstallationSpec, in.decide.Generation = *spec, in.installation.Generation
 	var err error
@@ -71,7 +74,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 			return invalid(err.Error()), nil
 		}
 	}
-	for _, read := range []func(context.Context, *input) (*status.Readiness, error){r.gatherStored, r.gatherCluster, r.gatherSecrets, r.gatherSnapshots, r.gatherRestores} {
+	for _, read := range []func(context.Context, *input) (*status.Readiness, error){r.gatherStored, r.gatherCluster, r.gatherSecrets} {
 		if v, err := read(ctx, in); v != nil || err != nil {
 			return v, err
 		}
@@ -327,7 +330,7 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 		return nil
 	}
 	known.Held = held
-	if known.Progress = progress(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
+	if known.Progress = progressOf(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
 		known.Output = host.Status.Plan.Output
 	}
 	return nil
@@ -345,8 +348,8 @@ func detail(host *v1.Host) string {
 	return ""
 }
 
-// progress says how far a Host is with the plan of a version.
-func progress(host *v1.Host, version string) installation.Progress {
+// progressOf says how far a Host is with the plan of a version.
+func progressOf(host *v1.Host, version string) installation.Progress {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
 	case ready == nil || host.Status.Plan == nil || host.Status.Plan.Version != version:

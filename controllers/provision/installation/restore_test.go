@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -26,7 +27,7 @@ func restoring(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
-	w.Apply(t, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{InstallationName: "prod"}})
+	w.Apply(t, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofProd}})
 	w.reconcile(4)
 	for range 3 { // it is up, has made the snapshot, and has its plan without that
 		w.report("s1", v1.HostActive, v1.ReasonActive, "")
@@ -38,7 +39,7 @@ func restoring(t *testing.T) *world {
 // wanted makes an EtcdRestore.
 func (w *world) wanted(name string, change func(*provisionv1.EtcdRestoreSpec)) *provisionv1.EtcdRestore {
 	w.t.Helper()
-	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{InstallationName: "prod"}}
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofProd}}
 	change(&restore.Spec)
 	if err := w.Client.Create(w.t.Context(), restore); err != nil {
 		w.t.Fatal(err)
@@ -86,9 +87,9 @@ func TestASnapshotIsRestored(t *testing.T) {
 		last, reason, message string
 		phase                 provisionv1.EtcdRestorePhase
 	}{
-		{"stop", provisionv1.ReasonStopping, "host s1 to stop", provisionv1.RestoreStopping},
+		{"stop", provisionv1.ReasonStopping, "host s1, which stops", provisionv1.RestoreStopping},
 		{"restore", provisionv1.ReasonRestoring, "host s1, which replaces its data", provisionv1.RestoreRestoring},
-		{"password", provisionv1.ReasonJoining, "host s1, which is started again", provisionv1.RestoreJoining},
+		{"password", provisionv1.ReasonJoining, "host s1, which starts", provisionv1.RestoreJoining},
 		{"nodes", provisionv1.ReasonJoining, "host s1, which removes nodes", provisionv1.RestoreJoining},
 	} {
 		w.report("s1", v1.HostActive, v1.ReasonActive, "")
@@ -210,13 +211,80 @@ func TestWhatIsOfAClusterByKubeadmWakesNoInstallation(t *testing.T) {
 	w := newWorld(t)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 	defer queue.ShutDown()
-	for want, name := range []string{"", "prod"} {
+	for want, ref := range []provisionv1.EtcdClusterRef{{Kind: provisionv1.EtcdOfDroverCluster, Name: "prod"}, ofProd} {
 		for _, object := range []client.Object{
-			&provisionv1.EtcdSnapshot{Spec: provisionv1.EtcdSnapshotSpec{InstallationName: name}}, &provisionv1.EtcdRestore{Spec: provisionv1.EtcdRestoreSpec{InstallationName: name}},
+			&provisionv1.EtcdSnapshot{Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ref}}, &provisionv1.EtcdRestore{Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ref}},
 		} {
 			if w.r.Handler().Create(t.Context(), event.CreateEvent{Object: object}, queue); queue.Len() != want {
-				t.Errorf("%T of installation %q: %d are woken, want %d", object, name, queue.Len(), want)
+				t.Errorf("%T of %s %s: %d are woken, want %d", object, ref.Kind, ref.Name, queue.Len(), want)
 			}
 		}
+	}
+}
+
+func TestASnapshotHasEndedOnlyWhenTheInstallationHasStoredThat(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("s1", "server", "10.1.0.1")
+	w.Apply(t, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofProd}})
+	phase := func(want provisionv1.EtcdSnapshotPhase, message string) {
+		t.Helper()
+		snap := get(w, "before", &provisionv1.EtcdSnapshot{})
+		ready := meta.FindStatusCondition(snap.Status.Conditions, provisionv1.ConditionReady)
+		if snap.Status.Phase != want || ready == nil || !strings.Contains(ready.Message, message) {
+			t.Fatalf("the snapshot is %s, %+v, want %s, %q", snap.Status.Phase, ready, want, message)
+		}
+	}
+	w.reconcile(4)
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	w.reconcile(2)
+	phase(provisionv1.SnapshotRunning, "host s1 makes it")
+	w.report("s1", v1.HostActive, v1.ReasonActive, "")
+	result, err := w.etcd.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name})
+	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 5*time.Second {
+		t.Errorf("looks again after %v (%v), want soon: the installation is about to store the outcome", result.RequeueAfter, err)
+	}
+	phase(provisionv1.SnapshotRunning, "host s1 makes it")
+	w.reconcile(1)
+	phase(provisionv1.SnapshotSucceeded, "host s1 has made it")
+	if snap := get(w, "before", &provisionv1.EtcdSnapshot{}); snap.Status.Configuration == nil || !strings.Contains(string(snap.Status.Configuration.Raw), "v1.35.1+k3s1") {
+		t.Errorf("its configuration is %+v, want the spec of the installation", snap.Status.Configuration)
+	}
+}
+
+func TestWhatRefersToAnInstallationThatIsNotThereWaits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.name.Name = "other"
+	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "back"}, Spec: provisionv1.EtcdRestoreSpec{
+		ClusterRef: provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfInstallation, Name: "other"}, File: "f", Host: "s1"}}
+	if err := w.Client.Create(t.Context(), restore); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.etcd.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name}); err != nil {
+		t.Fatal(err)
+	}
+	w.phase("back", provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for its ClusterInstallation: there is none of the name other")
+	restore.Name, restore.ResourceVersion, restore.Spec.ClusterRef.Kind = "wrong", "", "Cluster"
+	if err := w.Client.Create(t.Context(), restore); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), `supported values: "ClusterInstallation", "DroverCluster"`) {
+		t.Errorf("a clusterRef of the kind Cluster: %v, want an error with the kinds that can be", err)
+	}
+}
+
+func TestARestoreThatHasEndedIsObservedWhenItIsCanceledTooLate(t *testing.T) {
+	t.Parallel()
+	w := restoring(t)
+	restore := w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName, s.Cancel = "before", true })
+	w.reconcile(1)
+	w.phase("back", provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "no data was replaced")
+	restore = get(w, "back", restore)
+	restore.Status.Phase = provisionv1.RestoreSucceeded
+	restore.Status.ObservedGeneration = 0
+	if err := w.Client.Status().Update(t.Context(), restore); err != nil {
+		t.Fatal(err)
+	}
+	w.reconcile(1)
+	if restore = get(w, "back", restore); restore.Status.ObservedGeneration != restore.Generation || !meta.IsStatusConditionTrue(restore.Status.Conditions, provisionv1.ConditionReady) {
+		t.Errorf("%+v, want the generation %d to be observed, and Ready as its phase says", restore.Status, restore.Generation)
 	}
 }

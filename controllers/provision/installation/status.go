@@ -35,7 +35,7 @@ func judge(in *input, d installation.Decision) status.Readiness {
 	}
 	switch {
 	case d.Restore.Step != "":
-		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, waitsFor(d.Restore))
+		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, d.Restore.WaitsFor())
 	case d.Lost && len(in.former) > 0:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
 		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their plans: nothing is changed; if nothing runs on them any more, delete the Secrets with their plans, which cleans the machines",

@@ -160,7 +160,7 @@ type Decision struct {
 	// Task is the ID of the task that TaskHost does now, empty for none.
 	Task, TaskHost string
 	// Restore is the one that is next or under way.
-	Restore RestoreProgress
+	Restore CurrentRestore
 	// Configure is the spec that the caller is to write back now, and to note the generation of in Stored.Restore. Nil for none.
 	Configure []byte
 	// stuck reports that members of etcd are to be removed, and that no server can do that before it is changed.

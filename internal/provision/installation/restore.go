@@ -64,8 +64,8 @@ func (r *Restoring) Replacing() bool { return r.Step != StepFind && r.Step != St
 // joins reports whether data was replaced, and servers join what has it.
 func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNodes }
 
-// RestoreProgress is how far the restore is that is next or under way.
-type RestoreProgress struct {
+// CurrentRestore is the restore that is next or under way, and how far it is.
+type CurrentRestore struct {
 	// ID and Name of the restore, empty if there is none.
 	ID, Name string
 	// Step, empty if it has not begun.
@@ -100,7 +100,7 @@ func (d *decision) restore() (bool, error) {
 		return false, nil
 	}
 	d.waitAll("EtcdRestore " + r.Name)
-	d.out.Restore = RestoreProgress{ID: r.ID, Name: r.Name, Step: r.Step, Host: r.By}
+	d.out.Restore = CurrentRestore{ID: r.ID, Name: r.Name, Step: r.Step, Host: r.By}
 	for _, step := range []struct {
 		name Step
 		do   func(*Restoring) (done bool, err error)
@@ -136,7 +136,7 @@ func (d *decision) endRestore(o Outcome) {
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
 	d.remember(r.ID, o)
 	d.setRestore(nil)
-	d.out.Restore = RestoreProgress{}
+	d.out.Restore = CurrentRestore{}
 	clear(d.out.Waiting)
 }
 
@@ -150,7 +150,7 @@ func (d *decision) beginRestore() bool {
 			d.remember(wanted.ID, Outcome{Canceled: true})
 			continue
 		}
-		d.out.Restore = RestoreProgress{ID: wanted.ID, Name: wanted.Name}
+		d.out.Restore = CurrentRestore{ID: wanted.ID, Name: wanted.Name}
 		if !d.Stored.Begun {
 			d.out.Restore.Waits = "its cluster to begin: there is none yet whose data could be replaced"
 			return false

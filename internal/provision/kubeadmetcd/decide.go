@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // attempts is how often a step of a restore is tried on a host. Steps may be repeated; what fails twice takes a person.
@@ -119,33 +120,10 @@ type Decision struct {
 	Tasks map[string][]Task
 	Pause Pause
 	// Snapshots say how far each is, by its UID.
-	Snapshots map[string]SnapshotProgress
+	Snapshots map[string]progress.Snapshot
 	// Expired are the UIDs of stored snapshots whose objects are to be deleted: their files are removed, or out of reach.
 	Expired []string
-	Restore RestoreProgress
-}
-
-// SnapshotProgress is how far a snapshot is.
-type SnapshotProgress struct {
-	Phase         provisionv1.EtcdSnapshotPhase
-	Host, Message string
-	// Saved reports that its file is on the host.
-	Saved bool
-	// S3 is its copy, nil for none.
-	S3 *Object
-}
-
-// RestoreProgress is how far a restore is.
-type RestoreProgress struct {
-	Phase                 provisionv1.EtcdRestorePhase
-	Reason, Message, Host string
-	// Stuck reports that a person must act.
-	Stuck bool
-}
-
-// Ended reports whether a restore is over.
-func (p RestoreProgress) Ended() bool {
-	return p.Phase == provisionv1.RestoreSucceeded || p.Phase == provisionv1.RestoreFailed || p.Phase == provisionv1.RestoreCanceled
+	Restore progress.Restore
 }
 
 // decision is one that is being made.
@@ -156,7 +134,7 @@ type decision struct {
 
 // Decide says what the machines are to do now. It is pure: asked again with what it has led to, it goes on.
 func Decide(in Input) Decision {
-	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]SnapshotProgress{}}}
+	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
 	for _, s := range in.Snapshots {
 		wanted[s.UID] = true
@@ -194,18 +172,18 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {
-		p := SnapshotProgress{Phase: provisionv1.SnapshotPending, Message: "waits for a control plane whose host is connected"}
+		p := progress.Snapshot{Phase: provisionv1.SnapshotPending, Message: "waits for a control plane whose host is connected"}
 		holder, task := d.holder(wish.UID, Snapshot)
 		switch {
 		case task != nil && task.State == Succeeded:
 			p = d.upload(wish, holder)
 			busy = busy || p.Phase == provisionv1.SnapshotRunning && holder.Connected
 		case task != nil && task.State == Failed:
-			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Message}
+			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Message}
 		case task != nil && holder.Gone:
-			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
+			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
 		case task != nil && holder.away() != "":
-			p = SnapshotProgress{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " " + holder.away() + " while it was to make it"}
+			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " " + holder.away() + " while it was to make it"}
 		case task != nil:
 			busy = busy || holder.Connected
 			p = running(holder)
@@ -227,8 +205,8 @@ func (d *decision) snapshots() {
 const tryAgain = "make another EtcdSnapshot to try again: "
 
 // running says that a machine makes a snapshot.
-func running(m *Machine) SnapshotProgress {
-	p := SnapshotProgress{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " makes it"}
+func running(m *Machine) progress.Snapshot {
+	p := progress.Snapshot{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " makes it"}
 	if !m.Connected {
 		p.Message = "host " + m.Host + " was told to make it, and its agent is not connected"
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // host is what a control plane of the model is like: what its etcd's data are of, and whether it runs.
@@ -30,7 +31,7 @@ type world struct {
 	random  *rand.Rand
 	hosts   []*host
 	wish    *RestoreWish
-	last    RestoreProgress
+	last    progress.Restore
 	paused  string              // by which restore
 	begun   map[string][]string // where etcd was begun anew, by restore
 	trouble bool
@@ -55,7 +56,7 @@ func (w *world) wants(uid string, on *host) {
 	case 1:
 		w.wish.S3, w.wish.Host = object(), "of a machine that is gone"
 	}
-	w.last = RestoreProgress{}
+	w.last = progress.Restore{}
 }
 
 // decide is a reconcile of a hub that may be killed after any write: what is not written is decided again.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // restore decides the next steps of the restore. All that it knows of those before is in the tasks of machines:
@@ -40,7 +41,7 @@ func (d *decision) report(phase provisionv1.EtcdRestorePhase, reason, format str
 	if m, _ := d.holder(d.Restore.UID, Prepare); m != nil {
 		host = m.Host
 	}
-	d.out.Restore = RestoreProgress{Phase: phase, Reason: reason, Message: fmt.Sprintf(format, args...), Host: host}
+	d.out.Restore = progress.Restore{Phase: phase, Reason: reason, Message: fmt.Sprintf(format, args...), Host: host}
 }
 
 // wait says that hosts which are away are waited for.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 const (
@@ -28,8 +29,8 @@ type Stored struct {
 }
 
 // upload has the machine that has made a snapshot copy it to the bucket, and says how far the snapshot is. A copy that fails leaves the file.
-func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
-	p := SnapshotProgress{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
+func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
+	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
 	task := d.find(m, wish.UID, Upload)
 	if task == nil && wish.S3 == nil {
 		return p
@@ -50,7 +51,7 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) SnapshotProgress {
 	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
 	switch {
 	case state == Succeeded:
-		p.Message, p.S3 = p.Message+", and copied it to "+to.name(), to
+		p.Message, p.S3 = p.Message+", and copied it to "+to.name(), &to.EtcdS3Object
 	case state == Failed:
 		p.Phase = provisionv1.SnapshotFailed
 		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", and could not be copied to " + to.name() + ": " + message

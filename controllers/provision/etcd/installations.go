@@ -1,0 +1,50 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// Installations is the Backend of ClusterInstallations. Their own controller takes the steps, since a restore stops everything else that it does: it reads the same objects, and nothing is left to do
+// here but to say how far they are.
+type Installations struct {
+	// Progress reads an installation, lets its planner decide without acting on that, and returns how far all is that refers to the installation.
+	Progress func(ctx context.Context, name types.NamespacedName) (progress.All, error)
+}
+
+// Kind implements Backend.
+func (Installations) Kind() provisionv1.EtcdClusterKind { return provisionv1.EtcdOfInstallation }
+
+// Wakes implements Backend.
+func (Installations) Wakes(client.Object) bool { return false }
+
+// Read implements Backend.
+func (b Installations) Read(_ context.Context, name types.NamespacedName) (Cluster, error) {
+	return installed{b, name}, nil
+}
+
+// installed is the Cluster of an installation.
+type installed struct {
+	Installations
+	name types.NamespacedName
+}
+
+// Advance implements Cluster.
+func (c installed) Advance(ctx context.Context, w *Wanted) (progress.All, error) {
+	if len(w.Snapshots) == 0 && len(w.Restores) == 0 {
+		return progress.All{}, nil
+	}
+	return c.Progress(ctx, c.name)
+}
+
+// Settle implements Cluster.
+func (installed) Settle(context.Context, *Wanted) (time.Duration, error) { return 0, nil }

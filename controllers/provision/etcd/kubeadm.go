@@ -1,0 +1,137 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package etcd
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// lookAgain is how long what is under way is waited for: of Cluster API's objects none is watched.
+const lookAgain = 3 * time.Second
+
+// Kubeadm is the Backend of DroverClusters: it lets internal/provision/kubeadmetcd decide, gives DroverMachines their tasks, pauses Cluster API, and follows the schedule of a cluster.
+type Kubeadm struct {
+	// Client reads from the cache and writes; Live reads from the API server.
+	Client   client.Client
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Now      func() time.Time
+}
+
+// kubeadmCluster is the Cluster of a DroverCluster.
+type kubeadmCluster struct {
+	Kubeadm
+	name types.NamespacedName
+	// scheduled are the snapshots that the schedule has made, the newest first.
+	scheduled []*provisionv1.EtcdSnapshot
+	// cluster is nil if it is not there.
+	cluster *infrav1.DroverCluster
+	// machines of the control plane.
+	machines []infrav1.DroverMachine
+	// owner is the Cluster of Cluster API, nil if problem says that there is none.
+	owner   *clusterapi.Cluster
+	problem string
+	// hopeless reports that the problem stays.
+	hopeless bool
+	decide   kubeadmetcd.Input
+	decided  kubeadmetcd.Decision
+}
+
+// refTo is how EtcdSnapshots and EtcdRestores refer to a DroverCluster.
+func refTo(name string) provisionv1.EtcdClusterRef {
+	return provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: name}
+}
+
+// Kind implements Backend.
+func (Kubeadm) Kind() provisionv1.EtcdClusterKind { return provisionv1.EtcdOfDroverCluster }
+
+// Wakes implements Backend: a cluster with a schedule is looked at also while nothing is wanted of it.
+func (Kubeadm) Wakes(object client.Object) bool {
+	cluster, is := object.(*infrav1.DroverCluster)
+	return is && cluster.Spec.Etcd.Schedule != ""
+}
+
+// Read implements Backend.
+func (b Kubeadm) Read(ctx context.Context, name types.NamespacedName) (Cluster, error) {
+	in := &kubeadmCluster{Kubeadm: b, name: name}
+	return in, in.gatherMachines(ctx)
+}
+
+// Advance implements Cluster.
+func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All, error) {
+	if err := in.gather(ctx, w); err != nil {
+		return progress.All{}, err
+	}
+	if in.problem != "" {
+		return in.refuse(w), nil
+	}
+	active := w.Active()
+	if active != nil && !slices.Contains(active.Finalizers, provisionv1.FinalizerRestore) && active.DeletionTimestamp.IsZero() {
+		return progress.All{Again: time.Millisecond}, in.hold(ctx, active)
+	}
+	in.decided = kubeadmetcd.Decide(in.decide)
+	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
+	for _, o := range w.Snapshots {
+		p := in.decided.Snapshots[string(o.UID)]
+		p.File = fileOf(o)
+		how.Snapshots[o.UID] = p
+	}
+	for i, o := range w.Restores {
+		how.Restores[o.UID] = in.decided.Restore
+		if i > 0 {
+			how.Restores[o.UID] = progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: "waits for the EtcdRestore " + active.Name + " to end"}
+		}
+	}
+	return how, errors.Join(in.pause(ctx, active, in.decided), in.give(ctx, in.decided))
+}
+
+// refuse says of all that is wanted that there is no cluster that it could be of. Nothing was given to any machine for it, or the machines are gone.
+func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
+	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
+	for _, o := range w.Snapshots {
+		p := progress.Snapshot{Phase: provisionv1.SnapshotPending, Host: o.Status.Host, Message: in.problem, File: fileOf(o)}
+		if in.hopeless {
+			p.Phase = provisionv1.SnapshotFailed
+		}
+		how.Snapshots[o.UID] = p
+	}
+	for _, o := range w.Restores {
+		p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: in.problem}
+		switch {
+		case o.Spec.Cancel, !o.DeletionTimestamp.IsZero():
+			p.Phase, p.Reason = provisionv1.RestoreCanceled, provisionv1.ReasonCanceled
+		case in.hopeless:
+			p.Phase, p.Reason = provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid
+		}
+		how.Restores[o.UID] = p
+	}
+	return how
+}
+
+// Settle implements Cluster: it removes and makes the snapshots of the schedule. It looks again soon while something is under way, and at the next time of the schedule.
+func (in *kubeadmCluster) Settle(ctx context.Context, w *Wanted) (time.Duration, error) {
+	err := in.expire(ctx, in.decided)
+	next, scheduled := in.followSchedule(ctx, w)
+	err = errors.Join(err, scheduled)
+	switch {
+	case len(w.Snapshots) > 0 || len(w.Restores) > 0:
+		return lookAgain, err
+	case next.IsZero():
+		return 0, err
+	}
+	return max(next.Sub(in.Now()), time.Millisecond), err
+}
