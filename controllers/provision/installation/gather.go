@@ -65,12 +65,12 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		return invalid(err.Error()), nil
 	}
 	if spec.Config != nil {
-		if in.decide.Spec.Config, err = installation.CheckConfig("spec.config", spec.Config.Raw); err != nil {
+		if in.decide.Spec.Config, err = installation.CheckConfig(spec.Distribution, "spec.config", spec.Config.Raw); err != nil {
 			return invalid(err.Error()), nil
 		}
 	}
 	if spec.ServerConfig != nil {
-		if in.decide.Spec.ServerConfig, err = installation.CheckConfig("spec.serverConfig", spec.ServerConfig.Raw); err != nil {
+		if in.decide.Spec.ServerConfig, err = installation.CheckConfig(spec.Distribution, "spec.serverConfig", spec.ServerConfig.Raw); err != nil {
 			return invalid(err.Error()), nil
 		}
 	}

@@ -168,7 +168,7 @@ func TestAMachineTakesAHostAndGivesItBackClean(t *testing.T) {
 	}
 	plan := w.plan("h1")
 	if plan == nil || len(plan.Files) != 2 || !strings.Contains(string(plan.Files[0].Content), m.Spec.ProviderID+"\n") || len(plan.Instructions) != 1 ||
-		plan.Instructions[0].ID != "bootstrap-"+string(m.UID) || len(plan.Clean) != 1 || plan.Clean[0].ID != "reset-"+string(m.UID) {
+		plan.Instructions[0].ID != "bootstrap-"+string(m.UID) || len(plan.Clean) != 2 || plan.Clean[0].ID != "k3s-"+string(m.UID) || plan.Clean[1].ID != "reset-"+string(m.UID) {
 		t.Fatalf("the plan is %+v", plan)
 	}
 	for _, script := range []string{"/usr/bin/rke2-uninstall.sh", "/opt/rke2/bin/rke2-uninstall.sh", "/opt/bin/k3s-uninstall.sh", "/usr/local/bin/k3s-agent-uninstall.sh"} {

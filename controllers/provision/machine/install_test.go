@@ -42,7 +42,7 @@ func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
 			if tt.config != "" {
 				write(tt.config, "")
 			}
-			script := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(install, "/etc/", dir+"/"), "agent.yaml")
+			script := exec.CommandContext(t.Context(), "/bin/sh", "-c", strings.ReplaceAll(installScript(), "/etc/", dir+"/"), "agent.yaml")
 			script.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 			out, err := script.CombinedOutput()
 			ran, _ := os.ReadFile(filepath.Join(dir, "ran"))

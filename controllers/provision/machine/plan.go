@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/util/version"
@@ -40,27 +42,39 @@ const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 // bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// install applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
-// the instruction's time is over. kubeadm, RKE2 and k3s leave the administrator's kubeconfig each in a place of its own, and the last two kubectl.
-const install = `PATH=$PATH:/usr/local/bin:/var/lib/rancher/rke2/bin
-for config in /etc/kubernetes/admin.conf /etc/rancher/rke2/rke2.yaml /etc/rancher/k3s/k3s.yaml; do
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
+// the instruction's time is over. kubeadm and the distributions leave the administrator's kubeconfig each in a place of its own, and some have kubectl in a folder of theirs.
+func installScript() string {
+	files, programs := installation.Kubeconfigs()
+	return `PATH=` + strings.Join(append([]string{"$PATH:/usr/local/bin"}, programs...), ":") + `
+for config in /etc/kubernetes/admin.conf ` + strings.Join(files, " ") + `; do
 	test -e "$config" || continue
 	until kubectl --kubeconfig "$config" apply --server-side --force-conflicts -f "$0"; do sleep 5; done
 	exit
 done
 echo "no kubeconfig of kubeadm, RKE2 or k3s is on this machine, so the agent cannot be installed: the bootstrap must make a control plane by one of these" >&2
 exit 1`
+}
 
-// reset removes what the bootstrap of kubeadm, RKE2 or k3s has left. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
+// reset removes what the bootstrap of kubeadm has left, and what all kinds of nodes leave. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
 // and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the addresses of the next cluster's Services to API servers of this one. It
 // empties etcd's folder before it stops etcd, which the kubelet may start once more: what that leaves would keep kubeadm from making a control plane here again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
-` + installation.Clean + `
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do
 	if $tool-save 2>/dev/null | grep -q KUBE-; then $tool-save | grep -v KUBE- | $tool-restore || exit; fi
 done
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
+
+// clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a node.
+func clean(uid string) []protocol.HostInstruction {
+	var all []protocol.HostInstruction
+	removals := installation.Removals()
+	for _, name := range slices.Sorted(maps.Keys(removals)) {
+		all = append(all, protocol.HostInstruction{ID: name + "-" + uid, Command: removals[name], TimeoutSeconds: resetTimeout})
+	}
+	return append(all, protocol.HostInstruction{ID: "reset-" + uid, Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout})
+}
 
 // ProviderID returns the provider ID of the node on a Host.
 func ProviderID(host *v1.Host) string {
@@ -105,9 +119,9 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 	if in.manifest != nil {
 		manifest := folder + in.uid + "/agent.yaml"
 		plan.Files = append(plan.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
-		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", install, manifest}, TimeoutSeconds: installTimeout})
+		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", installScript(), manifest}, TimeoutSeconds: installTimeout})
 	}
-	plan.Clean = []protocol.HostInstruction{{ID: "reset-" + in.uid, Command: append([]string{"/bin/sh", "-c", reset, "reset"}, installation.Uninstallers()...), TimeoutSeconds: resetTimeout}}
+	plan.Clean = clean(in.uid)
 	return plan, refused(plan)
 }
 

@@ -226,19 +226,6 @@ func (d *decision) broken(other *member) string {
 	return ""
 }
 
-// leavers are the hosts that leave, in the pool that has their roles.
-func (d *decision) leavers() (all []*member) {
-	for _, host := range d.leave {
-		for i := range d.Spec.Pools {
-			if pool := &d.Spec.Pools[i]; host.Held != nil && host.Held.Roles == rolesOf(pool) {
-				all = append(all, &member{host, pool})
-				break
-			}
-		}
-	}
-	return all
-}
-
 // changing is a server that is being started, "" for none. One that has failed holds up no other by that, nor one that is away, unless it went away in the change.
 func (d *decision) changing() string {
 	for _, m := range d.ordered() {
@@ -286,34 +273,9 @@ func busy(m *member) string {
 	return cmp.Or(m.Detail, "carries out its plan")
 }
 
-// etcd counts the members of etcd, and those of them that work. A host that was removed from no cluster, and is gone, is a member. One that could not join is none.
-func (d *decision) etcd() (members, work int) {
-	for name, node := range d.out.Stored.Nodes {
-		if !node.Etcd {
-			continue
-		}
-		host := d.leaving(name, node.UID)
-		if m := d.named(name); m != nil && m.UID == node.UID {
-			host = &m.Host
-		}
-		if host != nil && (host.Held == nil && !node.Planned || host.neverJoined() || d.isOld(host)) {
-			continue
-		}
-		members++
-		work += count(host != nil && host.working())
-	}
-	return members, work
-}
-
 // neverJoined reports whether a host has failed before it was part of the cluster.
 func (h *Host) neverJoined() bool {
 	return h.Held != nil && h.Progress == Failed && !h.Held.Changed && len(h.Held.Removes) == 0 && h.Held.Task == ""
-}
-
-// unplanned reports whether a host's plan was taken away, by which it is cleaned: its node is to be removed before it joins again.
-func (d *decision) unplanned(host *Host) bool {
-	node := d.Stored.Nodes[host.Name]
-	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && d.Stored.Begun
 }
 
 // working reports whether a host does its part in the cluster. One that removes a node or has a task does: it is not started again for that.
@@ -326,16 +288,6 @@ func count(is bool) int {
 		return 1
 	}
 	return 0
-}
-
-// leaving returns the host that leaves by that name, nil if it is gone.
-func (d *decision) leaving(name, uid string) *Host {
-	for i := range d.leave {
-		if host := &d.leave[i]; host.Name == name && host.UID == uid && !host.Gone {
-			return host
-		}
-	}
-	return nil
 }
 
 func isEtcd(host *Host) bool {

@@ -3,13 +3,13 @@
 
 package installation
 
-// Clean is a script that runs those of its arguments that are there, and fails if k3s or RKE2 runs after that: an
+// clean is a script that runs those of its arguments that are there, and fails if k3s or RKE2 runs after that: an
 // installer may have left its script at another place, and a host that looks clean would still be a node.
 //
 // It also removes what these scripts leave: the password of the node, and data in a folder of the user's, which
 // scripts from before July 2024 do not know. RKE2's script fails if that folder is a mount point, after it has
 // emptied it.
-const Clean = `ran=
+const clean = `ran=
 for script in "$@"; do
 	test -x "$script" || continue
 	ran=1; "$script" && continue; code=$?
@@ -26,17 +26,3 @@ for folder in "${K3S_DATA_DIR:-}" "${RKE2_DATA_DIR:-}"; do
 	for part in server agent data bin; do test ! -d "$folder/$part" || find "$folder/$part" -xdev -depth -delete || exit; done
 done
 rm -rf /etc/rancher/node`
-
-// Uninstallers returns where the installers of k3s and RKE2 leave the scripts that remove them.
-func Uninstallers() []string {
-	var all []string
-	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {
-		all = append(all, places(name)...)
-	}
-	return all
-}
-
-// places returns where an installer may have left a script: RKE2's packages are below /usr, and where /usr cannot be written, both are below /opt.
-func places(name string) []string {
-	return []string{"/usr/local/bin/" + name, "/opt/bin/" + name, "/opt/rke2/bin/" + name, "/usr/bin/" + name}
-}

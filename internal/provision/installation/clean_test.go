@@ -41,7 +41,7 @@ func TestAHostIsCleanWhenNothingRuns(t *testing.T) {
 			for script, does := range map[string]string{"remove": "touch " + dir + "/gone", "more": "", "fail": "echo it failed >&2; exit 7"} {
 				write(script, `printf '%s ' `+script+` >> `+ran+"\n"+does)
 			}
-			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", Clean, "clean", filepath.Join(dir, "none"))
+			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", clean, "clean", filepath.Join(dir, "none"))
 			for _, script := range tt.scripts {
 				command.Args = append(command.Args, filepath.Join(dir, script))
 			}
@@ -87,7 +87,7 @@ func TestWhatUninstallScriptsLeaveIsRemoved(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", Clean, "clean", filepath.Join(dir, "bin/uninstall"))
+			command := exec.CommandContext(t.Context(), "/bin/sh", "-c", clean, "clean", filepath.Join(dir, "bin/uninstall"))
 			command.Env = append(os.Environ(), "PATH="+dir+"/bin:"+os.Getenv("PATH"), tt.variable+"="+filepath.Join(dir, "data"))
 			if out, err := command.CombinedOutput(); (err != nil) != tt.failed {
 				t.Errorf("%v: %s, want failed %t", err, out, tt.failed)

@@ -39,7 +39,8 @@ type Input struct {
 	// Refused reports that the spec cannot be had as it is: nothing is done but to restore.
 	Refused bool
 
-	task *task // that a server does now, nil for none
+	task *task        // that a server does now, nil for none
+	dist distribution // that spec names
 }
 
 // S3Credentials are those of a store. All are optional.
@@ -180,22 +181,22 @@ func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
 // decision is the state of one Decide.
 type decision struct {
-	*Input
+	*roster
 	out Decision
-	// stay are the members, and leave the taken hosts that are to be none, both by name.
-	stay  []*member
-	leave []Host
-	// byName are those of stay.
-	byName map[string]*member
 	// joining is a server with etcd that joins, "" for none.
 	joining string
 }
 
 // Decide decides what to do now. The same input always gives the same decision.
 func Decide(in Input) (Decision, error) {
-	d := &decision{Input: &in}
+	dist, err := distributionOf(in.Spec.Distribution)
+	if err != nil {
+		return Decision{}, err
+	}
+	in.dist = dist
+	d := &decision{roster: &roster{Input: &in}}
 	d.out = Decision{Stored: in.Stored, Plans: map[string]*Plan{}, Waiting: map[string]string{}}
-	d.out.Stored.Nodes = maps.Clone(in.Stored.Nodes)
+	d.out.Stored.Nodes, d.stored = maps.Clone(in.Stored.Nodes), &d.out.Stored
 	in.Hosts = slices.Clone(in.Hosts)
 	slices.SortFunc(in.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })
 	d.pinAddresses()
@@ -281,16 +282,6 @@ func worth(m *member, stored Stored) int {
 	return 0
 }
 
-// poolOf returns the first pool that selects a host, nil for none.
-func (d *decision) poolOf(host Host) *provisionv1.HostPool {
-	for i, selector := range d.Spec.Selectors {
-		if selector.Matches(labels.Set(host.Labels)) {
-			return &d.Spec.Pools[i]
-		}
-	}
-	return nil
-}
-
 // begin chooses the host that begins the cluster, and reports whether hosts may have plans. The choice is stored before that host has one.
 func (d *decision) begin() bool {
 	s, etcd := &d.out.Stored, d.with(provisionv1.RoleEtcd)
@@ -340,36 +331,6 @@ func (d *decision) stop() bool {
 	}
 	return false
 }
-
-// ordered are the members as they join and change: the first host, other servers with etcd, other servers, workers.
-func (d *decision) ordered() []*member {
-	rank := func(m *member) int {
-		switch {
-		case m.Name == d.out.Stored.First:
-			return 0
-		case m.is(provisionv1.RoleEtcd):
-			return 1
-		case m.server():
-			return 2
-		}
-		return 3
-	}
-	all := slices.Clone(d.stay)
-	slices.SortStableFunc(all, func(a, b *member) int { return cmp.Compare(rank(a), rank(b)) })
-	return all
-}
-
-func (d *decision) with(role provisionv1.HostRole) (all []*member) {
-	for _, m := range d.stay {
-		if m.is(role) {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
-// named returns the host that stays by that name, nil for none.
-func (d *decision) named(name string) *member { return d.byName[name] }
 
 // release gives a host back, or lets one go that is being deleted.
 func (d *decision) release(host Host) {

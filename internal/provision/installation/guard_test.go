@@ -203,7 +203,7 @@ func TestAMemberOfEtcdThatIsCleanedCountsUntilItsNodeIsRemoved(t *testing.T) {
 	if out.Plans["m0003"] != nil || len(out.Plans["m0001"].Removes) != 1 {
 		t.Errorf("m0003 is given a plan: %t; removals of m0001: %v", out.Plans["m0003"] != nil, out.Plans["m0001"].Removes)
 	}
-	d := decision{Input: &Input{}, out: out}
+	d := decision{roster: &roster{Input: &Input{}, stored: &out.Stored}, out: out}
 	d.stay, d.byName = nil, map[string]*member{}
 	if members, _ := d.etcd(); members != 3 {
 		t.Errorf("%d members of etcd are counted, want 3", members)

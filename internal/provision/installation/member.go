@@ -59,12 +59,3 @@ func (m *member) taints() (taints []string) {
 	}
 	return taints
 }
-
-// assume has a host whose plan is not known count as one of its pool that is away: it keeps its part in the cluster, and no other waits for it longer than for a lost one.
-func (d *decision) assume(host *Host) {
-	host.Connected, host.Progress = false, None
-	host.Held = &Held{Part: Part{Epoch: d.Stored.Epoch}, Unreadable: true}
-	if pool := d.poolOf(*host); pool != nil {
-		host.Held.Roles = rolesOf(pool)
-	}
-}

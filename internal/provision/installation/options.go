@@ -75,9 +75,7 @@ func reservedPattern() string {
 	return strings.ReplaceAll(all, "-", ".")
 }
 
-// CheckConfig reads spec.config or spec.serverConfig, which field says. Its error says what cannot be in it, and
-// has no value of it.
-func CheckConfig(field string, raw []byte) (map[string]any, error) {
+func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 	config := map[string]any{}
 	if len(raw) == 0 {
 		return config, nil

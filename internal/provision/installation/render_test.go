@@ -21,7 +21,16 @@ import (
 func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *Input {
 	in := &Input{Stored: Stored{Token: "server-token", AgentToken: "agent-token"}, Manifest: []byte("manifest")}
 	in.Spec.ClusterInstallationSpec = provisionv1.ClusterInstallationSpec{Distribution: d, Version: version, Installer: installer}
+	in.dist = distributions[d]
 	return in
+}
+
+// rancherOf is the distribution of an input.
+func rancherOf(in *Input) rancher {
+	if r, is := in.dist.(rancher); is {
+		return r
+	}
+	return in.dist.(alwaysEncrypted).rancher
 }
 
 func memberOf(roles ...provisionv1.HostRole) *member {
@@ -151,7 +160,7 @@ func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
 		}
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Spec.Etcd.Schedule = written
-		raw, err := in.config(memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		raw, err := rancherOf(in).render(in, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -208,7 +217,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add([]byte(`{"token":"x"}`))
 	f.Add([]byte(`{"node-taint+":[1,null,{"a":[]}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		config, err := CheckConfig("spec.config", raw)
+		config, err := CheckConfig(provisionv1.DistributionK3s, "spec.config", raw)
 		if err != nil {
 			return
 		}

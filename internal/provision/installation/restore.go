@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
@@ -78,6 +77,12 @@ type CurrentRestore struct {
 	Away bool
 }
 
+// restoration is the restore that is under way in a decision.
+type restoration struct {
+	*decision
+	*Restoring
+}
+
 // restore decides what a restore does now, and reports whether one is under way: nothing else is changed meanwhile.
 func (d *decision) restore() (bool, error) {
 	d.forget()
@@ -90,25 +95,31 @@ func (d *decision) restore() (bool, error) {
 	r := *d.Stored.Restore
 	d.setRestore(&r)
 	d.out.Take = nil
+	return restoration{d, &r}.step()
+}
+
+// step takes the steps that can be taken now, and reports whether the restore goes on.
+func (r restoration) step() (bool, error) {
+	d := r.decision
 	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
 	switch {
 	case !r.Replacing() && (wanted < 0 || d.Restores[wanted].Cancel), r.joins() && wanted < 0:
-		d.endRestore(Outcome{Canceled: true})
+		r.end(Outcome{Canceled: true})
 		return false, nil
 	case r.joins() && !d.hasData():
-		d.endRestore(Outcome{Problem: "no server stays that has the restored data"})
+		r.end(Outcome{Problem: "no server stays that has the restored data"})
 		return false, nil
 	}
 	d.waitAll("EtcdRestore " + r.Name)
 	d.out.Restore = CurrentRestore{ID: r.ID, Name: r.Name, Step: r.Step, Host: r.By}
 	for _, step := range []struct {
 		name Step
-		do   func(*Restoring) (done bool, err error)
-	}{{StepFind, d.find}, {StepStop, d.stopServers}, {StepRestore, d.replace}, {StepJoin, d.joinRestored}, {StepNodes, d.cleanNodes}} {
+		do   func() (done bool, err error)
+	}{{StepFind, r.find}, {StepStop, r.stopServers}, {StepRestore, r.replace}, {StepJoin, r.joinRestored}, {StepNodes, r.cleanNodes}} {
 		if r.Step != step.name {
 			continue
 		}
-		done, err := step.do(&r)
+		done, err := step.do()
 		switch {
 		case err != nil:
 			return true, err
@@ -130,9 +141,9 @@ func next(step Step) Step {
 
 func (d *decision) setRestore(r *Restoring) { d.Stored.Restore, d.out.Stored.Restore = r, r }
 
-// endRestore remembers how the restore has ended. What was stopped is started by what follows.
-func (d *decision) endRestore(o Outcome) {
-	r := d.Stored.Restore
+// end remembers how the restore has ended. What was stopped is started by what follows.
+func (r restoration) end(o Outcome) {
+	d := r.decision
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
 	d.remember(r.ID, o)
 	d.setRestore(nil)
@@ -161,7 +172,7 @@ func (d *decision) beginRestore() bool {
 		}
 		d.out.Restore.Host = by.Name
 		if why := d.serverAway(); why != "" || !by.Connected {
-			d.out.Restore.Away, d.out.Restore.Waits = true, cmp.Or(why, d.busyWith(by, "is to restore it"))
+			d.out.Restore.Away, d.out.Restore.Waits = true, cmp.Or(why, busyWith(by, "is to restore it"))
 			return false
 		}
 		r := &Restoring{Restore: wanted, Step: StepFind, By: by.Name, UID: by.UID}
@@ -174,21 +185,6 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// restorer is the host that can restore what is wanted: that whose disk has the file, or any server with etcd. It is nil if there is none.
-func (d *decision) restorer(wanted Restore) *member {
-	var best *member
-	for _, m := range d.ordered() {
-		switch {
-		case !m.is(provisionv1.RoleEtcd) || m.Address == "" || wanted.Host != "" && m.Name != wanted.Host:
-		case wanted.Host != "":
-			return m
-		case m.Connected && (best == nil || best.Held == nil && m.Held != nil):
-			best = m
-		}
-	}
-	return best
-}
-
 // takeRestorer says what a restore waits for that no host can do, and has free Hosts taken if the cluster has lost all that had its data.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
@@ -198,62 +194,32 @@ func (d *decision) takeRestorer(wanted Restore) bool {
 	return d.lost() && len(d.out.Take) > 0
 }
 
-// serverAway says which server is not connected: it would go on with the old data. It is empty if all are.
-func (d *decision) serverAway() string {
-	for _, m := range d.servers() {
-		if !m.Connected {
-			return fmt.Sprintf("the agent of host %s, which is not connected: a server that is not stopped would go on with the old data; if its machine is gone, delete the Host; to go on without the restore, set spec.cancel", m.Name)
-		}
-	}
-	return ""
-}
-
-// servers are those that have a plan, with those that leave and are not being deleted.
-func (d *decision) servers() (all []*member) {
-	for _, m := range d.ordered() {
-		if m.server() && m.Held != nil {
-			all = append(all, m)
-		}
-	}
-	for _, host := range d.leave {
-		if host.Held == nil || host.Leaving {
-			continue
-		}
-		pool := &provisionv1.HostPool{}
-		for role := range strings.SplitSeq(host.Held.Roles, ",") {
-			pool.Roles = append(pool.Roles, provisionv1.HostRole(role))
-		}
-		if m := (&member{host, pool}); m.server() {
-			all = append(all, m)
-		}
-	}
-	return all
-}
-
 // find has the host look for the file.
-func (d *decision) find(r *Restoring) (bool, error) {
+func (r restoration) find() (bool, error) {
+	d := r.decision
 	m := d.named(r.By)
 	switch {
 	case m == nil || m.UID != r.UID || m.Held == nil:
-		d.endRestore(Outcome{Problem: "the host leaves the cluster"})
+		r.end(Outcome{Problem: "the host leaves the cluster"})
 		return false, nil
 	case m.Held.Finds == r.ID && m.Connected && m.Progress == Up:
 		return true, nil
 	case m.Held.Finds == r.ID && m.Connected && m.Progress == Failed:
-		d.endRestore(Outcome{Problem: m.problem()})
+		r.end(Outcome{Problem: m.problem()})
 		return false, nil
 	case m.Held.Finds == r.ID:
-		d.out.Restore.Waits = d.busyWith(m, "looks for the file")
+		d.out.Restore.Waits = busyWith(m, "looks for the file")
 		return false, nil
 	}
-	plan, err := d.partPlan(m, Part{Finds: r.ID}, d.findFile(r))
+	plan, err := d.partPlan(m, Part{Finds: r.ID}, d.findFile(r.Restoring))
 	d.out.Plans[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which looks for the file", m.Name)
 	return false, err
 }
 
 // stopServers stops all servers at the same time.
-func (d *decision) stopServers(r *Restoring) (bool, error) {
-	d.setStops(r.ID)
+func (r restoration) stopServers() (bool, error) {
+	d := r.decision
+	d.Stored.Stops, d.out.Stored.Stops = r.ID, r.ID // servers that are started from now on are started again, whatever they were started for before
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
 	for _, host := range d.leave { // its membership of etcd is of no use any more
@@ -273,10 +239,10 @@ func (d *decision) stopServers(r *Restoring) (bool, error) {
 			}
 			d.out.Plans[m.Name], waits = plan, fmt.Sprintf("host %s to stop", m.Name)
 		case m.Connected && m.Progress == Failed:
-			d.endRestore(Outcome{Problem: fmt.Sprintf("host %s could not be stopped: %s", m.Name, m.problem())})
+			r.end(Outcome{Problem: fmt.Sprintf("host %s could not be stopped: %s", m.Name, m.problem())})
 			return false, nil
 		case m.Progress != Up:
-			waits = d.busyWith(m, "stops")
+			waits = busyWith(m, "stops")
 		}
 		d.out.Waiting[m.Name] = fmt.Sprintf("is stopped for EtcdRestore %s", r.Name)
 	}
@@ -284,15 +250,13 @@ func (d *decision) stopServers(r *Restoring) (bool, error) {
 	return waits == "", nil
 }
 
-// setStops has servers that are started from now on be started again, whatever they were started for before.
-func (d *decision) setStops(id string) { d.Stored.Stops, d.out.Stored.Stops = id, id }
-
 // replace has one host replace its data.
-func (d *decision) replace(r *Restoring) (bool, error) {
+func (r restoration) replace() (bool, error) {
+	d := r.decision
 	m := d.named(r.By)
 	switch {
 	case m == nil || m.UID != r.UID:
-		d.endRestore(Outcome{Problem: "the host that was to restore it has left the cluster"})
+		r.end(Outcome{Problem: "the host that was to restore it has left the cluster"})
 		return false, nil
 	case r.Configuration != nil && r.Configured == 0:
 		d.out.Configure = r.Configuration
@@ -302,25 +266,26 @@ func (d *decision) replace(r *Restoring) (bool, error) {
 		d.out.Restore.Waits = "the spec of the installation, which was written back, to be read"
 		return false, nil
 	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.Progress == Up:
-		d.replaced(m, r)
+		r.replaced(m)
 		return true, nil
 	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.Progress == Failed:
-		d.endRestore(Outcome{Problem: m.problem()})
+		r.end(Outcome{Problem: m.problem()})
 		return false, nil
 	case m.Held != nil && m.Held.Restores == r.ID:
-		d.out.Restore.Waits = d.busyWith(m, "replaces its data")
+		d.out.Restore.Waits = busyWith(m, "replaces its data")
 		return false, nil
 	}
 	if _, known := d.out.Stored.Nodes[m.Name]; !known {
 		d.addNode(m)
 	}
-	plan, err := d.restorePlan(m, r)
+	plan, err := d.restorePlan(m, r.Restoring)
 	d.out.Plans[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which replaces its data", m.Name)
 	return false, err
 }
 
 // replaced remembers that a host has the data of the snapshot: what other servers have is old, and hosts that are gone are no members of etcd.
-func (d *decision) replaced(m *member, r *Restoring) {
+func (r restoration) replaced(m *member) {
+	d := r.decision
 	s := &d.out.Stored
 	d.Stored.Epoch, s.Epoch = r.ID, r.ID
 	d.Stored.First, s.First = m.Name, m.Name
@@ -330,13 +295,7 @@ func (d *decision) replaced(m *member, r *Restoring) {
 	}
 }
 
-// present reports whether the host of a node is there.
-func (d *decision) present(name string, node Node) bool {
-	m := d.named(name)
-	return m != nil && m.UID == node.UID || d.leaving(name, node.UID) != nil
-}
-
-func (d *decision) busyWith(m *member, what string) string {
+func busyWith(m *member, what string) string {
 	if !m.Connected {
 		return fmt.Sprintf("the agent of host %s, which %s and is not connected", m.Name, what)
 	}

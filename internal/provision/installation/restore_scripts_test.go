@@ -254,7 +254,7 @@ func TestAServerIsStoppedAndNotStartedWithItsMachine(t *testing.T) {
 func TestNodesOfTheSnapshotThatAreNoneAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
-	remove := script(cleanNodesScript(flavorOf(provisionv1.DistributionK3s)))
+	remove := script(cleanNodesScript(k3s))
 	remove.Env = map[string]string{"NODES": "a c"}
 	if out, err := d.run(remove); err != nil {
 		t.Fatal(err, out)

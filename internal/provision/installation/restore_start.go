@@ -13,9 +13,6 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// waitsToStart reports whether a server was stopped for a restore, or has data that one has replaced elsewhere.
-func (d *decision) waitsToStart(m *member) bool { return m.Held.Stopped != "" || d.isOld(&m.Host) }
-
 // isOld reports whether a host has data of etcd that a restore has replaced elsewhere. It never starts with that.
 func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
@@ -72,11 +69,6 @@ func (d *decision) wayBack(m *member) (url, why string) {
 	return url, ""
 }
 
-// resumes reports whether a host was stopped for a restore that has replaced nothing.
-func (d *decision) resumes(h *Host) bool {
-	return h.Held != nil && h.Held.Stopped != "" && h.Held.Epoch == d.Stored.Epoch
-}
-
 // resume starts servers that leave the cluster and were stopped for a restore that has replaced nothing: etcd counts them until they have left.
 func (d *decision) resume(removes []removal) error {
 	for _, m := range d.servers() {
@@ -91,21 +83,6 @@ func (d *decision) resume(removes []removal) error {
 	return nil
 }
 
-// hasData reports whether a host stays that has the cluster's data.
-func (d *decision) hasData() bool {
-	return slices.ContainsFunc(d.with(provisionv1.RoleEtcd), func(m *member) bool { return m.Held != nil && !d.isOld(&m.Host) && (m.up() || !m.Held.Rejoins) })
-}
-
-// lost reports whether no host of the cluster has its data.
-func (d *decision) lost() bool {
-	for _, m := range d.servers() {
-		if m.is(provisionv1.RoleEtcd) && !d.isOld(&m.Host) {
-			return false
-		}
-	}
-	return true
-}
-
 // problem says why a host has failed, with the last lines of what failed.
 func (h *Host) problem() string {
 	text := protocol.Cut(h.Detail, 256)
@@ -116,7 +93,8 @@ func (h *Host) problem() string {
 }
 
 // joinRestored starts the host that has the data, then has the other servers join it.
-func (d *decision) joinRestored(*Restoring) (bool, error) {
+func (r restoration) joinRestored() (bool, error) {
+	d := r.decision
 	waits := ""
 	for _, m := range d.ordered() {
 		if !m.server() || m.Held == nil {
@@ -132,10 +110,10 @@ func (d *decision) joinRestored(*Restoring) (bool, error) {
 		switch d.out.Waiting[m.Name] = busy(m); {
 		case m.up():
 		case m.Connected && m.Progress == Failed:
-			d.endRestore(Outcome{Problem: fmt.Sprintf("host %s did not start: %s", m.Name, m.problem())})
+			r.end(Outcome{Problem: fmt.Sprintf("host %s did not start: %s", m.Name, m.problem())})
 			return false, nil
 		default:
-			waits = cmp.Or(waits, d.busyWith(m, "starts"))
+			waits = cmp.Or(waits, busyWith(m, "starts"))
 		}
 	}
 	d.out.Restore.Waits = waits
@@ -143,22 +121,23 @@ func (d *decision) joinRestored(*Restoring) (bool, error) {
 }
 
 // cleanNodes has a server remove the nodes that the snapshot has, and that are none any more.
-func (d *decision) cleanNodes(r *Restoring) (bool, error) {
+func (r restoration) cleanNodes() (bool, error) {
+	d := r.decision
 	id := "nodes-" + r.ID
 	switch m := d.holder(id); {
 	case m != nil && m.up():
-		d.endRestore(Outcome{})
+		r.end(Outcome{})
 		return false, nil
 	case m != nil && m.Connected && m.Progress == Failed:
-		d.endRestore(Outcome{Problem: fmt.Sprintf("host %s could not remove the nodes that are none any more: %s", m.Name, m.problem())})
+		r.end(Outcome{Problem: fmt.Sprintf("host %s could not remove the nodes that are none any more: %s", m.Name, m.problem())})
 		return false, nil
 	case m != nil:
-		d.out.Restore.Waits = d.busyWith(m, "removes nodes of the snapshot that are none any more")
+		d.out.Restore.Waits = busyWith(m, "removes nodes of the snapshot that are none any more")
 		return false, nil
 	}
 	for _, m := range d.ordered() {
 		if m.is(provisionv1.RoleControlPlane) && m.up() {
-			plan, err := d.partPlan(m, Part{}, d.removeNodes(id))
+			plan, err := d.partPlan(m, Part{}, r.removeNodes(id))
 			if err != nil {
 				return false, err
 			}

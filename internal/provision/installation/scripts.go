@@ -3,7 +3,7 @@
 
 package installation
 
-// Scripts of tasks and checks. Their words come as arguments and variables, and never as text of the script.
+// Scripts of k3s and RKE2. Their words come as arguments and variables, and never as text of the script.
 
 // snapshot makes a snapshot of etcd, and fails unless it was saved at $1 places: on the disk, and in the bucket if
 // there is one. The distributions exit with 0 although the disk is full or the store refuses the copy, and say
@@ -35,7 +35,7 @@ exit 1`
 // until then a server that is started again reads none. The command may give up while the server goes on, so the
 // active key decides. After a command that has failed, the server has the time that it takes to encrypt all
 // Secrets, five in a second, and as much again.
-func rotateKeys(f flavor) string {
+func rotateKeys(r rancher) string {
 	return `status() { "$0" secrets-encrypt status --data-dir "$DATA"; }
 active() { status | awk '$1 == "*" { print $3 }'; }
 before=$(active)
@@ -47,7 +47,7 @@ for i in $(seq 120); do
 done
 rounds=` + keysRounds + `
 if test "$code" != 0; then
-	secrets=$(` + f.kubectl + ` get secrets -A -o name | grep -c .)
+	secrets=$(` + r.kubectl + ` get secrets -A -o name | grep -c .)
 	rounds=$((120 + secrets * 2 / 25))
 fi
 for i in $(seq "$rounds"); do status | grep reencrypt_finished && exit; sleep 5; done
@@ -78,8 +78,8 @@ done`
 // leaveScript removes the node of a server from a cluster that works, by which its member of etcd is removed, too.
 // Otherwise etcd would count a member that is gone. A cluster that does not answer is none any more, and one of
 // this server alone needs no quorum.
-func leaveScript(f flavor) string {
-	return `kubectl() { ` + f.kubectl + ` --request-timeout=10s "$@"; }
+func leaveScript(r rancher) string {
+	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do
 	for try in 1 2 3; do
 		if node=$(kubectl get node "$0" -o name --ignore-not-found 2>/dev/null); then break; fi
@@ -89,7 +89,7 @@ for i in $(seq 12); do
 	test -n "$node" || exit 0
 	nodes=$(kubectl get nodes -l node-role.kubernetes.io/etcd -o name 2>/dev/null) || continue
 	test "$nodes" != "node/$0" || exit 0
-	` + f.kubectl + ` delete node "$0" --ignore-not-found --timeout=30s && exit
+	` + r.kubectl + ` delete node "$0" --ignore-not-found --timeout=30s && exit
 	sleep 5
 done
 echo "the node $0 is in a cluster that works, and could not be removed from it: this machine is not cleaned," \
@@ -99,9 +99,40 @@ exit 1`
 
 // dropPassword deletes the password of a server's own node, which the snapshot has of the machine that had its
 // name then.
-func dropPassword(f flavor) string {
+func dropPassword(r rancher) string {
 	return `for i in $(seq 60); do
-	` + f.kubectl + ` -n kube-system delete secret "$0.node-password.` + f.name + `" --ignore-not-found --timeout=60s && exit
+	` + r.kubectl + ` -n kube-system delete secret "$0.node-password.` + r.name + `" --ignore-not-found --timeout=60s && exit
 	sleep 5
 done; exit 1`
+}
+
+// Scripts that install and start.
+const (
+	// try runs "attempt" up to five times: an instruction that has failed is not repeated, and what an installer fetches may fail for a moment.
+	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
+	// fetch runs the installer that a URL leads to.
+	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
+url=$0 sum=$1
+attempt() {
+	curl -fsSL --proto =https --retry 3 -o "$file" "$url" || return
+	test -z "$sum" || echo "$sum  $file" | sha256sum -c - || return
+	sh "$file"
+}
+` + try
+	// run runs the installer that is on the machine.
+	run = `script=$0; attempt() { sh "$script"; }; ` + try
+	// start starts a unit, or starts it again. It returns when the distribution says that it is up. systemd starts one again that has failed, so a first failure is
+	// not the last word. One that is not waited for is stopped before, so that no probe finds the former one.
+	start = `systemctl daemon-reload && systemctl enable "$0" || exit
+test -z "$1" || systemctl stop "$0"
+systemctl restart $1 "$0" && exit; code=$?
+for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
+journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
+	// rotate renews certificates. A host that was never started has none.
+	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
+)
+
+// removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away for a moment.
+func removeScript(r rancher) string {
+	return `for i in $(seq 60); do ` + r.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`
 }

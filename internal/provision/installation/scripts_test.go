@@ -221,7 +221,7 @@ if test "$left" -le 0; then echo finished >"$DATA/stage"; else echo $((left - 1)
 				t.Fatal(err)
 			}
 			d.program("k3s", `case "$2" in `+status+` rotate-keys) `+tt.rotate+` ;; get) echo secret/a; echo secret/b ;; esac`)
-			run := script(rotateKeys(flavorOf(provisionv1.DistributionK3s)), "k3s")
+			run := script(rotateKeys(k3s), "k3s")
 			run.Env = map[string]string{"DATA": d.dir}
 			out, err := d.run(run)
 			if failed := tt.failed != "" || tt.rotate == "exit 3"; (err != nil) != failed || !strings.Contains(out, tt.failed) {
@@ -251,7 +251,7 @@ func TestTheBucketKeepsAsManySnapshotsAsAServer(t *testing.T) {
 		in := inputOf(provisionv1.DistributionK3s, tt.version, provisionv1.Installer{})
 		in.Spec.Etcd = provisionv1.Etcd{Retention: 7, S3: &provisionv1.EtcdS3{Bucket: "b"}}
 		in.Spec.ServerConfig = tt.config
-		raw, err := in.config(memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		raw, err := rancherOf(in).render(in, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestANodeOfADualStackClusterHasAnAddressOfEachFamily(t *testing.T) {
 			in.Spec.ServerConfig = tt.server
 			host := memberOf(role)
 			host.NodeIPs = slices.DeleteFunc([]string{"10.1.0.1", tt.other}, func(ip string) bool { return ip == "" })
-			raw, err := in.config(host, "https://10.0.0.2:6443")
+			raw, err := rancherOf(in).render(in, host, "https://10.0.0.2:6443")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,7 +327,7 @@ func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
 		`{"kube-apiserver-arg":["healthz-port=0"]}`:                             "", // which it does not have
 		`{"etcd-s3-insecure":true,"etcd-s3-retention":9,"tls-san":["x"],"n":1}`: "",
 	} {
-		_, err := CheckConfig("spec.config", []byte(config))
+		_, err := CheckConfig(provisionv1.DistributionK3s, "spec.config", []byte(config))
 		if (err != nil) != (refused != "") || err != nil && !strings.Contains(err.Error(), refused) {
 			t.Errorf("%s: %v, want %q", config, err, refused)
 		}
@@ -370,7 +370,7 @@ func TestABucketIsNamedForTheDistributionAsItsStoreNeedsIt(t *testing.T) {
 	for lookup, want := range map[provisionv1.BucketLookup]any{"": nil, provisionv1.BucketLookupDNS: "dns", provisionv1.BucketLookupPath: "path"} {
 		in := inputOf(provisionv1.DistributionK3s, "v1.34.3+k3s1", provisionv1.Installer{})
 		in.Spec.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", BucketLookup: lookup}
-		raw, err := in.config(memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		raw, err := rancherOf(in).render(in, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -51,40 +51,13 @@ type task struct {
 	host string
 }
 
-// CheckKeys refuses a rotation of keys that a cluster does not have.
-func CheckKeys(spec Spec) error {
-	if spec.EncryptionKeyRotation == 0 || spec.Distribution == provisionv1.DistributionRKE2 || spec.Config["secrets-encryption"] == true || spec.ServerConfig["secrets-encryption"] == true {
-		return nil
-	}
-	return fmt.Errorf("spec.encryptionKeyRotation: k3s encrypts Secrets only with serverConfig.secrets-encryption: true, which a cluster has from its beginning")
-}
-
-// CheckSnapshots refuses a schedule of snapshots beside the option that has the distribution make none.
-func CheckSnapshots(spec Spec) error {
-	if spec.Etcd.Schedule == "" {
-		return nil
-	}
-	for field, config := range map[string]map[string]any{"config": spec.Config, "serverConfig": spec.ServerConfig} {
-		for key, value := range config {
-			if optionName(key) == optionNoSnapshots && fmt.Sprint(value) != "false" {
-				return fmt.Errorf("no snapshots of etcd would be made: spec.%s has %s beside spec.etcd.schedule: "+
-					"leave one of them out", field, optionNoSnapshots)
-			}
-		}
-	}
-	return nil
-}
-
-// optionNoSnapshots has the distributions make no snapshots by a schedule, whatever that is.
-const optionNoSnapshots = "etcd-disable-snapshots"
-
 // tasks are those that are to be done, in their order.
 func (d *decision) tasks() (all []*task) {
-	s, f := &d.out.Stored, d.flavor()
+	s := &d.out.Stored
 	if want := d.Spec.EncryptionKeyRotation; want > max(s.Keys, s.KeysFailed) {
 		all = append(all, &task{
 			id: "keys-" + strconv.FormatInt(want, 10), what: "rotate the encryption keys", role: provisionv1.RoleControlPlane, calm: true,
-			command: []string{rotateKeys(f), f.name}, timeout: keysTimeout,
+			command: d.dist.rotateKeys(d.Input), timeout: keysTimeout,
 			ended: func(o Outcome) {
 				if s.KeysProblem = ""; o.Problem != "" {
 					s.KeysFailed, s.KeysProblem = want, fmt.Sprintf("host %s: %s", o.Host, o.Problem)
@@ -101,7 +74,7 @@ func (d *decision) tasks() (all []*task) {
 		}
 		all = append(all, &task{
 			id: snapshotTask(snap.ID), what: "make the snapshot " + snap.Name, role: provisionv1.RoleEtcd,
-			command: []string{snapshot, f.name, strconv.Itoa(1 + count(d.Spec.Etcd.S3 != nil)), snap.Name}, timeout: snapshotTimeout,
+			command: d.dist.snapshot(d.Input, snap.Name), timeout: snapshotTimeout,
 			ended: func(o Outcome) { d.remember(snap.ID, o) },
 		})
 	}
@@ -171,16 +144,6 @@ func (d *decision) remember(id string, o Outcome) {
 	d.out.Stored.Outcomes[id] = o
 }
 
-// holder is the server that was given a task, nil for none.
-func (d *decision) holder(id string) *member {
-	for _, m := range d.stay {
-		if m.Held != nil && m.Held.Task == id {
-			return m
-		}
-	}
-	return nil
-}
-
 // idle is a server with a role that a task can be given to, nil for none.
 func (d *decision) idle(role provisionv1.HostRole) *member {
 	for _, m := range d.ordered() {
@@ -207,5 +170,5 @@ func (in *Input) addTask(p *Plan, host *member) {
 		return
 	}
 	p.Task = t.id
-	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: t.id, Command: in.script(t.command...), TimeoutSeconds: t.timeout})
+	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: t.id, Command: t.command, TimeoutSeconds: t.timeout})
 }
