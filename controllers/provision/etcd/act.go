@@ -21,6 +21,9 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
 )
 
+// maxEndpoints of a task, as the schema has it.
+const maxEndpoints = 32
+
 // fieldOwner is the field manager of the tasks that this controller gives machines: those of others stay.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
@@ -62,11 +65,9 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadmetcd.Decision) erro
 func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
-		task := &infrav1.EtcdTask{Of: t.Of, File: t.File, Endpoints: t.Endpoints[:min(len(t.Endpoints), 32)], Remove: t.Remove}
-		if t.S3 != nil {
-			task.S3 = &infrav1.EtcdTaskS3{EtcdS3Object: t.S3.EtcdS3Object, CredentialsSecretName: t.S3.CredentialsSecretName}
-		}
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{ID: t.ID, Action: taskAction(t.Action), Etcd: task})
+		etcd := t.EtcdTask
+		etcd.Endpoints = etcd.Endpoints[:min(len(etcd.Endpoints), maxEndpoints)]
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{ID: t.ID, Action: t.Action, Etcd: &etcd})
 		if err != nil { // strings always convert
 			panic(err)
 		}

@@ -124,13 +124,10 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadmetcd
 		if t.Etcd == nil {
 			continue
 		}
-		task := kubeadmetcd.Task{ID: t.ID, Action: actionOf(t.Action), Of: t.Etcd.Of, File: t.Etcd.File, Endpoints: t.Etcd.Endpoints, Remove: t.Etcd.Remove}
-		if s3 := t.Etcd.S3; s3 != nil {
-			task.S3 = &kubeadmetcd.Object{EtcdS3Object: s3.EtcdS3Object, CredentialsSecretName: s3.CredentialsSecretName}
-		}
+		task := kubeadmetcd.Task{ID: t.ID, Action: t.Action, EtcdTask: *t.Etcd}
 		for _, s := range m.Status.Tasks {
 			if s.ID == t.ID {
-				task.State, task.Message = stateOf(s.State), s.Message
+				task.State, task.Message = s.State, s.Message
 			}
 		}
 		out.Tasks = append(out.Tasks, task)
@@ -149,28 +146,6 @@ func lost(host *v1.Host, now time.Time) bool {
 		since = &ready.LastTransitionTime
 	}
 	return since != nil && now.After(since.Add(lostTime))
-}
-
-// actionOf returns the action of a task, which begins with Etcd in the API.
-func actionOf(action infrav1.TaskAction) kubeadmetcd.Action {
-	return kubeadmetcd.Action(strings.ToLower(strings.TrimPrefix(string(action), "Etcd")))
-}
-
-// taskAction is the opposite of actionOf.
-func taskAction(action kubeadmetcd.Action) infrav1.TaskAction {
-	return infrav1.TaskAction("Etcd" + strings.ToUpper(string(action[:1])) + string(action[1:]))
-}
-
-func stateOf(state infrav1.TaskState) kubeadmetcd.State {
-	switch state {
-	case infrav1.TaskRunning:
-		return kubeadmetcd.Running
-	case infrav1.TaskSucceeded:
-		return kubeadmetcd.Succeeded
-	case infrav1.TaskFailed:
-		return kubeadmetcd.Failed
-	}
-	return kubeadmetcd.Waiting
 }
 
 // gatherWishes finds the snapshots that the schedule of the cluster has made, and says what is wanted.

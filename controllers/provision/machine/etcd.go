@@ -25,22 +25,16 @@ type credential struct {
 	problem   error
 }
 
-// etcd returns what makes the instruction of an action of etcd.
-func etcd(action kubeadmetcd.Action) func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error) {
-	return func(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
-		t := kubeadmetcd.Task{Action: action, Of: task.Etcd.Of, File: task.Etcd.File, Endpoints: task.Etcd.Endpoints, Remove: task.Etcd.Remove}
-		by := in.credentials[task.ID]
-		if s3 := task.Etcd.S3; s3 != nil {
-			t.S3 = &kubeadmetcd.Object{EtcdS3Object: s3.EtcdS3Object, CredentialsSecretName: s3.CredentialsSecretName}
-		}
-		switch {
-		case by.problem != nil && action == kubeadmetcd.Prepare: // the host may have the file
-			t.Unreachable = by.problem.Error()
-		case by.problem != nil:
-			return protocol.HostInstruction{}, by.problem
-		}
-		return t.Instruction(by.variables)
+// etcd makes the instruction of an action of etcd.
+func etcd(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
+	t, by := kubeadmetcd.Task{Action: task.Action, EtcdTask: *task.Etcd}, in.credentials[task.ID]
+	switch {
+	case by.problem != nil && task.Action == infrav1.TaskEtcdPrepare: // the host may have the file
+		t.Unreachable = by.problem.Error()
+	case by.problem != nil:
+		return protocol.HostInstruction{}, by.problem
 	}
+	return t.Instruction(by.variables)
 }
 
 // credentials reads the Secrets that tasks of a machine name, by the ID of the task. Only a task that has not ended needs one, and only a Secret with the label is read for it.

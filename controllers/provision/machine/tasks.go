@@ -19,7 +19,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/hosts"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -41,13 +40,13 @@ type taskInput struct {
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
 
-	infrav1.TaskEtcdSnapshot: etcd(kubeadmetcd.Snapshot),
-	infrav1.TaskEtcdUpload:   etcd(kubeadmetcd.Upload),
-	infrav1.TaskEtcdPrepare:  etcd(kubeadmetcd.Prepare),
-	infrav1.TaskEtcdStop:     etcd(kubeadmetcd.Stop),
-	infrav1.TaskEtcdResume:   etcd(kubeadmetcd.Resume),
-	infrav1.TaskEtcdReplace:  etcd(kubeadmetcd.Replace),
-	infrav1.TaskEtcdJoin:     etcd(kubeadmetcd.Join),
+	infrav1.TaskEtcdSnapshot: etcd,
+	infrav1.TaskEtcdUpload:   etcd,
+	infrav1.TaskEtcdPrepare:  etcd,
+	infrav1.TaskEtcdStop:     etcd,
+	infrav1.TaskEtcdResume:   etcd,
+	infrav1.TaskEtcdReplace:  etcd,
+	infrav1.TaskEtcdJoin:     etcd,
 }
 
 // work gives the Host the tasks of a machine whose bootstrap is done, and says how far they are.

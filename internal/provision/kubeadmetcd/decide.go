@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
@@ -49,21 +50,13 @@ type Machine struct {
 	Tasks []Task
 }
 
-// Task is what a machine was given to do.
+// Task is a task of a machine, as its DroverMachine has it in spec and in status.
 type Task struct {
 	ID     string
 	Action Action
-	// Of is the UID of the EtcdSnapshot or EtcdRestore.
-	Of string
-	// File of a snapshot, for Snapshot, Upload and Prepare.
-	File string
-	// Remove are files of earlier snapshots, for Snapshot.
-	Remove []string
-	// S3 is the copy of the snapshot in a bucket, for Upload and Prepare; nil for none. Unreachable says why Prepare cannot fetch it: the host may have the file.
-	S3          *Object
+	infrav1.EtcdTask
+	// Unreachable says why Prepare cannot fetch the copy: the host may have the file.
 	Unreachable string
-	// Endpoints of the etcd to join, for Join.
-	Endpoints []string
 
 	State State
 	// Message says why it has failed.
@@ -71,15 +64,14 @@ type Task struct {
 }
 
 // State is how far a task is.
-type State int
+type State = infrav1.TaskState
 
 // States of a task.
 const (
-	// Waiting: it has not begun, or it is not known yet.
-	Waiting State = iota
-	Running
-	Succeeded
-	Failed
+	Waiting   = infrav1.TaskPending
+	Running   = infrav1.TaskRunning
+	Succeeded = infrav1.TaskSucceeded
+	Failed    = infrav1.TaskFailed
 )
 
 // SnapshotWish is a snapshot that is wanted.
@@ -193,7 +185,7 @@ func (d *decision) snapshots() {
 			p.Message = "waits for the snapshot before it"
 		default:
 			if m := d.able(); m != nil {
-				d.give(m, Task{ID: "snapshot-" + wish.UID, Action: Snapshot, Of: wish.UID, File: wish.File, Remove: d.surplus(m.Host, 1)})
+				d.give(m, Task{ID: "snapshot-" + wish.UID, Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: wish.UID, File: wish.File, Remove: d.surplus(m.Host, 1)}})
 				p = running(m)
 				busy = true
 			}
@@ -273,7 +265,7 @@ func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 		}
 		number = before + 1
 	}
-	t.Of, t.ID = of, fmt.Sprintf("%s-%s-%s-%d", kind, of, t.Action, number)
+	t.Of, t.ID = of, fmt.Sprintf("%s-%s-%s-%d", kind, of, verb(t.Action), number)
 	d.give(m, t)
 	return Waiting, ""
 }

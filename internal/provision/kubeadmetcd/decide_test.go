@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
@@ -30,7 +31,7 @@ func planes(tasks ...string) []Machine {
 		host, action, _ := strings.Cut(text, ":")
 		numbers[text]++
 		m := &all[host[1]-'1']
-		m.Tasks = append(m.Tasks, Task{ID: fmt.Sprintf("restore-r-%s-%d", action, numbers[text]), Action: Action(action), Of: "r", State: state, Message: "no space"})
+		m.Tasks = append(m.Tasks, Task{ID: fmt.Sprintf("restore-r-%s-%d", action, numbers[text]), Action: Action("Etcd" + strings.ToUpper(action[:1]) + action[1:]), EtcdTask: infrav1.EtcdTask{Of: "r"}, State: state, Message: "no space"})
 	}
 	return all
 }
@@ -40,7 +41,7 @@ func news(in Input, d Decision) (all []string) {
 	for _, m := range in.Machines {
 		for _, t := range d.Tasks[m.Name] {
 			if !slices.ContainsFunc(m.Tasks, func(o Task) bool { return o.ID == t.ID }) {
-				all = append(all, m.Host+":"+string(t.Action))
+				all = append(all, m.Host+":"+verb(t.Action))
 			}
 		}
 	}
@@ -145,7 +146,7 @@ func TestASnapshotOfAHostThatStaysAwayHasFailed(t *testing.T) {
 		"it is gone":                 {func(m *Machine) { m.Connected, m.Lost, m.Gone = false, true, true }, "host h1 is gone"},
 	} {
 		in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}, {UID: "b", File: "b.db"}}}
-		in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Running}}
+		in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Running}}
 		c.change(&in.Machines[0])
 		d := Decide(in)
 		if p := d.Snapshots["a"]; (p.Phase == provisionv1.SnapshotFailed) != (c.says != "") || !strings.Contains(p.Message, c.says) || p.Saved || p.Host != "h1" {
@@ -168,7 +169,7 @@ func TestSnapshotAndRestoreWaitForEachOther(t *testing.T) {
 		t.Errorf("%v, %+v", news(in, d), d.Snapshots)
 	}
 	in.Machines = planes()
-	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Running}}
+	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Running}}
 	if d := Decide(in); len(news(in, d)) != 0 || !strings.Contains(d.Restore.Message, "waits for host h1, which makes a snapshot") {
 		t.Errorf("%v, %+v", news(in, d), d.Restore)
 	}
@@ -179,13 +180,13 @@ func TestWordsReachTheScriptAsArguments(t *testing.T) {
 		task Task
 		want []string // nil for an error
 	}{
-		{Task{Action: Snapshot, File: "a.db"}, []string{"snapshot", Folder + "a.db"}},
-		{Task{Action: Prepare, Of: "r", File: "a b;$(c).db"}, []string{"prepare", "r", Folder + "a b;$(c).db"}},
-		{Task{Action: Stop, Of: "r"}, []string{"stop", "r"}},
-		{Task{Action: Join, Of: "r", Endpoints: []string{"https://[::1]:2379", "x"}}, []string{"join", "r", "https://[::1]:2379", "x"}},
-		{Task{Action: Prepare, Of: "r", File: "../a.db"}, nil},
+		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db"}}, []string{"snapshot", Folder + "a.db"}},
+		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "a b;$(c).db"}}, []string{"prepare", "r", Folder + "a b;$(c).db"}},
+		{Task{Action: Stop, EtcdTask: infrav1.EtcdTask{Of: "r"}}, []string{"stop", "r"}},
+		{Task{Action: Join, EtcdTask: infrav1.EtcdTask{Of: "r", Endpoints: []string{"https://[::1]:2379", "x"}}}, []string{"join", "r", "https://[::1]:2379", "x"}},
+		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "../a.db"}}, nil},
 		{Task{Action: Snapshot}, nil},
-		{Task{Action: Join, Of: "r"}, nil},
+		{Task{Action: Join, EtcdTask: infrav1.EtcdTask{Of: "r"}}, nil},
 	} {
 		got, err := c.task.Instruction(nil)
 		if c.want == nil {

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -22,25 +22,25 @@ import (
 //go:embed etcd.sh
 var script string
 
-// Action is what a control plane does.
-type Action string
+// Action is what a control plane does, as DroverMachines have it.
+type Action = infrav1.TaskAction
 
 // Actions. Each may be repeated after it was interrupted.
 const (
 	// Snapshot makes a snapshot. It takes the path of its file, and those of earlier ones, which it removes after.
-	Snapshot Action = "snapshot"
+	Snapshot = infrav1.TaskEtcdSnapshot
 	// Upload copies a snapshot to a bucket. It takes the path of its file, and where to.
-	Upload Action = "upload"
+	Upload = infrav1.TaskEtcdUpload
 	// Prepare makes the data of a new etcd of a snapshot, and changes nothing that is in use. It takes the ID of the restore, the file, and from where to fetch it if it is not there.
-	Prepare Action = "prepare"
+	Prepare = infrav1.TaskEtcdPrepare
 	// Stop stops etcd, API server, controller manager and scheduler. It takes the ID of the restore.
-	Stop Action = "stop"
+	Stop = infrav1.TaskEtcdStop
 	// Resume starts them as they were. It takes the ID of the restore.
-	Resume Action = "resume"
+	Resume = infrav1.TaskEtcdResume
 	// Replace begins etcd anew with what was prepared, and starts the API server. It takes the ID of the restore.
-	Replace Action = "replace"
+	Replace = infrav1.TaskEtcdReplace
 	// Join joins the etcd that was begun anew, without data of its own. It takes the ID of the restore, and the URLs of that etcd.
-	Join Action = "join"
+	Join = infrav1.TaskEtcdJoin
 )
 
 // timeouts of the actions, in seconds. The script waits 300 s for each pod that it starts or stops.
@@ -49,14 +49,16 @@ var timeouts = map[Action]int{Snapshot: 3600, Upload: 3600, Prepare: 7200, Stop:
 // Folder is where hosts keep snapshots.
 const Folder = "/var/lib/drover/etcd/snapshots/"
 
-// Object is a copy of a snapshot in a bucket, and the Secret by which it is reached.
-type Object struct {
-	provisionv1.EtcdS3Object
-	CredentialsSecretName string
+// verb is an action as the script, IDs and messages have it.
+func verb(action Action) string {
+	return strings.ToLower(strings.TrimPrefix(string(action), "Etcd"))
 }
 
+// Object is a copy of a snapshot in a bucket, and the Secret by which it is reached.
+type Object = infrav1.EtcdTaskS3
+
 // flags of the program that copies it. None is a secret.
-func (o *Object) flags() []string {
+func flags(o *Object) []string {
 	var all []string
 	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"bucket-lookup", string(o.BucketLookup)}, {"key", o.Key}} {
 		if flag[1] != "" {
@@ -73,9 +75,9 @@ func (t Task) Instruction(credentials map[string]string) (protocol.HostInstructi
 	arguments := []string{t.Of}
 	switch {
 	case ofFile && !plain(t.File) || slices.ContainsFunc(t.Remove, func(name string) bool { return !plain(name) }):
-		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no name of a file", t.Action)
+		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no name of a file", verb(t.Action))
 	case t.Action == Upload && t.S3 == nil:
-		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no bucket", t.Action)
+		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no bucket", verb(t.Action))
 	case t.Action == Join && len(t.Endpoints) == 0:
 		return protocol.HostInstruction{}, fmt.Errorf("the host of the etcd that is to be joined reports no address")
 	case t.Action == Snapshot:
@@ -95,10 +97,10 @@ func (t Task) Instruction(credentials map[string]string) (protocol.HostInstructi
 	case t.Action == Prepare && t.Unreachable != "":
 		arguments = append(arguments, "--unreachable", t.Unreachable)
 	case t.S3 != nil && (t.Action == Upload || t.Action == Prepare):
-		arguments = append(arguments, t.S3.flags()...)
+		arguments = append(arguments, flags(t.S3)...)
 		instruction.Env = maps.Clone(credentials)
 	}
-	instruction.Command = append([]string{"/bin/sh", "-c", script, "etcd", string(t.Action)}, arguments...)
+	instruction.Command = append([]string{"/bin/sh", "-c", script, "etcd", verb(t.Action)}, arguments...)
 	return instruction, nil
 }
 

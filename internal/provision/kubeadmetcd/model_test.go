@@ -123,7 +123,7 @@ func (w *world) work(h *host) {
 		} else {
 			w.act(h, t)
 		}
-		w.log = append(w.log, fmt.Sprintf("%s: %s %s %d: %s running %t", h.Name, t.Action, t.Of, t.State, h.data, h.running))
+		w.log = append(w.log, fmt.Sprintf("%s: %s %s %s: %s running %t", h.Name, t.Action, t.Of, t.State, h.data, h.running))
 		w.check()
 		return
 	}

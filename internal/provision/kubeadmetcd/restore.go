@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
@@ -64,7 +65,7 @@ func (d *decision) begin() {
 		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "%s", d.Restore.Problem)
 		return
 	case first < 0 && d.Restore.S3 != nil:
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for a control plane whose host is connected, to fetch %s from %s", d.Restore.File, d.Restore.S3.name())
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for a control plane whose host is connected, to fetch %s from %s", d.Restore.File, name(d.Restore.S3))
 		return
 	case first < 0:
 		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "host %s is no control plane of the cluster: copy the file to one that is, and make an EtcdRestore with file and host", d.Restore.Host)
@@ -94,7 +95,7 @@ func (d *decision) begin() {
 
 // prepare is the task that reads the snapshot.
 func (d *decision) prepare() Task {
-	return Task{Action: Prepare, File: d.Restore.File, S3: d.Restore.S3}
+	return Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3}}
 }
 
 // snapshotting returns a machine that makes a snapshot or copies it, nil for none.
@@ -102,7 +103,7 @@ func (d *decision) snapshotting() *Machine {
 	for i := range d.Machines {
 		m := &d.Machines[i]
 		for _, t := range d.out.Tasks[m.Name] {
-			if (t.Action == Snapshot || t.Action == Upload) && (t.State == Waiting || t.State == Running) && m.Connected {
+			if (t.Action == Snapshot || t.Action == Upload) && !t.State.Ended() && m.Connected {
 				return m
 			}
 		}
@@ -154,7 +155,7 @@ func (d *decision) why() string {
 		m := &d.Machines[i]
 		for _, action := range []Action{Prepare, Stop} {
 			if t := d.find(m, d.Restore.UID, action); t != nil && t.State == Failed && strings.HasSuffix(t.ID, fmt.Sprint("-", attempts)) && !m.Gone {
-				return fmt.Sprintf("host %s could not %s: %s", m.Host, action, t.Message)
+				return fmt.Sprintf("host %s could not %s: %s", m.Host, verb(action), t.Message)
 			}
 		}
 	}
@@ -272,5 +273,5 @@ func (d *decision) join(first, m *Machine) (State, string) {
 	if state, message := d.step(m, Task{Action: Stop}); state != Succeeded {
 		return state, message
 	}
-	return d.step(m, Task{Action: Join, Endpoints: first.Endpoints})
+	return d.step(m, Task{Action: Join, EtcdTask: infrav1.EtcdTask{Endpoints: first.Endpoints}})
 }

@@ -4,8 +4,10 @@
 package kubeadmetcd
 
 import (
+	"cmp"
 	"slices"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
@@ -43,31 +45,31 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	if task != nil {
 		to = task.S3
 	}
-	if !m.Gone && m.away() != "" && (task == nil || task.State == Waiting || task.State == Running) {
+	if !m.Gone && m.away() != "" && (task == nil || !task.State.Ended()) {
 		p.Phase = provisionv1.SnapshotFailed
-		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", which " + m.away() + " while it was to copy it to " + to.name()
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", which " + m.away() + " while it was to copy it to " + name(to)
 		return p
 	}
-	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, File: wish.File, S3: to})
+	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, EtcdTask: infrav1.EtcdTask{File: wish.File, S3: to}})
 	switch {
 	case state == Succeeded:
-		p.Message, p.S3 = p.Message+", and copied it to "+to.name(), &to.EtcdS3Object
+		p.Message, p.S3 = p.Message+", and copied it to "+name(to), &to.EtcdS3Object
 	case state == Failed:
 		p.Phase = provisionv1.SnapshotFailed
-		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", and could not be copied to " + to.name() + ": " + message
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", and could not be copied to " + name(to) + ": " + message
 	case m.Gone:
-		p.Phase, p.Saved, p.Message = provisionv1.SnapshotFailed, false, tryAgain+"host "+m.Host+" is gone, and had not copied it to "+to.name()
+		p.Phase, p.Saved, p.Message = provisionv1.SnapshotFailed, false, tryAgain+"host "+m.Host+" is gone, and had not copied it to "+name(to)
 	default:
-		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to "+to.name()
+		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to "+name(to)
 		if !m.Connected {
-			p.Message = "host " + m.Host + " has saved it, was told to copy it to " + to.name() + ", and its agent is not connected"
+			p.Message = "host " + m.Host + " has saved it, was told to copy it to " + name(to) + ", and its agent is not connected"
 		}
 	}
 	return p
 }
 
 // name of the bucket. A task that another has made may have none: it fails on its host.
-func (o *Object) name() string {
+func name(o *Object) string {
 	if o == nil {
 		return "no bucket"
 	}
@@ -131,7 +133,7 @@ func (d *decision) elsewhere(s Stored) bool {
 func Removing(machines []Machine, host, file string, states ...State) bool {
 	for _, m := range machines {
 		for _, t := range m.Tasks {
-			if m.Host == host && t.Action == Snapshot && slices.Contains(t.Remove, file) && slices.Contains(states, t.State) {
+			if m.Host == host && t.Action == Snapshot && slices.Contains(t.Remove, file) && slices.Contains(states, cmp.Or(t.State, Waiting)) {
 				return true
 			}
 		}

@@ -156,7 +156,7 @@ func (s *fixture) work(m *Machine) {
 				s.fail("%s was told to restore %s, which is not there", m.Host, t.File)
 			}
 		}
-		s.say("%s: %s %s %d", m.Host, t.Action, t.File, t.State)
+		s.say("%s: %s %s %s", m.Host, verb(t.Action), t.File, t.State)
 		return
 	}
 }

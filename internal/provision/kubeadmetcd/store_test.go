@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
@@ -17,9 +18,9 @@ func object() *Object {
 }
 
 func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
-	saved := Task{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Succeeded}
+	saved := Task{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Succeeded}
 	upload := func(n int, state State) Task {
-		return Task{ID: fmt.Sprint("upload-a-upload-", n), Action: Upload, Of: "a", State: state, Message: "access denied", S3: object()}
+		return Task{ID: fmt.Sprint("upload-a-upload-", n), Action: Upload, EtcdTask: infrav1.EtcdTask{Of: "a", S3: object()}, State: state, Message: "access denied"}
 	}
 	for name, c := range map[string]struct {
 		has    []Task
@@ -29,7 +30,7 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 		says   string
 		saved  bool
 	}{
-		"it is saved first":            {[]Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Running}}, nil, nil, provisionv1.SnapshotRunning, "makes it", false},
+		"it is saved first":            {[]Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Running}}, nil, nil, provisionv1.SnapshotRunning, "makes it", false},
 		"then the same host copies it": {[]Task{saved}, nil, []string{"h2:upload"}, provisionv1.SnapshotRunning, "has saved it, and copies it to the bucket b", true},
 		"without a bucket it is done":  {[]Task{saved}, func(in *Input) { in.Snapshots[0].S3 = nil }, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "has made it", true},
 		"a restore goes first": {[]Task{saved}, func(in *Input) { in.Restore = &RestoreWish{UID: "r", Host: "h1", File: "f"} }, []string{}, provisionv1.SnapshotRunning,
@@ -75,7 +76,7 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 
 func TestACopyToNoBucketHasFailed(t *testing.T) {
 	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}}
-	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, Of: "a", State: Succeeded}, {ID: "upload-a-upload-2", Action: Upload, Of: "a", State: Failed, Message: "the task upload has no bucket"}}
+	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Succeeded}, {ID: "upload-a-upload-2", Action: Upload, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Failed, Message: "the task upload has no bucket"}}
 	if p := Decide(in).Snapshots["a"]; p.Phase != provisionv1.SnapshotFailed || !strings.Contains(p.Message, "no bucket") {
 		t.Errorf("%+v, want it to have failed", p)
 	}
@@ -159,19 +160,19 @@ func TestSnapshotsAreSpreadOverTheControlPlanes(t *testing.T) {
 
 func TestASnapshotIsForgottenOnceItsFileIsRemoved(t *testing.T) {
 	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: storedOn("h1", "h1", "h2"), Retention: 1}
-	in.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, Of: "new", Remove: []string{"0.db", "1.db"}}}
+	in.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "new", Remove: []string{"0.db", "1.db"}}}}
 	for state, want := range map[State]string{Waiting: "", Running: "", Failed: "", Succeeded: "u0 u1"} {
 		in.Machines[0].Tasks[0].State = state
 		if got := strings.Join(Decide(in).Expired, " "); got != want {
-			t.Errorf("state %d: %q are deleted, want %q", state, got, want)
+			t.Errorf("state %s: %q are deleted, want %q", state, got, want)
 		}
 	}
 	failed := Input{Machines: planes(), Stored: storedOn(slices.Repeat([]string{"h1!"}, 5)...), Retention: 1}
-	failed.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, Of: "new", Remove: []string{"0.db", "3.db"}}}
+	failed.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "new", Remove: []string{"0.db", "3.db"}}}}
 	for state, want := range map[State]string{Waiting: "", Running: "", Failed: "", Succeeded: "u3"} {
 		failed.Machines[0].Tasks[0].State = state
 		if got := strings.Join(Decide(failed).Expired, " "); got != want {
-			t.Errorf("state %d: of those that failed %q are deleted, want %q", state, got, want)
+			t.Errorf("state %s: of those that failed %q are deleted, want %q", state, got, want)
 		}
 	}
 	in.Stored[1].Held, in.Machines[0].Tasks[0].State = true, Succeeded
@@ -197,7 +198,7 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 		"a cluster that has no control plane":  {func(in *Input) { in.Restore.Host, in.Machines = "h9", nil }, nil, provisionv1.RestorePending, "waits for a control plane"},
 		"it is fetched by the same when repeated": {func(in *Input) {
 			in.Restore.Host = "h9"
-			in.Machines[2].Tasks = []Task{{ID: "restore-r-prepare-1", Action: Prepare, Of: "r", State: Failed}}
+			in.Machines[2].Tasks = []Task{{ID: "restore-r-prepare-1", Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r"}, State: Failed}}
 		}, []string{"h3:prepare"}, provisionv1.RestorePending, "h3"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,14 +225,14 @@ func TestCredentialsAreNoArguments(t *testing.T) {
 		want []string // nil for an error
 		env  bool
 	}{
-		{Task{Action: Upload, File: "a.db", S3: object()}, append([]string{"upload", Folder + "a.db"}, flags...), true},
-		{Task{Action: Prepare, Of: "r", File: "a.db", S3: object()}, append([]string{"prepare", "r", Folder + "a.db"}, flags...), true},
-		{Task{Action: Snapshot, File: "a.db", S3: object(), Remove: []string{"b.db", "c.db"}}, []string{"snapshot", Folder + "a.db", Folder + "b.db", Folder + "c.db"}, false},
-		{Task{Action: Stop, Of: "r", S3: object()}, []string{"stop", "r"}, false},
-		{Task{Action: Prepare, Of: "r", File: "a.db", S3: object(), Unreachable: "no Secret"}, []string{"prepare", "r", Folder + "a.db", "--unreachable", "no Secret"}, false},
-		{Task{Action: Upload, File: "a.db"}, nil, false},
-		{Task{Action: Snapshot, File: "a.db", Remove: []string{"../a.db"}}, nil, false},
-		{Task{Action: Snapshot, File: "a.db", Remove: []string{".."}}, nil, false},
+		{Task{Action: Upload, EtcdTask: infrav1.EtcdTask{File: "a.db", S3: object()}}, append([]string{"upload", Folder + "a.db"}, flags...), true},
+		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "a.db", S3: object()}}, append([]string{"prepare", "r", Folder + "a.db"}, flags...), true},
+		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db", S3: object(), Remove: []string{"b.db", "c.db"}}}, []string{"snapshot", Folder + "a.db", Folder + "b.db", Folder + "c.db"}, false},
+		{Task{Action: Stop, EtcdTask: infrav1.EtcdTask{Of: "r", S3: object()}}, []string{"stop", "r"}, false},
+		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "a.db", S3: object()}, Unreachable: "no Secret"}, []string{"prepare", "r", Folder + "a.db", "--unreachable", "no Secret"}, false},
+		{Task{Action: Upload, EtcdTask: infrav1.EtcdTask{File: "a.db"}}, nil, false},
+		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db", Remove: []string{"../a.db"}}}, nil, false},
+		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db", Remove: []string{".."}}}, nil, false},
 	} {
 		got, err := c.task.Instruction(by)
 		if c.want == nil {
