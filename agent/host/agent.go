@@ -21,7 +21,7 @@ import (
 
 	"github.com/go-logr/logr"
 
-	"github.com/drover-dev/drover/agent/hostplan"
+	"github.com/drover-dev/drover/agent/host/instructions"
 	"github.com/drover-dev/drover/agent/identity"
 	"github.com/drover-dev/drover/agent/link"
 	"github.com/drover-dev/drover/agent/stream"
@@ -45,7 +45,7 @@ type Options struct {
 	ConfigDir string
 	// Root is put before the paths of a plan's files, empty on a real machine.
 	Root string
-	// Supervisor returns the command that supervises an instruction, see hostplan.Options.
+	// Supervisor returns the command that supervises an instruction, see instructions.Options.
 	Supervisor func(entry string) *exec.Cmd
 	Version    string
 	Log        logr.Logger
@@ -57,7 +57,7 @@ type agent struct {
 	config  Config
 	secrets *secrets
 	keeper  *identity.Keeper
-	runner  *hostplan.Runner
+	runner  *instructions.Runner
 	stream  *stream.Stream
 	uid     string        // names the installation, as the UID of a namespace names a cluster
 	changed chan struct{} // has room for one: there is something to report
@@ -105,7 +105,7 @@ func newAgent(o Options) (*agent, error) {
 		Tunnel:   tunnel.Config{DrainTimeout: linger, HandshakeTimeout: protocol.AttemptTime, Memory: &tunnel.Memory{}},
 		Log:      o.Log.WithName("identity"),
 	})
-	a.runner, err = hostplan.New(hostplan.Options{
+	a.runner, err = instructions.New(instructions.Options{
 		State: filepath.Join(filepath.Dir(o.ConfigDir), folderState), Root: o.Root, Supervisor: o.Supervisor, Changed: a.touch, Log: o.Log.WithName("plan"),
 	})
 	return a, err
@@ -121,7 +121,7 @@ func installation(dir string) (string, error) {
 		return "", err
 	}
 	uid := strings.ToLower(rand.Text())
-	return uid, hostplan.WriteDurably(path, []byte(uid+"\n"))
+	return uid, instructions.WriteDurably(path, []byte(uid+"\n"))
 }
 
 // touch makes the agent report.
@@ -169,8 +169,8 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("GET "+protocol.PathTerm, func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub sees what is missing
 	})
-	mux.HandleFunc("PUT "+protocol.PathHostPlan, a.servePlan)
-	mux.HandleFunc("DELETE "+protocol.PathHostPlan, a.serveClean)
+	mux.HandleFunc("PUT "+protocol.PathHostInstructions, a.servePlan)
+	mux.HandleFunc("DELETE "+protocol.PathHostInstructions, a.serveClean)
 	mux.HandleFunc("POST "+protocol.PathUninstall, a.serveUninstall)
 	return mux
 }
@@ -181,12 +181,12 @@ func (a *agent) servePlan(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "a plan has a version", http.StatusBadRequest)
 		return
 	}
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxHostPlan))
+	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxHostInstructions))
 	if err != nil {
 		http.Error(w, "read plan: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	plan, err := protocol.ParseHostPlan(raw)
+	plan, err := protocol.ParseHostInstructions(raw)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
@@ -202,7 +202,7 @@ func (a *agent) serveClean(w http.ResponseWriter, r *http.Request) {
 
 func (a *agent) answer(w http.ResponseWriter, err error) {
 	switch {
-	case errors.Is(err, hostplan.ErrCleaning):
+	case errors.Is(err, instructions.ErrCleaning):
 		http.Error(w, err.Error(), http.StatusConflict)
 	case err != nil:
 		a.options.Log.Error(err, "the plan is not stored")

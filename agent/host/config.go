@@ -16,7 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/drover-dev/drover/agent/hostplan"
+	"github.com/drover-dev/drover/agent/host/instructions"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -113,7 +113,7 @@ func Join(dir string, config Config, token string) error {
 	registration := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protocol.RegistrationSecret}, Data: map[string][]byte{protocol.KeyToken: []byte(token)}}
 	raw, err := json.MarshalIndent(config, "", "  ")
 	if err == nil {
-		err = hostplan.WriteDurably(filepath.Join(dir, fileConfig), append(raw, '\n'))
+		err = instructions.WriteDurably(filepath.Join(dir, fileConfig), append(raw, '\n'))
 	}
 	if err != nil || s.same(registration.Name, registration.Data) {
 		return err

@@ -21,7 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/drover-dev/drover/agent/hostplan"
+	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
 // secrets keeps in files, for root alone, what the agent of a cluster keeps in Secrets. It is an identity.Secrets.
@@ -71,7 +71,7 @@ func (s *secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Se
 func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	raw, err := json.Marshal(secret.Data)
 	if err == nil {
-		err = hostplan.WriteDurably(s.path(secret.Name), raw)
+		err = instructions.WriteDurably(s.path(secret.Name), raw)
 	}
 	return secret, err
 }

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/drover-dev/drover/agent/host"
-	"github.com/drover-dev/drover/agent/hostplan"
+	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
 // version is set when the program is linked.
@@ -46,7 +46,7 @@ func command() *cobra.Command {
 		&cobra.Command{
 			Use: "instruction FOLDER", Short: "Run one instruction of the journal", Hidden: true, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return hostplan.Supervise(context.WithoutCancel(cmd.Context()), args[0]) // the end of the agent is not its end
+				return instructions.Supervise(context.WithoutCancel(cmd.Context()), args[0]) // the end of the agent is not its end
 			},
 		},
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) { cmd.Println(version) }})

@@ -72,8 +72,8 @@ func (r *Registry) StartDeployment(name types.NamespacedName, digest string, dep
 	return r.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
-// HostPlan is what StartHostPlan gives a host.
-type HostPlan struct {
+// HostInstructions is what StartHostPlan gives a host.
+type HostInstructions struct {
 	// Version of the plan, empty for none: the plan that the host has is taken away.
 	Version string
 	// Content is the plan as JSON.
@@ -84,8 +84,8 @@ type HostPlan struct {
 
 // StartHostPlan gives a host's agent a plan, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
 // succeeded, the agent has stored it; its report has the outcome.
-func (r *Registry) StartHostPlan(name types.NamespacedName, plan HostPlan) Call {
-	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostPlan, query: url.Values{}}
+func (r *Registry) StartHostPlan(name types.NamespacedName, plan HostInstructions) Call {
+	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostInstructions, query: url.Values{}}
 	if plan.Version != "" {
 		ask.query.Set(protocol.QueryVersion, plan.Version)
 		ask.method, ask.body = http.MethodPut, plan.Content

@@ -28,10 +28,10 @@ const (
 
 // What the hub asks of a host's agent, beside PathReport, PathSettings and PathUninstall.
 const (
-	// PathHostPlan takes a HostPlan by PUT, with its version in the query, and answers 204 when it is stored permanently; 409 means that the host is
+	// PathHostInstructions takes a HostInstructions by PUT, with its version in the query, and answers 204 when it is stored permanently; 409 means that the host is
 	// being cleaned. DELETE takes the plan away. Both may have QueryCheckpoint, the latest of which the agent keeps, also when it has nothing else to
 	// do. Progress is in the report.
-	PathHostPlan = "/v1/host/plan"
+	PathHostInstructions = "/v1/host/plan"
 	// QueryVersion is the query parameter with the version of a plan.
 	QueryVersion = "version"
 )
@@ -82,10 +82,10 @@ func (r *HostReport) Bound() {
 	r.Progress.Bound()
 }
 
-// Bounds of a HostPlan.
+// Bounds of a HostInstructions.
 const (
-	// MaxHostPlan is the length of a plan as JSON, in bytes: what a Secret has room for.
-	MaxHostPlan = 1 << 20
+	// MaxHostInstructions is the length of a plan as JSON, in bytes: what a Secret has room for.
+	MaxHostInstructions = 1 << 20
 
 	maxHostFiles        = 256
 	maxHostInstructions = 128
@@ -101,7 +101,7 @@ const (
 	maxHostText  = 512
 )
 
-// Defaults of a HostPlan, in seconds.
+// Defaults of a HostInstructions, in seconds.
 const (
 	// DefaultInstructionTimeout is how long an instruction may take.
 	DefaultInstructionTimeout = 600
@@ -115,9 +115,11 @@ const (
 	DefaultProbeFailures = 3
 )
 
-// HostPlan is what a host's agent does on its machine, as root: it writes the files, runs the instructions once each and in their order, and then,
+// HostInstructions is what a host's agent does on its machine, as root: it writes the files, runs the instructions once each and in their order, and then,
 // again and again, the periodic instructions and the probes.
-type HostPlan struct {
+//
+// Names that others rely on call the whole a plan, from before Plan was a kind: the path, the Secret "<host>-host-plan" with its key and type, the right hosts/plan, and status.plan of a Host.
+type HostInstructions struct {
 	// Owner is what the plan is of, for example "Cluster/prod", empty for nothing that Drover knows. A host goes from the plan of one owner to that of
 	// another only when it was cleaned between.
 	Owner string `json:"owner,omitempty"`
@@ -217,19 +219,19 @@ func validHostName(name string) bool { return len(name) <= maxHostName && hostNa
 
 var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// ParseHostPlan reads and checks a plan. Its error says what to change and holds no content, command or variable.
-func ParseHostPlan(raw []byte) (*HostPlan, error) {
-	if len(raw) > MaxHostPlan {
-		return nil, fmt.Errorf("the plan has %d bytes, at most %d", len(raw), MaxHostPlan)
+// ParseHostInstructions reads and checks a plan. Its error says what to change and holds no content, command or variable.
+func ParseHostInstructions(raw []byte) (*HostInstructions, error) {
+	if len(raw) > MaxHostInstructions {
+		return nil, fmt.Errorf("the plan has %d bytes, at most %d", len(raw), MaxHostInstructions)
 	}
-	plan := &HostPlan{}
-	if err := untrusted.StrictJSON(raw, plan, untrusted.Large().WithBytes(MaxHostPlan)); err != nil {
+	plan := &HostInstructions{}
+	if err := untrusted.StrictJSON(raw, plan, untrusted.Large().WithBytes(MaxHostInstructions)); err != nil {
 		return nil, fmt.Errorf("the plan is not the JSON of one: docs/spec/host.md has its fields") // the cause may quote content
 	}
 	return plan, plan.check()
 }
 
-func (p *HostPlan) check() error {
+func (p *HostInstructions) check() error {
 	switch {
 	case len(p.Owner) > maxHostText || printable(p.Owner, "") != p.Owner:
 		return fmt.Errorf("the owner has more than %d bytes, or characters that are none of text", maxHostText)
@@ -330,7 +332,7 @@ func (p HostProbe) Timeout() time.Duration { return seconds(p.TimeoutSeconds, De
 func (p HostProbe) Period() time.Duration { return seconds(p.PeriodSeconds, DefaultProbePeriod) }
 
 // Digest identifies the content of a plan.
-func (p *HostPlan) Digest() string { return digestOf(p) }
+func (p *HostInstructions) Digest() string { return digestOf(p) }
 
 func seconds(n, otherwise int) time.Duration {
 	if n == 0 {

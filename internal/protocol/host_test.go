@@ -34,11 +34,11 @@ func TestParseHostPlan(t *testing.T) {
 		"a probe's URL has no password":            {`{"probes":[{"name":"a","url":"http://u:p@h/"}]}`, "without a user"},
 		"a probe is HTTP":                          {`{"probes":[{"name":"a","url":"file:///etc/shadow"}]}`, "http or https"},
 		"too many files are refused":               {`{"files":[` + strings.Repeat(`{"path":"/a"},`, maxHostFiles) + `{"path":"/a"}]}`, "257 files"},
-		"a plan that is too long is refused":       {strings.Repeat(" ", MaxHostPlan+1), "at most"},
+		"a plan that is too long is refused":       {strings.Repeat(" ", MaxHostInstructions+1), "at most"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := ParseHostPlan([]byte(tt.plan))
+			_, err := ParseHostInstructions([]byte(tt.plan))
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
@@ -49,7 +49,7 @@ func TestParseHostPlan(t *testing.T) {
 func FuzzParseHostPlan(f *testing.F) {
 	f.Add([]byte(`{"files":[{"path":"/etc/a","content":"YQ=="}],"instructions":[{"id":"a","command":["x"]}],"probes":[{"name":"a","url":"http://h/"}]}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		plan, err := ParseHostPlan(raw)
+		plan, err := ParseHostInstructions(raw)
 		if err != nil {
 			return
 		}
@@ -57,10 +57,10 @@ func FuzzParseHostPlan(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(again) > MaxHostPlan { // escapes may make it longer
+		if len(again) > MaxHostInstructions { // escapes may make it longer
 			return
 		}
-		same, err := ParseHostPlan(again)
+		same, err := ParseHostInstructions(again)
 		if err != nil || same.Digest() != plan.Digest() {
 			t.Errorf("a plan that was accepted is not after it was stored: %v", err)
 		}

@@ -43,7 +43,7 @@ func TestARestoredHubCleansNoHost(t *testing.T) {
 	appends := func(id string) protocol.HostInstruction {
 		return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, m.path("ran")}}
 	}
-	plan := protocol.HostPlan{Instructions: []protocol.HostInstruction{appends("install")}, Clean: []protocol.HostInstruction{appends("uninstall")}}
+	plan := protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends("install")}, Clean: []protocol.HostInstruction{appends("uninstall")}}
 	s.plan(t, host, plan)
 	m.await(host, "active", inState(v1.HostActive))
 

@@ -123,7 +123,7 @@ func because(reason string) func(*v1.Host) bool {
 }
 
 // plan writes the plan of a Host.
-func (s *system) plan(t *testing.T, host types.NamespacedName, plan protocol.HostPlan) {
+func (s *system) plan(t *testing.T, host types.NamespacedName, plan protocol.HostInstructions) {
 	t.Helper()
 	raw, err := json.Marshal(plan)
 	if err != nil {
@@ -194,14 +194,14 @@ func TestPlansReachHostsAtAllReplicas(t *testing.T) {
 		return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, m.path("ran")}}
 	}
 	for i, m := range all {
-		s.plan(t, names[i], protocol.HostPlan{Instructions: []protocol.HostInstruction{appends(m, "first")}})
+		s.plan(t, names[i], protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends(m, "first")}})
 	}
 	for i, m := range all {
 		m.await(names[i], "active", inState(v1.HostActive))
 	}
 	kill(t, s.hub.Replicas[0].Process) // the leader or another: then the other one has all
 	for i, m := range all {
-		s.plan(t, names[i], protocol.HostPlan{Instructions: []protocol.HostInstruction{appends(m, "first"), appends(m, "second")}})
+		s.plan(t, names[i], protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends(m, "first"), appends(m, "second")}})
 	}
 	for i, m := range all {
 		m.await(names[i], "done with the second instruction", func(h *v1.Host) bool {
@@ -259,7 +259,7 @@ func TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack(t *testing.T) {
 	appends := func(id string) protocol.HostInstruction {
 		return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, work}}
 	}
-	plan := protocol.HostPlan{
+	plan := protocol.HostInstructions{
 		Files: []protocol.HostFile{{Path: "/etc/thing/config.yaml", Content: []byte("token: 0123456789abcdef\n")}},
 		Instructions: []protocol.HostInstruction{
 			appends("first"), {ID: "slow", Command: []string{"/bin/sh", "-c", `echo slow >>"$0"; read x <"$1"`, work, release}}, appends("last"),

@@ -207,7 +207,7 @@ func (k *k3s) comeBack(t *testing.T) {
 	if err := k.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: teamSpace, Name: name + v1.HostPlanSecretSuffix}, secret); err != nil {
 		t.Fatal(err)
 	}
-	plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey])
+	plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey])
 	if err != nil {
 		t.Fatal(err)
 	}

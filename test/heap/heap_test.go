@@ -105,7 +105,7 @@ func entries() []entry {
 			_, _ = installation.CheckConfig("config", []byte(text))
 		}},
 		{"plan of a host", "who may plan", merged(dense(mega, `{"instructions":`, "}"), dense(mega, `{"files":`, "}"), dense(mega, `{"probes":`, "}")), func(_ *testing.T, text string) {
-			_, _ = protocol.ParseHostPlan([]byte(text))
+			_, _ = protocol.ParseHostInstructions([]byte(text))
 		}},
 		{"hooks of Cluster API", "a stranger", merged(
 			dense(4*mega, machine, `}}}}`), dense(mega, machine, `}}}}`), dense(mega, `{"desired":{"infrastructureMachine":{"spec":{"inPlaceUpdate":`, `}}}}`), dense(mega, `{"a":`, "}"),

@@ -39,9 +39,9 @@ func testDeputy(t *testing.T, h *fixture) {
 	host.Spec.ConsumerRef = &me
 	h.Apply(t, host)
 	hub := hosts.Hub{Client: h.manager(t), Live: h.manager(t)}
-	first := protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "bootstrap", Command: []string{"true"}}}}
+	first := protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "bootstrap", Command: []string{"true"}}}}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the policy is in force for a moment longer
-		_, err := hub.SetPlan(ctx, host, me, first)
+		_, err := hub.Give(ctx, host, me, first)
 		return err
 	})
 	name := client.ObjectKey{Namespace: workspace, Name: "deputy" + v1.HostPlanSecretSuffix}
@@ -72,9 +72,9 @@ func testDeputy(t *testing.T, h *fixture) {
 	})
 	all.Go(func() {
 		for n := 0; ctx.Err() == nil && (n < rounds || opaque.Load() < rounds/10); n++ {
-			if plan, version, err := hub.Plan(ctx, host); err == nil && plan != nil {
+			if plan, version, err := hub.Instructions(ctx, host); err == nil && plan != nil {
 				plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "task", Command: []string{"true"}})
-				_, _ = hub.ReplacePlan(ctx, host, me, *plan, version)
+				_, _ = hub.ReplaceInstructions(ctx, host, me, *plan, version)
 			}
 		}
 		stop()

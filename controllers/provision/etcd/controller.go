@@ -3,8 +3,9 @@
 
 // Package etcd carries out EtcdSnapshots and EtcdRestores, and is the only writer of their statuses.
 //
-// It is reconciled by the name of the cluster that they refer to. There is one Reconciler for each kind of cluster, with the Backend that knows the kind: Kubeadm for a DroverCluster, whose machines
-// it gives their tasks, and Installations for a ClusterInstallation, whose own controller does what is to be done.
+// It is reconciled by the name of the cluster that they refer to. There is one Reconciler for each kind of cluster,
+// with the Backend that knows the kind: Kubeadm for a DroverCluster, whose machines it gives their tasks, and
+// Installations for a ClusterInstallation, whose own controller does what is to be done.
 package etcd
 
 import (
@@ -28,9 +29,11 @@ import (
 type Backend interface {
 	// Kind is the kind by which EtcdSnapshots and EtcdRestores refer to a cluster.
 	Kind() provisionv1.EtcdClusterKind
-	// Read reads a cluster before the objects that refer to it are read: a cluster forgets how something has ended only after its status says so, so what has ended is never taken for new.
+	// Read reads a cluster before the objects that refer to it are read: a cluster forgets how something has ended only
+	// after its status says so, so what has ended is never taken for new.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
-	// Wakes reports whether a change of an object, which is none of those that refer to clusters, wakes for the cluster of its name even while nothing is wanted of it.
+	// Wakes reports whether a change of an object, which is none of those that refer to clusters, wakes for the cluster
+	// of its name even while nothing is wanted of it.
 	Wakes(object client.Object) bool
 }
 
@@ -38,7 +41,8 @@ type Backend interface {
 type Cluster interface {
 	// Advance has the next steps taken of all that is wanted, and says how far each is.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
-	// Settle does what is left when the statuses say what Advance has returned. It returns when to look again, 0 for when something changes.
+	// Settle does what is left when the statuses say what Advance has returned. It returns when to look again, 0 for
+	// when something changes.
 	Settle(ctx context.Context, w *Wanted) (time.Duration, error)
 }
 
@@ -70,7 +74,8 @@ type Reconciler struct {
 
 // Reconcile takes the next step of all that is wanted of one cluster.
 //
-// What is done is done before the status is written, and forgotten only when the status says how it has ended. So a hub that is killed between decides the same again.
+// What is done is done before the status is written, and forgotten only when the status says how it has ended. So a hub
+// that is killed between decides the same again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, err := r.Backend.Read(ctx, req.NamespacedName)
 	if err != nil {
@@ -128,7 +133,8 @@ func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wa
 	return w, nil
 }
 
-// Handler wakes for the cluster of an EtcdSnapshot or EtcdRestore, and when a machine or host changes for the clusters of its namespace that have something under way.
+// Handler wakes for the cluster of an EtcdSnapshot or EtcdRestore, and when a machine or host changes for the clusters
+// of its namespace that have something under way.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch o := object.(type) {

@@ -23,7 +23,8 @@ import (
 // lookAgain is how long what is under way is waited for: of Cluster API's objects none is watched.
 const lookAgain = 3 * time.Second
 
-// Kubeadm is the Backend of DroverClusters: it lets internal/provision/kubeadmetcd decide, gives DroverMachines their tasks, pauses Cluster API, and follows the schedule of a cluster.
+// Kubeadm is the Backend of DroverClusters: it lets internal/provision/kubeadmetcd decide, gives DroverMachines their
+// tasks, pauses Cluster API, and follows the schedule of a cluster.
 type Kubeadm struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
@@ -99,7 +100,8 @@ func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All,
 	return how, errors.Join(in.pause(ctx, active, in.decided), in.give(ctx, in.decided))
 }
 
-// refuse says of all that is wanted that there is no cluster that it could be of. Nothing was given to any machine for it, or the machines are gone.
+// refuse says of all that is wanted that there is no cluster that it could be of. Nothing was given to any machine for
+// it, or the machines are gone.
 func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	for _, o := range w.Snapshots {
@@ -122,7 +124,8 @@ func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	return how
 }
 
-// Settle implements Cluster: it removes and makes the snapshots of the schedule. It looks again soon while something is under way, and at the next time of the schedule.
+// Settle implements Cluster: it removes and makes the snapshots of the schedule. It looks again soon while something is
+// under way, and at the next time of the schedule.
 func (in *kubeadmCluster) Settle(ctx context.Context, w *Wanted) (time.Duration, error) {
 	err := in.expire(ctx, in.decided)
 	next, scheduled := in.followSchedule(ctx, w)

@@ -67,7 +67,8 @@ func (r *Reconciler) writeRestore(ctx context.Context, o *provisionv1.EtcdRestor
 	return setFinalizer(ctx, r.Client, o, controllerutil.RemoveFinalizer)
 }
 
-// observe has the status of a restore that has ended name the generation of its spec, of which only cancel can be changed, to no effect.
+// observe has the status of a restore that has ended name the generation of its spec, of which only cancel can be
+// changed, to no effect.
 func (r *Reconciler) observe(ctx context.Context, o *provisionv1.EtcdRestore) error {
 	ready := meta.FindStatusCondition(o.Status.Conditions, provisionv1.ConditionReady)
 	if ready == nil || o.Status.ObservedGeneration == o.Generation {

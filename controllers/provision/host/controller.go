@@ -268,7 +268,7 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	if err != nil || plan == nil || plan.Type != v1.SecretTypeHostPlan || version(plan) != in.version {
 		return err // an event of the newer one comes
 	}
-	if _, err := protocol.ParseHostPlan(plan.Data[v1.HostPlanKey]); err != nil {
+	if _, err := protocol.ParseHostInstructions(plan.Data[v1.HostPlanKey]); err != nil {
 		in.invalid = err.Error()
 		return nil
 	}
@@ -278,7 +278,7 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 
 // give gives the agent the plan of the host's version, or takes its plan away if that is empty.
 func (r *Reconciler) give(in *input, content []byte) {
-	in.call = r.Members.StartHostPlan(in.member, members.HostPlan{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
+	in.call = r.Members.StartHostPlan(in.member, members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
 }
 
 // isPlan reports whether a Secret, which may be nil, holds the plan of a Host.

@@ -65,7 +65,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 // clean takes the plan away and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		in.call = r.Members.StartHostPlan(in.member, members.HostPlan{Checkpoint: r.Checkpoint()}) // a restored hub, too: to delete a Host cannot be undone
+		in.call = r.Members.StartHostPlan(in.member, members.HostInstructions{Checkpoint: r.Checkpoint()}) // a restored hub, too: to delete a Host cannot be undone
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, planStatus(report)
 	setRemoving(in.host, "the machine is cleaned")

@@ -43,7 +43,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, lost string) error
 			return err
 		}
 		if secret != nil {
-			if plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey]); err == nil {
+			if plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err == nil {
 				in.owner = &plan.Owner
 			}
 		}

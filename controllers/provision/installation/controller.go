@@ -183,7 +183,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 		note(name, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
 	}
 	for _, host := range in.decide.Hosts {
-		if plan := d.Plans[host.Name]; plan != nil && in.unreadable[host.Name] == nil {
+		if plan := d.Instructions[host.Name]; plan != nil && in.unreadable[host.Name] == nil {
 			note(host.Name, r.give(ctx, in, host, plan))
 		}
 	}
@@ -191,12 +191,12 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 }
 
 // give gives a host its plan, unless it has it.
-func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host, plan *installation.Plan) error {
+func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host, plan *installation.Instructions) error {
 	held, err := json.Marshal(plan.Held)
 	if err != nil {
 		return err
 	}
-	set, err := r.hub().SetPlanWithNote(ctx, in.hosts[host.Name], consumer(in.installation), plan.HostPlan, string(held))
+	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), plan.HostInstructions, string(held))
 	if set && host.Held == nil {
 		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, plan.Roles)})
 	} else if set && host.Held.Start != plan.Start {

@@ -142,7 +142,7 @@ func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 }
 
 // plan returns that of a Host, nil if it has none.
-func (w *world) plan(host string) *protocol.HostPlan {
+func (w *world) plan(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
@@ -151,7 +151,7 @@ func (w *world) plan(host string) *protocol.HostPlan {
 	} else if err != nil {
 		w.t.Fatal(err)
 	}
-	plan := &protocol.HostPlan{}
+	plan := &protocol.HostInstructions{}
 	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], plan); err != nil {
 		w.t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestHostsBecomeACluster(t *testing.T) {
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(2)
 	server, worker := w.plan("s1"), w.plan("w1")
-	for file, words := range map[*protocol.HostPlan][]string{
+	for file, words := range map[*protocol.HostInstructions][]string{
 		server: {"cluster-init: true", "disable:\n- traefik", "node-label:\n- a=b\n- disk=fast", "node-taint:\n- node-role.kubernetes.io/etcd:NoExecute", "node-name: s1"},
 		worker: {"server: https://10.1.0.1:6443", "node-name: w1", "node-label:\n- a=b\n- disk=fast"},
 	} {

@@ -23,7 +23,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, the oldest first, also those that have ended: how they have is forgotten when they are gone.
+// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, the oldest first, also those that have
+// ended: how they have is forgotten when they are gone.
 func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -53,7 +54,8 @@ func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	return nil
 }
 
-// fileOf is what the name of a snapshot's file begins with: another one for each, also after it was deleted and made again.
+// fileOf is what the name of a snapshot's file begins with: another one for each, also after it was deleted and made
+// again.
 func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
@@ -87,7 +89,8 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) installation.Restore 
 	return wanted
 }
 
-// configure writes back the spec that a restore brings, once, before data is replaced. Pools and the counts of rotations stay as they are, since machines do.
+// configure writes back the spec that a restore brings, once, before data is replaced. Pools and the counts of
+// rotations stay as they are, since machines do.
 func (r *Reconciler) configure(ctx context.Context, in *input, d *installation.Decision) error {
 	if d.Configure == nil {
 		return nil
@@ -110,7 +113,8 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *installation.D
 	return nil
 }
 
-// EtcdProgress says how far all is that refers to an installation. It decides as Reconcile does, by what there is now, and acts on nothing.
+// EtcdProgress says how far all is that refers to an installation. It decides as Reconcile does, by what there is now,
+// and acts on nothing.
 func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName) (progress.All, error) {
 	object := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	in := &input{installation: object, now: r.Now(), hosts: map[string]*v1.Host{}, unreadable: map[string]error{}}

@@ -74,7 +74,7 @@ func strangers(in *input, d installation.Decision) string {
 // writeStatus writes what was decided.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
-	if in.decision.Plans != nil { // the planner was asked
+	if in.decision.Instructions != nil { // the planner was asked
 		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(in.decision.Hosts), int32(in.decision.Ready), fmt.Sprintf("%d/%d", in.decision.Ready, in.decision.Hosts), nil
 		for _, host := range slices.Sorted(maps.Keys(in.decision.Waiting)) {
 			if why := in.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {

@@ -113,14 +113,14 @@ func (w *world) getHost(name string) *v1.Host {
 }
 
 // plan reads a Host's plan, nil if there is none.
-func (w *world) plan(host string) *protocol.HostPlan {
+func (w *world) plan(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	plan := &protocol.HostPlan{}
+	plan := &protocol.HostInstructions{}
 	if err := errors.Join(err, json.Unmarshal(secret.Data[v1.HostPlanKey], plan)); err != nil {
 		w.t.Fatal(err)
 	}

@@ -230,7 +230,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 		return v, nil
 	}
 	// Once made, the plan stays as it is: an instruction that changed would be refused.
-	given, _, err := r.hub().Plan(ctx, in.host)
+	given, _, err := r.hub().Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignPlan):
 		return foreignPlan(err), nil
@@ -248,7 +248,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if err != nil {
 		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
-	if _, err := r.hub().SetPlan(ctx, in.host, consumer(in.machine), *plan); err != nil {
+	if _, err := r.hub().Give(ctx, in.host, consumer(in.machine), *plan); err != nil {
 		return status.Readiness{}, err
 	}
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil

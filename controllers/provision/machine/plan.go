@@ -95,7 +95,7 @@ type planInput struct {
 }
 
 // makePlan returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
-func makePlan(in planInput) (*protocol.HostPlan, error) {
+func makePlan(in planInput) (*protocol.HostInstructions, error) {
 	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
 	hostname := ""
 	if in.host.Status.Machine != nil {
@@ -108,7 +108,7 @@ func makePlan(in planInput) (*protocol.HostPlan, error) {
 	if !named(config, ProviderID(in.host)) {
 		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, by which Cluster API finds the node: set the kubelet's argument provider-id to %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
 	}
-	plan := &protocol.HostPlan{}
+	plan := &protocol.HostInstructions{}
 	for _, f := range config.Files {
 		plan.Files = append(plan.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
 	}
@@ -134,12 +134,12 @@ func exported(of string) string {
 }
 
 // refused says why no host takes a plan, for example one with a file that has no path.
-func refused(plan *protocol.HostPlan) error {
+func refused(plan *protocol.HostInstructions) error {
 	raw, err := json.Marshal(plan)
 	if err != nil {
 		return err
 	}
-	if _, err := protocol.ParseHostPlan(raw); err != nil {
+	if _, err := protocol.ParseHostInstructions(raw); err != nil {
 		return fmt.Errorf("what the bootstrap data asks for is no plan of a Host: %w", err)
 	}
 	return nil

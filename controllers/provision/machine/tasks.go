@@ -58,7 +58,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
 		return v, nil
 	}
-	plan, version, err := r.hub().Plan(ctx, in.host)
+	plan, version, err := r.hub().Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignPlan):
 		return foreignPlan(err), nil
@@ -70,7 +70,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		return status.Readiness{}, err
 	}
 	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
-	if _, err = r.hub().ReplacePlan(ctx, in.host, consumer(machine), want, version); err != nil {
+	if _, err = r.hub().ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
 		return status.Readiness{}, err
 	}
 	for _, task := range after {
@@ -99,7 +99,7 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 
 // schedule returns the plan with the instructions of the tasks that have not ended, and how far each task is. It is pure. The instructions of the bootstrap, and
 // those that were there before, stay as they were made.
-func schedule(in taskInput, plan protocol.HostPlan, version string) (protocol.HostPlan, []infrav1.MachineTaskStatus) {
+func schedule(in taskInput, plan protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
 	present := map[string]int{}
 	var instructions []protocol.HostInstruction
 	for i, instruction := range plan.Instructions {

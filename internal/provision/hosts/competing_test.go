@@ -22,8 +22,8 @@ import (
 
 const attack = "plant"
 
-func planOf(ids ...string) protocol.HostPlan {
-	plan := protocol.HostPlan{}
+func planOf(ids ...string) protocol.HostInstructions {
+	plan := protocol.HostInstructions{}
 	for _, id := range ids {
 		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: id, Command: []string{"true"}})
 	}
@@ -37,7 +37,7 @@ func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	if err := w.Take(t.Context(), w.host, prod); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.SetPlan(t.Context(), w.host, prod, planOf("install")); err != nil {
+	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); err != nil {
 		t.Fatal(err)
 	}
 	return w, prod
@@ -57,7 +57,7 @@ func (w *world) impostor(ctx context.Context) {
 	fake.ObjectMeta = metav1.ObjectMeta{Namespace: fake.Namespace, Name: fake.Name, Labels: fake.Labels, Annotations: fake.Annotations, OwnerReferences: fake.OwnerReferences}
 	fake.Type = corev1.SecretTypeOpaque
 	fake.Data[v1.HostPlanKey] = []byte(strings.Replace(string(fake.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+attack+`","command":["true"]},`, 1))
-	if _, err := protocol.ParseHostPlan(fake.Data[v1.HostPlanKey]); err != nil || !strings.Contains(string(fake.Data[v1.HostPlanKey]), attack) {
+	if _, err := protocol.ParseHostInstructions(fake.Data[v1.HostPlanKey]); err != nil || !strings.Contains(string(fake.Data[v1.HostPlanKey]), attack) {
 		w.t.Fatalf("the impostor's plan is %s, %v: want one that can be read, with an instruction of its own", fake.Data[v1.HostPlanKey], err)
 	}
 	if err := w.Env.Client.Create(ctx, fake); err != nil {
@@ -92,16 +92,16 @@ func TestASecretThatIsNoPlanIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
 	w, prod := taken(t)
 	w.impostor(t.Context())
 	fake := w.plan()
-	if plan, version, err := w.Plan(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) || plan != nil {
+	if plan, version, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) || plan != nil {
 		t.Errorf("read: %v, %s, %v, want ErrForeignPlan", plan, version, err)
 	}
 	if note, version, err := w.Note(t.Context(), w.host); err != nil || note != "" || version != "" {
 		t.Errorf("the note is %q of version %q, %v, want none", note, version, err)
 	}
 	for what, write := range map[string]func() error{
-		"set": func() error { _, err := w.SetPlan(t.Context(), w.host, prod, planOf("other")); return err },
+		"set": func() error { _, err := w.Give(t.Context(), w.host, prod, planOf("other")); return err },
 		"replace": func() error {
-			_, err := w.ReplacePlan(t.Context(), w.host, prod, planOf("other"), string(fake.UID)+"."+fake.ResourceVersion)
+			_, err := w.ReplaceInstructions(t.Context(), w.host, prod, planOf("other"), string(fake.UID)+"."+fake.ResourceVersion)
 			return err
 		},
 		"release": func() error { _, err := w.Release(t.Context(), w.look(clean), prod); return err },
@@ -133,10 +133,10 @@ func TestAPlanOfAnotherHostOrOwnerIsNotDrovers(t *testing.T) {
 			if err := w.Env.Client.Update(t.Context(), plan); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := w.Plan(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) {
+			if _, _, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) {
 				t.Errorf("read: %v, want ErrForeignPlan", err)
 			}
-			if _, err := w.SetPlan(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignPlan) {
+			if _, err := w.Give(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignPlan) {
 				t.Errorf("give: %v, want ErrForeignPlan", err)
 			}
 		})
@@ -161,7 +161,7 @@ func TestAPlanThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, prod := taken(t)
-			_, version, err := w.Plan(t.Context(), w.host)
+			_, version, err := w.Instructions(t.Context(), w.host)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -190,12 +190,12 @@ func (w *world) change(ctx context.Context) {
 }
 
 func set(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
-	_, err := hub.SetPlan(w.t.Context(), w.host, by, planOf("install", "more"))
+	_, err := hub.Give(w.t.Context(), w.host, by, planOf("install", "more"))
 	return err
 }
 
 func replace(hub hosts.Hub, w *world, by v1.HostConsumerRef, version string) error {
-	_, err := hub.ReplacePlan(w.t.Context(), w.host, by, planOf("install", "more"), version)
+	_, err := hub.ReplaceInstructions(w.t.Context(), w.host, by, planOf("install", "more"), version)
 	return err
 }
 
@@ -204,24 +204,24 @@ func release(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
 	return err
 }
 
-// What was read decides what is written: a plan that was replaced between Plan and ReplacePlan is not overwritten with
+// What was read decides what is written: a plan that was replaced between Plan and Replace is not overwritten with
 // what was made of the one before.
 func TestAPlanIsReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 	t.Parallel()
 	w, prod := taken(t)
-	_, version, err := w.Plan(t.Context(), w.host)
+	_, version, err := w.Instructions(t.Context(), w.host)
 	if err != nil {
 		t.Fatal(err)
 	}
 	w.change(t.Context())
-	if _, err := w.ReplacePlan(t.Context(), w.host, prod, planOf("install", "more"), version); !apierrors.IsConflict(err) {
+	if _, err := w.ReplaceInstructions(t.Context(), w.host, prod, planOf("install", "more"), version); !apierrors.IsConflict(err) {
 		t.Errorf("after a change: %v, want a conflict", err)
 	}
-	_, version, err = w.Plan(t.Context(), w.host)
+	_, version, err = w.Instructions(t.Context(), w.host)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if set, err := w.ReplacePlan(t.Context(), w.host, prod, planOf("install", "more"), version); err != nil || !set {
+	if set, err := w.ReplaceInstructions(t.Context(), w.host, prod, planOf("install", "more"), version); err != nil || !set {
 		t.Errorf("of the version that was read: %t, %v, want it to be replaced", set, err)
 	}
 }
@@ -239,10 +239,10 @@ func TestAFirstPlanDoesNotBecomeThatOfASecretInItsPlace(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.before(made).SetPlan(t.Context(), w.host, prod, planOf("install")); !apierrors.IsAlreadyExists(err) {
+	if _, err := w.before(made).Give(t.Context(), w.host, prod, planOf("install")); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("in the same moment: %v, want AlreadyExists", err)
 	}
-	if _, err := w.SetPlan(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignPlan) {
+	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignPlan) {
 		t.Errorf("the next time: %v, want ErrForeignPlan", err)
 	}
 	if got := w.plan(); string(got.Data["x"]) != "y" || len(got.Data) != 1 {

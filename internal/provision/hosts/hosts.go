@@ -144,9 +144,9 @@ func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err
 	return plan.Annotations[annotationNote], versionOf(plan), nil
 }
 
-// Plan reads the plan that Drover gave a Host, and the version by which the Host's status names it, from the API server; nil if it gave none, or took it away. The error is
+// Instructions reads the plan that Drover gave a Host, and the version by which the Host's status names it, from the API server; nil if it gave none, or took it away. The error is
 // ErrForeignPlan if another Secret has its name.
-func (h Hub) Plan(ctx context.Context, host *v1.Host) (*protocol.HostPlan, string, error) {
+func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.plan(ctx, host, h.Live)
 	switch {
 	case err != nil || secret == nil:
@@ -156,7 +156,7 @@ func (h Hub) Plan(ctx context.Context, host *v1.Host) (*protocol.HostPlan, strin
 	case !secret.DeletionTimestamp.IsZero():
 		return nil, "", nil
 	}
-	plan, err := protocol.ParseHostPlan(secret.Data[v1.HostPlanKey])
+	plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey])
 	if err != nil {
 		return nil, "", fmt.Errorf("read the plan of Host %s/%s: %w", host.Namespace, host.Name, err)
 	}
@@ -165,14 +165,14 @@ func (h Hub) Plan(ctx context.Context, host *v1.Host) (*protocol.HostPlan, strin
 
 func versionOf(plan *corev1.Secret) string { return string(plan.UID) + "." + plan.ResourceVersion }
 
-// SetPlan gives a Host that was taken for an object its plan, unless it has it, and reports whether it did.
-func (h Hub) SetPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan) (bool, error) {
-	return h.SetPlanWithNote(ctx, host, consumer, plan, "")
+// Give gives a Host that was taken for an object its plan, unless it has it, and reports whether it did.
+func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions) (bool, error) {
+	return h.GiveWithNote(ctx, host, consumer, plan, "")
 }
 
-// ReplacePlan does what SetPlan does, for a plan that was made of the one that Plan has read, with its version. If that is no longer the Host's plan, apierrors.IsConflict is true
+// ReplaceInstructions does what Give does, for instructions that were made of those that Instructions has read, with its version. If that is no longer the Host's plan, apierrors.IsConflict is true
 // for the error.
-func (h Hub) ReplacePlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, version string) (bool, error) {
+func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions, version string) (bool, error) {
 	before, ours, err := h.plan(ctx, host, h.Live) // the cache may lag behind what Plan has read
 	switch {
 	case err != nil:
@@ -180,11 +180,11 @@ func (h Hub) ReplacePlan(ctx context.Context, host *v1.Host, consumer v1.HostCon
 	case before == nil || versionOf(before) != version:
 		return false, conflict(host, "the plan was changed since it was read")
 	}
-	return h.setPlan(ctx, host, consumer, plan, "", before, ours)
+	return h.give(ctx, host, consumer, plan, "", before, ours)
 }
 
-// SetPlanWithNote does what SetPlan does, and keeps a note with the plan, for Note. The note is no secret.
-func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string) (bool, error) {
+// GiveWithNote does what Give does, and keeps a note with the plan, for Note. The note is no secret.
+func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions, note string) (bool, error) {
 	before, ours, err := h.plan(ctx, host, h.Client)
 	if err == nil && before == nil { // the cache may lag, and has no Secret without Drover's labels
 		before, ours, err = h.plan(ctx, host, h.Live)
@@ -192,11 +192,11 @@ func (h Hub) SetPlanWithNote(ctx context.Context, host *v1.Host, consumer v1.Hos
 	if err != nil {
 		return false, err
 	}
-	return h.setPlan(ctx, host, consumer, plan, note, before, ours)
+	return h.give(ctx, host, consumer, plan, note, before, ours)
 }
 
-// setPlan gives a Host its plan in place of the one that was read, nil for none. Ours reports whether Drover made that.
-func (h Hub) setPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostPlan, note string, before *corev1.Secret, ours bool) (bool, error) {
+// give gives a Host its instructions in place of the one that was read, nil for none. Ours reports whether Drover made that.
+func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions, note string, before *corev1.Secret, ours bool) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s a plan: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
@@ -205,7 +205,7 @@ func (h Hub) setPlan(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	if err != nil {
 		return false, err
 	}
-	if _, err := protocol.ParseHostPlan(content); err != nil {
+	if _, err := protocol.ParseHostInstructions(content); err != nil {
 		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
 	}
 	sum := sha256.Sum256(content)

@@ -138,7 +138,7 @@ func TestOfTwoThatTakeAHostOneHasIt(t *testing.T) {
 	}
 	namesake := consumer("prod")
 	namesake.UID = "another"
-	if _, err := w.SetPlan(t.Context(), w.host, namesake, protocol.HostPlan{}); err == nil || w.plan() != nil {
+	if _, err := w.Give(t.Context(), w.host, namesake, protocol.HostInstructions{}); err == nil || w.plan() != nil {
 		t.Errorf("an object of the same name that did not take the host gave it a plan: %v", err)
 	}
 	if done, err := w.Release(t.Context(), w.host, namesake); err != nil || !done || w.look(clean).Spec.ConsumerRef == nil {
@@ -152,13 +152,13 @@ func TestAHostIsGivenBackWhenItsPlanIsGoneAndItsMachineClean(t *testing.T) {
 	if err := w.Take(t.Context(), w.host, prod); err != nil {
 		t.Fatal(err)
 	}
-	plan := protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}
+	plan := protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}
 	for i, want := range []bool{true, false} {
-		if set, err := w.SetPlan(t.Context(), w.host, prod, plan); err != nil || set != want {
+		if set, err := w.Give(t.Context(), w.host, prod, plan); err != nil || set != want {
 			t.Errorf("attempt %d: %t, %v, want %t", i, set, err, want)
 		}
 	}
-	var got protocol.HostPlan
+	var got protocol.HostInstructions
 	secret := w.plan()
 	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], &got); err != nil || got.Owner != "Cluster/prod" || len(got.Instructions) != 1 {
 		t.Errorf("the plan is %+v, %v", got, err)
@@ -194,7 +194,7 @@ func TestThePlanOfAFormerConsumerIsKept(t *testing.T) {
 	if err := w.Take(t.Context(), w.host, former); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.SetPlan(t.Context(), w.host, former, protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}); err != nil {
+	if _, err := w.Give(t.Context(), w.host, former, protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); !errors.Is(err, hosts.ErrFormerPlan) || done || w.plan() == nil {
@@ -264,7 +264,7 @@ func TestAPlanThatAUserMadeIsLeftAlone(t *testing.T) {
 	if err := w.Env.Client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.SetPlan(t.Context(), w.host, prod, protocol.HostPlan{}); !errors.Is(err, hosts.ErrForeignPlan) {
+	if _, err := w.Give(t.Context(), w.host, prod, protocol.HostInstructions{}); !errors.Is(err, hosts.ErrForeignPlan) {
 		t.Errorf("give: %v, want ErrForeignPlan", err)
 	}
 	if _, err := w.Release(t.Context(), w.host, prod); !errors.Is(err, hosts.ErrForeignPlan) {

@@ -141,9 +141,9 @@ func (d *decision) change(removes []removal) error {
 		if operator != nil && m.Name == operator.Name {
 			mine = removes
 		}
-		plan, err := d.plan(m, m.Held.Join, mine)
+		plan, err := d.render(m, m.Held.Join, mine)
 		if err == nil && plan.Start != m.Held.Start {
-			plan, err = d.plan(m, d.rejoin(m), mine)
+			plan, err = d.render(m, d.rejoin(m), mine)
 		}
 		if err != nil {
 			return err
@@ -154,7 +154,7 @@ func (d *decision) change(removes []removal) error {
 		}
 		plan.Changed = plan.Start != m.Held.Start || m.Held.Changed
 		if plan.Start == m.Held.Start {
-			d.out.Plans[m.Name] = plan
+			d.out.Instructions[m.Name] = plan
 			continue
 		}
 		why := d.mayChange(m, changing, unavailable)
@@ -162,7 +162,7 @@ func (d *decision) change(removes []removal) error {
 			d.out.Waiting[m.Name] = "waits for " + why + ", to be changed"
 			continue
 		}
-		d.out.Plans[m.Name] = plan
+		d.out.Instructions[m.Name] = plan
 		d.out.Waiting[m.Name] = "is changed"
 		if m.server() {
 			changing = m.Name

@@ -146,8 +146,8 @@ type Decision struct {
 	Stored Stored
 	// Take and Release are names of Hosts.
 	Take, Release []string
-	// Plans that hosts are to have now, by name.
-	Plans map[string]*Plan
+	// Instructions that hosts are to have now, by name.
+	Instructions map[string]*Instructions
 	// Waiting says what hosts wait for that are not ready, by name.
 	Waiting map[string]string
 	// Hosts and Ready count those of the cluster, with those that leave it.
@@ -195,7 +195,7 @@ func Decide(in Input) (Decision, error) {
 	}
 	in.dist = dist
 	d := &decision{roster: &roster{Input: &in}}
-	d.out = Decision{Stored: in.Stored, Plans: map[string]*Plan{}, Waiting: map[string]string{}}
+	d.out = Decision{Stored: in.Stored, Instructions: map[string]*Instructions{}, Waiting: map[string]string{}}
 	d.out.Stored.Nodes, d.stored = maps.Clone(in.Stored.Nodes), &d.out.Stored
 	in.Hosts = slices.Clone(in.Hosts)
 	slices.SortFunc(in.Hosts, func(a, b Host) int { return cmp.Compare(a.Name, b.Name) })

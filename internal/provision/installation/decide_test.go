@@ -66,13 +66,13 @@ func TestAHostWhosePlanCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(out.Release) > 0 || out.Plans[name] != nil || out.Lost || out.Unselected {
-				t.Errorf("released %v, the plan %v, lost %t, unselected %t: want the host to be left as it is", out.Release, out.Plans[name], out.Lost, out.Unselected)
+			if len(out.Release) > 0 || out.Instructions[name] != nil || out.Lost || out.Unselected {
+				t.Errorf("released %v, the plan %v, lost %t, unselected %t: want the host to be left as it is", out.Release, out.Instructions[name], out.Lost, out.Unselected)
 			}
 			if _, stays := out.Stored.Nodes[name]; !stays {
 				t.Errorf("the nodes are %v, want %s to be one still", out.Stored.Nodes, name)
 			}
-			for other, plan := range out.Plans {
+			for other, plan := range out.Instructions {
 				if len(plan.Removes) > 0 {
 					t.Errorf("%s removes nodes, want none to be removed", other)
 				}
@@ -92,7 +92,7 @@ func TestAClusterOfWhichNoPoolSelectsAServerIsLeftAsItIs(t *testing.T) {
 			m.Labels = labels.Set{"pool": "typo"}
 		}
 	}
-	if out := w.decide(); !out.Unselected || out.Lost || len(out.Release)+len(out.Plans)+len(out.Take) > 0 {
+	if out := w.decide(); !out.Unselected || out.Lost || len(out.Release)+len(out.Instructions)+len(out.Take) > 0 {
 		t.Errorf("it was changed: %+v", out)
 	}
 	for _, name := range []string{"m0001", "m0002", "m0003"} {
@@ -148,7 +148,7 @@ func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
 	w.spec.EncryptionKeyRotation = 1
 	out := w.decide()
 	var rotates []string
-	for name, plan := range out.Plans {
+	for name, plan := range out.Instructions {
 		if i := slices.IndexFunc(plan.Instructions, func(i protocol.HostInstruction) bool { return i.ID == "keys-1" }); i >= 0 {
 			rotates = append(rotates, name)
 			if i != len(plan.Instructions)-1 || plan.Start != w.machines[name].Held.Start {
@@ -165,7 +165,7 @@ func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
 	}
 	w.machines["m0001"].Progress = Failed
 	w.machines["m0001"].Detail = "keys-1: exit code 1"
-	if out = w.decide(); out.Stored.KeysFailed != 1 || !strings.Contains(out.Stored.KeysProblem, "host m0001: keys-1: exit code 1") || out.Plans["m0001"].Task != "" {
+	if out = w.decide(); out.Stored.KeysFailed != 1 || !strings.Contains(out.Stored.KeysProblem, "host m0001: keys-1: exit code 1") || out.Instructions["m0001"].Task != "" {
 		t.Errorf("what has failed is not remembered, or tried again: %+v", out.Stored)
 	}
 	w.settle(50)
@@ -209,7 +209,7 @@ func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
 	w.machines["m0001"].Progress = Failed // one that is broken keeps no snapshot waiting
 	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
 	out := w.decide()
-	plan := out.Plans["m0002"]
+	plan := out.Instructions["m0002"]
 	if out.SnapshotOn("u1") != "m0002" || out.SnapshotOn("u2") != "" || plan.Task != "snapshot-u1" || plan.Instructions[len(plan.Instructions)-1].ID != "snapshot-u1" {
 		t.Fatalf("%s on %s: %+v", out.Task, out.TaskHost, plan.Held)
 	}

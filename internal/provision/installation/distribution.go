@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// distribution makes a cluster of machines. What is decided here is the same for each of them; what hosts have and run for it comes from these methods alone. Commands are complete, and each may be
-// repeated after it was interrupted.
+// distribution makes a cluster of machines. What is decided here is the same for each of them; what hosts have and run
+// for it comes from these methods alone. Commands are complete, and each may be repeated after it was interrupted.
 type distribution interface {
 	// checkConfig reads configuration of the user's, which field names in errors.
 	checkConfig(field string, raw []byte) (map[string]any, error)
@@ -23,7 +23,8 @@ type distribution interface {
 	// checkSnapshots refuses a schedule of snapshots beside configuration that has none made.
 	checkSnapshots(spec Spec) error
 
-	// files are on a host before anything runs. An empty join is for the host that begins the cluster. A change of them takes effect when the host is started again.
+	// files are on a host before anything runs. An empty join is for the host that begins the cluster. A change of them
+	// takes effect when the host is started again.
 	files(in *Input, host *member, join string) ([]protocol.HostFile, error)
 	// manifest is the file whose content the servers apply in the cluster.
 	manifest(in *Input) string
@@ -47,15 +48,18 @@ type distribution interface {
 
 	// snapshot makes a snapshot of etcd. The name of its file begins with the name that is given.
 	snapshot(in *Input, name string) []string
-	// find fails unless a host has the file of a restore, which restore then makes the data of etcd, and keeps what was there.
+	// find fails unless a host has the file of a restore, which restore then makes the data of etcd, and keeps what was
+	// there.
 	find(in *Input, r *Restoring) []string
 	restore(in *Input, r *Restoring) []string
-	// keep has a host that has restored a snapshot start with it, resume with the data that it had before, and rejoin without data of its own.
+	// keep has a host that has restored a snapshot start with it, resume with the data that it had before, and rejoin
+	// without data of its own.
 	keep(in *Input) []string
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
 
-	// removeNode removes a node from the cluster, forget lets a machine that was installed anew join by the name of a node, and keepNodes removes all nodes but some.
+	// removeNode removes a node from the cluster, forget lets a machine that was installed anew join by the name of a
+	// node, and keepNodes removes all nodes but some.
 	removeNode(in *Input, node string) []string
 	forget(in *Input, node string) []string
 	keepNodes(in *Input, nodes []string) []string
@@ -64,7 +68,8 @@ type distribution interface {
 	clean(in *Input, host *member) protocol.HostInstruction
 	// remove removes it from a machine on which it may be, whoever installed it there.
 	remove() []string
-	// kubeconfig is what an administrator of a server reaches the cluster with, and programs are the folders with kubectl that are not in PATH.
+	// kubeconfig is what an administrator of a server reaches the cluster with, and programs are the folders with
+	// kubectl that are not in PATH.
 	kubeconfig() string
 	programs() []string
 }
@@ -75,7 +80,8 @@ var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution of a name. A name without one is an error: nothing else is installed in its place.
+// distributionOf returns the distribution of a name. A name without one is an error: nothing else is installed in its
+// place.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil
@@ -83,7 +89,8 @@ func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	return nil, fmt.Errorf("spec.distribution: there is no distribution %q, but %q", name, slices.Sorted(maps.Keys(distributions)))
 }
 
-// CheckConfig reads spec.config or spec.serverConfig, which field says, as the distribution takes it. Its error says what cannot be in it, and has no value of it.
+// CheckConfig reads spec.config or spec.serverConfig, which field says, as the distribution takes it. Its error says
+// what cannot be in it, and has no value of it.
 func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[string]any, error) {
 	dist, err := distributionOf(name)
 	if err != nil {
@@ -110,7 +117,8 @@ func CheckSnapshots(spec Spec) error {
 	return dist.checkSnapshots(spec)
 }
 
-// Removals are the commands that remove whatever distribution is on a machine, by its name. Distributions that are removed by the same command have it once.
+// Removals are the commands that remove whatever distribution is on a machine, by its name. Distributions that are
+// removed by the same command have it once.
 func Removals() map[string][]string {
 	all, seen := map[string][]string{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(distributions)) {
@@ -122,7 +130,8 @@ func Removals() map[string][]string {
 	return all
 }
 
-// Kubeconfigs are the files by which an administrator of a server reaches the cluster, whatever distribution it is of, and programs the folders with kubectl that are not in PATH.
+// Kubeconfigs are the files by which an administrator of a server reaches the cluster, whatever distribution it is of,
+// and programs the folders with kubectl that are not in PATH.
 func Kubeconfigs() (files, programs []string) {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(distributions))) {
 		files, programs = append(files, distributions[name].kubeconfig()), append(programs, distributions[name].programs()...)

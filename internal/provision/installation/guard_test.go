@@ -11,7 +11,7 @@ import (
 
 // changed returns the servers that a decision starts again.
 func changed(w *world, out Decision) (names []string) {
-	for name, plan := range out.Plans {
+	for name, plan := range out.Instructions {
 		if m := w.machines[name]; plan.Roles != "worker" && (m.Held == nil || m.Held.Start != plan.Start) {
 			names = append(names, name)
 		}
@@ -200,8 +200,8 @@ func TestAMemberOfEtcdThatIsCleanedCountsUntilItsNodeIsRemoved(t *testing.T) {
 	*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: true, Taken: true}}
 	before := w.stored.Nodes["m0003"].Join
 	out := w.decide()
-	if out.Plans["m0003"] != nil || len(out.Plans["m0001"].Removes) != 1 {
-		t.Errorf("m0003 is given a plan: %t; removals of m0001: %v", out.Plans["m0003"] != nil, out.Plans["m0001"].Removes)
+	if out.Instructions["m0003"] != nil || len(out.Instructions["m0001"].Removes) != 1 {
+		t.Errorf("m0003 is given a plan: %t; removals of m0001: %v", out.Instructions["m0003"] != nil, out.Instructions["m0001"].Removes)
 	}
 	d := decision{roster: &roster{Input: &Input{}, stored: &out.Stored}, out: out}
 	d.stay, d.byName = nil, map[string]*member{}
@@ -221,7 +221,7 @@ func TestNumbersOfARestoredHubAreNew(t *testing.T) {
 	in.Now = 1_800_000_000
 	in.Spec.Version = "v1.35.9+k3s1"
 	out, err := Decide(in)
-	if err != nil || out.Plans["m0001"].Starts != in.Now {
-		t.Errorf("%v, the start has number %d, want the time", err, out.Plans["m0001"].Starts)
+	if err != nil || out.Instructions["m0001"].Starts != in.Now {
+		t.Errorf("%v, the start has number %d, want the time", err, out.Instructions["m0001"].Starts)
 	}
 }

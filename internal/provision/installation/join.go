@@ -94,9 +94,9 @@ func (d *decision) wayIn(m *member) (url, why string) {
 
 // give gives a host the plan that it is to have.
 func (d *decision) give(m *member, join string, removes []removal) error {
-	plan, err := d.plan(m, join, removes)
+	plan, err := d.render(m, join, removes)
 	if err == nil {
-		d.out.Plans[m.Name] = plan
+		d.out.Instructions[m.Name] = plan
 	}
 	return err
 }

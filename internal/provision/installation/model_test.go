@@ -20,7 +20,7 @@ import (
 // machine is a Host of the model with its machine.
 type machine struct {
 	Host
-	plan *Plan
+	plan *Instructions
 	// registered is the start with which its node became part of the cluster, and runs the last one that was carried out.
 	registered, runs string
 	// journal has how instructions have ended, by their IDs: none runs twice.
@@ -129,7 +129,7 @@ func (w *world) decide() Decision {
 		}
 		*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected}}
 	}
-	for name, plan := range out.Plans {
+	for name, plan := range out.Instructions {
 		m := w.machines[name]
 		if m.Held == nil || instructions(m.Held) != instructions(&plan.Held) {
 			m.Progress = None
@@ -210,7 +210,7 @@ func instructions(h *Held) string { return fmt.Sprint(h.Start, h.Task, h.Removes
 // checkRestore wants that one host restores, while all others with etcd are stopped.
 func (w *world) checkRestore(out Decision) {
 	w.t.Helper()
-	for name, plan := range out.Plans {
+	for name, plan := range out.Instructions {
 		if plan.Restores == "" || plan.Restores != plan.Stopped {
 			continue
 		}
@@ -239,7 +239,7 @@ func (w *world) check(out Decision) {
 		}
 	}
 	servers, workers, joins, tasks := 0, 0, 0, 0
-	for name, plan := range out.Plans {
+	for name, plan := range out.Instructions {
 		m := w.machines[name]
 		if tasks += count(plan.Task != ""); tasks > 1 {
 			w.t.Fatalf("%s has a task, and another has one, too", name)

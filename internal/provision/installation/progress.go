@@ -10,7 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// ended returns how a snapshot or restore has ended. With stored false, the decision has ended it just now: it counts only when that is stored.
+// ended returns how a snapshot or restore has ended. With stored false, the decision has ended it just now: it counts
+// only when that is stored.
 func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	if o, stored = in.Stored.Outcomes[id]; stored {
 		return o, true, true
@@ -19,7 +20,8 @@ func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	return o, ended, false
 }
 
-// SnapshotProgress says how far a snapshot is by a decision. It returns false if that has ended it, and is not stored yet.
+// SnapshotProgress says how far a snapshot is by a decision. It returns false if that has ended it, and is not stored
+// yet.
 func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot, bool) {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotPending, File: snap.Name, Message: "waits for a server with etcd that is up, and has nothing else to do"}
 	o, ended, stored := in.ended(snap.ID, d)
@@ -35,7 +37,8 @@ func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot,
 	return p, ended == stored
 }
 
-// RestoreProgress says how far a restore is by a decision. It returns false if that has ended it, and is not stored yet.
+// RestoreProgress says how far a restore is by a decision. It returns false if that has ended it, and is not stored
+// yet.
 func (in *Input) RestoreProgress(wanted Restore, d Decision) (progress.Restore, bool) {
 	o, ended, stored := in.ended(wanted.ID, d)
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: "waits for EtcdRestore " + d.Restore.Name}

@@ -20,7 +20,8 @@ type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 
-// rancher is k3s or RKE2, which take the same configuration. Its fields are what differs between them, by their documentation: docs.k3s.io and docs.rke2.io.
+// rancher is k3s or RKE2, which take the same configuration. Its fields are what differs between them, by their
+// documentation: docs.k3s.io and docs.rke2.io.
 type rancher struct {
 	// name of folders and programs.
 	name string
@@ -40,7 +41,8 @@ type rancher struct {
 	kubectl, config string
 	// folders with programs that are not in PATH.
 	folders []string
-	// stopPods are the scripts of which the first that is there ends what goes on without the service of a server: etcd and the API server, where they are pods.
+	// stopPods are the scripts of which the first that is there ends what goes on without the service of a server: etcd
+	// and the API server, where they are pods.
 	stopPods []string
 	// begins is the option of the host that begins a cluster with etcd, empty where all have etcd.
 	begins string
@@ -64,7 +66,8 @@ var (
 	}}
 )
 
-// places returns where an installer may have left a script: RKE2's packages are below /usr, and where /usr cannot be written, both are below /opt.
+// places returns where an installer may have left a script: RKE2's packages are below /usr, and where /usr cannot be
+// written, both are below /opt.
 func places(name string) []string {
 	return []string{"/usr/local/bin/" + name, "/opt/bin/" + name, "/opt/rke2/bin/" + name, "/usr/bin/" + name}
 }
@@ -133,8 +136,8 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 // paths are where the distributions' installers put programs, beside the usual places.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
-// run returns a command that runs a script with arguments. What it is told by variables comes as words: the variables of an instruction are secrets to the host,
-// which would cut them out of what it reports.
+// run returns a command that runs a script with arguments. What it is told by variables comes as words: the variables
+// of an instruction are secrets to the host, which would cut them out of what it reports.
 func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
 
 // runWith is run with more variables, each with its value.

@@ -22,9 +22,9 @@ const (
 	removeTimeout  = 900
 )
 
-// Plan is what a host is to do, and what is remembered with it.
-type Plan struct {
-	protocol.HostPlan
+// Instructions are what a host is to do, and what is remembered with it.
+type Instructions struct {
+	protocol.HostInstructions
 	Held
 }
 
@@ -53,14 +53,14 @@ type Held struct {
 	Part
 }
 
-// plan returns what a host is to do.
-func (in *Input) plan(host *member, join string, removes []removal) (*Plan, error) {
+// render returns what a host is to do.
+func (in *Input) render(host *member, join string, removes []removal) (*Instructions, error) {
 	dist := in.dist
 	files, err := dist.files(in, host, join)
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{Held: Held{Roles: host.roles(), Join: join, Version: in.Spec.Version}}
+	p := &Instructions{Held: Held{Roles: host.roles(), Join: join, Version: in.Spec.Version}}
 	p.Files = files
 	install := protocol.HostInstruction{Command: dist.install(in, host), TimeoutSeconds: installTimeout}
 	p.Install = digest(install.Command)
@@ -102,7 +102,7 @@ func (in *Input) plan(host *member, join string, removes []removal) (*Plan, erro
 }
 
 // number numbers what a plan installs and starts: what the host has not been told last has a number that it never had.
-func (in *Input) number(p *Plan, held *Held) {
+func (in *Input) number(p *Instructions, held *Held) {
 	before := Held{}
 	if held != nil {
 		before = *held
@@ -119,7 +119,7 @@ func (in *Input) number(p *Plan, held *Held) {
 func (h *Held) startID() string { return fmt.Sprintf("start-%s-%d", h.Start, h.Starts) }
 
 // clean returns the instructions that remove the distribution. A server leaves etcd first.
-func (in *Input) clean(p *Plan, host *member) []protocol.HostInstruction {
+func (in *Input) clean(p *Instructions, host *member) []protocol.HostInstruction {
 	clean := in.dist.clean(in, host)
 	clean.ID, clean.TimeoutSeconds = "clean-"+p.Start, cleanTimeout
 	if !host.is(provisionv1.RoleEtcd) {

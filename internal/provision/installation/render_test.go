@@ -67,7 +67,7 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		"a worker of RKE2": {rke2, memberOf(worker), "https://10.0.0.2:9345", `{"node-name":"m1","server":"https://10.0.0.2:9345","token":"agent-token"}`,
 			nil, "INSTALL_RKE2_VERSION=v1.35.1+rke2r1 INSTALL_RKE2_TYPE=agent", []string{"kubelet"}, "/usr/local/bin/rke2-uninstall.sh"},
 	} {
-		plan, err := tt.in.plan(tt.host, tt.join, nil)
+		plan, err := tt.in.render(tt.host, tt.join, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,11 +100,11 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		if manifest := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.is(control) {
 			t.Errorf("%s: the agent's manifest is there: %t", name, manifest)
 		}
-		raw, err := json.Marshal(plan.HostPlan)
+		raw, err := json.Marshal(plan.HostInstructions)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := protocol.ParseHostPlan(raw); err != nil {
+		if _, err := protocol.ParseHostInstructions(raw); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		for _, instruction := range slices.Concat(plan.Instructions, plan.Clean) {
@@ -128,7 +128,7 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 		"with a control plane": {memberOf(provisionv1.RoleControlPlane), false},
 		"worker":               {memberOf(provisionv1.RoleWorker), false},
 	} {
-		plan, err := in.plan(tt.host, "https://10.0.0.2:9345", nil)
+		plan, err := in.render(tt.host, "https://10.0.0.2:9345", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +181,7 @@ func TestWhatAHostIsStartedAgainFor(t *testing.T) {
 		return inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
 	}
 	in, host := base()
-	before, err := in.plan(host, "https://10.0.0.2:6443", nil)
+	before, err := in.render(host, "https://10.0.0.2:6443", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,12 +201,12 @@ func TestWhatAHostIsStartedAgainFor(t *testing.T) {
 	} {
 		in, host := base()
 		tt.change(in, host)
-		after, err := in.plan(host, "https://10.0.0.2:6443", nil)
+		after, err := in.render(host, "https://10.0.0.2:6443", nil)
 		if err != nil || (after.Start != before.Start) != tt.again {
 			t.Errorf("%s: started again %t, want %t (%v)", name, after.Start != before.Start, tt.again, err)
 		}
 	}
-	after, err := in.plan(host, "https://10.0.0.2:6443", []removal{{Node: "gone", Join: 2}})
+	after, err := in.render(host, "https://10.0.0.2:6443", []removal{{Node: "gone", Join: 2}})
 	if err != nil || after.Start != before.Start || !slices.Contains(after.Instructions[len(after.Instructions)-1].Command, "gone") {
 		t.Errorf("to remove a node: %v, %+v", err, after)
 	}
@@ -223,7 +223,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Spec.Config = config
-		plan, err := in.plan(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
+		plan, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -211,8 +211,8 @@ func (r restoration) find() (bool, error) {
 		d.out.Restore.Waits = busyWith(m, "looks for the file")
 		return false, nil
 	}
-	plan, err := d.partPlan(m, Part{Finds: r.ID}, d.findFile(r.Restoring))
-	d.out.Plans[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which looks for the file", m.Name)
+	plan, err := d.renderPart(m, Part{Finds: r.ID}, d.findFile(r.Restoring))
+	d.out.Instructions[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which looks for the file", m.Name)
 	return false, err
 }
 
@@ -233,11 +233,11 @@ func (r restoration) stopServers() (bool, error) {
 	for _, m := range d.servers() {
 		switch {
 		case m.Held.Stopped != r.ID:
-			plan, err := d.partPlan(m, Part{Stopped: r.ID}, d.stopServer(r.ID))
+			plan, err := d.renderPart(m, Part{Stopped: r.ID}, d.stopServer(r.ID))
 			if err != nil {
 				return false, err
 			}
-			d.out.Plans[m.Name], waits = plan, fmt.Sprintf("host %s to stop", m.Name)
+			d.out.Instructions[m.Name], waits = plan, fmt.Sprintf("host %s to stop", m.Name)
 		case m.Connected && m.Progress == Failed:
 			r.end(Outcome{Problem: fmt.Sprintf("host %s could not be stopped: %s", m.Name, m.problem())})
 			return false, nil
@@ -278,8 +278,8 @@ func (r restoration) replace() (bool, error) {
 	if _, known := d.out.Stored.Nodes[m.Name]; !known {
 		d.addNode(m)
 	}
-	plan, err := d.restorePlan(m, r.Restoring)
-	d.out.Plans[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which replaces its data", m.Name)
+	plan, err := d.renderRestore(m, r.Restoring)
+	d.out.Instructions[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which replaces its data", m.Name)
 	return false, err
 }
 

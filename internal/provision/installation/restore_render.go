@@ -43,9 +43,9 @@ type StoredRestores struct {
 	Stops string `json:"stops,omitempty"`
 }
 
-// partPlan returns a plan for a part of a restore: the host keeps its files and what is remembered of it, and does one thing only.
-func (in *Input) partPlan(host *member, part Part, does protocol.HostInstruction) (*Plan, error) {
-	p, err := in.plan(host, host.Held.Join, nil)
+// renderPart returns a plan for a part of a restore: the host keeps its files and what is remembered of it, and does one thing only.
+func (in *Input) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
+	p, err := in.render(host, host.Held.Join, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +66,9 @@ func (in *Input) stopServer(id string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: "stop-" + id, Command: in.dist.stop(in), TimeoutSeconds: stopTimeout}
 }
 
-// restorePlan has a host that is stopped replace its data. It is not started by that: other servers have the old data until this has succeeded.
-func (in *Input) restorePlan(host *member, r *Restoring) (*Plan, error) {
-	p, err := in.plan(host, "", nil) // no server's URL may be in the configuration
+// renderRestore has a host that is stopped replace its data. It is not started by that: other servers have the old data until this has succeeded.
+func (in *Input) renderRestore(host *member, r *Restoring) (*Instructions, error) {
+	p, err := in.render(host, "", nil) // no server's URL may be in the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (in *Input) restored(host *member) string {
 const noEpoch = "none"
 
 // beforeStart returns what a host does before it is started since a restore, and remembers that in its plan until it is up.
-func (in *Input) beforeStart(p *Plan, host *member) []protocol.HostInstruction {
+func (in *Input) beforeStart(p *Instructions, host *member) []protocol.HostInstruction {
 	p.Epoch = in.Stored.Epoch
 	held := host.Held
 	if held == nil || !host.server() || held.Epoch == p.Epoch && host.up() {
@@ -127,7 +127,7 @@ func (in *Input) beforeStart(p *Plan, host *member) []protocol.HostInstruction {
 }
 
 // afterStart returns what a server does once it is started with the data of a snapshot: its own node is in that, too.
-func (in *Input) afterStart(p *Plan, host *member) []protocol.HostInstruction {
+func (in *Input) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil
 	}

@@ -114,7 +114,7 @@ func (d *disk) restoresOf(file string) protocol.HostInstruction {
 	d.t.Helper()
 	in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 	in.Spec.DataDir = d.dir
-	p, err := in.restorePlan(memberOf(provisionv1.RoleEtcd), &Restoring{Restore: Restore{ID: "r", Host: "m1", File: file, Begins: true}})
+	p, err := in.renderRestore(memberOf(provisionv1.RoleEtcd), &Restoring{Restore: Restore{ID: "r", Host: "m1", File: file, Begins: true}})
 	if err != nil {
 		d.t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (d *decision) startAgain(m *member) error {
 	err := d.give(m, url, nil)
 	if err == nil {
 		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // it is no member of etcd until it has joined
-		d.out.Plans[m.Name].Changed = url == "" || !again
+		d.out.Instructions[m.Name].Changed = url == "" || !again
 	}
 	return err
 }
@@ -78,7 +78,7 @@ func (d *decision) resume(removes []removal) error {
 		if err := d.give(m, m.Held.Join, nil); err != nil {
 			return err
 		}
-		d.out.Plans[m.Name].Changed = true
+		d.out.Instructions[m.Name].Changed = true
 	}
 	return nil
 }
@@ -137,12 +137,12 @@ func (r restoration) cleanNodes() (bool, error) {
 	}
 	for _, m := range d.ordered() {
 		if m.is(provisionv1.RoleControlPlane) && m.up() {
-			plan, err := d.partPlan(m, Part{}, r.removeNodes(id))
+			plan, err := d.renderPart(m, Part{}, r.removeNodes(id))
 			if err != nil {
 				return false, err
 			}
 			plan.Task = id
-			d.out.Plans[m.Name] = plan
+			d.out.Instructions[m.Name] = plan
 			d.out.Restore.Waits = fmt.Sprintf("host %s, which removes nodes of the snapshot that are none any more", m.Name)
 			return false, nil
 		}

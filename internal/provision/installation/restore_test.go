@@ -18,8 +18,8 @@ import (
 // told is what servers are told now: their names with the IDs of instructions of a restore.
 func told(out Decision) string {
 	var all []string
-	for _, name := range slices.Sorted(maps.Keys(out.Plans)) {
-		for _, i := range out.Plans[name].Instructions {
+	for _, name := range slices.Sorted(maps.Keys(out.Instructions)) {
+		for _, i := range out.Instructions[name].Instructions {
 			if kind, _, _ := strings.Cut(i.ID, "-"); slices.Contains([]string{"find", "stop", "restore", "keep", "resume", "rejoin", "start", "nodes"}, kind) {
 				all = append(all, name[len(name)-1:]+":"+kind)
 			}
@@ -75,20 +75,20 @@ func TestARestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 	w.step("", StepRestore, "replaces its data") // it is too late
 	w.done()
 	out := w.step("2:keep 2:start", StepJoin, "host m0002, which is started again")
-	if w.stored.First != "m0002" || w.stored.Epoch != "r1" || len(out.Take) > 0 || out.Plans["m0002"].Join != "" {
-		t.Errorf("stored %+v, take %v, joins by %q", w.stored, out.Take, out.Plans["m0002"].Join)
+	if w.stored.First != "m0002" || w.stored.Epoch != "r1" || len(out.Take) > 0 || out.Instructions["m0002"].Join != "" {
+		t.Errorf("stored %+v, take %v, joins by %q", w.stored, out.Take, out.Instructions["m0002"].Join)
 	}
 	w.step("", StepJoin, "host m0002, which starts")
 	w.done()
 	out = w.step("1:rejoin 1:start", StepJoin, "host m0001")
-	if join := out.Plans["m0001"].Join; join != "https://10.0.0.2:6443" {
+	if join := out.Instructions["m0001"].Join; join != "https://10.0.0.2:6443" {
 		t.Errorf("the server that began the cluster joins by %q, want the one that has the data", join)
 	}
 	w.done()
 	w.step("3:rejoin 3:start", StepJoin, "host m0003")
 	w.done()
 	out = w.step("2:nodes", StepNodes, "host m0002, which removes nodes")
-	if i := out.Plans["m0002"].Instructions; len(i) != 1 || !slices.Contains(i[0].Command, "NODES=m0001 m0002 m0003 m0004") {
+	if i := out.Instructions["m0002"].Instructions; len(i) != 1 || !slices.Contains(i[0].Command, "NODES=m0001 m0002 m0003 m0004") {
 		t.Errorf("the nodes that stay are %v", i)
 	}
 	w.done()
@@ -247,8 +247,8 @@ func TestAClusterThatHasLostAllItsDataIsRestoredOnAHostThatIsFree(t *testing.T) 
 		t.Fatalf("take %v", out.Take)
 	}
 	out := w.decide()
-	if got := told(out); got != "5:stop 5:restore" || out.Plans["m0005"].Join != "" || out.Plans["m0005"].Instructions[1].ID[:8] != "install-" {
-		t.Fatalf("told %q, %+v", got, out.Plans["m0005"])
+	if got := told(out); got != "5:stop 5:restore" || out.Instructions["m0005"].Join != "" || out.Instructions["m0005"].Instructions[1].ID[:8] != "install-" {
+		t.Fatalf("told %q, %+v", got, out.Instructions["m0005"])
 	}
 	w.done()
 	w.step("5:keep 5:start", StepJoin, "")
@@ -308,7 +308,7 @@ func TestCommandsOfARestoreAreWhatTheDistributionsDocument(t *testing.T) {
 		"RKE2, from a bucket": {provisionv1.DistributionRKE2, Restore{ID: "r", File: "f"}, []string{`"$0" server --cluster-reset --data-dir "$DATA" --cluster-reset-restore-path="$FILE"`}, append([]string{"rke2-server"}, places("rke2-killall.sh")...)},
 	} {
 		in := inputOf(tt.distribution, fmt.Sprintf("v1.35.1+%s1", map[provisionv1.Distribution]string{"k3s": "k3s", "rke2": "rke2r"}[tt.distribution]), provisionv1.Installer{})
-		p, err := in.restorePlan(etcd, &Restoring{Restore: tt.restore, By: "m1"})
+		p, err := in.renderRestore(etcd, &Restoring{Restore: tt.restore, By: "m1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,16 +328,16 @@ func TestCommandsOfARestoreAreWhatTheDistributionsDocument(t *testing.T) {
 		if got := p.Instructions[0]; got.ID != "stop-r" || !slices.Equal(got.Command[slices.Index(got.Command, "-c")+2:], tt.stop) {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if err := checkPlan(p.HostPlan); err != nil {
+		if err := checkPlan(p.HostInstructions); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func checkPlan(plan protocol.HostPlan) error {
+func checkPlan(plan protocol.HostInstructions) error {
 	raw, err := json.Marshal(plan)
 	if err == nil {
-		_, err = protocol.ParseHostPlan(raw)
+		_, err = protocol.ParseHostInstructions(raw)
 	}
 	return err
 }

@@ -137,7 +137,8 @@ func (r *roster) poolOf(host Host) *provisionv1.HostPool {
 	return nil
 }
 
-// assume has a host whose plan is not known count as one of its pool that is away: it keeps its part in the cluster, and no other waits for it longer than for a lost one.
+// assume has a host whose plan is not known count as one of its pool that is away: it keeps its part in the cluster,
+// and no other waits for it longer than for a lost one.
 func (r *roster) assume(host *Host) {
 	host.Connected, host.Progress = false, None
 	host.Held = &Held{Part: Part{Epoch: r.Stored.Epoch}, Unreadable: true}
@@ -146,7 +147,8 @@ func (r *roster) assume(host *Host) {
 	}
 }
 
-// unplanned reports whether a host's plan was taken away, by which it is cleaned: its node is to be removed before it joins again.
+// unplanned reports whether a host's plan was taken away, by which it is cleaned: its node is to be removed before it
+// joins again.
 func (r *roster) unplanned(host *Host) bool {
 	node := r.Stored.Nodes[host.Name]
 	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && r.Stored.Begun
@@ -175,7 +177,8 @@ func (r *roster) resumes(h *Host) bool {
 	return h.Held != nil && h.Held.Stopped != "" && h.Held.Epoch == r.Stored.Epoch
 }
 
-// etcd counts the members of etcd, and those of them that work. A host that was removed from no cluster, and is gone, is a member. One that could not join is none.
+// etcd counts the members of etcd, and those of them that work. A host that was removed from no cluster, and is gone,
+// is a member. One that could not join is none.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.stored.Nodes {
 		if !node.Etcd {
@@ -194,7 +197,8 @@ func (r *roster) etcd() (members, work int) {
 	return members, work
 }
 
-// restorer is the host that can restore what is wanted: that whose disk has the file, or any server with etcd. It is nil if there is none.
+// restorer is the host that can restore what is wanted: that whose disk has the file, or any server with etcd. It is
+// nil if there is none.
 func (r *roster) restorer(wanted Restore) *member {
 	var best *member
 	for _, m := range r.ordered() {

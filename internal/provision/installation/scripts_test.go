@@ -94,7 +94,7 @@ func TestWhatIsInstalledHasTheVersionOfSpec(t *testing.T) {
 				d.write("config.yaml.d/10-site.yaml", tt.dropIn)
 			}
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
-			p, err := in.plan(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
+			p, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,7 +111,7 @@ func TestWhatIsInstalledHasTheVersionOfSpec(t *testing.T) {
 func TestARestoreChecksWhatItInstalls(t *testing.T) {
 	t.Parallel()
 	in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
-	p, err := in.restorePlan(memberOf(provisionv1.RoleEtcd), &Restoring{Restore: Restore{ID: "r", File: "f"}})
+	p, err := in.renderRestore(memberOf(provisionv1.RoleEtcd), &Restoring{Restore: Restore{ID: "r", File: "f"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestAServerLeavesEtcdBeforeItIsCleaned(t *testing.T) {
 			d.program("k3s", `case "$*" in *"get node "*) `+tt.get+` ;; *"get nodes "*) `+tt.nodes+` ;; *delete*) `+tt.remove+` ;; esac`)
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 			in.Spec.DataDir = d.dir
-			p, err := in.plan(memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane), "https://10.0.0.2:6443", nil)
+			p, err := in.render(memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane), "https://10.0.0.2:6443", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +181,7 @@ func TestAllServersButTheRestorerJoinWithoutTheirFormerKeys(t *testing.T) {
 		in.Stored.Epoch, in.Stored.Stops = "new", "new"
 		host := memberOf(tt.roles...)
 		host.Held = &tt.held
-		p, err := in.plan(host, "https://10.0.0.2:6443", nil)
+		p, err := in.render(host, "https://10.0.0.2:6443", nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -159,12 +159,12 @@ func (d *decision) current(m *member) bool {
 	if m.Held == nil {
 		return false
 	}
-	plan, err := d.plan(m, m.Held.Join, nil)
+	plan, err := d.render(m, m.Held.Join, nil)
 	return err == nil && plan.Start == m.Held.Start
 }
 
 // addTask adds the task of a host to its plan.
-func (in *Input) addTask(p *Plan, host *member) {
+func (in *Input) addTask(p *Instructions, host *member) {
 	t := in.task
 	if t == nil || t.host != host.Name {
 		return

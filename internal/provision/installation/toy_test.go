@@ -14,7 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// toy is a distribution that exists in this test alone. Each of its commands is "toy", the method and what that was given.
+// toy is a distribution that exists in this test alone. Each of its commands is "toy", the method and what that was
+// given.
 type toy struct{}
 
 func init() { distributions["toy"] = toy{} }
@@ -60,7 +61,8 @@ func (t toy) remove() []string { return t.does("remove") }
 func (toy) kubeconfig() string { return "/toy/kubeconfig" }
 func (toy) programs() []string { return []string{"/toy/bin"} }
 
-// TestAClusterIsMadeBySpecsDistributionAlone makes a cluster by a toy, changes it in all ways and restores it: hosts are given the toy's files and commands, and none of another distribution.
+// TestAClusterIsMadeBySpecsDistributionAlone makes a cluster by a toy, changes it in all ways and restores it: hosts
+// are given the toy's files and commands, and none of another distribution.
 func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1, pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
@@ -69,7 +71,7 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 	settle := func() {
 		t.Helper()
 		for range 60 {
-			for _, plan := range w.decide().Plans {
+			for _, plan := range w.decide().Instructions {
 				wantToy(t, plan, ran)
 			}
 			for _, name := range w.names() {
@@ -101,9 +103,9 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 }
 
 // wantToy wants a plan to have nothing but what the toy says, and notes what its commands do.
-func wantToy(t *testing.T, plan *Plan, ran map[string]bool) {
+func wantToy(t *testing.T, plan *Instructions, ran map[string]bool) {
 	t.Helper()
-	raw, err := json.Marshal(plan.HostPlan)
+	raw, err := json.Marshal(plan.HostInstructions)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,8 @@ func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 	s.Phase, s.Host, s.Snapshot = p.Phase, cmp.Or(p.Host, s.Host), cmp.Or(p.File, s.Snapshot)
 }
 
-// All is how far everything is that is wanted of a cluster, by the UIDs of the EtcdSnapshots and EtcdRestores. What is not in it stays as its status has it.
+// All is how far everything is that is wanted of a cluster, by the UIDs of the EtcdSnapshots and EtcdRestores. What is
+// not in it stays as its status has it.
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hostplan
+package instructions
 
 import (
 	"context"
@@ -71,7 +71,7 @@ func runAgent(state, at string) {
 	panicOn(err)
 	raw, err := os.ReadFile(filepath.Join(state, "given.json"))
 	panicOn(err)
-	plan, err := protocol.ParseHostPlan(raw)
+	plan, err := protocol.ParseHostInstructions(raw)
 	panicOn(err)
 	if _, err := os.Stat(filepath.Join(state, "taken")); err == nil {
 		plan = nil
@@ -141,7 +141,7 @@ func (a *agent) until(done func(protocol.HostProgress) bool) (protocol.HostProgr
 
 func settled(p protocol.HostProgress) bool { return p.Phase != protocol.HostApplying && p.Phase != "" }
 
-func give(t *testing.T, state string, plan protocol.HostPlan) {
+func give(t *testing.T, state string, plan protocol.HostInstructions) {
 	t.Helper()
 	raw, err := json.Marshal(plan)
 	if err == nil {
@@ -171,7 +171,7 @@ func TestAnAgentThatIsKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 	for killAt := 1; ; killAt++ {
 		state := t.TempDir()
 		ran := filepath.Join(state, "ran")
-		give(t, state, protocol.HostPlan{
+		give(t, state, protocol.HostInstructions{
 			Files:        []protocol.HostFile{{Path: "/etc/a", Content: []byte("a")}, {Path: "/etc/b", Content: []byte("b")}},
 			Instructions: []protocol.HostInstruction{appends("one", ran), appends("two", ran)},
 		})
@@ -198,7 +198,7 @@ func TestAnAgentThatIsKilledWhileItCleansRepeatsNoInstruction(t *testing.T) {
 	for killAt := 1; killAt <= 9; killAt++ { // steps of an undisturbed life: plan, four of the instruction, files, plan, journal
 		state := t.TempDir()
 		ran := filepath.Join(state, "ran")
-		give(t, state, protocol.HostPlan{Files: []protocol.HostFile{{Path: "/etc/a", Content: []byte("a")}},
+		give(t, state, protocol.HostInstructions{Files: []protocol.HostFile{{Path: "/etc/a", Content: []byte("a")}},
 			Instructions: []protocol.HostInstruction{appends("install", ran)}, Clean: []protocol.HostInstruction{appends("clean", ran)}})
 		installed := startAgent(t, state, 0)
 		installed.until(settled)
@@ -228,7 +228,7 @@ func TestAnInstructionOutlivesTheAgentThatStartedIt(t *testing.T) {
 	if err := syscall.Mkfifo(release, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	give(t, state, protocol.HostPlan{Instructions: []protocol.HostInstruction{
+	give(t, state, protocol.HostInstructions{Instructions: []protocol.HostInstruction{
 		{ID: "slow", Command: []string{"/bin/sh", "-c", `: >"$0"; read x <"$1"; echo slow >>"$2"`, begun, release, ran}}, appends("next", ran),
 	}})
 	a := startAgent(t, state, 0)
@@ -253,7 +253,7 @@ func TestAHostIsNotCleanedWhileAnInstructionOfItsPlanRuns(t *testing.T) {
 	if err := syscall.Mkfifo(release, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	give(t, state, protocol.HostPlan{
+	give(t, state, protocol.HostInstructions{
 		Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"/bin/sh", "-c", `: >"$0"; read x <"$1"; echo install >>"$2"`, begun, release, ran}}},
 		Clean:        []protocol.HostInstruction{appends("clean", ran)},
 	})
@@ -287,7 +287,7 @@ func TestAnInstructionWhoseSupervisorIsKilledIsReportedAndNotRepeated(t *testing
 	state := t.TempDir()
 	pid, ran := filepath.Join(state, "pid"), filepath.Join(state, "ran")
 	slow := protocol.HostInstruction{ID: "slow", Command: []string{"/bin/sh", "-c", `echo x >>"$1"; echo $PPID >"$0.new"; mv "$0.new" "$0"; exec sleep 600`, pid, ran}}
-	give(t, state, protocol.HostPlan{Instructions: []protocol.HostInstruction{slow, appends("next", ran)}})
+	give(t, state, protocol.HostInstructions{Instructions: []protocol.HostInstruction{slow, appends("next", ran)}})
 	a := startAgent(t, state, 0)
 	testkit.Eventually(t, time.Minute, func(context.Context) error { _, err := os.Stat(pid); return err })
 	supervising, err := strconv.Atoi(linesOf(t, pid))

@@ -1,13 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostplan carries out the plan of a host: its files, one-time and periodic instructions and probes, with a journal for which no crash
+// Package instructions carries out the instructions of a host: files, one-time and periodic instructions and probes, with a journal for which no crash
 // repeats a one-time instruction.
 //
 // The journal has a folder for each instruction. A supervisor, a process of its own for each, makes the file "begun" exclusively before the
 // command starts, and "result.json" after it has ended. The agent only reads them. So the file system decides that a command begins once, and an
 // agent that was killed at any point finds out what happened meanwhile.
-package hostplan
+package instructions
 
 import (
 	"cmp"
@@ -83,8 +83,8 @@ type order struct {
 	// Taken reports whether the plan was taken away: what is left to do is to clean.
 	Taken bool `json:"taken,omitempty"`
 	// Cleaned reports whether that is done, but for the journal and this itself.
-	Cleaned bool               `json:"cleaned,omitempty"`
-	Plan    *protocol.HostPlan `json:"plan"`
+	Cleaned bool                       `json:"cleaned,omitempty"`
+	Plan    *protocol.HostInstructions `json:"plan"`
 }
 
 // next returns the one-time instructions that are to run.
@@ -126,7 +126,7 @@ func (r *Runner) stored() string { return filepath.Join(r.options.State, filePla
 // Set stores a plan permanently and carries it out in place of the one before. An instruction that runs is not ended. Nil takes the plan away: its
 // Clean instructions run, its files are removed, and the journal is emptied. So it is for the plan of another owner, which is not stored: Set returns
 // ErrCleaning until the machine is clean. The checkpoint that came with it is stored before, empty for none.
-func (r *Runner) Set(checkpoint, version string, plan *protocol.HostPlan) error {
+func (r *Runner) Set(checkpoint, version string, plan *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
 	before := r.current()

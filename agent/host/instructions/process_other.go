@@ -3,7 +3,7 @@
 
 //go:build !linux
 
-package hostplan
+package instructions
 
 import "os/exec"
 

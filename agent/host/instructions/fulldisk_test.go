@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hostplan
+package instructions
 
 import (
 	"context"
@@ -35,7 +35,7 @@ func TestAnInstructionThatFillsTheDiskHasAResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill := `printf filled; cat /dev/zero >"$0" 2>/dev/null; test "$(stat -f -c %a "$0")" = 0`
-	plan := &protocol.HostPlan{Instructions: []protocol.HostInstruction{
+	plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{
 		{ID: "fills", Command: []string{"/bin/sh", "-c", fill, filepath.Join(dir, "all")}}, {ID: "later", Command: []string{"true"}},
 	}}
 	if err := runner.Set("", "v1", plan); err != nil {

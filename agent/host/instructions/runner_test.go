@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hostplan
+package instructions
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func newHost(t *testing.T) *host {
 	return &host{r, t, filepath.Join(dir, "root"), 0}
 }
 
-func (h *host) give(plan *protocol.HostPlan) {
+func (h *host) give(plan *protocol.HostInstructions) {
 	h.t.Helper()
 	h.version++
 	if err := h.Set("", fmt.Sprint("v", h.version), plan); err != nil {
@@ -77,14 +77,14 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T, *host){
 		"files are written with their mode, and removed": func(t *testing.T, h *host) {
-			h.give(&protocol.HostPlan{Files: []protocol.HostFile{{Path: "/etc/x/a", Content: []byte("1")}, {Path: "/etc/b", Content: []byte("2"), Mode: "0644"}}})
+			h.give(&protocol.HostInstructions{Files: []protocol.HostFile{{Path: "/etc/x/a", Content: []byte("1")}, {Path: "/etc/b", Content: []byte("2"), Mode: "0644"}}})
 			h.await("Applied", in(protocol.HostApplied))
 			for path, mode := range map[string]os.FileMode{"etc/x/a": 0o600, "etc/b": 0o644} {
 				if info, err := os.Stat(filepath.Join(h.root, path)); err != nil || info.Mode() != mode {
 					t.Errorf("%s: %v, %v, want mode %v", path, info, err, mode)
 				}
 			}
-			h.give(&protocol.HostPlan{Files: []protocol.HostFile{{Path: "/etc/b", Absent: true}}})
+			h.give(&protocol.HostInstructions{Files: []protocol.HostFile{{Path: "/etc/b", Absent: true}}})
 			h.await("Applied", in(protocol.HostApplied))
 			if _, err := os.Stat(filepath.Join(h.root, "etc/b")); !errors.Is(err, os.ErrNotExist) {
 				t.Errorf("the file that is absent in the plan is there: %v", err)
@@ -94,9 +94,9 @@ func TestPlan(t *testing.T) {
 			ran := filepath.Join(t.TempDir(), "ran")
 			gone := []protocol.HostInstruction{appends("task-snapshot-a", ran), appends("task-upload-a-1", ran), appends("task-update-a", ran), appends("bootstrap-a", ran)}
 			stays := appends("task-snapshot-b", ran)
-			h.give(&protocol.HostPlan{Instructions: append(slices.Clone(gone), stays)})
+			h.give(&protocol.HostInstructions{Instructions: append(slices.Clone(gone), stays)})
 			h.await("Applied", in(protocol.HostApplied))
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{stays, appends("more", ran)}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{stays, appends("more", ran)}})
 			h.await("Applied", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && p.Total == 2 })
 			known, err := os.ReadDir(h.journal.folder)
 			var names []string
@@ -106,7 +106,7 @@ func TestPlan(t *testing.T) {
 			if want := []string{"bootstrap-a", "more", "task-snapshot-b", "task-update-a"}; err != nil || !slices.Equal(names, want) {
 				t.Errorf("the journal knows %q, %v, want %q", names, err, want)
 			}
-			h.give(&protocol.HostPlan{Instructions: append(slices.Clone(gone), stays)}) // of a hub that was restored
+			h.give(&protocol.HostInstructions{Instructions: append(slices.Clone(gone), stays)}) // of a hub that was restored
 			h.await("Applied", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && p.Total == 5 })
 			if got := strings.Fields(linesOf(t, ran)); len(got) != 8 {
 				t.Errorf("%q ran, want the two that may run again twice, and each other once", got)
@@ -116,21 +116,21 @@ func TestPlan(t *testing.T) {
 			if err := os.WriteFile(h.journal.entry("a"), nil, 0o600); err != nil { // in the place of its folder
 				t.Fatal(err)
 			}
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "true")}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}})
 			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "not a directory") {
 				t.Errorf("got %+v, want why", p)
 			}
 		},
 		"the first instruction that fails is the last that runs, and is reported with its last lines": func(t *testing.T, h *host) {
 			ran := filepath.Join(h.root, "ran")
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "echo fine"), shell("b", "echo no space left; exit 3"), appends("c", ran)}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "echo fine"), shell("b", "echo no space left; exit 3"), appends("c", ran)}})
 			p := h.await("Failed", in(protocol.HostFailed))
 			if p.Instruction != "b" || p.Done != 1 || p.Total != 3 || p.Output != "no space left" || !strings.Contains(p.Message, "exit code 3") || linesOf(t, ran) != "" {
 				t.Errorf("got %+v", p)
 			}
 		},
 		"what was secret in the plan is not reported": func(t *testing.T, h *host) {
-			h.give(&protocol.HostPlan{
+			h.give(&protocol.HostInstructions{
 				Files: []protocol.HostFile{{Path: "/etc/config.yaml", Content: []byte("token: \"K10abcdef0123456789\"\n")}},
 				Instructions: []protocol.HostInstruction{{
 					ID: "a", Command: []string{"/bin/sh", "-c", `echo "join with $TOKEN and"; cat "` + h.root + `/etc/config.yaml"; printf '\033[31mred\n'; exit 1`},
@@ -144,14 +144,14 @@ func TestPlan(t *testing.T) {
 		},
 		"an instruction in a later plan does not run again, and one that was changed is refused": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{appends("a", ran)}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends("a", ran)}})
 			h.await("Applied", in(protocol.HostApplied))
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{appends("a", ran), appends("b", ran)}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends("a", ran), appends("b", ran)}})
 			h.await("both done", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && p.Done == 2 })
 			if got := linesOf(t, ran); got != "a b" {
 				t.Errorf("ran %q, want each once", got)
 			}
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "true")}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}})
 			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "ID of its own") {
 				t.Errorf("got %+v", p)
 			}
@@ -159,20 +159,20 @@ func TestPlan(t *testing.T) {
 		"an instruction that takes too long is killed with what it started": func(t *testing.T, h *host) {
 			slow := shell("slow", "sleep 600 & sleep 600")
 			slow.TimeoutSeconds = 1
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{slow}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{slow}})
 			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "killed after 1s") {
 				t.Errorf("got %+v", p)
 			}
 		},
 		"a command that does not exist fails and is named": func(t *testing.T, h *host) {
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "a", Command: []string{"/no/such/command"}}}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "a", Command: []string{"/no/such/command"}}}})
 			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "no such file") {
 				t.Errorf("got %+v", p)
 			}
 		},
 		"a service that keeps the output open does not hold up the plan": func(t *testing.T, h *host) {
 			pid := filepath.Join(t.TempDir(), "pid")
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "sleep 600 & echo $! >"+pid)}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "sleep 600 & echo $! >"+pid)}})
 			h.await("Applied", in(protocol.HostApplied))
 			t.Cleanup(func() { endProcess(t, pid) })
 		},
@@ -180,7 +180,7 @@ func TestPlan(t *testing.T) {
 			ran := filepath.Join(t.TempDir(), "ran")
 			again := appends("again", ran)
 			again.PeriodSeconds = 1
-			h.give(&protocol.HostPlan{Instructions: []protocol.HostInstruction{appends("first", ran)}, Periodic: []protocol.HostInstruction{again}})
+			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends("first", ran)}, Periodic: []protocol.HostInstruction{again}})
 			testkit.Eventually(t, time.Minute, func(context.Context) error {
 				if got := linesOf(t, ran); !strings.HasPrefix(got, "first again again") {
 					return fmt.Errorf("ran %q", got)
@@ -189,7 +189,7 @@ func TestPlan(t *testing.T) {
 			})
 		},
 		"a periodic instruction that fails is named": func(t *testing.T, h *host) {
-			h.give(&protocol.HostPlan{Periodic: []protocol.HostInstruction{shell("check", "exit 4")}})
+			h.give(&protocol.HostInstructions{Periodic: []protocol.HostInstruction{shell("check", "exit 4")}})
 			h.await("its name", func(p protocol.HostProgress) bool {
 				return p.Phase == protocol.HostApplied && p.Message == "periodic instruction check: exit code 4"
 			})
@@ -199,7 +199,7 @@ func TestPlan(t *testing.T) {
 			status.Store(http.StatusServiceUnavailable)
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }))
 			t.Cleanup(server.Close)
-			h.give(&protocol.HostPlan{Probes: []protocol.HostProbe{{Name: "api", URL: server.URL, PeriodSeconds: 1, FailureThreshold: 2}}})
+			h.give(&protocol.HostInstructions{Probes: []protocol.HostProbe{{Name: "api", URL: server.URL, PeriodSeconds: 1, FailureThreshold: 2}}})
 			h.await("the probe fails", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && len(p.Failing) == 1 })
 			status.Store(http.StatusOK)
 			h.await("no probe fails", func(p protocol.HostProgress) bool { return len(p.Failing) == 0 })
@@ -208,7 +208,7 @@ func TestPlan(t *testing.T) {
 		},
 		"a host whose plan is taken away is cleaned, and takes the same plan again": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
-			plan := &protocol.HostPlan{
+			plan := &protocol.HostInstructions{
 				Files: []protocol.HostFile{{Path: "/a", Content: []byte("a")}}, Instructions: []protocol.HostInstruction{appends("install", ran)},
 				Clean: []protocol.HostInstruction{appends("uninstall", ran)},
 			}
@@ -227,8 +227,8 @@ func TestPlan(t *testing.T) {
 		},
 		"a host takes the plan of another owner only when it was cleaned": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
-			one := &protocol.HostPlan{Owner: "Cluster/one", Instructions: []protocol.HostInstruction{appends("one", ran)}, Clean: []protocol.HostInstruction{appends("clean", ran)}}
-			two := &protocol.HostPlan{Owner: "Cluster/two", Instructions: []protocol.HostInstruction{appends("two", ran)}}
+			one := &protocol.HostInstructions{Owner: "Cluster/one", Instructions: []protocol.HostInstruction{appends("one", ran)}, Clean: []protocol.HostInstruction{appends("clean", ran)}}
+			two := &protocol.HostInstructions{Owner: "Cluster/two", Instructions: []protocol.HostInstruction{appends("two", ran)}}
 			h.give(one)
 			h.await("Applied", in(protocol.HostApplied))
 			if err := h.Set("", "other", two); !errors.Is(err, ErrCleaning) {
@@ -244,13 +244,13 @@ func TestPlan(t *testing.T) {
 			}
 		},
 		"a host that cannot be cleaned says why and takes no other plan": func(t *testing.T, h *host) {
-			h.give(&protocol.HostPlan{Clean: []protocol.HostInstruction{shell("uninstall", "echo busy; exit 1")}})
+			h.give(&protocol.HostInstructions{Clean: []protocol.HostInstruction{shell("uninstall", "echo busy; exit 1")}})
 			h.await("Applied", in(protocol.HostApplied))
 			h.give(nil)
 			if p := h.await("Failed", in(protocol.HostFailed)); p.Instruction != "uninstall" || p.Output != "busy" {
 				t.Errorf("got %+v", p)
 			}
-			if err := h.Set("", "other", &protocol.HostPlan{}); !errors.Is(err, ErrCleaning) {
+			if err := h.Set("", "other", &protocol.HostInstructions{}); !errors.Is(err, ErrCleaning) {
 				t.Errorf("got %v, want ErrCleaning", err)
 			}
 		},
@@ -326,10 +326,10 @@ func TestTheHubsCheckpointIsKept(t *testing.T) {
 		}
 		return r.Progress()
 	}
-	plan := &protocol.HostPlan{Instructions: []protocol.HostInstruction{shell("a", "true")}}
+	plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}}
 	for _, c := range []struct {
 		what, checkpoint, version string
-		plan                      *protocol.HostPlan
+		plan                      *protocol.HostInstructions
 		want                      string
 	}{
 		{"nothing has come", "", "", nil, ""},

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hostplan
+package instructions
 
 import (
 	"encoding/base64"
@@ -15,7 +15,7 @@ import (
 func TestNoFormOfASecretIsReported(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr?t+pass/w\u00f6rd~~"
-	plan := &protocol.HostPlan{
+	plan := &protocol.HostInstructions{
 		Instructions: []protocol.HostInstruction{
 			{ID: "a", Command: []string{"install"}, Env: map[string]string{"PASSWORD": secret, "ODD": "one\x1btwo\x00three", "LINES": "first line\nsecond line"}},
 			{ID: "b", Command: []string{"join", "--token", "K10abc::server:hush", "--registry-password=opensesame", "--token-file", "/etc/token"}},
@@ -65,7 +65,7 @@ func FuzzReport(f *testing.F) {
 	f.Add("the value", "an output with the value in it")
 	f.Add("a\x1bb\xffcd", "a\x1bb\xffcd")
 	f.Fuzz(func(t *testing.T, value, output string) {
-		plan := &protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: "a", Command: []string{"x", output}, Env: map[string]string{"V": value}}}}
+		plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "a", Command: []string{"x", output}, Env: map[string]string{"V": value}}}}
 		secrets := secretsOf(plan)
 		got := report(output+value+output, secrets)
 		if plain(got) != got || len(got) > reportedBytes {
@@ -88,7 +88,7 @@ func TestCommandsHaveTheMachinesProxiesAndItsInstallersVariables(t *testing.T) {
 			t.Errorf("%q is in the environment: %t, want %t:\n%s", words, !want, want, got)
 		}
 	}
-	if report := report("407 for bob:whisper", secretsOf(&protocol.HostPlan{})); strings.Contains(report, "whisper") {
+	if report := report("407 for bob:whisper", secretsOf(&protocol.HostInstructions{})); strings.Contains(report, "whisper") {
 		t.Errorf("the proxy's password is reported: %s", report)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hostplan
+package instructions
 
 import (
 	"context"
@@ -45,7 +45,7 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 				if version == "v2" {
 					id = tt.next
 				}
-				plan := &protocol.HostPlan{Instructions: []protocol.HostInstruction{{ID: id, Command: command, TimeoutSeconds: 30}}}
+				plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: id, Command: command, TimeoutSeconds: 30}}}
 				if err := runner.Set("", version, plan); err != nil {
 					t.Fatal(err)
 				}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package hostplan
+package instructions
 
 import (
 	"cmp"
@@ -31,7 +31,7 @@ const (
 
 // secretsOf returns what must not be reported of a plan: the values of its variables, what its commands name as a secret, and the words of files that not
 // all users may read, as they are and encoded; and passwords of proxies. The longest are first, so that none is hidden by a part of it.
-func secretsOf(plan *protocol.HostPlan) []string {
+func secretsOf(plan *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
 		_, value, _ := strings.Cut(variable, "=")
