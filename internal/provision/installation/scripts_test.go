@@ -352,7 +352,7 @@ func TestAScheduleThatIsSwitchedOffIsRefused(t *testing.T) {
 	} {
 		for _, server := range []bool{false, true} {
 			spec := Spec{}
-			spec.Etcd.Schedule = tt.schedule
+			spec.Distribution, spec.Etcd.Schedule = provisionv1.DistributionK3s, tt.schedule
 			if config := map[string]any{tt.option: tt.value}; server {
 				spec.ServerConfig = config
 			} else {

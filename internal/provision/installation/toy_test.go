@@ -134,7 +134,7 @@ func TestADistributionThatIsNotKnownIsAnError(t *testing.T) {
 	const want = `there is no distribution "k9s", but ["k3s" "rke2" "toy"]`
 	_, decide := Decide(*in)
 	_, config := CheckConfig("k9s", "spec.config", nil)
-	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckKeys": CheckKeys(in.Spec)} {
+	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckKeys": CheckKeys(in.Spec), "CheckSnapshots": CheckSnapshots(in.Spec)} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", what, err, want)
 		}
