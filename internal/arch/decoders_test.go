@@ -56,7 +56,6 @@ func trusted() map[string]string {
 		"agent/deployment/":                   "the hub's, or of the member's API server",
 		"agent/direct/access.go":              hub,
 		"agent/host/":                         own,
-		"agent/host/instructions/":            own,
 		"agent/identity/":                     "the agent's own Secret, and " + hub,
 		"agent/kube/":                         apis,
 		"agent/link/branch.go":                hub,
