@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/set"
 )
@@ -36,22 +35,6 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 		cluster := &v1.Cluster{}
 		err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy)
 		return cluster.Spec.Agent.Profile == v1.ProfileReadOnly, client.IgnoreNotFound(err)
-	}
-}
-
-// restored returns the checkpoint that the hub does not remember, and that no annotation of a Cluster confirms, by the one that its agent has. A member that
-// waited for it goes on to wait when the history no longer reaches back to it, and when its agent has lost it.
-func restored(hub client.Reader, checkpoints *checkpoint.Recorder) func(context.Context, types.NamespacedName, string) string {
-	return func(ctx context.Context, name types.NamespacedName, has string) string {
-		cluster, forgot := &v1.Cluster{}, checkpoints.Forgot(has)
-		err := hub.Get(ctx, name, cluster, client.UnsafeDisableDeepCopy)
-		if waits := cluster.Status.Restore; err == nil && waits != nil && (has == "" || has == waits.Checkpoint) {
-			has, forgot = waits.Checkpoint, true
-		}
-		if !forgot || cluster.Annotations[v1.AnnotationRestored] == has {
-			return ""
-		}
-		return has
 	}
 }
 

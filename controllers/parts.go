@@ -36,6 +36,7 @@ import (
 	"github.com/drover-dev/drover/controllers/role"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/kinds"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/release"
@@ -188,7 +189,7 @@ func (p *parts) makeTenants(mgr ctrl.Manager) error {
 		return err
 	}
 	p.deliveries = delivery.New(delivery.Options{
-		State: o.Members.State, Leading: o.Members.Leading, Leaving: leaving(hub), ReadOnly: readOnly(hub), Checkpoint: o.Checkpoints.Current, Restored: restored(hub, o.Checkpoints), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
+		State: o.Members.State, Leading: o.Members.Leading, Leaving: leaving(hub), ReadOnly: readOnly(hub), Restore: o.Checkpoints.Policy(hub, kinds.Rules()), Observer: o.Deliveries, Log: mgr.GetLogger().WithName("delivery"),
 	})
 	o.Members.OnChange(p.deliveries.Changed)
 	o.Members.FollowSets(p.deliveries)

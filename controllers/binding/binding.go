@@ -41,12 +41,19 @@ type Reconciler[T any, B kind[T]] struct {
 	written status.Written[B]
 }
 
+// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
+type Deliverer interface {
+	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
+	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
+}
+
 // Options of a Reconciler.
 type Options struct {
 	// Client reads from a cache with the indexes of package index, and writes.
 	Client     client.Client
 	Recorder   events.EventRecorder
-	Deliveries delivery.Deliverer
+	Deliveries Deliverer
 	Now        func() time.Time
 }
 

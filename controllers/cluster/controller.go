@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -67,7 +68,7 @@ type Sets struct {
 	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
 	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
-	Unconfirmed func(types.NamespacedName) (difference *delivery.Difference, known bool)
+	Unconfirmed func(types.NamespacedName) (difference *checkpoint.Difference, known bool)
 }
 
 // Lead is called when this manager begins to lead, before the first reconcile.

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -21,9 +21,9 @@ func TestRestoreIsShown(t *testing.T) {
 	for i := range 60 {
 		many = append(many, fmt.Sprintf("crtb/%02d", i))
 	}
-	var difference *delivery.Difference
+	var difference *checkpoint.Difference
 	known := true
-	r := &Reconciler{Sets: Sets{Unconfirmed: func(types.NamespacedName) (*delivery.Difference, bool) { return difference, known }}}
+	r := &Reconciler{Sets: Sets{Unconfirmed: func(types.NamespacedName) (*checkpoint.Difference, bool) { return difference, known }}}
 	in := &input{cluster: &v1.Cluster{}, name: types.NamespacedName{Namespace: "team-a", Name: "prod"}}
 	state := &in.cluster.Status
 	write := func() { r.writeRestored(in, status.Begin(in.cluster)) }
@@ -31,7 +31,7 @@ func TestRestoreIsShown(t *testing.T) {
 	if write(); state.Restore != nil {
 		t.Errorf("without a difference the status is %+v", state)
 	}
-	difference = &delivery.Difference{Checkpoint: "lease/1/a/2", Add: many, Remove: []string{"project/web"}}
+	difference = &checkpoint.Difference{Checkpoint: "lease/1/a/2", Add: many, Remove: []string{"project/web"}}
 	write()
 	condition := meta.FindStatusCondition(state.Conditions, v1.ConditionRestoreConfirmed)
 	if condition == nil || condition.Status != "False" || condition.Reason != v1.ReasonHubRestored {
@@ -41,7 +41,7 @@ func TestRestoreIsShown(t *testing.T) {
 		t.Errorf("the status is %+v", r)
 	}
 	hidden := state.Restore.Digest
-	difference = &delivery.Difference{Checkpoint: "lease/1/a/2", Add: append(many[:59:59], "crtb/zz-admin"), Remove: []string{"project/web"}}
+	difference = &checkpoint.Difference{Checkpoint: "lease/1/a/2", Add: append(many[:59:59], "crtb/zz-admin"), Remove: []string{"project/web"}}
 	if write(); len(hidden) != 64 || state.Restore.Digest == hidden {
 		t.Errorf("the digest was %s and is %s after a set that is not named became another", hidden, state.Restore.Digest)
 	}

@@ -36,11 +36,16 @@ import (
 // keepLimit bounds the write for a session that someone has deleted.
 const keepLimit = 10 * time.Second
 
+// Deliverer brings sets to members. The delivery store implements it.
+type Deliverer interface {
+	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
+}
+
 // Reconciler gives the members of Clusters with direct access what their agents need for it.
 type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader
-	Deliveries delivery.Deliverer
+	Deliveries Deliverer
 	// Issuer is nil where users do not sign in at the hub: there is no direct access then.
 	Issuer *signin.Server
 	Now    func() time.Time

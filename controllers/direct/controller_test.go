@@ -48,7 +48,6 @@ func TestAMemberHasWhatItVerifiesByForAsLongAsItIsToGoOn(t *testing.T) {
 
 // deliveries note what is to be delivered.
 type deliveries struct {
-	delivery.Deliverer
 	wanted map[types.NamespacedName]*set.Set
 	calls  int
 }

@@ -16,11 +16,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
 )
+
+// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
+type Deliverer interface {
+	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
+	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+}
 
 // Reconciler reconciles Plans that are for members.
 type Reconciler struct {
@@ -29,11 +36,11 @@ type Reconciler struct {
 	// Secrets reads those that are labelled for plans.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
-	Deliveries delivery.Deliverer
+	Deliveries Deliverer
 	// State returns the state of a plan in a member, as its agent reported it.
 	State func(plan string, member types.NamespacedName) MemberState
 	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
-	Unconfirmed func(types.NamespacedName) (difference *delivery.Difference, known bool)
+	Unconfirmed func(types.NamespacedName) (difference *checkpoint.Difference, known bool)
 	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
 	Channel func(workspace, url string) release.Result
 	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil

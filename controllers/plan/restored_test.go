@@ -14,7 +14,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/plan"
-	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -52,8 +52,8 @@ func restored(t *testing.T, env *testkit.Env) *fixture {
 func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")
-	waiting, known := map[string]*delivery.Difference{"b": {Checkpoint: "lost", Add: []string{"plan/k3s"}}}, true
-	s.r.Unconfirmed = func(name types.NamespacedName) (*delivery.Difference, bool) { return waiting[name.Name], known }
+	waiting, known := map[string]*checkpoint.Difference{"b": {Checkpoint: "lost", Add: []string{"plan/k3s"}}}, true
+	s.r.Unconfirmed = func(name types.NamespacedName) (*checkpoint.Difference, bool) { return waiting[name.Name], known }
 	s.plan(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 2} })
 	begun := func(want bool) {
 		t.Helper()
@@ -90,7 +90,7 @@ func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testi
 	s.expect(v1.ReasonApplying) // an agent is about to say what it has
 	known = true
 	begun(true)
-	waiting = map[string]*delivery.Difference{"b": {}}
+	waiting = map[string]*checkpoint.Difference{"b": {}}
 	s.says("a", v1.ReasonComplete, v1.PlanCount{Total: 3, Complete: 3})
 	s.reconcile()
 	if s.claim("a").Complete == nil || s.given("b") == nil || s.given("b").Spec.Paused {
@@ -104,7 +104,7 @@ func TestAPlanBeginsInNoMemberBeforeAgentsCanHaveComeBack(t *testing.T) {
 	s := newFixture(t, env, "a", "b")
 	returned := false
 	s.r.Settled, s.r.Returned = func() bool { return true }, func() bool { return returned }
-	s.r.Unconfirmed = func(name types.NamespacedName) (*delivery.Difference, bool) { return nil, name.Name == "a" }
+	s.r.Unconfirmed = func(name types.NamespacedName) (*checkpoint.Difference, bool) { return nil, name.Name == "a" }
 	s.plan(func(spec *v1.PlanSpec) { spec.Rollout = &v1.Rollout{MaxConcurrentClusters: 2} })
 	s.leaves("b")
 	for _, want := range []bool{false, true} {

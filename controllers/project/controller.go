@@ -27,6 +27,13 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
+// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
+type Deliverer interface {
+	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
+	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	Kept(id string, member types.NamespacedName) *set.Set
+}
+
 // Reconciler reconciles Projects.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package index, and writes.
@@ -34,7 +41,7 @@ type Reconciler struct {
 	// Secrets reads those that are labelled for a project. index.SecretReader is one.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
-	Deliveries delivery.Deliverer
+	Deliveries Deliverer
 	Now        func() time.Time
 
 	written status.Written[*v1.Project]

@@ -17,15 +17,22 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
+// MemberDeliverer brings sets to members, and learns which members change or go. The delivery store implements it.
+type MemberDeliverer interface {
+	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
+	Changed(member types.NamespacedName)
+	Forget(member types.NamespacedName)
+}
+
 // Guards has every member guard its projects, and the delivery store forget members whose Clusters go. NewGuards makes it.
 type Guards struct {
 	clusters   client.Reader
-	deliveries delivery.Deliverer
+	deliveries MemberDeliverer
 	set        *set.Set // the same for all members
 }
 
 // NewGuards makes a Guards that reads Clusters from a cache.
-func NewGuards(clusters client.Reader, deliveries delivery.Deliverer) (*Guards, error) {
+func NewGuards(clusters client.Reader, deliveries MemberDeliverer) (*Guards, error) {
 	content, err := tenancy.Guards()
 	if err != nil {
 		return nil, err

@@ -4,30 +4,28 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// memberSets are the sets of one Cluster: what it should have and what it has. Store.mu guards it.
-type memberSets struct {
-	name      types.NamespacedName
-	connected bool // through a replica of its agent; while it is gone, node agents count as well
-	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none,
-	// ReasonIdentityMismatch; empty if neither.
-	refuses string
-	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
-	withheld bool
+// member is the state of one Cluster: the sets that it should have, and those that it has. Store.mu guards it.
+type member struct {
+	name types.NamespacedName
+	connection
 	synced   bool // the agent has reported all its sets, and reports each change
 	gone     bool // Forget was called
 	reported bool // the agent has reported all its sets to this store at least once
-	// leaderless reports whether no replica of the agent has led for members.LeaderPatience.
-	leaderless bool
-	confirmation
+	// hold is what waits for a confirmation after a restore of the hub's etcd, and comparing reports whether unusedID is queued for it.
+	hold      checkpoint.Hold
+	comparing bool
 
 	wants  map[string]*wanted            // pointers, since a map has room for eight values and most members have one
 	has    map[string]*protocol.SetState // as the agent last reported; kept while the member is away
@@ -35,17 +33,43 @@ type memberSets struct {
 	flow
 }
 
+// connection is the state of a member that does not come from its sets.
+type connection struct {
+	connected bool // through a replica of its agent; while it is gone, node agents count as well
+	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none,
+	// ReasonIdentityMismatch; empty if neither. What such a member had may still be there, but it is not maintained and does not count.
+	refuses string
+	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
+	withheld bool
+	// leaderless reports whether no replica of the agent has led for members.LeaderPatience.
+	leaderless bool
+}
+
+// connectionOf returns the connection of a member, by the state that its agents are in and the connection before.
+func connectionOf(state members.State, was connection) connection {
+	now := was
+	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent takes no sets
+	if report := state.Report; now.connected && report != nil {
+		now.refuses = refusal(report)
+	}
+	if state.Clones != nil {
+		now.refuses = v1.ReasonIdentityMismatch
+	}
+	return now
+}
+
 // flow is what is being sent to a member, and how much the member has taken of late.
 type flow struct {
 	sends map[string]*sending // in progress
-	held  map[string]struct{} // IDs that are sent when there is room for them in progress
+	// waiting are the IDs that are sent when there is room for them.
+	waiting map[string]struct{}
 	// taken counts the sends that succeeded in the period of slowSend since begun, and in the one before.
 	taken [2]int
 	begun time.Time
 }
 
-// tookLocked counts a send that succeeded.
-func (f *flow) tookLocked(now time.Time) {
+// took counts a send that succeeded.
+func (f *flow) took(now time.Time) {
 	switch since := now.Sub(f.begun); {
 	case since >= 2*slowSend:
 		f.taken, f.begun = [2]int{}, now
@@ -55,9 +79,9 @@ func (f *flow) tookLocked(now time.Time) {
 	f.taken[0]++
 }
 
-// maxSendsLocked returns how many sends to the member may be in progress. While one of them is slow, these are as many as the member has taken of late:
+// maxSends returns how many sends to the member may be in progress. While one of them is slow, these are as many as the member has taken of late:
 // one that has much to do goes on at its pace, and one that does not respond occupies few workers.
-func (f *flow) maxSendsLocked(now time.Time) int {
+func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {
 			continue
@@ -86,118 +110,145 @@ type failure struct {
 	retryAt time.Time
 }
 
-func newMemberSets(name types.NamespacedName) *memberSets {
-	return &memberSets{name: name, wants: map[string]*wanted{}, has: map[string]*protocol.SetState{},
-		failed: map[string]*failure{}, flow: flow{sends: map[string]*sending{}, held: map[string]struct{}{}}}
+func newMember(name types.NamespacedName) *member {
+	return &member{name: name, wants: map[string]*wanted{}, has: map[string]*protocol.SetState{},
+		failed: map[string]*failure{}, flow: flow{sends: map[string]*sending{}, waiting: map[string]struct{}{}}}
 }
 
-// roomLocked reports whether one more set may be sent to the member now.
-func (m *memberSets) roomLocked(want *set.Set) bool {
+// room reports whether one more set may be sent to the member now.
+func (m *member) room(want *set.Set) bool {
 	bytes := 0
 	for _, s := range m.sends {
 		bytes += size(s.due)
 	}
-	return len(m.sends) < m.maxSendsLocked(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
+	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// takesLocked reports whether a member is connected, takes sets, and has reported those that it has.
-func (m *memberSets) takesLocked() bool {
+// takes reports whether a member is connected, takes sets, and has reported those that it has.
+func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.gone && m.synced
 }
 
-// entryLocked returns what is wanted of an ID, nothing if no owner wants a set of it.
-func (m *memberSets) entryLocked(id string) wanted {
+// entry returns what is wanted of an ID, nothing if no owner wants a set of it.
+func (m *member) entry(id string) wanted {
 	if w := m.wants[id]; w != nil {
 		return *w
 	}
 	return wanted{}
 }
 
-// wantedLocked returns the set that a member should have of this ID, nil for none.
-func (m *memberSets) wantedLocked(id string) *set.Set {
-	want := m.entryLocked(id).set
+// wanted returns the set that a member should have of this ID, nil for none.
+func (m *member) wanted(id string) *set.Set {
+	want := m.entry(id).set
 	if m.withheld || IsAbsent(want) {
 		return nil
 	}
 	return want
 }
 
-// hasLocked reports whether a member has the set that it should have of this ID, applied or not.
-func (m *memberSets) hasLocked(id string) bool {
-	want, has := m.wantedLocked(id), m.has[id]
+// hasWanted reports whether a member has the set that it should have of this ID, applied or not.
+func (m *member) hasWanted(id string) bool {
+	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
 }
 
-// lacksLocked reports whether a member is known to have no set of an ID: its agent reported so last, connected now or not.
-func (m *memberSets) lacksLocked(id string) bool {
-	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takesLocked())
+// lacks reports whether a member is known to have no set of an ID: its agent reported so last, connected now or not.
+func (m *member) lacks(id string) bool {
+	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takes())
 }
 
-// withholdLocked reads the profile from the spec of a member's Cluster, and reports whether it changed. If it cannot be read, nothing changes.
-func (d *Store) withholdLocked(m *memberSets) bool {
-	if d.ReadOnly == nil {
-		return false
-	}
-	withheld, err := d.ReadOnly(d.ctx, m.name)
-	if err != nil || withheld == m.withheld {
-		return false
-	}
-	m.withheld = withheld
-	d.clearFailuresLocked(m)
-	return true
-}
-
-// lookLocked reads a member's connection. If that changed, it returns the owners of the sets that the member lacks.
-func (d *Store) lookLocked(m *memberSets) []Key {
-	if d.queue == nil {
-		return nil
-	}
-	state := d.State(m.name)
-	if m.gone {
-		m.connected = state.Connected() // for when to drop it
-		return nil
-	}
-	connected, refuses := state.Agents() > 0, m.refuses // a node agent takes no sets
-	if report := state.Report; connected && report != nil {
-		refuses = refusal(report)
-	}
-	if state.Clones != nil {
-		refuses = v1.ReasonIdentityMismatch
-	}
-	examined := d.examineLocked(m)
-	leaderless := !state.NoLeader.IsZero()
-	changed := d.withholdLocked(m) || examined || connected != m.connected || refuses != m.refuses ||
-		leaderless != m.leaderless
-	m.leaderless = leaderless
-	if m.connected = connected; refuses != m.refuses {
-		m.refuseLocked(refuses)
-	}
-	if !changed {
-		return nil
-	}
-	d.enqueueAllLocked(m)
-	return m.lackingLocked()
-}
-
-// refuseLocked notes why the agent takes no sets, empty if it does, and returns the owners of the sets that the member lacks. If it takes none,
-// what it had may still be there, but is no longer maintained and does not count.
-func (m *memberSets) refuseLocked(reason string) []Key {
-	m.refuses = reason
-	return m.lackingLocked()
-}
-
-// lackingLocked returns the owners of the sets that the member lacks.
-func (m *memberSets) lackingLocked() []Key {
+// lacking returns the owners of the sets that the member lacks.
+func (m *member) lacking() []Key {
 	var keys []Key
 	for id, want := range m.wants {
-		if IsAbsent(want.set) && m.lacksLocked(id) {
+		if IsAbsent(want.set) && m.lacks(id) {
 			continue
 		}
-		if !m.hasLocked(id) {
+		if !m.hasWanted(id) {
 			keys = append(keys, want.key)
 		}
 	}
 	return keys
+}
+
+// due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection or the report of its
+// sets puts it into the queue later, and so does the end of a send. complete reports whether all owners have said what they want.
+func (m *member) due(id string, rule checkpoint.Rule, complete bool) bool {
+	switch {
+	case !m.takes() || m.sends[id] != nil:
+		return false
+	case m.hold.Waits() && id == unusedID:
+		return m.agrees()
+	case m.outdated(id, rule, complete):
+		return true
+	case m.held(id):
+		return false
+	}
+	if want := m.wanted(id); want != nil {
+		return !unchanged(want) && !m.hasWanted(id)
+	}
+	// Without an owner a set is removed only if all owners have said what they want.
+	return m.has[id] != nil && (complete || m.withheld || IsAbsent(m.entry(id).set))
+}
+
+// next returns the set that is to be sent to a member next, nil for a removal.
+func (m *member) next(id string, rule checkpoint.Rule, complete bool) *set.Set {
+	if m.outdated(id, rule, complete) {
+		return nil
+	}
+	return m.wanted(id)
+}
+
+// held reports whether a set is neither sent nor removed before a confirmation.
+func (m *member) held(id string) bool { return m.hold.Holds(id, m.wants[id] != nil) }
+
+// outdated reports whether a member that waits for a confirmation has another set than it should, of a kind that is revoked at once. The set is
+// removed, and sent again after the confirmation.
+func (m *member) outdated(id string, rule checkpoint.Rule, complete bool) bool {
+	if !rule.RevokedAtOnce || !m.hold.Waits() || !complete || m.has[id] == nil {
+		return false
+	}
+	want := m.wanted(id)
+	return want == nil || !unchanged(want) && m.has[id].Digest != want.Digest
+}
+
+// agrees reports whether a member that waits has all that it should have and nothing else: then there is nothing to confirm. The hold ends when
+// the agent has the present checkpoint, since a later leader would hold the member again for the one that it has. An owner that does not know yet
+// what it wants may want a change.
+func (m *member) agrees() bool {
+	if !m.hold.Agrees() {
+		return false
+	}
+	for id := range m.wants {
+		if unchanged(m.wanted(id)) {
+			return false
+		}
+	}
+	return true
+}
+
+// difference compares what a member has with what it should have.
+func (m *member) difference() *checkpoint.Difference {
+	d := &checkpoint.Difference{}
+	for id := range m.wants {
+		want, has := m.wanted(id), m.has[id]
+		switch {
+		case want == nil || unchanged(want) && !excess(want) || has != nil && has.Digest == want.Digest:
+		case has == nil:
+			d.Add = append(d.Add, id)
+		default:
+			d.Change = append(d.Change, id)
+		}
+	}
+	for id := range m.has {
+		if m.wanted(id) == nil {
+			d.Remove = append(d.Remove, id)
+		}
+	}
+	slices.Sort(d.Add)
+	slices.Sort(d.Change)
+	slices.Sort(d.Remove)
+	return d
 }
 
 // refusal returns why an agent takes no sets, empty if it does.

@@ -66,7 +66,7 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	for _, name := range members {
 		o := Outcome{Stage: Pending}
 		if m := d.members[name]; m != nil {
-			o = m.outcomeLocked(id)
+			o = m.outcome(id)
 			o.Busy = len(m.sends) > fewSends
 			if o.Stage == Away && !m.reported && time.Since(d.started) < settleTime {
 				o.Stage = Unreported
@@ -93,10 +93,10 @@ func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, 
 		switch {
 		case (m == nil || !m.connected && !m.reported) && time.Since(d.started) < settleTime:
 			unreported++
-		case m != nil && m.lacksLocked(id):
-		case m == nil, !m.connected, m.refuses != "", m.heldLocked(id):
+		case m != nil && m.lacks(id):
+		case m == nil, !m.connected, m.refuses != "", m.held(id):
 			away++
-		case !m.takesLocked():
+		case !m.takes():
 			unreported++
 		case m.has[id] != nil, m.sends[id] != nil:
 			held++
@@ -105,24 +105,24 @@ func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, 
 	return held, away, unreported
 }
 
-func (m *memberSets) outcomeLocked(id string) Outcome {
+func (m *member) outcome(id string) Outcome {
 	f, has := m.failed[id], m.has[id]
 	switch {
-	case m.entryLocked(id).set == nil:
+	case m.entry(id).set == nil:
 		return Outcome{Stage: Pending}
 	case m.withheld:
-		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: wholeSet, Message: m.withheldLocked(id)}}}
-	case excess(m.entryLocked(id).set):
+		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: wholeSet, Message: m.whyWithheld(id)}}}
+	case excess(m.entry(id).set):
 		return excessOutcome(m.name.Namespace)
-	case unchanged(m.entryLocked(id).set):
+	case unchanged(m.entry(id).set):
 		return Outcome{Stage: Unreported}
-	case m.hasLocked(id):
+	case m.hasWanted(id):
 		o := stateOutcome(has)
-		o.Since = m.entryLocked(id).since
+		o.Since = m.entry(id).since
 		return o
 	case !m.connected:
 		return Outcome{Stage: Away}
-	case m.unconfirmed:
+	case m.hold.Waits():
 		return unconfirmedOutcome()
 	case m.refuses != "":
 		return Outcome{Stage: Refused, Reason: m.refuses, Failures: []v1.Failure{{Object: wholeSet, Message: refusalText(m.refuses)}}}
@@ -135,16 +135,16 @@ func (m *memberSets) outcomeLocked(id string) Outcome {
 	case !m.synced:
 		return Outcome{Stage: Unreported}
 	}
-	return Outcome{Stage: Pending, Since: m.entryLocked(id).since}
+	return Outcome{Stage: Pending, Since: m.entry(id).since}
 }
 
-// withheldLocked describes the state of a set in a Cluster whose spec says ReadOnly.
-func (m *memberSets) withheldLocked(id string) string {
+// whyWithheld describes the state of a set in a Cluster whose spec says ReadOnly.
+func (m *member) whyWithheld(id string) string {
 	const why = "spec.agent.profile of the Cluster is ReadOnly: nothing is delivered"
 	switch f := m.failed[id]; {
 	case f != nil:
 		return why + ", and what is there could not be taken back: " + f.message
-	case m.has[id] != nil && m.unconfirmed:
+	case m.has[id] != nil && m.hold.Waits():
 		return why + "; what is there is still in force, and is taken back after an administrator has run \"kubectl drover restored\", since the hub's etcd was restored from a backup"
 	case m.has[id] != nil && m.connected:
 		return why + ", and what is there is being taken back"

@@ -49,7 +49,7 @@ func (d *Store) Start(ctx context.Context) error {
 	if err := c.Watch(source.TypedFunc[target](d.begin)); err != nil {
 		return err
 	}
-	defer d.tasks.Wait()
+	defer d.sends.Wait()
 	defer d.close()
 	forget := context.AfterFunc(ctx, d.close)
 	defer forget()
@@ -59,18 +59,16 @@ func (d *Store) Start(ctx context.Context) error {
 // begin gives the store the queue of its controller. Whatever changes what a member should have or has puts targets there.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	d.mu.Lock()
+	defer d.unlock()
 	d.queue, d.started = queue, time.Now()
-	var lacking []Key
 	for _, m := range d.members {
-		lacking = append(lacking, d.lookLocked(m)...)
-		d.dropLocked(m)
+		d.look(m)
+		d.drop(m)
 	}
-	d.mu.Unlock()
-	d.notify(lacking...)
 	return nil
 }
 
-// close ends all that is in progress.
+// close ends all that is in progress. Its caller does not hold mu.
 func (d *Store) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -79,21 +77,9 @@ func (d *Store) close() {
 }
 
 // reconcile sends a set to a member, or removes it there, if the member has another than it should. The end of a send puts the target into the
-// queue again if there is more to do.
+// queue again if there is more to do. Its caller does not hold mu.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
-	d.mu.Lock()
-	m := d.members[t.member]
-	if m == nil {
-		d.mu.Unlock()
-		return reconcile.Result{}, nil
-	}
-	var changed []Key
-	if t.id == unusedID {
-		changed = d.compareLocked(m)
-	}
-	send, wait := d.sendLocked(m, t)
-	d.mu.Unlock()
-	d.notify(changed...)
+	send, wait := d.begun(t)
 	if send == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
@@ -109,80 +95,73 @@ func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error)
 	return reconcile.Result{}, nil
 }
 
-// sendLocked starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait.
-func (d *Store) sendLocked(m *memberSets, t target) (*sending, time.Duration) {
-	if !d.dueLocked(m, t.id) {
-		d.resumeLocked(m)
+// begun starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait. Its caller does not hold mu.
+func (d *Store) begun(t target) (*sending, time.Duration) {
+	d.mu.Lock()
+	defer d.unlock()
+	m := d.members[t.member]
+	if m == nil {
 		return nil, 0
 	}
-	if f := m.failed[t.id]; f != nil {
-		if wait := time.Until(f.retryAt); wait > 0 {
-			d.resumeLocked(m)
-			return nil, wait
-		}
+	if t.id == unusedID {
+		d.compare(m)
 	}
-	want := d.nextLocked(m, t.id)
-	if !m.roomLocked(want) {
-		m.held[t.id] = struct{}{}
+	var wait time.Duration
+	due := d.due(m, t.id)
+	if f := m.failed[t.id]; due && f != nil {
+		wait = max(0, time.Until(f.retryAt))
+	}
+	if !due || wait > 0 {
+		d.resume(m)
+		return nil, wait
+	}
+	want := m.next(t.id, d.Restore.Rule(t.id), d.owners.complete)
+	if !m.room(want) {
+		m.waiting[t.id] = struct{}{}
 		return nil, 0
 	}
-	s := &sending{target: t, due: want, bare: m.unconfirmed && t.id != unusedID, done: make(chan struct{})}
+	s := &sending{target: t, due: want, bare: m.hold.Waits() && t.id != unusedID, done: make(chan struct{})}
 	m.sends[t.id] = s
-	d.tasks.Go(func() { d.send(m, s) })
+	d.sends.Go(func() { d.send(m, s) })
 	return s, 0
 }
 
-// dueLocked reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection or the report of
-// its sets is what puts the target into the queue, and if a send is in progress, its end.
-func (d *Store) dueLocked(m *memberSets, id string) bool {
-	switch {
-	case d.queue == nil || !m.takesLocked() || m.sends[id] != nil:
-		return false
-	case m.unconfirmed && id == unusedID:
-		return m.agreesLocked()
-	case d.outdatedLocked(m, id):
-		return true
-	case m.heldLocked(id):
-		return false
-	}
-	if want := m.wantedLocked(id); want != nil {
-		return !unchanged(want) && !m.hasLocked(id)
-	}
-	// Without an owner a set is removed only if all owners have said what they want.
-	return m.has[id] != nil && (d.complete || m.withheld || IsAbsent(m.entryLocked(id).set))
+// due reports whether a set is to be sent to a member or removed there now.
+func (d *Store) due(m *member, id string) bool {
+	return d.queue != nil && m.due(id, d.Restore.Rule(id), d.owners.complete)
 }
 
-// enqueueLocked puts a set in a member into the queue if it is to be sent or removed, and reports whether it is.
-func (d *Store) enqueueLocked(m *memberSets, id string) bool {
-	due := d.dueLocked(m, id)
+// enqueue puts a set in a member into the queue if it is due, and reports whether it is.
+func (d *Store) enqueue(m *member, id string) bool {
+	due := d.due(m, id)
 	if due {
 		d.queue.Add(target{m.name, id})
 	}
 	return due
 }
 
-// enqueueAllLocked does so for all sets in a member.
-func (d *Store) enqueueAllLocked(m *memberSets) {
+// enqueueAll puts all sets in a member that are due into the queue.
+func (d *Store) enqueueAll(m *member) {
 	for id := range m.wants {
-		d.enqueueLocked(m, id)
+		d.enqueue(m, id)
 	}
 	for id := range m.has {
-		d.enqueueLocked(m, id)
+		d.enqueue(m, id)
 	}
 }
 
-// resumeLocked puts sets that were held by the bounds of a member into the queue, as many as there is room for.
-func (d *Store) resumeLocked(m *memberSets) {
-	if len(m.held) == 0 {
+// resume puts sets that were delayed by the bounds of a member into the queue, as many as there is room for.
+func (d *Store) resume(m *member) {
+	if len(m.waiting) == 0 {
 		return
 	}
-	room := m.maxSendsLocked(time.Now()) - len(m.sends)
-	for id := range m.held {
+	room := m.maxSends(time.Now()) - len(m.sends)
+	for id := range m.waiting {
 		if room <= 0 {
 			return
 		}
-		delete(m.held, id)
-		if d.enqueueLocked(m, id) {
+		delete(m.waiting, id)
+		if d.enqueue(m, id) {
 			room--
 		}
 	}

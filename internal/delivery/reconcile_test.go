@@ -98,16 +98,16 @@ func begun(t testing.TB, f interface {
 		queue.ShutDown()
 		d.close()
 		running.Wait()
-		d.tasks.Wait()
+		d.sends.Wait()
 	})
 	return d
 }
 
 // ready adds a member that is connected and has reported its sets.
-func (d *Store) ready(name string) *memberSets {
+func (d *Store) ready(name string) *member {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := newMemberSets(types.NamespacedName{Namespace: "team-a", Name: name})
+	m := newMember(types.NamespacedName{Namespace: "team-a", Name: name})
 	m.connected, m.reported, m.synced = true, true, true
 	d.members[m.name] = m
 	return m
@@ -131,30 +131,32 @@ func TestWhatIsDue(t *testing.T) {
 	}
 	want := func(s *set.Set) map[string]*wanted { return map[string]*wanted{id: {content: newContent(s)}} }
 	for name, tt := range map[string]struct {
-		change func(d *Store, m *memberSets)
+		change func(d *Store, m *member)
 		want   bool
 	}{
-		"what a member lacks is sent":                       {func(_ *Store, m *memberSets) { m.wants = want(mine) }, true},
-		"what it has with another digest is sent":           {func(_ *Store, m *memberSets) { m.wants, m.has = want(mine), state("other") }, true},
-		"what it has is not sent, applied or not":           {func(_ *Store, m *memberSets) { m.wants, m.has = want(mine), state(mine.Digest) }, false},
-		"nothing is sent twice at once":                     {func(_ *Store, m *memberSets) { m.wants, m.sends[id] = want(mine), &sending{} }, false},
-		"nothing is sent to a member that is away":          {func(_ *Store, m *memberSets) { m.wants, m.connected = want(mine), false }, false},
-		"nothing is sent before it reported all its sets":   {func(_ *Store, m *memberSets) { m.wants, m.synced = want(mine), false }, false},
-		"nothing is sent to an agent that takes no sets":    {func(_ *Store, m *memberSets) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false},
-		"nothing is sent when its Cluster is being deleted": {func(_ *Store, m *memberSets) { m.wants, m.gone = want(mine), true }, false},
-		"nothing is sent after the end":                     {func(d *Store, m *memberSets) { m.wants, d.queue = want(mine), nil }, false},
-		"an unchanged set is neither sent nor removed":      {func(d *Store, m *memberSets) { m.wants, m.has, d.complete = want(Unchanged(id)), state("other"), true }, false},
-		"an unchanged set that is lacking is not sent":      {func(_ *Store, m *memberSets) { m.wants = want(Unchanged(id)) }, false},
-		"an absent set is removed":                          {func(_ *Store, m *memberSets) { m.wants, m.has = want(Absent(id)), state("other") }, true},
-		"an absent set that is lacking is not removed":      {func(_ *Store, m *memberSets) { m.wants = want(Absent(id)) }, false},
-		"a withdrawn set is removed before the store is complete": {func(d *Store, m *memberSets) {
+		"what a member lacks is sent":                       {func(_ *Store, m *member) { m.wants = want(mine) }, true},
+		"what it has with another digest is sent":           {func(_ *Store, m *member) { m.wants, m.has = want(mine), state("other") }, true},
+		"what it has is not sent, applied or not":           {func(_ *Store, m *member) { m.wants, m.has = want(mine), state(mine.Digest) }, false},
+		"nothing is sent twice at once":                     {func(_ *Store, m *member) { m.wants, m.sends[id] = want(mine), &sending{} }, false},
+		"nothing is sent to a member that is away":          {func(_ *Store, m *member) { m.wants, m.connected = want(mine), false }, false},
+		"nothing is sent before it reported all its sets":   {func(_ *Store, m *member) { m.wants, m.synced = want(mine), false }, false},
+		"nothing is sent to an agent that takes no sets":    {func(_ *Store, m *member) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false},
+		"nothing is sent when its Cluster is being deleted": {func(_ *Store, m *member) { m.wants, m.gone = want(mine), true }, false},
+		"nothing is sent after the end":                     {func(d *Store, m *member) { m.wants, d.queue = want(mine), nil }, false},
+		"an unchanged set is neither sent nor removed": {func(d *Store, m *member) {
+			m.wants, m.has, d.owners.complete = want(Unchanged(id)), state("other"), true
+		}, false},
+		"an unchanged set that is lacking is not sent": {func(_ *Store, m *member) { m.wants = want(Unchanged(id)) }, false},
+		"an absent set is removed":                     {func(_ *Store, m *member) { m.wants, m.has = want(Absent(id)), state("other") }, true},
+		"an absent set that is lacking is not removed": {func(_ *Store, m *member) { m.wants = want(Absent(id)) }, false},
+		"a withdrawn set is removed before the store is complete": {func(d *Store, m *member) {
 			m.has, m.wants = state("other"), want(mine)
-			d.withdrawLocked(m, id, Key{})
+			d.withdraw(m, id, Key{})
 		}, true},
-		"a set without owner stays until the store is complete": {func(_ *Store, m *memberSets) { m.has = state("other") }, false},
-		"a set without owner is removed once it is complete":    {func(d *Store, m *memberSets) { m.has, d.complete = state("other"), true }, true},
-		"CVE-2021-36782: ReadOnly in the spec takes back":       {func(_ *Store, m *memberSets) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true},
-		"CVE-2021-36782: ReadOnly in the spec sends nothing":    {func(_ *Store, m *memberSets) { m.wants, m.withheld = want(mine), true }, false},
+		"a set without owner stays until the store is complete": {func(_ *Store, m *member) { m.has = state("other") }, false},
+		"a set without owner is removed once it is complete":    {func(d *Store, m *member) { m.has, d.owners.complete = state("other"), true }, true},
+		"CVE-2021-36782: ReadOnly in the spec takes back":       {func(_ *Store, m *member) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true},
+		"CVE-2021-36782: ReadOnly in the spec sends nothing":    {func(_ *Store, m *member) { m.wants, m.withheld = want(mine), true }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := New(Options{Log: logr.Discard()})
@@ -163,7 +165,7 @@ func TestWhatIsDue(t *testing.T) {
 			m := d.ready("a")
 			queue := d.queue
 			tt.change(d, m)
-			if got := d.dueLocked(m, id); got != tt.want {
+			if got := d.due(m, id); got != tt.want {
 				t.Errorf("due is %t, want %t", got, tt.want)
 			}
 			d.queue = queue
@@ -190,14 +192,14 @@ func TestRoomOfAMember(t *testing.T) {
 		"one that has taken many before has few":     {maxSlowSends, true, false, 50, 2 * slowSend},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := newMemberSets(types.NamespacedName{Namespace: "team", Name: "a"})
+			m := newMember(types.NamespacedName{Namespace: "team", Name: "a"})
 			for i := range tt.sends {
 				m.sends[fmt.Sprint(i)] = &sending{slow: tt.slow && i == 0}
 			}
 			for range tt.taken {
-				m.tookLocked(time.Now().Add(-tt.ago))
+				m.took(time.Now().Add(-tt.ago))
 			}
-			if got := m.roomLocked(nil); got != tt.want {
+			if got := m.room(nil); got != tt.want {
 				t.Errorf("room beside %d sends: %t, want %t", tt.sends, got, tt.want)
 			}
 		})
@@ -214,7 +216,7 @@ func TestWhatAMemberHasTakenOfLate(t *testing.T) {
 		{0, [2]int{1, 0}}, {slowSend - 1, [2]int{2, 0}}, {slowSend, [2]int{1, 2}}, {2*slowSend - 1, [2]int{2, 2}}, {2 * slowSend, [2]int{1, 2}},
 		{4*slowSend - 1, [2]int{1, 1}}, {7 * slowSend, [2]int{1, 0}},
 	} {
-		if f.tookLocked(begun.Add(step.after)); f.taken != step.want {
+		if f.took(begun.Add(step.after)); f.taken != step.want {
 			t.Errorf("after %s it has taken %v, want %v", step.after, f.taken, step.want)
 		}
 	}
@@ -237,7 +239,7 @@ func TestBoundsOfAMember(t *testing.T) {
 			}
 			testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 				d.mu.Lock()
-				held := len(m.held)
+				held := len(m.waiting)
 				d.mu.Unlock()
 				if got := int(f.now.Load()); got < tt.least || got > tt.atOnce || got+held != tt.count {
 					return fmt.Errorf("%d sends are in progress and %d sets are held back, want %d to %d, and the rest of %d", got, held, tt.least, tt.atOnce, tt.count)
@@ -275,7 +277,7 @@ func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
 		defer d.mu.Unlock()
 		held := 0
 		for _, m := range d.members {
-			held += len(m.held)
+			held += len(m.waiting)
 		}
 		if sends := int(f.now.Load()); d.queue.Len() > 0 || sends+held != silent*sets {
 			return fmt.Errorf("%d sets are sent, %d held and %d queued, want none queued", sends, held, d.queue.Len())
@@ -291,9 +293,9 @@ func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
 
 func TestWhatAMemberKeeps(t *testing.T) {
 	const id = "secrets/x"
-	mine, member := sized(t, id, 1), types.NamespacedName{Namespace: "team", Name: "a"}
+	mine, name := sized(t, id, 1), types.NamespacedName{Namespace: "team", Name: "a"}
 	has := map[string]*protocol.SetState{id: {ID: id, Digest: "earlier", Phase: protocol.SetApplied}}
-	for name, tt := range map[string]struct {
+	for behaviour, tt := range map[string]struct {
 		wants *set.Set
 		has   map[string]*protocol.SetState
 		want  *set.Set
@@ -305,16 +307,16 @@ func TestWhatAMemberKeeps(t *testing.T) {
 		"nothing of what no owner wants":             {nil, has, nil},
 		"nothing of what was withdrawn":              {nil, has, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			m := &memberSets{name: member, has: tt.has, wants: map[string]*wanted{}}
+		t.Run(behaviour, func(t *testing.T) {
+			m := &member{name: name, has: tt.has, wants: map[string]*wanted{}}
 			if tt.wants != nil {
 				m.wants[id] = &wanted{key: Key{Name: "x"}, content: newContent(tt.wants)}
 			}
-			if name == "nothing of what was withdrawn" {
+			if behaviour == "nothing of what was withdrawn" {
 				m.wants[id] = &wanted{content: newContent(Absent(id))}
 			}
-			d := &Store{members: map[types.NamespacedName]*memberSets{member: m}}
-			if got := d.Kept(id, member); (got == nil) != (tt.want == nil) || got != nil && got.Digest != tt.want.Digest {
+			d := &Store{members: map[types.NamespacedName]*member{name: m}}
+			if got := d.Kept(id, name); (got == nil) != (tt.want == nil) || got != nil && got.Digest != tt.want.Digest {
 				t.Errorf("kept %+v, want %+v", got, tt.want)
 			}
 			if got := d.Kept(id, types.NamespacedName{Name: "other"}); got != nil {

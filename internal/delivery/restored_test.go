@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
@@ -21,9 +22,9 @@ import (
 )
 
 // difference awaits what waits for a confirmation in a member.
-func (o *fixture) difference(name types.NamespacedName) *delivery.Difference {
+func (o *fixture) difference(name types.NamespacedName) *checkpoint.Difference {
 	o.t.Helper()
-	var found *delivery.Difference
+	var found *checkpoint.Difference
 	o.until("it is known what waits", func() (known bool) {
 		found, known = o.Unconfirmed(name)
 		return known
@@ -45,7 +46,7 @@ func TestRestoredHub(t *testing.T) {
 				t.Error("what is to be removed is known before all owners were looked at")
 			}
 			o.Replace(key("deleted"), to(newSet(t, "crtb/deleted", "1"), a))
-			want := delivery.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}, Change: []string{"crtb/changed"}, Remove: []string{"crtb/created"}}
+			want := checkpoint.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}, Change: []string{"crtb/changed"}, Remove: []string{"crtb/created"}}
 			if got := o.difference(a); got == nil || !reflect.DeepEqual(*got, want) {
 				t.Errorf("what waits is %+v, want %+v", got, want)
 			}
@@ -172,7 +173,7 @@ func TestRestoredHub(t *testing.T) {
 			o.until("it is revoked when the member is back", func() bool {
 				return slices.Equal(sets.Calls(), []string{"DELETE crtb/same", "DELETE crtb/changed"})
 			})
-			want := delivery.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}, Remove: []string{"crtb/created", "plan/x"}}
+			want := checkpoint.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}, Remove: []string{"crtb/created", "plan/x"}}
 			o.until("the rest waits", func() bool { got, known := o.Unconfirmed(a); return known && reflect.DeepEqual(got, &want) })
 			if sets.Reached() != "lost" {
 				t.Errorf("the agent has the checkpoint %q before the confirmation", sets.Reached())
@@ -198,7 +199,7 @@ func TestRestoredHub(t *testing.T) {
 			o.until("it was tried, and is tried again", func() bool { return len(sets.Calls()) > 1 })
 			sets.Answer(0)
 			o.until("it is taken away", func() bool { return !slices.Contains(sets.Held(), set.Direct) })
-			want := delivery.Difference{Checkpoint: "lost", Add: []string{set.Direct}, Remove: []string{"crtb/created"}}
+			want := checkpoint.Difference{Checkpoint: "lost", Add: []string{set.Direct}, Remove: []string{"crtb/created"}}
 			o.until("the rest waits", func() bool { got, known := o.Unconfirmed(a); return known && reflect.DeepEqual(got, &want) })
 			if calls := sets.Calls(); slices.ContainsFunc(calls, func(call string) bool { return call != "DELETE "+set.Direct }) || sets.Reached() != "lost" {
 				t.Errorf("the agent was asked %v and has the checkpoint %q", calls, sets.Reached())
@@ -220,7 +221,7 @@ func TestRestoredHub(t *testing.T) {
 			o.stage("crtb/deleted", delivery.Away, a)
 			anew := testkit.NewSets()
 			o.connect("a", anew)
-			want := delivery.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}}
+			want := checkpoint.Difference{Checkpoint: "lost", Add: []string{"crtb/deleted"}}
 			o.until("all waits that it lacks", func() bool { got, known := o.Unconfirmed(a); return known && reflect.DeepEqual(got, &want) })
 			if calls := anew.Calls(); len(calls) > 0 {
 				t.Errorf("the agent was asked %v", calls)

@@ -11,7 +11,6 @@ import (
 	"context"
 	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,20 +18,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
-
-// Deliverer brings sets to members, and reports how far it has got. Store is one.
-type Deliverer interface {
-	Replace(Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []Outcome
-	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
-	Kept(id string, member types.NamespacedName) *set.Set
-	Changed(types.NamespacedName)
-	Forget(types.NamespacedName)
-}
 
 // Key names the object on the hub that owns sets. The store does not interpret it.
 type Key struct {
@@ -56,11 +46,8 @@ type Options struct {
 	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered, whatever the agent reports,
 	// and what is there is removed. Call Store.Changed when it changes. Nil means never. It must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
-	// Checkpoint returns what is sent along with each set, see package checkpoint. Empty for nothing. Nil means always empty.
-	Checkpoint func() string
-	// Restored returns the checkpoint for whose confirmation by an administrator a member waits, by the one that its agent has, empty for none: the hub does not
-	// remember it. Then nothing is sent or removed there. Empty if the member waits for nothing. Nil means always empty. It must not call an API server.
-	Restored func(ctx context.Context, member types.NamespacedName, checkpoint string) (waitsFor string)
+	// Restore says what waits for a confirmation after a restore of the hub's etcd. The zero value means nothing.
+	Restore checkpoint.Policy
 	// Observer observes what is sent. Its functions may be nil.
 	Observer Observer
 	// Pause is the wait after a first failure; it doubles up to maxPause. Zero means firstPause.
@@ -76,30 +63,23 @@ type Observer struct {
 	Awaited func([]Key)
 }
 
-// Store holds what each member should have and what it has. It sends the difference after Start. All methods may be called concurrently.
+// Store holds what each member should have and what it has. It sends the difference after Start. All exported methods may be called
+// concurrently. The others, and the methods of member and owners, are called with mu held unless their comments say otherwise.
 type Store struct {
 	Options
-	ctx   context.Context // of all tasks; stop ends it
+	ctx   context.Context // of all sends; stop ends it
 	stop  context.CancelFunc
-	tasks sync.WaitGroup // sends
+	sends sync.WaitGroup
 
 	mu       sync.Mutex                                   // guards what follows and all members; never held during I/O
 	started  time.Time                                    // when Start was called
 	queue    workqueue.TypedRateLimitingInterface[target] // nil unless Start runs
 	closed   bool
 	backoff  workqueue.TypedRateLimiter[target] // of failures
-	members  map[types.NamespacedName]*memberSets
-	owners   map[Key]*owner
-	expected map[Key]struct{} // owners without a call of Replace yet; nil before Expect
-	handed   map[Key]struct{} // owners with a call of Replace before Expect; nil after Expect
-	complete bool
+	members  map[types.NamespacedName]*member
+	owners   owners
 	result   map[string][]func(Key)
-}
-
-// owner is an object on the hub that owns sets.
-type owner struct {
-	members map[*memberSets]string // the ID of its set there
-	sets    map[string]content     // by digest, so that members share them
+	affected []Key // owners that unlock notifies
 }
 
 // New returns a store. It accepts sets at once, and sends nothing before Start.
@@ -109,8 +89,7 @@ func New(o Options) *Store {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Store{
-		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*memberSets{}, owners: map[Key]*owner{},
-		handed: map[Key]struct{}{}, result: map[string][]func(Key){},
+		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}, owners: newOwners(), result: map[string][]func(Key){},
 		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[target](o.Pause, maxPause),
 	}
 }
@@ -122,109 +101,74 @@ func (d *Store) OnResult(kind string, f func(Key)) {
 	d.result[kind] = append(d.result[kind], f)
 }
 
+// unlock releases mu, and then notifies the owners that are affected by what was done under it.
+func (d *Store) unlock() {
+	affected := d.affected
+	d.affected = nil
+	var calls []func()
+	for _, key := range affected {
+		for _, f := range d.result[key.Kind] {
+			calls = append(calls, func() { f(key) })
+		}
+	}
+	d.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
+}
+
 // Expect says which owners exist. When Replace was called for each of them, the store is complete: from then on it removes from members the
 // sets that have no owner. A second call drops the owners that are gone since the first.
 func (d *Store) Expect(keys []Key) {
-	d.notify(d.expect(keys)...)
-}
-
-// expect returns the owners that may find something new.
-func (d *Store) expect(keys []Key) []Key {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	before := d.expected
-	d.expected = make(map[Key]struct{}, len(keys))
-	for _, key := range keys {
-		_, done := d.handed[key]
-		if _, still := before[key]; still || before == nil && !done {
-			d.expected[key] = struct{}{}
-		}
+	defer d.unlock()
+	if d.owners.expect(keys) {
+		d.complete()
 	}
-	d.handed = nil
-	return d.completeLocked()
 }
 
-// handedLocked notes that Replace was called for an owner, and returns the owners that may find something new.
-func (d *Store) handedLocked(key Key) []Key {
-	switch {
-	case d.handed != nil:
-		d.handed[key] = struct{}{}
-	case !d.complete:
-		delete(d.expected, key)
-		return d.completeLocked()
-	}
-	return nil
-}
-
-// completeLocked returns the owners of guards in the members of which it is known now what waits for a confirmation.
-func (d *Store) completeLocked() (known []Key) {
-	if d.complete || len(d.expected) > 0 {
-		return nil
-	}
-	d.complete = true
+// complete looks again at all members, since the store has become complete.
+func (d *Store) complete() {
 	for _, m := range d.members {
 		maps.DeleteFunc(m.wants, func(_ string, w *wanted) bool { return w.key == Key{} })
-		if d.examineLocked(m) {
-			known = append(known, guardsOf(m))
-		}
-		d.enqueueAllLocked(m)
+		d.examine(m)
+		d.enqueueAll(m)
 	}
-	return known
 }
 
 // Complete reports whether Replace was called for every expected owner.
 func (d *Store) Complete() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.complete
+	return d.owners.complete
 }
 
 // Replace sets what an owner wants in which members, one set in each. Its sets in other members are removed. Unchanged sets cost nothing.
 // Two owners must not want a set of one ID in one member; if they do, the later one owns it.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
-	d.notify(d.replace(key, sets)...)
-}
-
-// replace returns the owners for whose sets there may be room now.
-func (d *Store) replace(key Key, sets map[types.NamespacedName]*set.Set) (waiting []Key) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	defer d.unlock()
 	if d.closed {
-		return nil
+		return
 	}
-	sets = d.boundLocked(key, sets)
-	o := d.owners[key]
-	if o == nil {
-		o = &owner{members: map[*memberSets]string{}, sets: map[string]content{}}
-		d.owners[key] = o
-	}
+	sets = d.owners.bound(key, sets)
+	o := d.owners.get(key)
 	for m, id := range o.members {
 		if s := sets[m.name]; s == nil || s.ID != id {
 			delete(o.members, m)
-			d.withdrawLocked(m, id, key)
+			d.withdraw(m, id, key)
 		}
 	}
 	shared := make(map[string]content, 1)
 	for name, s := range sets {
-		c, known := shared[s.Digest]
-		if !known || c.set.ID != s.ID {
-			if c, known = o.sets[s.Digest]; !known || c.set.ID != s.ID {
-				c = newContent(s)
-			}
-			shared[s.Digest] = c
-		}
-		m := d.memberLocked(name)
+		m := d.wantedIn(name)
 		o.members[m] = s.ID
-		d.wantLocked(m, key, c)
+		d.want(m, key, o.content(s, shared))
 	}
-	before := o.large()
-	if o.sets = shared; len(o.members) == 0 {
-		delete(d.owners, key)
+	d.affected = append(d.affected, d.owners.replaced(key, o, shared)...)
+	if d.owners.handed(key) {
+		d.complete()
 	}
-	if o.large() < before {
-		waiting = d.excessiveLocked(key.Namespace)
-	}
-	return append(waiting, d.handedLocked(key)...)
 }
 
 // Kept returns the set that a member should have of an ID, if the member has one of that ID. It is nil if the member has none, or if the set
@@ -233,64 +177,87 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	m := d.members[member]
-	if m == nil || m.has[id] == nil || unchanged(m.entryLocked(id).set) || IsAbsent(m.entryLocked(id).set) && m.entryLocked(id).key == (Key{}) { // that was withdrawn
+	if m == nil || m.has[id] == nil {
 		return nil
 	}
-	return m.entryLocked(id).set
+	want := m.entry(id)
+	if withdrawn := IsAbsent(want.set) && want.key == (Key{}); withdrawn || unchanged(want.set) {
+		return nil
+	}
+	return want.set
 }
 
-func (d *Store) wantLocked(m *memberSets, key Key, c content) {
+// want notes that an owner wants a set in a member.
+func (d *Store) want(m *member, key Key, c content) {
 	id := c.set.ID
-	was, known := m.entryLocked(id), m.wants[id] != nil
-	if known && was.set == c.set && was.key == key {
+	was := m.entry(id)
+	if was.set == c.set && was.key == key {
 		return
 	}
-	delete(m.withdrawn, id)
-	m.wants[id] = &wanted{key: key, content: c, since: was.since}
-	if known && was.set.Digest == c.set.Digest {
+	m.hold.Settle(id)
+	if was.set != nil && was.set.Digest == c.set.Digest {
+		m.wants[id] = &wanted{key: key, content: c, since: was.since}
 		return
 	}
 	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
-	d.clearFailureLocked(m, id) // a failure of other content does not matter for this one
-	d.differsLocked(m)
-	d.enqueueLocked(m, id)
+	d.clearFailure(m, id) // a failure of other content does not matter for this one
+	d.differs(m, id)
 }
 
-func (d *Store) withdrawLocked(m *memberSets, id string, key Key) {
-	if m.entryLocked(id).key != key {
+// withdraw notes that an owner does not want a set in a member any more.
+func (d *Store) withdraw(m *member, id string, key Key) {
+	if m.entry(id).key != key {
 		return // another owner wants it there now
 	}
 	delete(m.wants, id)
-	d.withdrewLocked(m, id, key)
-	d.clearFailureLocked(m, id)
-	if !d.complete {
+	if d.owners.complete && d.Restore.Lost != nil && (!m.synced || m.hold.Waits()) && d.Restore.Rule(id).CountsAsWithdrawn {
+		m.hold.Withdraw(id)
+	}
+	d.clearFailure(m, id)
+	if !d.owners.complete {
 		m.wants[id] = &wanted{content: content{set: Absent(id)}}
 	}
-	d.differsLocked(m)
-	d.enqueueLocked(m, id)
-	d.dropLocked(m)
+	d.differs(m, id)
+	d.drop(m)
 }
 
-func (d *Store) memberLocked(name types.NamespacedName) *memberSets {
+// differs looks at a set of which a member has, or should have, something else than before.
+func (d *Store) differs(m *member, id string) {
+	d.compareLater(m)
+	d.enqueue(m, id)
+}
+
+// known returns the state of a member, which it may begin.
+func (d *Store) known(name types.NamespacedName) *member {
+	m := d.members[name]
+	if m == nil {
+		m = newMember(name)
+		d.members[name] = m
+	}
+	return m
+}
+
+// wantedIn returns the state of a member that an owner wants a set in. If Forget was called for it, its state begins again.
+func (d *Store) wantedIn(name types.NamespacedName) *member {
 	was := d.members[name]
 	if was != nil && !was.gone {
 		return was
 	}
-	m := newMemberSets(name)
+	m := newMember(name)
 	if was != nil { // its agent goes on to report
-		m.has, m.synced, m.reported, m.confirmation = was.has, was.synced, was.reported, was.confirmation
+		m.has, m.synced, m.reported, m.hold, m.comparing = was.has, was.synced, was.reported, was.hold, was.comparing
 		was.has = map[string]*protocol.SetState{}
 	}
 	d.members[name] = m
-	d.lookLocked(m)
+	d.look(m)
 	return m
 }
 
-// dropLocked forgets a member without state.
-func (d *Store) dropLocked(m *memberSets) {
+// drop forgets a member without state.
+func (d *Store) drop(m *member) {
 	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
 		delete(d.members, m.name)
-		d.clearFailuresLocked(m)
+		d.clearFailures(m)
 	}
 }
 
@@ -298,51 +265,53 @@ func (d *Store) dropLocked(m *memberSets) {
 // itself removes what is there, or keeps it.
 func (d *Store) Forget(name types.NamespacedName) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	m := d.members[name]
-	if m == nil {
-		m = newMemberSets(name)
-		d.members[name] = m
-	}
-	for _, w := range m.wants {
-		if o := d.owners[w.key]; o != nil {
-			delete(o.members, m)
-		}
-	}
-	d.clearFailuresLocked(m)
+	defer d.unlock()
+	m := d.known(name)
+	d.owners.forget(m)
+	d.clearFailures(m)
 	clear(m.wants)
 	m.gone = true
-	d.lookLocked(m)
-	d.dropLocked(m)
+	d.look(m)
+	d.drop(m)
 }
 
 // Changed looks at a member's connection. It is for members.Registry.OnChange.
 func (d *Store) Changed(name types.NamespacedName) {
 	d.mu.Lock()
+	defer d.unlock()
 	if d.closed {
-		d.mu.Unlock()
 		return
 	}
-	m := d.members[name]
-	if m == nil {
-		m = newMemberSets(name)
-		d.members[name] = m
-	}
-	lacking := d.lookLocked(m)
-	d.dropLocked(m)
-	d.mu.Unlock()
-	d.notify(lacking...)
+	m := d.known(name)
+	d.look(m)
+	d.drop(m)
 }
 
-// notify calls the functions of OnResult for the owners. The caller holds no lock.
-func (d *Store) notify(keys ...Key) {
-	for _, key := range keys {
-		d.mu.Lock()
-		listeners := slices.Clone(d.result[key.Kind])
-		d.mu.Unlock()
-		for _, f := range listeners {
-			f(key)
+// look reads a member's connection, and the profile in the spec of its Cluster. If that changed, the owners of the sets that it lacks are
+// notified.
+func (d *Store) look(m *member) {
+	if d.queue == nil {
+		return
+	}
+	state := d.State(m.name)
+	if m.gone {
+		m.connected = state.Connected() // for when to drop it
+		return
+	}
+	d.examine(m)
+	was := m.connection
+	if m.connection = connectionOf(state, was); d.ReadOnly != nil {
+		withheld, err := d.ReadOnly(d.ctx, m.name)
+		if m.withheld = withheld; err != nil { // it is not known: nothing changes
+			m.withheld = was.withheld
 		}
+	}
+	if m.withheld != was.withheld {
+		d.clearFailures(m)
+	}
+	if m.connection != was {
+		d.enqueueAll(m)
+		d.affected = append(d.affected, m.lacking()...)
 	}
 }
 

@@ -21,7 +21,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/kinds"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
@@ -62,8 +64,7 @@ func (o *fixture) replace() *fixture {
 			readOnly := next.readOnly.Load()
 			return readOnly != nil && *readOnly == name, nil
 		},
-		Checkpoint: func() string { return "present" },
-		Restored: func(_ context.Context, _ types.NamespacedName, checkpoint string) string {
+		Restore: checkpoint.Policy{Current: func() string { return "present" }, Rules: kinds.Rules(), Lost: func(_ context.Context, _ types.NamespacedName, checkpoint string) string {
 			confirmed, waits := next.confirmed.Load(), next.waits.Load()
 			if checkpoint == "" && waits != nil {
 				checkpoint = *waits
@@ -72,7 +73,7 @@ func (o *fixture) replace() *fixture {
 				return ""
 			}
 			return checkpoint
-		},
+		}},
 		Leaving: func(_ context.Context, name types.NamespacedName) bool {
 			leaving := next.leaving.Load()
 			if leaving == nil || *leaving != name {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -244,8 +245,9 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	if report == nil {
 		return nil
 	}
-	lost, agrees, cleaning := r.lost(in, report), report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
-	if lost != "" && !agrees && !cleaning && !confirmed(in, lost) {
+	lost := checkpoint.Lost(report.Progress.Checkpoint, in.host.Status.Restore, r.Forgot)
+	agrees, cleaning := report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
+	if lost != "" && !agrees && !cleaning && !checkpoint.Confirmed(in.host, lost) {
 		if err := r.holdBack(ctx, in, lost); err != nil {
 			return err
 		}

@@ -9,31 +9,11 @@ import (
 	"encoding/hex"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
-
-// lost returns the checkpoint of the host that the hub does not remember, empty for none: its etcd was restored from a backup that is older. A host that waited
-// for this goes on to wait when the history no longer reaches back to the checkpoint, and when its agent has lost it.
-func (r *Reconciler) lost(in *input, report *protocol.HostReport) string {
-	has, waits := report.Progress.Checkpoint, in.host.Status.Restore
-	switch {
-	case waits != nil && (has == "" || has == waits.Checkpoint):
-		return waits.Checkpoint
-	case has != "" && r.Forgot(has):
-		return has
-	}
-	return ""
-}
-
-// confirmed reports whether an administrator has confirmed what the restored hub does on a host that has lost checkpoint.
-func confirmed(in *input, checkpoint string) bool {
-	return in.host.Annotations[v1.AnnotationRestored] == checkpoint
-}
 
 // holdBack finds out what the restored hub would do on a host whose plan is another than the hub's.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, lost string) error {
@@ -66,22 +46,26 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	default:
 		held.Change = name
 	}
-	held.Summary = fmt.Sprintf("%d to add, %d to change, %d to remove", len(held.Add), len(held.Change), len(held.Remove))
+	held.Summary = checkpoint.Summary(held.Add, held.Change, held.Remove)
 	digest := sha256.Sum256(fmt.Appendf(nil, "%q %q", has, in.version))
 	held.Digest = hex.EncodeToString(digest[:])
 	return held
 }
 
-// writeHeld writes what waits for a confirmation, and an event when that begins. Of a host that is not known to wait or not, it stays as it was.
+// writeHeld shows what waits for a confirmation. While it is not known whether a host waits, its status stays as it is.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return
 	}
-	state, conditions := &in.host.Status, &in.host.Status.Conditions
-	state.Restore = in.held
+	shown := &in.host.Status
+	checkpoint.Status{Restore: &shown.Restore, Conditions: &shown.Conditions, Generation: in.host.Generation}.
+		Write(in.held, "HandOver", whyHeld(in), update)
+}
+
+// whyHeld says what waits for a confirmation, and what to do about it.
+func whyHeld(in *input) string {
 	if in.held == nil {
-		meta.RemoveStatusCondition(conditions, v1.ConditionRestoreConfirmed)
-		return
+		return ""
 	}
 	would := "given an older plan"
 	switch {
@@ -92,12 +76,8 @@ func writeHeld(in *input, update *status.Update) {
 	case len(in.held.Add) > 0:
 		would = "given a plan that was taken away"
 	}
-	message := fmt.Sprintf("The hub's etcd was restored from a backup that is older than what the host has. It would be %s; that waits until an administrator "+
+	return fmt.Sprintf("The hub's etcd was restored from a backup that is older than what the host has. It would be %s; that waits until an administrator "+
 		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, planSecret(in.host).Name, in.host.Name, in.host.Namespace)
-	if meta.FindStatusCondition(*conditions, v1.ConditionRestoreConfirmed) == nil {
-		update.Event(status.Event{Warning: true, Reason: v1.ReasonHubRestored, Action: "HandOver", Message: message})
-	}
-	setCondition(in.host, v1.ConditionRestoreConfirmed, metav1.ConditionFalse, v1.ReasonHubRestored, message)
 }
 
 // planOf names a plan by its owner, nil if that is not known.

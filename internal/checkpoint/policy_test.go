@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controllers
+package checkpoint_test
 
 import (
 	"testing"
@@ -26,7 +26,7 @@ func TestAMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
 	}
 	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(waiting("waits", "lease/1/a/1"), waiting("confirmed", has),
 		&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "other"}}).Build()
-	holds := restored(hub, checkpoint.NewRecorder(nil))
+	holds := checkpoint.NewRecorder(nil).Policy(hub, nil).Lost
 	for name, want := range map[string]string{"waits": has, "confirmed": "", "other": "", "missing": ""} {
 		for _, reported := range []string{has, ""} { // an agent that has lost its checkpoint waits as well
 			if got := holds(t.Context(), types.NamespacedName{Namespace: "a", Name: name}, reported); got != want {

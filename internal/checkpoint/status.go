@@ -1,0 +1,73 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package checkpoint
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/status"
+)
+
+// Policy returns the policy of the hub whose Lease the Recorder renews. clusters reads from a cache.
+func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
+	return Policy{Current: r.Current, Rules: rules, Lost: func(ctx context.Context, member types.NamespacedName, has string) string {
+		cluster := &v1.Cluster{}
+		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a Cluster that is not there confirms nothing
+		lost := Lost(has, cluster.Status.Restore, r.Forgot)
+		if Confirmed(cluster, lost) {
+			return ""
+		}
+		return lost
+	}}
+}
+
+// Lost returns the checkpoint of a Cluster or Host that the hub does not remember, empty for none. has is the checkpoint that its agent reports,
+// and waits is the status of the object. An object that has begun to wait goes on to wait when the history no longer reaches back to that
+// checkpoint, and when the agent has lost it.
+func Lost(has string, waits *v1.RestoreStatus, forgot func(string) bool) string {
+	switch {
+	case waits != nil && (has == "" || has == waits.Checkpoint):
+		return waits.Checkpoint
+	case has != "" && forgot(has):
+		return has
+	}
+	return ""
+}
+
+// Confirmed reports whether an administrator has confirmed the changes in a Cluster or Host that has lost a checkpoint.
+func Confirmed(object metav1.Object, lost string) bool {
+	return object.GetAnnotations()[v1.AnnotationRestored] == lost
+}
+
+// Status is the part of the status of a Cluster or Host that shows what waits.
+type Status struct {
+	Restore    **v1.RestoreStatus
+	Conditions *[]metav1.Condition
+	Generation int64
+	// Now is the time at which the condition changes. Zero means the present.
+	Now metav1.Time
+}
+
+// Write shows what waits for a confirmation, nil for nothing, and records an event when that begins. message says what to do about it, and action
+// is what the controller would have done.
+func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
+	*s.Restore = held
+	if held == nil {
+		meta.RemoveStatusCondition(s.Conditions, v1.ConditionRestoreConfirmed)
+		return
+	}
+	if meta.FindStatusCondition(*s.Conditions, v1.ConditionRestoreConfirmed) == nil {
+		update.Event(status.Event{Warning: true, Reason: v1.ReasonHubRestored, Action: action, Message: message})
+	}
+	meta.SetStatusCondition(s.Conditions, metav1.Condition{
+		Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored, Message: message,
+		ObservedGeneration: s.Generation, LastTransitionTime: s.Now,
+	})
+}

@@ -1,0 +1,176 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/set"
+)
+
+// owners are the objects on the hub that own sets, and which of them are expected to do so. Store.mu guards it.
+type owners struct {
+	all map[Key]*owner
+	// expected has the owners for which Replace was not called yet; it is nil before Expect.
+	expected map[Key]struct{}
+	// early has the owners for which Replace was called before Expect; it is nil after Expect.
+	early map[Key]struct{}
+	// complete reports whether Replace was called for every expected owner.
+	complete bool
+}
+
+// owner is an object on the hub that owns sets.
+type owner struct {
+	members map[*member]string // the ID of its set there
+	sets    map[string]content // by digest, so that members share them
+}
+
+func newOwners() owners {
+	return owners{all: map[Key]*owner{}, early: map[Key]struct{}{}}
+}
+
+// expect says which owners exist, and reports whether all of them are known now and were not before.
+func (o *owners) expect(keys []Key) (completed bool) {
+	before := o.expected
+	o.expected = make(map[Key]struct{}, len(keys))
+	for _, key := range keys {
+		_, done := o.early[key]
+		if _, still := before[key]; still || before == nil && !done {
+			o.expected[key] = struct{}{}
+		}
+	}
+	o.early = nil
+	return o.finish()
+}
+
+// handed notes that Replace was called for an owner, and reports whether all are known now and were not before.
+func (o *owners) handed(key Key) (completed bool) {
+	if o.early != nil {
+		o.early[key] = struct{}{}
+		return false
+	}
+	delete(o.expected, key)
+	return o.finish()
+}
+
+func (o *owners) finish() (completed bool) {
+	completed = !o.complete && len(o.expected) == 0
+	o.complete = o.complete || completed
+	return completed
+}
+
+// get returns an owner, which it may begin.
+func (o *owners) get(key Key) *owner {
+	found := o.all[key]
+	if found == nil {
+		found = &owner{members: map[*member]string{}, sets: map[string]content{}}
+		o.all[key] = found
+	}
+	return found
+}
+
+// content returns a set as the owner's members share it. shared has the contents of the present call of Replace, by digest.
+func (o *owner) content(s *set.Set, shared map[string]content) content {
+	for _, known := range []map[string]content{shared, o.sets} {
+		if c, is := known[s.Digest]; is && c.set.ID == s.ID {
+			shared[s.Digest] = c
+			return c
+		}
+	}
+	c := newContent(s)
+	shared[s.Digest] = c
+	return c
+}
+
+// replaced notes the sets that an owner has now, and returns the owners for whose sets there may be room now.
+func (o *owners) replaced(key Key, of *owner, sets map[string]content) (waiting []Key) {
+	before := of.large()
+	if of.sets = sets; len(of.members) == 0 {
+		delete(o.all, key)
+	}
+	if of.large() < before {
+		return o.excessive(key.Namespace)
+	}
+	return nil
+}
+
+// forget notes that no owner has a set in a member any more.
+func (o *owners) forget(m *member) {
+	for _, w := range m.wants {
+		if owner := o.all[w.key]; owner != nil {
+			delete(owner.members, m)
+		}
+	}
+}
+
+// Bounds on what the sets of a workspace take in memory. Large sets have copies of Secrets, which any number of plans may name.
+const (
+	largeSet = 64 << 10  // bytes from which on a set counts
+	maxLarge = 128 << 20 // bytes of the large sets of a workspace
+)
+
+// excessDigest is the digest of a set that is not kept because its workspace has too many large ones.
+const excessDigest = "*excess"
+
+func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
+
+// bound returns the sets of an owner, without content where the workspace would have too much of it: the member keeps what it has.
+func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[types.NamespacedName]*set.Set {
+	room, seen := maxLarge, map[string]bool{}
+	for _, s := range sets {
+		if n := size(s); n > largeSet && !seen[s.Digest] {
+			seen[s.Digest] = true
+			room -= n
+		}
+	}
+	if len(seen) == 0 {
+		return sets
+	}
+	for other, owner := range o.all {
+		if other.Namespace == key.Namespace && other != key {
+			room -= owner.large()
+		}
+	}
+	if room >= 0 {
+		return sets
+	}
+	bounded := make(map[types.NamespacedName]*set.Set, len(sets))
+	for name, s := range sets {
+		if size(s) > largeSet {
+			s = &set.Set{ID: s.ID, Digest: excessDigest}
+		}
+		bounded[name] = s
+	}
+	return bounded
+}
+
+// large returns the bytes of an owner's large sets.
+func (o *owner) large() (bytes int) {
+	for _, c := range o.sets {
+		if n := size(c.set); n > largeSet {
+			bytes += n
+		}
+	}
+	return bytes
+}
+
+// excessive returns the owners in a workspace with sets that are not kept.
+func (o *owners) excessive(workspace string) (keys []Key) {
+	for key, owner := range o.all {
+		if _, is := owner.sets[excessDigest]; is && key.Namespace == workspace {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// excessOutcome is the outcome of a set that is not kept.
+func excessOutcome(workspace string) Outcome {
+	return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: fmt.Sprintf(
+		"The hub does not deliver it: what workspace %s delivers in pieces of more than %d KiB has more than %d MiB; name fewer or smaller Secrets in its plans and projects",
+		workspace, largeSet>>10, maxLarge>>20)}}}
+}
