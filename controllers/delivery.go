@@ -17,7 +17,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
-	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/kinds"
 )
 
 // leaving reports whether a Cluster is being deleted or gone. It reads the cache that the controllers read, so that both see the same.
@@ -90,35 +90,20 @@ func (c counter) count(ctx context.Context) error {
 	return nil
 }
 
-// owner is a kind of objects that have sets.
-type owner struct {
-	objects client.ObjectList
-	kinds   []string // of their sets
-}
-
-// owners returns all of them.
-func owners() []owner {
-	return []owner{
-		{&v1.ClusterList{}, []string{set.Guards, set.Direct}},
-		{&v1.RoleTemplateList{}, []string{set.Role}},
-		{&v1.ClusterRoleTemplateBindingList{}, []string{set.ClusterBinding}},
-		{&v1.ProjectRoleTemplateBindingList{}, []string{set.ProjectBinding}},
-		{&v1.ProjectList{}, []string{set.Project, set.Secrets}},
-		{&v1.PlanList{}, []string{set.Plan}},
-	}
-}
-
-// keys returns those of all objects that have sets.
+// keys returns the keys of all objects that have sets.
 func (c counter) keys(ctx context.Context) ([]delivery.Key, error) {
 	var keys []delivery.Key
-	for _, list := range owners() {
-		names, err := listNames(ctx, c.hub, list.objects)
+	for _, kind := range kinds.All() {
+		if len(kind.Sets) == 0 {
+			continue
+		}
+		names, err := listNames(ctx, c.hub, kind.List)
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			for _, kind := range list.kinds {
-				keys = append(keys, delivery.Key{Kind: kind, Namespace: name.Namespace, Name: name.Name})
+			for _, s := range kind.Sets {
+				keys = append(keys, delivery.Key{Kind: s.Kind, Namespace: name.Namespace, Name: name.Name})
 			}
 		}
 	}

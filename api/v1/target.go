@@ -10,6 +10,21 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
+// Targeted is an object that names the members that it is for. The index by Cluster has the objects of all such kinds.
+// +kubebuilder:object:generate=false
+type Targeted interface {
+	Target() ClusterTarget
+}
+
+// Target implements Targeted.
+func (b *ClusterRoleTemplateBinding) Target() ClusterTarget { return b.Spec.ClusterTarget }
+
+// Target implements Targeted.
+func (p *Project) Target() ClusterTarget { return p.Spec.ClusterTarget }
+
+// Target implements Targeted.
+func (p *Plan) Target() ClusterTarget { return p.Spec.Target() }
+
 // Selects reports whether a target is for the Cluster with that name and those labels. A target with neither name nor selector, or with both, is for
 // none. It fails for a selector that cannot be used.
 func (t ClusterTarget) Selects(name string, has map[string]string) (bool, error) {

@@ -5,6 +5,7 @@ package config
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"unique"
@@ -19,6 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/clusterprofile"
 	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/kinds"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
@@ -27,49 +29,64 @@ import (
 // the same before and after a change, so that no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
-// maxAnnotation bounds an annotation that people write and the manager reads, in bytes.
-const maxAnnotation = 1 << 10
-
 const (
 	// maxMark bounds an annotation with a time, in bytes.
 	maxMark = 64
-	// maxHostLabels is how many labels of a Host can be selected by.
-	maxHostLabels = 64
 	// maxProfileLabels are the labels that a Cluster can have, and those of a profile.
 	maxProfileLabels = 400
 )
 
-// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a user may
-// give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy (drover-cluster-metadata).
-func trim(object any) (any, error) {
-	object, err := cache.TransformStripManagedFields()(object)
-	if err != nil {
-		return object, err
+// trimmer is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a
+// user may give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy
+// (drover-cluster-metadata).
+func trimmer() func(any) (any, error) {
+	ours, strip := kinds.ByType(), cache.TransformStripManagedFields()
+	return func(object any) (any, error) {
+		object, err := strip(object)
+		if err != nil {
+			return object, err
+		}
+		if kind, is := ours[reflect.TypeOf(object)]; is {
+			trim(object.(client.Object), kind)
+		} else {
+			trimOther(object)
+		}
+		return object, nil
 	}
+}
+
+// trim trims an object of the registry.
+func trim(o client.Object, kind kinds.Kind) {
+	cluster, isCluster := o.(*v1.Cluster)
+	switch {
+	case kind.Metadata != nil:
+		kind.Metadata.Trim(o)
+		return
+	case isCluster:
+		shareText(cluster)
+	default:
+		o.SetLabels(nil)
+		o.SetFinalizers(nil)
+	}
+	trimAnnotations(o)
+	o.SetOwnerReferences(nil)
+}
+
+// trimOther trims an object of another group.
+func trimOther(object any) {
 	switch o := object.(type) {
-	case *v1.Cluster:
-		trimAnnotations(o)
-		o.OwnerReferences = nil
-		shareText(o)
-	case *v1.Plan, *v1.Project, *v1.RoleTemplate, *v1.ClusterRoleTemplateBinding, *v1.ProjectRoleTemplateBinding, *v1.User:
-		other := o.(client.Object)
-		trimAnnotations(other)
-		other.SetOwnerReferences(nil)
-		other.SetLabels(nil)
-		other.SetFinalizers(nil)
 	case *rbacv1.Role:
 		made().Trim(o)
 		o.Rules = index.OutlineRules(o.Rules)
 	case *rbacv1.RoleBinding:
 		made().Trim(o)
 		kept := slices.Clone(o.Subjects[:min(len(o.Subjects), maxSubjects)])
-		o.Subjects = slices.DeleteFunc(kept, func(s rbacv1.Subject) bool { return len(s.Name)+len(s.Namespace) > maxAnnotation })
+		o.Subjects = slices.DeleteFunc(kept, func(s rbacv1.Subject) bool { return len(s.Name)+len(s.Namespace) > kinds.MaxAnnotation })
 	case client.Object:
 		if kept, known := metadata(o); known {
 			kept.Trim(o)
 		}
 	}
-	return object, nil
 }
 
 // maxSubjects is how many subjects of a RoleBinding are kept: one more than those that the manager makes have.
@@ -80,13 +97,9 @@ func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata is what is read of the metadata of an object that is neither a Cluster nor of a workspace. Objects of kinds that are not here are of the manager's own namespace.
+// metadata returns what is read of the metadata of an object of another group. Objects of kinds that are not here are in the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
-	case *v1.Host:
-		return untrusted.Metadata{Annotations: map[string]int{v1.AnnotationRestored: maxAnnotation}, MoreLabels: maxHostLabels, Finalizers: true}, true
-	case *v1.AuthProvider:
-		return untrusted.Metadata{}, true
 	case *infrav1.DroverMachine, *infrav1.DroverCluster:
 		return clusterapi.Metadata(), true
 	case *provisionv1.ClusterInstallation, *provisionv1.EtcdRestore:
@@ -120,7 +133,7 @@ func trimAnnotations(o client.Object) {
 	maps.DeleteFunc(kept, func(key, value string) bool {
 		claim := strings.HasPrefix(key, v1.PlanLabel("")) // only the manager may set it
 		read := key == v1.AnnotationResume || key == v1.AnnotationRestored
-		return !claim && (!read || len(value) > maxAnnotation)
+		return !claim && (!read || len(value) > kinds.MaxAnnotation)
 	})
 	if len(kept) == len(all) {
 		return

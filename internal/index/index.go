@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/kinds"
 )
 
 // Names of indexes.
@@ -32,21 +33,24 @@ const selecting = "*"
 
 // Index adds the indexes to a cache. It must be called before the cache is used.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
-	cluster := func(o client.Object) []string { return targetKey(target(o)) }
 	role := func(o client.Object) []string { return []string{o.(v1.Binding).RoleTemplate()} }
-	for _, index := range []struct {
+	type field struct {
 		kind client.Object
 		name string
 		keys client.IndexerFunc
-	}{
-		{&v1.ClusterRoleTemplateBinding{}, byCluster, cluster},
+	}
+	indexes := []field{
 		{&v1.ClusterRoleTemplateBinding{}, byRole, role},
 		{&v1.ProjectRoleTemplateBinding{}, byRole, role},
 		{&v1.ProjectRoleTemplateBinding{}, byProject, func(o client.Object) []string { return []string{o.(*v1.ProjectRoleTemplateBinding).Spec.ProjectName} }},
-		{&v1.Project{}, byCluster, cluster},
-		{&v1.Plan{}, byCluster, cluster},
 		{&v1.Project{}, byNamespace, func(o client.Object) []string { return o.(*v1.Project).Spec.Namespaces }},
-	} {
+	}
+	for _, kind := range kinds.All() {
+		if _, is := kind.Object.(v1.Targeted); is {
+			indexes = append(indexes, field{kind.Object, byCluster, func(o client.Object) []string { return targetKey(o.(v1.Targeted).Target()) }})
+		}
+	}
+	for _, index := range indexes {
 		if err := indexer.IndexField(ctx, index.kind, index.name, index.keys); err != nil {
 			return fmt.Errorf("index %T by %s: %w", index.kind, index.name, err)
 		}
@@ -63,19 +67,6 @@ func Users(ctx context.Context, indexer client.FieldIndexer) error {
 		return fmt.Errorf("index Users by %s: %w", byPrincipal, err)
 	}
 	return nil
-}
-
-// target returns the members that an object is for. It is empty for kinds that have no target of their own.
-func target(o client.Object) v1.ClusterTarget {
-	switch o := o.(type) {
-	case *v1.ClusterRoleTemplateBinding:
-		return o.Spec.ClusterTarget
-	case *v1.Project:
-		return o.Spec.ClusterTarget
-	case *v1.Plan:
-		return o.Spec.Target()
-	}
-	return v1.ClusterTarget{}
 }
 
 func targetKey(t v1.ClusterTarget) []string {

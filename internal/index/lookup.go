@@ -16,9 +16,15 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
+// targeted is an object that names the members that it is for.
+type targeted interface {
+	client.Object
+	v1.Targeted
+}
+
 // targeting returns the objects of a kind that are for a Cluster. They belong to the cache and must not be changed, like those of all lists of this
 // package.
-func targeting[T client.Object](ctx context.Context, reader client.Reader, cluster client.Object, list client.ObjectList) ([]T, error) {
+func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object, list client.ObjectList) ([]T, error) {
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {
 		objects, err := lookUp[T](ctx, reader, list, cluster.GetNamespace(), byCluster, key)
@@ -26,7 +32,7 @@ func targeting[T client.Object](ctx context.Context, reader client.Reader, clust
 			return nil, err
 		}
 		for _, object := range objects {
-			if selected, err := target(object).Selects(cluster.GetName(), cluster.GetLabels()); err == nil && selected {
+			if selected, err := object.Target().Selects(cluster.GetName(), cluster.GetLabels()); err == nil && selected {
 				found = append(found, object)
 			}
 		}

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// maxAnnotation bounds an annotation that people write and the manager reads, in bytes.
-	maxAnnotation = 1 << 10
+	// MaxAnnotation bounds an annotation that people write and the manager reads, in bytes.
+	MaxAnnotation = 1 << 10
 	// maxHostLabels is the number of labels of a Host that objects can select by.
 	maxHostLabels = 64
 )
@@ -34,8 +34,6 @@ type Kind struct {
 	ClusterScoped bool
 	// Metadata says which metadata the caches keep. Nil means only the annotations that are read of any kind.
 	Metadata *untrusted.Metadata
-	// Target returns the members that an object is for. Nil means that objects do not name members.
-	Target func(client.Object) v1.ClusterTarget
 	// Sets are the sets that an object has in each of its members.
 	Sets []Set
 }
@@ -63,14 +61,12 @@ func All() []Kind {
 		},
 		{
 			Name: "Project", Resource: "projects", Object: &v1.Project{}, List: &v1.ProjectList{},
-			Target: func(o client.Object) v1.ClusterTarget { return o.(*v1.Project).Spec.ClusterTarget },
-			Sets:   []Set{{set.Project, withdrawn}, {set.Secrets, withdrawn}},
+			Sets: []Set{{set.Project, withdrawn}, {set.Secrets, withdrawn}},
 		},
 		{
 			Name: "ClusterRoleTemplateBinding", Resource: "clusterroletemplatebindings",
 			Object: &v1.ClusterRoleTemplateBinding{}, List: &v1.ClusterRoleTemplateBindingList{},
-			Target: func(o client.Object) v1.ClusterTarget { return o.(*v1.ClusterRoleTemplateBinding).Spec.ClusterTarget },
-			Sets:   []Set{{set.ClusterBinding, withdrawn}},
+			Sets: []Set{{set.ClusterBinding, withdrawn}},
 		},
 		{
 			Name: "ProjectRoleTemplateBinding", Resource: "projectroletemplatebindings",
@@ -79,14 +75,13 @@ func All() []Kind {
 		},
 		{
 			Name: "Plan", Resource: "plans", Object: &v1.Plan{}, List: &v1.PlanList{},
-			Target: func(o client.Object) v1.ClusterTarget { return o.(*v1.Plan).Spec.Target() },
 			// A rollout withdraws plans, too: that is not the wish of a user.
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{
 			Name: "Host", Resource: "hosts", Object: &v1.Host{}, List: &v1.HostList{},
 			Metadata: &untrusted.Metadata{
-				Annotations: map[string]int{v1.AnnotationRestored: maxAnnotation}, MoreLabels: maxHostLabels, Finalizers: true,
+				Annotations: map[string]int{v1.AnnotationRestored: MaxAnnotation}, MoreLabels: maxHostLabels, Finalizers: true,
 			},
 		},
 		{

@@ -8,9 +8,13 @@ import (
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"io/fs"
 	"net/http"
 	"path"
+
+	"github.com/drover-dev/drover/internal/kinds"
 )
 
 // Path is where the page is.
@@ -22,8 +26,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect
 //go:embed static
 var static embed.FS
 
-// kinds of files. The tables of a system may have others for them.
-var kinds = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
+// types are the media types of files. The tables of a system may have others for them.
+var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
 // file is one that is served, with the digest by which browsers know that it has not changed.
 type file struct {
@@ -35,11 +39,15 @@ type file struct {
 func Register(mux *http.ServeMux) {
 	files := map[string]file{}
 	entries, _ := fs.ReadDir(static, "static") // it is in the program
+	add := func(name string, content []byte) {
+		digest := sha256.Sum256(content)
+		files[name] = file{content, types[path.Ext(name)], `"` + hex.EncodeToString(digest[:8]) + `"`}
+	}
 	for _, entry := range entries {
 		content, _ := fs.ReadFile(static, path.Join("static", entry.Name()))
-		digest := sha256.Sum256(content)
-		files[entry.Name()] = file{content, kinds[path.Ext(entry.Name())], `"` + hex.EncodeToString(digest[:8]) + `"`}
+		add(entry.Name(), content)
 	}
+	add("kinds.js", kindsModule())
 	mux.Handle("GET /{$}", http.RedirectHandler(Path, http.StatusFound))
 	mux.HandleFunc("GET "+Path+"{$}", func(w http.ResponseWriter, r *http.Request) { files["index.html"].serve(w, r) })
 	mux.HandleFunc("GET "+Path+"{file}", func(w http.ResponseWriter, r *http.Request) {
@@ -68,4 +76,16 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	_, _ = w.Write(f.content)
+}
+
+// kindsModule returns the module that tells the page's stream which kinds to subscribe to: those with a namespace.
+func kindsModule() []byte {
+	var shown []string
+	for _, kind := range kinds.All() {
+		if !kind.ClusterScoped {
+			shown = append(shown, kind.Resource)
+		}
+	}
+	list, _ := json.Marshal(shown) // strings can always be encoded
+	return fmt.Appendf(nil, "export const kinds = %s;\n", list)
 }

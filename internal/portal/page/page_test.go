@@ -72,7 +72,7 @@ func TestThePageStaysSmall(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines += bytes.Count(content, []byte("\n"))
-		if kinds[strings.TrimPrefix(entry.Name(), strings.TrimRight(entry.Name(), "abcdefghijklmnopqrstuvwxyz"))] == "" && !slices.ContainsFunc([]string{".html", ".css", ".js"}, func(end string) bool { return strings.HasSuffix(entry.Name(), end) }) {
+		if types[strings.TrimPrefix(entry.Name(), strings.TrimRight(entry.Name(), "abcdefghijklmnopqrstuvwxyz"))] == "" && !slices.ContainsFunc([]string{".html", ".css", ".js"}, func(end string) bool { return strings.HasSuffix(entry.Name(), end) }) {
 			t.Errorf("%s has no type", entry.Name())
 		}
 		if found := unsafe.Find(content); found != nil {

@@ -202,7 +202,7 @@ func TestARightThatIsAsItWasChangesNothing(t *testing.T) {
 		}
 		return rights[resource+"/"+workspace], nil
 	}
-	k := kinds()[0]
+	k := subscribable()[0]
 	first := k.ask(t.Context(), may, []string{"a", "b"}, scope{})
 	if first.all || !first.workspaces["a"] || first.workspaces["b"] || first.incomplete || !slices.Equal(asked, []string{"clusters/", "clusters/a", "clusters/b"}) {
 		t.Fatalf("%+v after %v", first, asked)
@@ -245,7 +245,7 @@ func TestARightThatIsAsItWasChangesNothing(t *testing.T) {
 	})
 	t.Run("of a kind without workspaces there is one right", func(t *testing.T) {
 		asked, rights = nil, map[string]bool{"users/a": true}
-		users := kinds()[8]
+		users := subscribable()[8]
 		if s := users.ask(t.Context(), may, []string{""}, scope{}); s.all || s.look(t.Context(), users, may, "", scope{}) || len(asked) != 1 {
 			t.Errorf("%+v after %v", s, asked)
 		}

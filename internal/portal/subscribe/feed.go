@@ -17,30 +17,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// kind is one that users may subscribe to.
-type kind struct {
-	resource   string
-	name       string // of the kind
-	object     client.Object
-	list       client.ObjectList
-	namespaced bool
-}
+// kind is a kind that users may subscribe to.
+type kind struct{ kinds.Kind }
 
-// kinds are in the order in which a stream begins.
-func kinds() []kind {
-	return []kind{
-		{"clusters", "Cluster", &v1.Cluster{}, &v1.ClusterList{}, true},
-		{"projects", "Project", &v1.Project{}, &v1.ProjectList{}, true},
-		{"clusterroletemplatebindings", "ClusterRoleTemplateBinding", &v1.ClusterRoleTemplateBinding{}, &v1.ClusterRoleTemplateBindingList{}, true},
-		{"projectroletemplatebindings", "ProjectRoleTemplateBinding", &v1.ProjectRoleTemplateBinding{}, &v1.ProjectRoleTemplateBindingList{}, true},
-		{"plans", "Plan", &v1.Plan{}, &v1.PlanList{}, true},
-		{"hosts", "Host", &v1.Host{}, &v1.HostList{}, true},
-		{"roletemplates", "RoleTemplate", &v1.RoleTemplate{}, &v1.RoleTemplateList{}, false},
-		{"authproviders", "AuthProvider", &v1.AuthProvider{}, &v1.AuthProviderList{}, false},
-		{"users", "User", &v1.User{}, &v1.UserList{}, false},
+// subscribable returns all kinds that users may subscribe to, in the order in which a stream begins.
+func subscribable() []kind {
+	var all []kind
+	for _, k := range kinds.All() {
+		all = append(all, kind{k})
 	}
+	return all
 }
 
 // feed is what all streams share of one kind.
@@ -60,9 +49,9 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	if f.started {
 		return nil
 	}
-	informer, err := s.Informers.GetInformer(ctx, f.object)
+	informer, err := s.Informers.GetInformer(ctx, f.Object)
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.resource, err)
+		return fmt.Errorf("watch %s: %w", f.Resource, err)
 	}
 	handler, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc:    func(o any) { f.see(s, o, false) },
@@ -70,7 +59,7 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 		DeleteFunc: func(o any) { f.see(s, o, true) },
 	})
 	if err != nil {
-		return fmt.Errorf("watch %s: %w", f.resource, err)
+		return fmt.Errorf("watch %s: %w", f.Resource, err)
 	}
 	version, err := f.complete(ctx, s, handler)
 	if err != nil {
@@ -84,16 +73,16 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 // complete waits until all objects are known, and returns a version after which all deletions are seen: the watch began at an earlier one.
 func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
-		return 0, fmt.Errorf("watch %s: %w", f.resource, ctx.Err())
+		return 0, fmt.Errorf("watch %s: %w", f.Resource, ctx.Err())
 	}
 	return f.latest(ctx, s.Live)
 }
 
 // latest is the resource version of the API server, the greatest of all if it cannot be compared.
 func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
-	list := f.list.DeepCopyObject().(client.ObjectList)
+	list := f.List.DeepCopyObject().(client.ObjectList)
 	if err := live.List(ctx, list, client.Limit(1)); err != nil {
-		return 0, fmt.Errorf("list %s: %w", f.resource, err)
+		return 0, fmt.Errorf("list %s: %w", f.Resource, err)
 	}
 	version, err := strconv.ParseUint(list.GetResourceVersion(), 10, 64)
 	if err != nil {
@@ -168,12 +157,12 @@ func (f *feed) message(o object) ([]byte, error) {
 	if o.content == nil {
 		gone := outline{}
 		gone.Metadata.Namespace, gone.Metadata.Name, gone.Metadata.UID = o.Namespace, o.Name, string(o.uid)
-		return json.Marshal(message{Type: typeDeleted, Kind: f.resource, Object: gone})
+		return json.Marshal(message{Type: typeDeleted, Kind: f.Resource, Object: gone})
 	}
 	shown := o.content.DeepCopyObject().(client.Object) // the cache's own has to stay as it is
 	shown.SetManagedFields(nil)
 	shown.SetAnnotations(nil)
 	shown.SetOwnerReferences(nil)
-	shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: v1.Group, Version: v1.GroupVersion.Version, Kind: f.name})
-	return json.Marshal(message{Type: typeChanged, Kind: f.resource, Object: shown})
+	shown.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Group: v1.Group, Version: v1.GroupVersion.Version, Kind: f.Name})
+	return json.Marshal(message{Type: typeChanged, Kind: f.Resource, Object: shown})
 }

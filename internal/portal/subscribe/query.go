@@ -41,9 +41,9 @@ func queryOf(values url.Values) (query, error) {
 	}
 	var q query
 	asked := values["kind"]
-	for _, k := range kinds() {
-		if len(asked) == 0 || slices.Contains(asked, k.resource) {
-			q.kinds = append(q.kinds, k.resource)
+	for _, k := range subscribable() {
+		if len(asked) == 0 || slices.Contains(asked, k.Resource) {
+			q.kinds = append(q.kinds, k.Resource)
 		}
 	}
 	for _, name := range asked {

@@ -26,12 +26,12 @@ type may func(ctx context.Context, resource, workspace string) (bool, error)
 // ask finds out what may be seen of a kind, in these workspaces that have objects. What is known already counts where it cannot be found out.
 func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope) scope {
 	now := scope{workspaces: map[string]bool{}}
-	all, err := may(ctx, k.resource, "")
+	all, err := may(ctx, k.Resource, "")
 	if err != nil {
 		all, now.incomplete, now.unknown = known.all, !known.all, true
 	}
 	now.all = all
-	if all || !k.namespaced {
+	if all || k.ClusterScoped {
 		return now
 	}
 	for _, workspace := range slices.Concat(slices.Sorted(maps.Keys(known.workspaces)), workspaces) {
@@ -42,7 +42,7 @@ func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope
 
 // look finds out about one workspace, unless that is known, and reports whether objects there may be seen.
 func (s *scope) look(ctx context.Context, k kind, may may, workspace string, before scope) bool {
-	if s.all || !k.namespaced {
+	if s.all || k.ClusterScoped {
 		return s.all
 	}
 	if sees, known := s.workspaces[workspace]; known {
@@ -52,7 +52,7 @@ func (s *scope) look(ctx context.Context, k kind, may may, workspace string, bef
 		s.incomplete = true
 		return false
 	}
-	sees, err := may(ctx, k.resource, workspace)
+	sees, err := may(ctx, k.Resource, workspace)
 	if err != nil {
 		sees = before.all || before.workspaces[workspace]
 		s.incomplete, s.unknown = s.incomplete || !sees, true

@@ -81,8 +81,8 @@ type Server struct {
 // New makes a Server. It watches nothing before the first stream.
 func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{}, changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
-	for _, k := range kinds() {
-		s.feeds[k.resource] = &feed{kind: k, changes: newChanges(o.Now), frames: newFrames()}
+	for _, k := range subscribable() {
+		s.feeds[k.Resource] = &feed{kind: k, changes: newChanges(o.Now), frames: newFrames()}
 	}
 	return s
 }

@@ -71,7 +71,7 @@ func (st *stream) begin(ctx context.Context) {
 	}
 	same := bytes.Equal(st.query.resume.Rights, st.digest())
 	for _, k := range st.kinds {
-		if version := st.query.resume.Versions[k.resource]; same && k.since(version) && st.reached(ctx, k, version) {
+		if version := st.query.resume.Versions[k.Resource]; same && k.since(version) && st.reached(ctx, k, version) {
 			k.floor, k.sure = version, version
 		} else {
 			k.restart()
@@ -110,10 +110,10 @@ func (st *stream) digest() []byte {
 	seen := map[string][]string{}
 	for _, k := range st.kinds {
 		if k.all {
-			seen[k.resource] = []string{"*"}
+			seen[k.Resource] = []string{"*"}
 			continue
 		}
-		seen[k.resource] = k.seen(st.workspaces(k))
+		seen[k.Resource] = k.seen(st.workspaces(k))
 	}
 	return digest(st.id.Hub.Username, st.query, seen)
 }
@@ -290,7 +290,7 @@ func (st *stream) flush(ctx context.Context) error {
 // flushSome sends some changes of a kind, and reports whether there may be more.
 func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err error) {
 	if k.reset {
-		if err := st.send(message{Type: typeReset, Kind: k.resource}); err != nil {
+		if err := st.send(message{Type: typeReset, Kind: k.Resource}); err != nil {
 			return false, err
 		}
 		k.reset = false
@@ -325,9 +325,9 @@ func (st *stream) bookmark() error {
 		if end := k.end(); end.seq == k.at { // else its version may be that of a change that was not sent
 			k.sure = max(k.sure, end.version)
 		}
-		r.Versions[k.resource] = k.sure
+		r.Versions[k.Resource] = k.sure
 		if k.incomplete {
-			m.Incomplete = append(m.Incomplete, k.resource)
+			m.Incomplete = append(m.Incomplete, k.Resource)
 		}
 	}
 	m.Resume = r.String()

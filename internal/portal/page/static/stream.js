@@ -3,9 +3,9 @@
 
 // The stream of changes, /v1/subscribe: what it has said is in `all`, by kind and then by namespace/name.
 
+import { kinds } from "./kinds.js";
 import { base64url } from "./session.js";
 
-export const kinds = ["clusters", "projects", "clusterroletemplatebindings", "projectroletemplatebindings", "plans", "hosts"];
 export const all = Object.fromEntries(kinds.map((kind) => [kind, new Map()]));
 
 const longest = 30_000; // milliseconds between two tries
