@@ -28,7 +28,7 @@ tool = go tool -modfile=hack/tools/$(1).mod $(1)
 release = cd hack/release && go run .
 
 # Long tests: failures, restarts and upgrades of whole systems, and every field of every kind in turn. "make test" leaves them out.
-long := TestBothProgramsRunOnAReadOnlyFileSystem|TestTwoAgents|TestNodeAgents|TestAgentsAreUpgradedInStages|TestReplicas|TestUsersSignInWhileReplicasAreRestarted|TestStrangersLeaveNothing|TestAHubIsRestoredIntoAnotherCluster|TestAHubsEtcdIsRestored|TestARevokedAgentStaysOutOfARestoredHub|TestAMemberMovesToAnotherHub|TestAMemberMovesToAnotherWorkspace|TestAHubIsSplit|TestACopyOfAMemberIsServedNothing|TestAMembersEtcdIsRestored|TestAnAgentWithoutItsLeaseIsShown|TestAPlanOfAFleet|TestWhatIsDeliveredIsKept|TestChanges|TestFluxDeliversFromGitToHubAndMember|TestArgoCDDeliversFromGitToHubAndMember|TestClusterAPIMakesAClusterOfHosts|TestClusterAPIUpdatesHostsInPlace|TestEtcdOfControlPlanesIsRestored|TestTheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub|TestAClusterOfHostsIsInstalledByK3s|TestEveryKindIsAppliedOnEitherSide|TestAnAdmissionThatHangsDelaysNoOtherSet
+long := TestBothProgramsRunOnAReadOnlyFileSystem|TestTwoAgents|TestNodeAgents|TestAgentsAreUpgradedInStages|TestReplicas|TestUsersSignInWhileReplicasAreRestarted|TestStrangersLeaveNothing|TestAHubIsRestoredIntoAnotherCluster|TestAHubsEtcdIsRestored|TestARevokedAgentStaysOutOfARestoredHub|TestAMemberMovesToAnotherHub|TestAMemberMovesToAnotherWorkspace|TestAHubIsSplit|TestACopyOfAMemberIsServedNothing|TestAMembersEtcdIsRestored|TestAnAgentWithoutItsLeaseIsShown|TestAPlanOfAFleet|TestWhatIsDeliveredIsKept|TestChanges|TestFluxDeliversFromGitToHubAndMember|TestArgoCDDeliversFromGitToHubAndMember|TestClusterAPIMakesAClusterOfHosts|TestClusterAPIUpdatesHostsInPlace|TestEtcdOfControlPlanesIsRestored|TestTheEtcdOfKubeadmControlPlanesIsRestoredThroughTheHub|TestAClusterOfHostsIsInstalledByK3s|TestEveryKindIsAppliedOnEitherSide|TestAnAdmissionThatHangsDelaysNoOtherSet|TestAKindIsAddedInTheDocumentedPlaces
 
 # What "make e2e" did.
 transcript := dist/e2e.md
@@ -69,7 +69,7 @@ test: ## Run all tests but the long ones; the first time, build a Kubernetes con
 test-long: ## Run the long tests: whole systems that fail, restart and are upgraded. CI runs them after "make test".
 	go run ./hack/labctl build
 	-go run ./hack/labctl gitops # tests without what it builds skip
-	$(gotest) -run '^($(long))$$' ./api/v1 ./agent/apply ./test/e2e
+	$(gotest) -run '^($(long))$$' ./api/v1 ./agent/apply ./internal/arch ./test/e2e
 
 .PHONY: test-release
 test-release: ## Test what a release consists of: images, installer, chart, plugin; the first time, compile Helm (minutes).

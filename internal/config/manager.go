@@ -46,7 +46,7 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	return ctrl.Options{
 		Scheme: scheme,
 		Cache: cache.Options{
-			DefaultTransform: trimmer(),
+			DefaultTransform: trim,
 			ByObject: map[client.Object]cache.ByObject{
 				&corev1.Secret{}: {Namespaces: map[string]cache.Config{
 					c.Namespace:         {LabelSelector: labels.Everything()},

@@ -5,7 +5,6 @@ package config
 
 import (
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"unique"
@@ -36,27 +35,24 @@ const (
 	maxProfileLabels = 400
 )
 
-// trimmer is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a
-// user may give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy
+// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a user
+// may give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy
 // (drover-cluster-metadata).
-func trimmer() func(any) (any, error) {
-	ours, strip := kinds.ByType(), cache.TransformStripManagedFields()
-	return func(object any) (any, error) {
-		object, err := strip(object)
-		if err != nil {
-			return object, err
-		}
-		if kind, is := ours[reflect.TypeOf(object)]; is {
-			trim(object.(client.Object), kind)
-		} else {
-			trimOther(object)
-		}
-		return object, nil
+func trim(object any) (any, error) {
+	object, err := cache.TransformStripManagedFields()(object)
+	if err != nil {
+		return object, err
 	}
+	if kind, ours := kinds.Of(object); ours {
+		trimOurs(object.(client.Object), kind)
+	} else {
+		trimOther(object)
+	}
+	return object, nil
 }
 
-// trim trims an object of the registry.
-func trim(o client.Object, kind kinds.Kind) {
+// trimOurs trims an object of the registry.
+func trimOurs(o client.Object, kind kinds.Kind) {
 	cluster, isCluster := o.(*v1.Cluster)
 	switch {
 	case kind.Metadata != nil:

@@ -46,7 +46,7 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tt.object.SetAnnotations(tt.given)
 			tt.object.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "kubectl"}})
-			got, err := trimmer()(tt.object)
+			got, err := trim(tt.object)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 			o.SetLabels(map[string]string{"env": "prod"})
 			o.SetFinalizers([]string{v1.FinalizerUninstall})
 			o.SetOwnerReferences([]metav1.OwnerReference{{Name: "a"}})
-			if _, err := trimmer()(o); err != nil {
+			if _, err := trim(o); err != nil {
 				t.Fatal(err)
 			}
 			_, isCluster := o.(*v1.Cluster)
@@ -80,7 +80,7 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 		var messages []*byte
 		for range 2 {
 			c := &v1.Cluster{Status: v1.ClusterStatus{Conditions: []metav1.Condition{{Message: strings.Repeat("ready", 2)}}}}
-			if _, err := trimmer()(c); err != nil || c.Status.Conditions[0].Message != "readyready" {
+			if _, err := trim(c); err != nil || c.Status.Conditions[0].Message != "readyready" {
 				t.Fatalf("the condition is %+v (%v)", c.Status.Conditions[0], err)
 			}
 			messages = append(messages, unsafe.StringData(c.Status.Conditions[0].Message))
@@ -91,7 +91,7 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 	})
 	t.Run("a patch of what was trimmed takes nothing of others away", func(t *testing.T) {
 		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "a", Annotations: map[string]string{last: "{}", claim: "{}"}}}
-		if _, err := trimmer()(cluster); err != nil {
+		if _, err := trim(cluster); err != nil {
 			t.Fatal(err)
 		}
 		next := cluster.DeepCopy()
@@ -135,7 +135,7 @@ func TestTheCacheKeepsLittleOfAnyMetadata(t *testing.T) {
 		&rbacv1.RoleBinding{Subjects: slices.Repeat([]rbacv1.Subject{{Name: strings.Repeat("s", 2000)}}, 500)},
 	} {
 		for range 2 { // an informer may transform an object twice
-			if _, err := trimmer()(full(o)); err != nil {
+			if _, err := trim(full(o)); err != nil {
 				t.Fatal(err)
 			}
 			raw, err := json.Marshal(o)

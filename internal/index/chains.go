@@ -49,22 +49,25 @@ func Self(_ context.Context, _ client.Reader, object client.Object) ([]types.Nam
 	return names([]client.Object{object}), nil
 }
 
+// ClusterTo returns the objects of a kind that are for a Cluster. For one kind it is a Lookup.
+func ClusterTo[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+	found, err := targeting[T](ctx, reader, cluster)
+	return names(found), err
+}
+
 // ClusterToClusterBindings returns the ClusterRoleTemplateBindings for a Cluster.
 func ClusterToClusterBindings(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
-	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster, &v1.ClusterRoleTemplateBindingList{})
-	return names(bindings), err
+	return ClusterTo[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
 }
 
 // ClusterToProjects returns the Projects for a Cluster.
 func ClusterToProjects(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
-	projects, err := targeting[*v1.Project](ctx, reader, cluster, &v1.ProjectList{})
-	return names(projects), err
+	return ClusterTo[*v1.Project](ctx, reader, cluster)
 }
 
 // ClusterToPlans returns the Plans for a Cluster and those that have a claim on it, even if they no longer exist.
 func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
-	plans, err := targeting[*v1.Plan](ctx, reader, cluster, &v1.PlanList{})
-	found := names(plans)
+	found, err := ClusterTo[*v1.Plan](ctx, reader, cluster)
 	for key := range cluster.GetAnnotations() {
 		if plan, is := strings.CutPrefix(key, v1.LabelPlanPrefix+"/"); is {
 			found = append(found, types.NamespacedName{Namespace: cluster.GetNamespace(), Name: plan})
@@ -164,7 +167,7 @@ func BindingToRoles(_ context.Context, _ client.Reader, binding client.Object) (
 
 // ClusterToRoles returns the role templates that are used for a Cluster.
 func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
-	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster, &v1.ClusterRoleTemplateBindingList{})
+	bindings, err := targeting[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/kinds"
 )
 
 // targeted is an object that names the members that it is for.
@@ -24,10 +25,15 @@ type targeted interface {
 
 // targeting returns the objects of a kind that are for a Cluster. They belong to the cache and must not be changed, like those of all lists of this
 // package.
-func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object, list client.ObjectList) ([]T, error) {
+func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
+	var none T
+	kind, known := kinds.Of(none)
+	if !known {
+		return nil, fmt.Errorf("look up %T: internal/kinds has no such kind", none)
+	}
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {
-		objects, err := lookUp[T](ctx, reader, list, cluster.GetNamespace(), byCluster, key)
+		objects, err := lookUp[T](ctx, reader, kind.List.DeepCopyObject().(client.ObjectList), cluster.GetNamespace(), byCluster, key)
 		if err != nil {
 			return nil, err
 		}

@@ -8,6 +8,7 @@ package kinds
 
 import (
 	"reflect"
+	"sync"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -96,13 +97,19 @@ func All() []Kind {
 	}
 }
 
-// ByType returns all kinds by the Go type of their objects.
-func ByType() map[reflect.Type]Kind {
+// byType has all kinds by the Go types of their objects.
+var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	found := map[reflect.Type]Kind{}
 	for _, kind := range All() {
 		found[reflect.TypeOf(kind.Object)] = kind
 	}
 	return found
+})
+
+// Of returns the kind of an object, if it is one of api/v1. Its Object and List are shared and must not be changed.
+func Of(object any) (kind Kind, known bool) {
+	kind, known = byType()[reflect.TypeOf(object)]
+	return kind, known
 }
 
 // Rules returns the rules for a hub that was restored, by the kinds of sets.
