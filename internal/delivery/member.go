@@ -49,11 +49,17 @@ type connection struct {
 func connectionOf(state members.State, was connection) connection {
 	now := was
 	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent takes no sets
-	if report := state.Report; now.connected && report != nil {
-		now.refuses = refusal(report)
-	}
-	if state.Clones != nil {
+	report := state.Report
+	switch {
+	case state.Clones != nil:
 		now.refuses = v1.ReasonIdentityMismatch
+	case !now.connected || report == nil: // it is not known anew
+	case report.Profile == string(v1.ProfileReadOnly):
+		now.refuses = v1.ReasonAgentReadOnly
+	case !report.Has(protocol.FeatureSets):
+		now.refuses = v1.ReasonAgentTooOld
+	default:
+		now.refuses = ""
 	}
 	return now
 }
@@ -99,15 +105,6 @@ type wanted struct {
 	key Key
 	content
 	since time.Time // when its content last changed
-}
-
-// failure is why a set was not delivered.
-type failure struct {
-	count   int
-	refused bool // the agent rejected it, so that a retry is unlikely to help
-	lost    bool // the agent had it, and reports that it does not have it any more
-	message string
-	retryAt time.Time
 }
 
 func newMember(name types.NamespacedName) *member {
@@ -157,6 +154,12 @@ func (m *member) lacks(id string) bool {
 	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takes())
 }
 
+// refuse notes why the agent takes no sets, and returns the owners of the sets that the member lacks.
+func (m *member) refuse(reason string) []Key {
+	m.refuses = reason
+	return m.lacking()
+}
+
 // lacking returns the owners of the sets that the member lacks.
 func (m *member) lacking() []Key {
 	var keys []Key
@@ -181,7 +184,7 @@ func (m *member) due(id string, rule checkpoint.Rule, complete bool) bool {
 		return m.agrees()
 	case m.outdated(id, rule, complete):
 		return true
-	case m.held(id):
+	case m.hold.Holds(id, m.wants[id] != nil):
 		return false
 	}
 	if want := m.wanted(id); want != nil {
@@ -198,9 +201,6 @@ func (m *member) next(id string, rule checkpoint.Rule, complete bool) *set.Set {
 	}
 	return m.wanted(id)
 }
-
-// held reports whether a set is neither sent nor removed before a confirmation.
-func (m *member) held(id string) bool { return m.hold.Holds(id, m.wants[id] != nil) }
 
 // outdated reports whether a member that waits for a confirmation has another set than it should, of a kind that is revoked at once. The set is
 // removed, and sent again after the confirmation.
@@ -249,15 +249,4 @@ func (m *member) difference() *checkpoint.Difference {
 	slices.Sort(d.Change)
 	slices.Sort(d.Remove)
 	return d
-}
-
-// refusal returns why an agent takes no sets, empty if it does.
-func refusal(r *protocol.Report) string {
-	switch {
-	case r.Profile == string(v1.ProfileReadOnly):
-		return v1.ReasonAgentReadOnly
-	case !r.Has(protocol.FeatureSets):
-		return v1.ReasonAgentTooOld
-	}
-	return ""
 }

@@ -5,6 +5,7 @@ package delivery
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -94,7 +95,7 @@ func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, 
 		case (m == nil || !m.connected && !m.reported) && time.Since(d.started) < settleTime:
 			unreported++
 		case m != nil && m.lacks(id):
-		case m == nil, !m.connected, m.refuses != "", m.held(id):
+		case m == nil, !m.connected, m.refuses != "", m.hold.Holds(id, m.wants[id] != nil):
 			away++
 		case !m.takes():
 			unreported++
@@ -136,6 +137,18 @@ func (m *member) outcome(id string) Outcome {
 		return Outcome{Stage: Unreported}
 	}
 	return Outcome{Stage: Pending, Since: m.entry(id).since}
+}
+
+// excessOutcome is the outcome of a set that is not kept.
+func excessOutcome(workspace string) Outcome {
+	return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: fmt.Sprintf(
+		"The hub does not deliver it: what workspace %s delivers in pieces of more than %d KiB has more than %d MiB; name fewer or smaller Secrets in its plans and projects",
+		workspace, largeSet>>10, maxLarge>>20)}}}
+}
+
+func unconfirmedOutcome() Outcome {
+	return Outcome{Stage: Refused, Reason: v1.ReasonHubRestored, Failures: []v1.Failure{{Object: wholeSet, Message: "The hub's etcd was restored from a backup that is " +
+		"older than what the member has: nothing is changed there before an administrator has run \"kubectl drover restored\""}}}
 }
 
 // whyWithheld describes the state of a set in a Cluster whose spec says ReadOnly.

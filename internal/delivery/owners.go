@@ -4,11 +4,9 @@
 package delivery
 
 import (
-	"fmt"
-
 	"k8s.io/apimachinery/pkg/types"
 
-	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
 
@@ -27,10 +25,7 @@ type owners struct {
 type owner struct {
 	members map[*member]string // the ID of its set there
 	sets    map[string]content // by digest, so that members share them
-}
-
-func newOwners() owners {
-	return owners{all: map[Key]*owner{}, early: map[Key]struct{}{}}
+	large   int                // bytes of its large sets
 }
 
 // expect says which owners exist, and reports whether all of them are known now and were not before.
@@ -44,16 +39,6 @@ func (o *owners) expect(keys []Key) (completed bool) {
 		}
 	}
 	o.early = nil
-	return o.finish()
-}
-
-// handed notes that Replace was called for an owner, and reports whether all are known now and were not before.
-func (o *owners) handed(key Key) (completed bool) {
-	if o.early != nil {
-		o.early[key] = struct{}{}
-		return false
-	}
-	delete(o.expected, key)
 	return o.finish()
 }
 
@@ -81,21 +66,33 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 			return c
 		}
 	}
-	c := newContent(s)
+	c := content{set: s, applied: &protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetApplied}}
 	shared[s.Digest] = c
 	return c
 }
 
-// replaced notes the sets that an owner has now, and returns the owners for whose sets there may be room now.
-func (o *owners) replaced(key Key, of *owner, sets map[string]content) (waiting []Key) {
-	before := of.large()
-	if of.sets = sets; len(of.members) == 0 {
+// replaced notes the sets that an owner has now. It returns the owners for whose sets there may be room now, and reports whether all expected
+// owners are known now and were not before.
+func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []Key, completed bool) {
+	before := of.large
+	of.sets, of.large = sets, 0
+	for _, c := range sets {
+		if n := size(c.set); n > largeSet {
+			of.large += n
+		}
+	}
+	if len(of.members) == 0 {
 		delete(o.all, key)
 	}
-	if of.large() < before {
-		return o.excessive(key.Namespace)
+	if of.large < before {
+		room = o.excessive(key.Namespace)
 	}
-	return nil
+	if o.early != nil {
+		o.early[key] = struct{}{}
+		return room, false
+	}
+	delete(o.expected, key)
+	return room, o.finish()
 }
 
 // forget notes that no owner has a set in a member any more.
@@ -132,7 +129,7 @@ func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[type
 	}
 	for other, owner := range o.all {
 		if other.Namespace == key.Namespace && other != key {
-			room -= owner.large()
+			room -= owner.large
 		}
 	}
 	if room >= 0 {
@@ -148,16 +145,6 @@ func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[type
 	return bounded
 }
 
-// large returns the bytes of an owner's large sets.
-func (o *owner) large() (bytes int) {
-	for _, c := range o.sets {
-		if n := size(c.set); n > largeSet {
-			bytes += n
-		}
-	}
-	return bytes
-}
-
 // excessive returns the owners in a workspace with sets that are not kept.
 func (o *owners) excessive(workspace string) (keys []Key) {
 	for key, owner := range o.all {
@@ -168,9 +155,42 @@ func (o *owners) excessive(workspace string) (keys []Key) {
 	return keys
 }
 
-// excessOutcome is the outcome of a set that is not kept.
-func excessOutcome(workspace string) Outcome {
-	return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: fmt.Sprintf(
-		"The hub does not deliver it: what workspace %s delivers in pieces of more than %d KiB has more than %d MiB; name fewer or smaller Secrets in its plans and projects",
-		workspace, largeSet>>10, maxLarge>>20)}}}
+// anyDigest is the digest of a set that matches what a member has, whatever that is. It is no digest of a set with content.
+const anyDigest = "*"
+
+// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called with another set.
+func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
+
+// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains counts where it is still
+// there.
+func Absent(id string) *set.Set { return &set.Set{ID: id} }
+
+func unchanged(s *set.Set) bool {
+	return s != nil && (s.Digest == anyDigest || s.Digest == excessDigest)
+}
+
+// IsAbsent reports whether a set is Absent.
+func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
+
+// size returns the number of bytes to send; 0 for nil, which is a removal.
+func size(s *set.Set) int {
+	if s == nil {
+		return 0
+	}
+	return len(s.JSON())
+}
+
+// content is a set that an owner wants, and its usual state in a member: both are kept once for all members.
+type content struct {
+	set     *set.Set
+	applied *protocol.SetState
+}
+
+// share returns the state to keep for a state that a member reported: the usual one, if it says only that the set is applied.
+func (c content) share(s *protocol.SetState) *protocol.SetState {
+	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" && len(s.Objects) == 0 && s.Failed == 0 &&
+		s.Namespaces == 0 && len(s.Short) == 0 {
+		return c.applied
+	}
+	return s
 }

@@ -5,6 +5,9 @@ package delivery
 
 import (
 	"context"
+	"errors"
+	"io"
+	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -12,6 +15,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+// Pauses between attempts.
+const (
+	firstPause = 100 * time.Millisecond
+	maxPause   = 5 * time.Minute
 )
 
 // Bounds on the sends in progress.
@@ -100,14 +115,15 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 	d.mu.Lock()
 	defer d.unlock()
 	m := d.members[t.member]
-	if m == nil {
+	if m == nil || d.closed {
 		return nil, 0
 	}
 	if t.id == unusedID {
 		d.compare(m)
 	}
 	var wait time.Duration
-	due := d.due(m, t.id)
+	rule := d.Restore.Rule(t.id)
+	due := m.due(t.id, rule, d.owners.complete)
 	if f := m.failed[t.id]; due && f != nil {
 		wait = max(0, time.Until(f.retryAt))
 	}
@@ -115,7 +131,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 		d.resume(m)
 		return nil, wait
 	}
-	want := m.next(t.id, d.Restore.Rule(t.id), d.owners.complete)
+	want := m.next(t.id, rule, d.owners.complete)
 	if !m.room(want) {
 		m.waiting[t.id] = struct{}{}
 		return nil, 0
@@ -126,14 +142,10 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// due reports whether a set is to be sent to a member or removed there now.
-func (d *Store) due(m *member, id string) bool {
-	return d.queue != nil && m.due(id, d.Restore.Rule(id), d.owners.complete)
-}
-
-// enqueue puts a set in a member into the queue if it is due, and reports whether it is.
+// enqueue puts a set of which a member has, or should have, something else than before into the queue if it is due, and reports whether it is.
 func (d *Store) enqueue(m *member, id string) bool {
-	due := d.due(m, id)
+	d.compareLater(m)
+	due := d.queue != nil && m.due(id, d.Restore.Rule(id), d.owners.complete)
 	if due {
 		d.queue.Add(target{m.name, id})
 	}
@@ -164,5 +176,176 @@ func (d *Store) resume(m *member) {
 		if d.enqueue(m, id) {
 			room--
 		}
+	}
+}
+
+// sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the network.
+const sendTimeout = protocol.SetTimeout + 20*time.Second
+
+// sending is a send in progress.
+type sending struct {
+	target
+	due  *set.Set // nil for a removal
+	slow bool     // it takes longer than slowSend
+	bare bool     // without a checkpoint: the member waits for a confirmation, and goes on to wait
+	done chan struct{}
+}
+
+// send sends a set, or removes it, and applies the result. Its caller does not hold mu.
+func (d *Store) send(m *member, s *sending) {
+	defer close(s.done)
+	var state *protocol.SetState
+	var err error
+	if d.Leaving != nil && d.Leaving(d.ctx, m.name) {
+		d.Forget(m.name) // a set may be withdrawn because a Cluster is deleted, before Forget is called
+	} else {
+		state, err = d.transfer(d.ctx, s)
+	}
+	d.mu.Lock()
+	defer d.unlock()
+	delete(m.sends, s.id)
+	if err == nil {
+		m.took(time.Now())
+	}
+	if !m.gone {
+		d.sent(m, s, state, err)
+	}
+	d.enqueue(m, s.id) // it failed, or another set is wanted now
+	d.resume(m)
+	d.drop(m)
+}
+
+// sent applies the result of a send, and notifies the owner of the set.
+func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error) {
+	want := m.entry(s.id)
+	if want.set != nil {
+		d.affected = append(d.affected, want.key)
+	}
+	switch {
+	case err == nil && s.id == unusedID && m.hold.Waits():
+		d.retries.clear(m, s.id)
+		m.hold.End(d.Restore.Checkpoint())
+		d.released(m)
+	case err == nil && s.due == nil:
+		d.retries.clear(m, s.id)
+		delete(m.has, s.id)
+		m.hold.Settle(s.id)
+	case err == nil && state.Phase == protocol.SetReadOnly:
+		d.affected = append(d.affected, m.refuse(v1.ReasonAgentReadOnly)...)
+	case err == nil:
+		if f := m.failed[s.id]; f == nil || !f.lost { // a set that is lost each time would be sent without pauses
+			d.retries.clear(m, s.id)
+		}
+		m.has[s.id] = want.share(state)
+	case members.IsStatus(err, http.StatusNotFound):
+		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
+	default:
+		due := m.next(s.id, d.Restore.Rule(s.id), d.owners.complete)
+		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
+			d.retries.failed(m, s.id, err)
+		}
+	}
+}
+
+// transfer sends a set to the leader among a member's agents, or removes it there. It returns the state that the agent reports of a set that was
+// sent. It takes no lock.
+func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
+	defer cancel()
+	method, verb, body, reached := http.MethodPut, "put", []byte(nil), o.Restore.Checkpoint()
+	if s.due == nil {
+		method, verb = http.MethodDelete, "delete"
+	} else {
+		body = s.due.JSON()
+	}
+	if s.bare {
+		reached = ""
+	}
+	defer func(begun time.Time) {
+		result := "ok"
+		if err != nil {
+			result = "failed"
+		}
+		if o.Observer.Sent != nil {
+			o.Observer.Sent(verb, result, time.Since(begun))
+		}
+	}(time.Now())
+	if s.id == unusedID && reached == "" {
+		return nil, errors.New("this manager has no checkpoint yet that the agent could take")
+	}
+	agent, err := o.Leading(s.member)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := members.Ask(ctx, agent, method, protocol.SetPathAt(s.id, reached), body)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if s.due == nil {
+		return nil, nil
+	}
+	return readState(resp.Body, s.due)
+}
+
+// readState reads an agent's response to a set that it was sent.
+func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
+	state := &protocol.SetState{}
+	if err := untrusted.ReadJSON(response, state, untrusted.Large().WithBytes(protocol.MaxLine)); err != nil {
+		return nil, errors.New("the agent's response cannot be read") // the cause may quote it
+	}
+	state.Bound()
+	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly { // otherwise it would be sent again at once, forever
+		return nil, errors.New("the agent reports another digest than was sent")
+	}
+	state.ID, state.Digest = sent.ID, sent.Digest // so that the response's strings need not be kept
+	return state, nil
+}
+
+// failure is why a set was not delivered.
+type failure struct {
+	count   int
+	refused bool // the agent rejected it, so that a retry is unlikely to help
+	lost    bool // the agent had it, and reports that it does not have it any more
+	message string
+	retryAt time.Time
+}
+
+// retries decide when to send a set again. Store.mu guards them.
+type retries struct {
+	backoff workqueue.TypedRateLimiter[target]
+}
+
+// failed records that a set could not be sent or removed.
+func (r retries) failed(m *member, id string, err error) {
+	t := target{m.name, id}
+	wait := r.backoff.When(t)
+	refused := members.IsStatus(err, http.StatusUnprocessableEntity) || members.IsStatus(err, http.StatusRequestEntityTooLarge)
+	if refused {
+		wait = maxPause
+	}
+	m.failed[id] = &failure{count: r.backoff.NumRequeues(t), refused: refused, message: err.Error(), retryAt: time.Now().Add(wait)}
+}
+
+// lost records that a member does not have a set any more that it had. The pauses grow for as long as that goes on.
+func (r retries) lost(m *member, id string) {
+	if f := m.failed[id]; f != nil && time.Since(f.retryAt) > maxPause {
+		r.clear(m, id)
+	}
+	m.failed[id] = &failure{lost: true, message: "the agent has lost it", retryAt: time.Now().Add(r.backoff.When(target{m.name, id}))}
+}
+
+// clear forgets the failures of a set.
+func (r retries) clear(m *member, id string) {
+	if m.failed[id] != nil {
+		delete(m.failed, id)
+		r.backoff.Forget(target{m.name, id})
+	}
+}
+
+// clearAll forgets the failures of all sets in a member.
+func (r retries) clearAll(m *member) {
+	for id := range m.failed {
+		r.clear(m, id)
 	}
 }

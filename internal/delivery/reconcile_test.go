@@ -103,6 +103,9 @@ func begun(t testing.TB, f interface {
 	return d
 }
 
+// newContent returns a set as an owner's only member has it.
+func newContent(s *set.Set) content { return (&owner{}).content(s, map[string]content{}) }
+
 // ready adds a member that is connected and has reported its sets.
 func (d *Store) ready(name string) *member {
 	d.mu.Lock()
@@ -165,7 +168,7 @@ func TestWhatIsDue(t *testing.T) {
 			m := d.ready("a")
 			queue := d.queue
 			tt.change(d, m)
-			if got := d.due(m, id); got != tt.want {
+			if got := d.enqueue(m, id); got != tt.want {
 				t.Errorf("due is %t, want %t", got, tt.want)
 			}
 			d.queue = queue

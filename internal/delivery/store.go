@@ -20,7 +20,6 @@ import (
 
 	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
-	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 )
 
@@ -75,7 +74,7 @@ type Store struct {
 	started  time.Time                                    // when Start was called
 	queue    workqueue.TypedRateLimitingInterface[target] // nil unless Start runs
 	closed   bool
-	backoff  workqueue.TypedRateLimiter[target] // of failures
+	retries  retries
 	members  map[types.NamespacedName]*member
 	owners   owners
 	result   map[string][]func(Key)
@@ -89,8 +88,8 @@ func New(o Options) *Store {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Store{
-		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}, owners: newOwners(), result: map[string][]func(Key){},
-		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[target](o.Pause, maxPause),
+		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}, owners: owners{all: map[Key]*owner{}, early: map[Key]struct{}{}}, result: map[string][]func(Key){},
+		retries: retries{workqueue.NewTypedItemExponentialFailureRateLimiter[target](o.Pause, maxPause)},
 	}
 }
 
@@ -165,8 +164,8 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 		o.members[m] = s.ID
 		d.want(m, key, o.content(s, shared))
 	}
-	d.affected = append(d.affected, d.owners.replaced(key, o, shared)...)
-	if d.owners.handed(key) {
+	room, completed := d.owners.replaced(key, o, shared)
+	if d.affected = append(d.affected, room...); completed {
 		d.complete()
 	}
 }
@@ -187,80 +186,6 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// want notes that an owner wants a set in a member.
-func (d *Store) want(m *member, key Key, c content) {
-	id := c.set.ID
-	was := m.entry(id)
-	if was.set == c.set && was.key == key {
-		return
-	}
-	m.hold.Settle(id)
-	if was.set != nil && was.set.Digest == c.set.Digest {
-		m.wants[id] = &wanted{key: key, content: c, since: was.since}
-		return
-	}
-	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
-	d.clearFailure(m, id) // a failure of other content does not matter for this one
-	d.differs(m, id)
-}
-
-// withdraw notes that an owner does not want a set in a member any more.
-func (d *Store) withdraw(m *member, id string, key Key) {
-	if m.entry(id).key != key {
-		return // another owner wants it there now
-	}
-	delete(m.wants, id)
-	if d.owners.complete && d.Restore.Lost != nil && (!m.synced || m.hold.Waits()) && d.Restore.Rule(id).CountsAsWithdrawn {
-		m.hold.Withdraw(id)
-	}
-	d.clearFailure(m, id)
-	if !d.owners.complete {
-		m.wants[id] = &wanted{content: content{set: Absent(id)}}
-	}
-	d.differs(m, id)
-	d.drop(m)
-}
-
-// differs looks at a set of which a member has, or should have, something else than before.
-func (d *Store) differs(m *member, id string) {
-	d.compareLater(m)
-	d.enqueue(m, id)
-}
-
-// known returns the state of a member, which it may begin.
-func (d *Store) known(name types.NamespacedName) *member {
-	m := d.members[name]
-	if m == nil {
-		m = newMember(name)
-		d.members[name] = m
-	}
-	return m
-}
-
-// wantedIn returns the state of a member that an owner wants a set in. If Forget was called for it, its state begins again.
-func (d *Store) wantedIn(name types.NamespacedName) *member {
-	was := d.members[name]
-	if was != nil && !was.gone {
-		return was
-	}
-	m := newMember(name)
-	if was != nil { // its agent goes on to report
-		m.has, m.synced, m.reported, m.hold, m.comparing = was.has, was.synced, was.reported, was.hold, was.comparing
-		was.has = map[string]*protocol.SetState{}
-	}
-	d.members[name] = m
-	d.look(m)
-	return m
-}
-
-// drop forgets a member without state.
-func (d *Store) drop(m *member) {
-	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
-		delete(d.members, m.name)
-		d.clearFailures(m)
-	}
-}
-
 // Forget drops the state of a member whose Cluster is being deleted. Nothing is sent there until an owner wants a set there again: its agent
 // itself removes what is there, or keeps it.
 func (d *Store) Forget(name types.NamespacedName) {
@@ -268,7 +193,7 @@ func (d *Store) Forget(name types.NamespacedName) {
 	defer d.unlock()
 	m := d.known(name)
 	d.owners.forget(m)
-	d.clearFailures(m)
+	d.retries.clearAll(m)
 	clear(m.wants)
 	m.gone = true
 	d.look(m)
@@ -285,34 +210,6 @@ func (d *Store) Changed(name types.NamespacedName) {
 	m := d.known(name)
 	d.look(m)
 	d.drop(m)
-}
-
-// look reads a member's connection, and the profile in the spec of its Cluster. If that changed, the owners of the sets that it lacks are
-// notified.
-func (d *Store) look(m *member) {
-	if d.queue == nil {
-		return
-	}
-	state := d.State(m.name)
-	if m.gone {
-		m.connected = state.Connected() // for when to drop it
-		return
-	}
-	d.examine(m)
-	was := m.connection
-	if m.connection = connectionOf(state, was); d.ReadOnly != nil {
-		withheld, err := d.ReadOnly(d.ctx, m.name)
-		if m.withheld = withheld; err != nil { // it is not known: nothing changes
-			m.withheld = was.withheld
-		}
-	}
-	if m.withheld != was.withheld {
-		d.clearFailures(m)
-	}
-	if m.connection != was {
-		d.enqueueAll(m)
-		d.affected = append(d.affected, m.lacking()...)
-	}
 }
 
 // Size returns the number of members, and of sets that are wanted in them.

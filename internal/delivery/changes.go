@@ -1,0 +1,265 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package delivery
+
+import (
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// unusedID is an ID that no set has. To remove it brings an agent the present checkpoint, and nothing else.
+const unusedID = "checkpoint"
+
+// want notes that an owner wants a set in a member.
+func (d *Store) want(m *member, key Key, c content) {
+	id := c.set.ID
+	was := m.entry(id)
+	if was.set == c.set && was.key == key {
+		return
+	}
+	m.hold.Settle(id)
+	if was.set != nil && was.set.Digest == c.set.Digest {
+		m.wants[id] = &wanted{key: key, content: c, since: was.since}
+		return
+	}
+	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
+	d.retries.clear(m, id) // a failure of other content does not matter for this one
+	d.enqueue(m, id)
+}
+
+// withdraw notes that an owner does not want a set in a member any more.
+func (d *Store) withdraw(m *member, id string, key Key) {
+	if m.entry(id).key != key {
+		return // another owner wants it there now
+	}
+	delete(m.wants, id)
+	if d.owners.complete && d.Restore.Lost != nil && (!m.synced || m.hold.Waits()) && d.Restore.Rule(id).CountsAsWithdrawn {
+		m.hold.Withdraw(id)
+	}
+	d.retries.clear(m, id)
+	if !d.owners.complete {
+		m.wants[id] = &wanted{content: content{set: Absent(id)}}
+	}
+	d.enqueue(m, id)
+	d.drop(m)
+}
+
+// known returns the state of a member, which it may begin.
+func (d *Store) known(name types.NamespacedName) *member {
+	m := d.members[name]
+	if m == nil {
+		m = newMember(name)
+		d.members[name] = m
+	}
+	return m
+}
+
+// wantedIn returns the state of a member that an owner wants a set in. If Forget was called for it, its state begins again.
+func (d *Store) wantedIn(name types.NamespacedName) *member {
+	was := d.members[name]
+	if was != nil && !was.gone {
+		return was
+	}
+	m := newMember(name)
+	if was != nil { // its agent goes on to report
+		m.has, m.synced, m.reported, m.hold, m.comparing = was.has, was.synced, was.reported, was.hold, was.comparing
+		was.has = map[string]*protocol.SetState{}
+	}
+	d.members[name] = m
+	d.look(m)
+	return m
+}
+
+// drop forgets a member without state.
+func (d *Store) drop(m *member) {
+	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
+		delete(d.members, m.name)
+		d.retries.clearAll(m)
+	}
+}
+
+// look reads a member's connection, and the profile in the spec of its Cluster. If that changed, the owners of the sets that it lacks are
+// notified.
+func (d *Store) look(m *member) {
+	if d.queue == nil {
+		return
+	}
+	state := d.State(m.name)
+	if m.gone {
+		m.connected = state.Connected() // for when to drop it
+		return
+	}
+	d.examine(m)
+	was := m.connection
+	if m.connection = connectionOf(state, was); d.ReadOnly != nil {
+		withheld, err := d.ReadOnly(d.ctx, m.name)
+		if m.withheld = withheld; err != nil { // it is not known: nothing changes
+			m.withheld = was.withheld
+		}
+	}
+	if m.withheld != was.withheld {
+		d.retries.clearAll(m)
+	}
+	if m.connection != was {
+		d.enqueueAll(m)
+		d.affected = append(d.affected, m.lacking()...)
+	}
+}
+
+// maxUnowned bounds the sets without owner that are kept of one member, beyond those in the first report: the agent may be malicious.
+const maxUnowned = 1024
+
+// Synced applies the report of all sets of a member. It implements members.Follower, as do Event and Stopped.
+func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
+	d.mu.Lock()
+	defer d.unlock()
+	if d.closed {
+		return
+	}
+	m := d.known(name)
+	m.hold.Reach("") // a checkpoint that the agent does not report any more does not count, unless the member waits for it
+	offer := make(map[string]*protocol.SetState, len(all))
+	for _, event := range all {
+		switch {
+		case event.Checkpoint != "":
+			m.hold.Reach(event.Checkpoint)
+		case event.State != nil:
+			offer[event.State.ID] = event.State
+		default:
+			delete(offer, event.Removed)
+		}
+	}
+	d.affected = append(d.affected, m.lacking()...) // their state was unknown before; those that are there are added below
+	for id := range m.has {
+		if offer[id] == nil {
+			d.update(m, id, nil)
+		}
+	}
+	for id, state := range offer {
+		d.update(m, id, state)
+	}
+	m.synced, m.reported = true, true
+	d.examine(m)
+	d.enqueueAll(m)
+}
+
+// Event applies the change of a set in a member.
+func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
+	d.mu.Lock()
+	defer d.unlock()
+	m := d.members[name]
+	if m == nil || d.closed {
+		return
+	}
+	switch {
+	case event.Checkpoint != "":
+		m.hold.Reach(event.Checkpoint)
+		d.examine(m)
+	case event.State != nil:
+		id := event.State.ID
+		if known := m.wants[id] != nil || m.has[id] != nil; known || len(m.has) < len(m.wants)+maxUnowned {
+			d.update(m, id, event.State)
+		}
+	case event.Removed != "":
+		d.update(m, event.Removed, nil)
+	}
+}
+
+// Stopped notes that the state of a member's sets may change without a report. What was reported is kept.
+func (d *Store) Stopped(name types.NamespacedName) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if m := d.members[name]; m != nil {
+		m.synced = false
+		d.drop(m)
+	}
+}
+
+// update applies the state of a set that an agent reported, nil for a set that is not there. The owner of the set is notified if the state changed.
+func (d *Store) update(m *member, id string, state *protocol.SetState) {
+	want, was, had := m.entry(id), m.has[id], m.hasWanted(id)
+	if state == nil {
+		delete(m.has, id)
+	} else {
+		state = want.share(state)
+		m.has[id] = state
+	}
+	if had && !m.hasWanted(id) {
+		d.retries.lost(m, id)
+	}
+	if want.set != nil && was != state && !reflect.DeepEqual(was, state) {
+		d.affected = append(d.affected, want.key)
+	}
+	d.enqueue(m, id)
+}
+
+// Unconfirmed returns what is not sent to a member until an administrator confirms it, nil if there is nothing. It is not known before all owners
+// have said what they want, and the agent what it has.
+func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
+	d.mu.Lock()
+	defer d.unlock()
+	m := d.members[name]
+	if m == nil {
+		return nil, false
+	}
+	d.examine(m)
+	switch {
+	case m.refuses != "":
+		return nil, true
+	case !m.reported:
+		return nil, false
+	}
+	return m.hold.Difference(m.synced)
+}
+
+// examine decides whether a member waits for a confirmation. If that changed, all its sets are looked at again.
+func (d *Store) examine(m *member) {
+	changed := d.Restore.Examine(d.ctx, m.name, &m.hold, m.synced)
+	d.compareLater(m)
+	if changed {
+		d.released(m)
+	}
+}
+
+// released looks at all sets of a member that does not wait any more, or has begun to, and notifies the owners that this may matter to.
+func (d *Store) released(m *member) {
+	d.enqueueAll(m)
+	d.affected = append(append(d.affected, m.lacking()...), d.ownersOf(m)...)
+}
+
+// compareLater compares a member that waits for a confirmation with what it should have, a moment later: an agent may report any number of
+// changes.
+func (d *Store) compareLater(m *member) {
+	if m.hold.Waits() && !m.comparing && d.queue != nil {
+		m.comparing = true
+		d.queue.AddAfter(target{m.name, unusedID}, d.Pause)
+	}
+}
+
+// compare finds the difference that waits in a member, and notifies the member's owners if it is another than before.
+func (d *Store) compare(m *member) {
+	m.comparing = false
+	var now *checkpoint.Difference
+	if m.hold.Waits() && d.owners.complete && m.reported {
+		now = m.difference()
+	}
+	if m.hold.Compared(now) {
+		d.affected = append(d.affected, d.ownersOf(m)...)
+	}
+}
+
+// ownersOf returns the owners of the sets that belong to a member itself.
+func (d *Store) ownersOf(m *member) (keys []Key) {
+	for kind, rule := range d.Restore.Rules {
+		if rule.OfMember {
+			keys = append(keys, Key{Kind: kind, Namespace: m.name.Namespace, Name: m.name.Name})
+		}
+	}
+	return keys
+}
