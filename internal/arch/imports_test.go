@@ -87,6 +87,14 @@ func rules() []rule {
 			why: "the plugin acts by APIs, with its caller's rights: it shares decisions with hub and agent, and no servers",
 		},
 		{
+			from: "internal/kinds", ours: []string{"./api", "./internal/checkpoint", "./internal/set", "./internal/untrusted"},
+			why: "kinds is a table that caches, indexes, streams and the delivery store read: it must not depend on any of them",
+		},
+		{
+			from: "internal/checkpoint", ours: []string{"./api", "./internal/status"},
+			why: "checkpoint decides what a restored hub holds back, whatever is delivered and whoever delivers it",
+		},
+		{
 			from: "internal/tunnel", only: []string{"std", "github.com/gorilla/websocket", "golang.org/x/net/http", "golang.org/x/net/http2", "./internal/tunnel"},
 			why: "the tunnel knows nothing of Kubernetes or of Drover, so that it can be read, tested and measured alone",
 		},

@@ -64,42 +64,6 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// flow is what is being sent to a member, and how much the member has taken of late.
-type flow struct {
-	sends map[string]*sending // in progress
-	// waiting are the IDs that are sent when there is room for them.
-	waiting map[string]struct{}
-	// taken counts the sends that succeeded in the period of slowSend since begun, and in the one before.
-	taken [2]int
-	begun time.Time
-}
-
-// took counts a send that succeeded.
-func (f *flow) took(now time.Time) {
-	switch since := now.Sub(f.begun); {
-	case since >= 2*slowSend:
-		f.taken, f.begun = [2]int{}, now
-	case since >= slowSend:
-		f.taken, f.begun = [2]int{0, f.taken[0]}, now
-	}
-	f.taken[0]++
-}
-
-// maxSends returns how many sends to the member may be in progress. While one of them is slow, these are as many as the member has taken of late:
-// one that has much to do goes on at its pace, and one that does not respond occupies few workers.
-func (f *flow) maxSends(now time.Time) int {
-	for _, s := range f.sends {
-		if !s.slow {
-			continue
-		}
-		if now.Sub(f.begun) >= 2*slowSend {
-			return maxSlowSends
-		}
-		return min(max(maxSlowSends, f.taken[0]+f.taken[1]), maxMemberSends)
-	}
-	return maxMemberSends
-}
-
 // wanted is a set that an owner wants in a member. One without owner is absent: until the store is complete, it stands for a set that was withdrawn.
 type wanted struct {
 	key Key
@@ -110,15 +74,6 @@ type wanted struct {
 func newMember(name types.NamespacedName) *member {
 	return &member{name: name, wants: map[string]*wanted{}, has: map[string]*protocol.SetState{},
 		failed: map[string]*failure{}, flow: flow{sends: map[string]*sending{}, waiting: map[string]struct{}{}}}
-}
-
-// room reports whether one more set may be sent to the member now.
-func (m *member) room(want *set.Set) bool {
-	bytes := 0
-	for _, s := range m.sends {
-		bytes += size(s.due)
-	}
-	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
 // takes reports whether a member is connected, takes sets, and has reported those that it has.
@@ -173,6 +128,28 @@ func (m *member) lacking() []Key {
 	}
 	return keys
 }
+
+// anyDigest is the digest of a set that matches what a member has, whatever that is. It is no digest of a set with content.
+const anyDigest = "*"
+
+// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called with another set.
+func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
+
+// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains counts where it is still
+// there.
+func Absent(id string) *set.Set { return &set.Set{ID: id} }
+
+func unchanged(s *set.Set) bool {
+	return s != nil && (s.Digest == anyDigest || s.Digest == excessDigest)
+}
+
+// IsAbsent reports whether a set is Absent.
+func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
+
+// excessDigest is the digest of a set that is not kept because its workspace has too many large ones.
+const excessDigest = "*excess"
+
+func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
 
 // due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection or the report of its
 // sets puts it into the queue later, and so does the end of a send. complete reports whether all owners have said what they want.

@@ -110,11 +110,6 @@ const (
 	maxLarge = 128 << 20 // bytes of the large sets of a workspace
 )
 
-// excessDigest is the digest of a set that is not kept because its workspace has too many large ones.
-const excessDigest = "*excess"
-
-func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
-
 // bound returns the sets of an owner, without content where the workspace would have too much of it: the member keeps what it has.
 func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[types.NamespacedName]*set.Set {
 	room, seen := maxLarge, map[string]bool{}
@@ -154,23 +149,6 @@ func (o *owners) excessive(workspace string) (keys []Key) {
 	}
 	return keys
 }
-
-// anyDigest is the digest of a set that matches what a member has, whatever that is. It is no digest of a set with content.
-const anyDigest = "*"
-
-// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called with another set.
-func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
-
-// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains counts where it is still
-// there.
-func Absent(id string) *set.Set { return &set.Set{ID: id} }
-
-func unchanged(s *set.Set) bool {
-	return s != nil && (s.Digest == anyDigest || s.Digest == excessDigest)
-}
-
-// IsAbsent reports whether a set is Absent.
-func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
 // size returns the number of bytes to send; 0 for nil, which is a removal.
 func size(s *set.Set) int {

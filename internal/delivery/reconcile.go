@@ -162,6 +162,15 @@ func (d *Store) enqueueAll(m *member) {
 	}
 }
 
+// room reports whether one more set may be sent to the member now.
+func (m *member) room(want *set.Set) bool {
+	bytes := 0
+	for _, s := range m.sends {
+		bytes += size(s.due)
+	}
+	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
+}
+
 // resume puts sets that were delayed by the bounds of a member into the queue, as many as there is room for.
 func (d *Store) resume(m *member) {
 	if len(m.waiting) == 0 {
@@ -300,6 +309,42 @@ func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 	}
 	state.ID, state.Digest = sent.ID, sent.Digest // so that the response's strings need not be kept
 	return state, nil
+}
+
+// flow is what is being sent to a member, and how much the member has taken of late.
+type flow struct {
+	sends map[string]*sending // in progress
+	// waiting are the IDs that are sent when there is room for them.
+	waiting map[string]struct{}
+	// taken counts the sends that succeeded in the period of slowSend since begun, and in the one before.
+	taken [2]int
+	begun time.Time
+}
+
+// took counts a send that succeeded.
+func (f *flow) took(now time.Time) {
+	switch since := now.Sub(f.begun); {
+	case since >= 2*slowSend:
+		f.taken, f.begun = [2]int{}, now
+	case since >= slowSend:
+		f.taken, f.begun = [2]int{0, f.taken[0]}, now
+	}
+	f.taken[0]++
+}
+
+// maxSends returns how many sends to the member may be in progress. While one of them is slow, these are as many as the member has taken of late:
+// one that has much to do goes on at its pace, and one that does not respond occupies few workers.
+func (f *flow) maxSends(now time.Time) int {
+	for _, s := range f.sends {
+		if !s.slow {
+			continue
+		}
+		if now.Sub(f.begun) >= 2*slowSend {
+			return maxSlowSends
+		}
+		return min(max(maxSlowSends, f.taken[0]+f.taken[1]), maxMemberSends)
+	}
+	return maxMemberSends
 }
 
 // failure is why a set was not delivered.
