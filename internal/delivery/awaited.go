@@ -14,10 +14,10 @@ import (
 func (d *Store) Awaited() []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.complete {
+	if d.owners.complete {
 		return nil
 	}
-	return slices.SortedFunc(maps.Keys(d.expected), func(a, b Key) int {
+	return slices.SortedFunc(maps.Keys(d.owners.expected), func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 }
