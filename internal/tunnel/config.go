@@ -30,7 +30,6 @@ const Subprotocol = "drover.h2.v1"
 // Settings that both ends rely on, so they must change together. SPEC.md gives the measurements behind them.
 const (
 	maxStreams      = 100_000  // the library's 250 would be the number of watches of all users of a member
-	hubConnWindow   = 1 << 30  // not math.MaxInt32: the client adds 65,535 and the agent would end the tunnel
 	maxFrameSize    = 64 << 10 // bytes of one HTTP/2 frame
 	writeBufferSize = 33 << 10 // bytes of one WebSocket frame: a body piece of 32 KiB with its frame head. The default halves bulk
 	readBufferSize  = 4 << 10  // bytes; large reads bypass it

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
 // Why a tunnel ended, or why a request could not use it. Match with errors.Is.
@@ -41,7 +43,7 @@ var (
 
 	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or what the other end
 	// takes.
-	ErrHeaderTooLarge = errors.New("request header too large")
+	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
 // errGoodbye is the peer's orderly end: it said that it takes no more requests, and those it took are done.

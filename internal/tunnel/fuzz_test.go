@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -176,46 +175,5 @@ func FuzzAgentBytes(f *testing.F) {
 			_ = session.Close()
 		}
 		<-done
-	})
-}
-
-// FuzzClientFrames lets an agent send any frames to requests that are under way: they end with the connection at the latest, and nothing panics.
-func FuzzClientFrames(f *testing.F) {
-	settings := "000000040000000000"
-	f.Add(unhex(settings + "000001010400000001" + "88" + "000003000100000001" + "616263"))                                             // a response
-	f.Add(unhex(settings + "000001010000000001" + "88" + "000000090400000001" + "000004030000000003" + "00000008"))                    // CONTINUATION, a reset
-	f.Add(unhex(settings + "000004080000000001" + "7fffffff" + "000004080000000001" + "7fffffff" + "000000040100000000"))              // windows
-	f.Add(unhex(settings + "000008070000000000" + "0000000100000000" + "000001010500000001" + "88"))                                   // GOAWAY
-	f.Add(unhex(settings + "000001010400000001" + "88" + "000005000800000001" + "0361000000" + "000006040000000000" + "000400000000")) // padding
-	f.Add(unhex("000006040000000000" + "000300000001" + "000001010400000001" + "88" + "000005010500000001" + "0001610162"))            // a trailer
-	f.Fuzz(func(t *testing.T, wire []byte) {
-		hubEnd, agentEnd := net.Pipe()
-		go func() { _, _ = io.Copy(io.Discard, agentEnd) }()
-		cfg := Config{}.withDefaults()
-		client, err := newClient(newLink(hubEnd, cfg, true), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var running sync.WaitGroup
-		for _, body := range []io.Reader{nil, strings.NewReader("hello")} {
-			running.Go(func() {
-				r := request(t, http.MethodPost, "/", body)
-				fields, err := fieldsOf(r, "")
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				_, _ = whole(client.roundTrip(r, fields))
-			})
-		}
-		_, _ = agentEnd.Write(wire)
-		_ = agentEnd.Close()
-		running.Wait()
-		<-client.ended
-		client.mu.Lock()
-		defer client.mu.Unlock()
-		if n := len(client.streams); n != 0 {
-			t.Errorf("%d streams are left", n)
-		}
 	})
 }

@@ -360,7 +360,7 @@ func TestIdleSessionHasOneGoroutine(t *testing.T) {
 			if !strings.Contains(stack, "synctest bubble") {
 				continue // of another test
 			}
-			if strings.Contains(stack, "tunnel.(*client)") || strings.Contains(stack, "tunnel.(*Session)") ||
+			if strings.Contains(stack, "h2.(*Client)") || strings.Contains(stack, "tunnel.(*Session)") ||
 				strings.Contains(stack, "tunnel.(*keepalive)") {
 				hub++
 			}

@@ -32,8 +32,8 @@ type pair struct {
 }
 
 // carriers are the ways to connect both ends: what holds over one must hold over the other.
-func carriers() map[string]func(*testing.T, Config, http.Handler) *pair {
-	return map[string]func(*testing.T, Config, http.Handler) *pair{"pipe": overPipe, "TLS WebSocket": overTLS}
+func carriers() map[string]func(testing.TB, Config, http.Handler) *pair {
+	return map[string]func(testing.TB, Config, http.Handler) *pair{"pipe": overPipe, "TLS WebSocket": overTLS}
 }
 
 // overEach runs a test over each carrier.
@@ -45,13 +45,13 @@ func overEach(t *testing.T, cfg Config, h http.Handler, test func(*testing.T, *p
 }
 
 // overPipe connects both ends in memory.
-func overPipe(t *testing.T, cfg Config, h http.Handler) *pair {
+func overPipe(t testing.TB, cfg Config, h http.Handler) *pair {
 	t.Helper()
 	hubEnd, agentEnd := net.Pipe()
 	return overConns(t, cfg, h, hubEnd, agentEnd)
 }
 
-func overConns(t *testing.T, cfg Config, h http.Handler, hubEnd, agentEnd net.Conn) *pair {
+func overConns(t testing.TB, cfg Config, h http.Handler, hubEnd, agentEnd net.Conn) *pair {
 	t.Helper()
 	cfg = quiet(cfg)
 	p := newPair(t, NewConn(agentEnd, cfg), h)
@@ -64,7 +64,7 @@ func overConns(t *testing.T, cfg Config, h http.Handler, hubEnd, agentEnd net.Co
 }
 
 // overTLS connects both ends as in production.
-func overTLS(t *testing.T, cfg Config, h http.Handler) *pair {
+func overTLS(t testing.TB, cfg Config, h http.Handler) *pair {
 	t.Helper()
 	cfg = quiet(cfg)
 	hub := newTestServer(t, cfg)
@@ -78,7 +78,7 @@ func overTLS(t *testing.T, cfg Config, h http.Handler) *pair {
 }
 
 // newPair starts the agent's end.
-func newPair(t *testing.T, conn *Conn, h http.Handler) *pair {
+func newPair(t testing.TB, conn *Conn, h http.Handler) *pair {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	p := &pair{conn: conn, served: make(chan error, 1), stop: stop}
@@ -107,7 +107,7 @@ type testServer struct {
 	errors   chan error
 }
 
-func newTestServer(t *testing.T, cfg Config) *testServer {
+func newTestServer(t testing.TB, cfg Config) *testServer {
 	t.Helper()
 	h := &testServer{sessions: make(chan *Session, 100), errors: make(chan error, 100), roots: x509.NewCertPool()}
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -139,7 +139,7 @@ func quiet(cfg Config) Config {
 }
 
 // await takes what comes from a channel.
-func await[T any](t *testing.T, what string, from <-chan T) T {
+func await[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {
 	case value := <-from:
@@ -177,6 +177,16 @@ func readAll(t *testing.T, response *http.Response) string {
 		t.Fatal(err)
 	}
 	return string(body)
+}
+
+// whole reads a response.
+func whole(response *http.Response, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	return string(body), err
 }
 
 func wantError(t *testing.T, got, want error) {

@@ -4,6 +4,7 @@
 package tunnel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
+
+	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
 // Private headers turn an HTTP/1.1 upgrade, which HTTP/2 does not have, into a POST. Both ends remove them from
@@ -50,22 +53,18 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if protocol := upgradeProtocol(r.Header); protocol != "" && !hasBody(r) {
 		return s.upgrade(r, protocol)
 	}
-	return s.exchange(r, "", !hasBody(r))
+	return s.exchange(r, !hasBody(r))
 }
 
-// exchange sends a request, as a POST if it asks to upgrade to a protocol. It may be sent again if it is repeatable, and no handler has seen it or it only reads.
-func (s *Session) exchange(r *http.Request, protocol string, repeatable bool) (*http.Response, error) {
-	fields, err := fieldsOf(r, protocol)
-	if err != nil {
-		closeBody(r)
-		return nil, fmt.Errorf("send request: %w", err)
-	}
+// exchange sends a request, with the fields of one that asks to upgrade. It may be sent again if it is repeatable, and
+// no handler has seen it or it only reads.
+func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
-	response, err := s.client.roundTrip(r, fields)
+	response, err := s.client.RoundTrip(r, upgrade...)
 	if err != nil {
 		release()
-		return nil, fmt.Errorf("send request: %w", s.explain(r, protocol, err, repeatable))
+		return nil, fmt.Errorf("send request: %w", s.explain(r, err, repeatable, len(upgrade) > 0))
 	}
 	for name := range response.Header {
 		if isPrivate(name) && name != headerUpgrade {
@@ -98,7 +97,7 @@ func (b *responseBody) Close() error {
 }
 
 // explain adds to an error of HTTP/2 what the caller has to know.
-func (s *Session) explain(r *http.Request, protocol string, err error, repeatable bool) error {
+func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) error {
 	var (
 		reset  http2.StreamError
 		broken http2.ConnectionError
@@ -116,7 +115,7 @@ func (s *Session) explain(r *http.Request, protocol string, err error, repeatabl
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
-	case repeatable && protocol == "" && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol): // what broke this tunnel must not break others
+	case repeatable && !upgrade && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol): // what broke this tunnel must not break others
 		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, why, err)
 	case why != nil:
 		return fmt.Errorf("tunnel %w: %w", why, err)
@@ -137,7 +136,7 @@ func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {
 		return errors.Is(cause, errGoodbye)
 	}
-	return s.client.goingAway()
+	return s.client.GoingAway()
 }
 
 // staysHere reports whether a header, in any case, is not sent into the tunnel.
@@ -181,14 +180,20 @@ func closeBody(r *http.Request) {
 
 // upgrade sends a request to upgrade as a POST, whose body is what the caller will write.
 func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, error) {
+	method := cmp.Or(r.Method, http.MethodGet)
+	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both are tokens
+		closeBody(r)
+		return nil, fmt.Errorf("send request to upgrade: the method is not valid: %q", method)
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	stopWatching := context.AfterFunc(r.Context(), cancel)
 	body, writer := io.Pipe()
 
 	post := r.WithContext(ctx)
-	post.Body, post.ContentLength, post.GetBody = body, -1, nil
+	post.Method, post.Body, post.ContentLength, post.GetBody = http.MethodPost, body, -1, nil
 
-	response, err := s.exchange(post, protocol, true)
+	response, err := s.exchange(post, true,
+		h2.Field{Name: strings.ToLower(headerMethod), Value: method}, h2.Field{Name: strings.ToLower(headerUpgrade), Value: protocol})
 	if err != nil {
 		stopWatching()
 		cancel()

@@ -12,12 +12,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
 // Session is the hub's end of a tunnel: an http.RoundTripper to one agent. All methods may be called at once.
 // An idle session has one goroutine, the reader.
 type Session struct {
-	client         *client
+	client         *h2.Client
 	link           *link
 	maxHeaderBytes int
 	repeatable     func(*http.Request) bool
@@ -33,7 +35,11 @@ type Session struct {
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	l := newLink(conn, cfg, true)
-	client, err := newClient(l, cfg)
+	client, err := h2.New(l, h2.Config{
+		MaxHeaderBytes: cfg.MaxHeaderBytes, StreamWindow: cfg.MaxStreamWindow, // see windows
+		MaxFrameSize: maxFrameSize, WriteTimeout: cfg.WriteTimeout,
+		Omit: staysHere, Ends: l.end, CountError: l.countError,
+	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start tunnel: %w", err), l.Close())
 	}

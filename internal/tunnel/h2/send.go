@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"bytes"
@@ -11,6 +11,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
+const frameHeadSize = 9 // RFC 9113, 4.1
+
 // writer is the sending half of a connection. Its lock is a channel, so that a request that is given up does not wait for it.
 type writer struct {
 	lock    chan struct{}
@@ -19,17 +21,17 @@ type writer struct {
 }
 
 // write writes frames, takes the lock from the caller, and gives it back.
-func (c *client) write(frames []byte) error {
+func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	for {
-		err := c.link.SetWriteDeadline(time.Now().Add(c.writeTimeout))
+		err := c.conn.SetWriteDeadline(time.Now().Add(c.cfg.WriteTimeout))
 		if err != nil {
 			return err
 		}
-		n, err := c.link.Write(frames)
+		n, err := c.conn.Write(frames)
 		if frames = frames[n:]; err == nil || n == 0 || len(frames) == 0 {
 			if err != nil {
-				c.link.end() // now, so that the request whose write this was can ask why
+				c.cfg.Ends() // now, so that the request whose write this was can ask why
 				go c.fail(err)
 			}
 			return err
@@ -38,7 +40,7 @@ func (c *client) write(frames []byte) error {
 }
 
 // control writes small frames, and waits for the connection as long as that lasts.
-func (c *client) control(frames []byte) error {
+func (c *Client) control(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
 		return c.write(frames)
@@ -48,7 +50,7 @@ func (c *client) control(frames []byte) error {
 }
 
 // soon writes small frames, in a goroutine of its own if another one is writing.
-func (c *client) soon(frames []byte) {
+func (c *Client) soon(frames []byte) {
 	select {
 	case c.out.lock <- struct{}{}:
 		_ = c.write(frames) // ends the tunnel
@@ -58,12 +60,12 @@ func (c *client) soon(frames []byte) {
 }
 
 // lastWords says why this end closes, as far as that takes no more than a moment.
-func (c *client) lastWords(code http2.ErrCode) {
+func (c *Client) lastWords(code http2.ErrCode) {
 	select {
 	case c.out.lock <- struct{}{}:
 		defer func() { <-c.out.lock }()
-		if c.link.SetWriteDeadline(time.Now().Add(closeTimeout)) == nil {
-			_, _ = c.link.Write(goAway(code)) // best effort, the connection ends anyway
+		if c.conn.SetWriteDeadline(time.Now().Add(goodbyeTimeout)) == nil {
+			_, _ = c.conn.Write(goAway(code)) // best effort, the connection ends anyway
 		}
 	default:
 	}

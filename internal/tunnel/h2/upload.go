@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"errors"
@@ -169,10 +169,16 @@ func (b *requestBody) mayEnd(trailer http.Header) error {
 	c := b.stream.client
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	bytes := uint64(0)
+	for name, values := range trailer {
+		for _, value := range values {
+			bytes += size(name, value)
+		}
+	}
 	switch {
 	case c.streams[b.stream.id] != b.stream:
 		return errBodyClosed
-	case uint64(headerSize(trailer)) > c.peer.headerList:
+	case bytes > c.peer.headerList:
 		return errPeerHeader
 	}
 	return nil

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"context"
@@ -24,7 +24,7 @@ var (
 
 // stream is one request and its response.
 type stream struct {
-	client *client
+	client *Client
 	id     uint32
 	head   bool         // the request is a HEAD
 	body   *requestBody // nil if it has none
@@ -59,7 +59,7 @@ type received struct {
 	err      error  // why no more can be read, after what has come
 }
 
-func newStream(c *client, r *http.Request, method string) *stream {
+func newStream(c *Client, r *http.Request, method string) *stream {
 	s := &stream{client: c, head: method == http.MethodHead, given: r.Context().Done(), state: streamState{sent: true}}
 	s.changed.L = &s.mu
 	s.in.arriving.credit = reportRead

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"bufio"
@@ -26,15 +26,15 @@ type scriptedAgent struct {
 	takes    func(bytes uint32)                // of a request's body; nil if there are none
 }
 
-// session returns the hub's end.
-func (a scriptedAgent) session(t *testing.T) *Session {
+// client returns the end that sends requests.
+func (a scriptedAgent) client(t *testing.T) *Client {
 	t.Helper()
-	hubEnd, agentEnd := net.Pipe()
+	near, far := net.Pipe()
 	writes := make(chan func(*http2.Framer), 1000) // a pipe has no buffer, so what reads must not write
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		buffered := bufio.NewWriter(agentEnd) // so that the hub reads several frames at once
+		buffered := bufio.NewWriter(far) // so that the client reads several frames at once
 		framer := http2.NewFramer(buffered, nil)
 		framer.AllowIllegalWrites = true
 		for write := range writes {
@@ -45,7 +45,7 @@ func (a scriptedAgent) session(t *testing.T) *Session {
 	go func() {
 		defer close(writes)
 		writes <- func(framer *http2.Framer) { _ = framer.WriteSettings(a.settings...) }
-		reader := bufio.NewReader(agentEnd)
+		reader := bufio.NewReader(far)
 		_, _ = reader.Discard(len(http2.ClientPreface))
 		framer := http2.NewFramer(nil, reader)
 		for {
@@ -82,15 +82,8 @@ func (a scriptedAgent) session(t *testing.T) *Session {
 			}
 		}
 	}()
-	session, err := NewSession(t.Context(), hubEnd, quiet(Config{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = session.Close()
-		<-written
-	})
-	return session
+	t.Cleanup(func() { <-written }) // after the end of the client
+	return start(t, near)
 }
 
 // block encodes a header, without a state that later ones would need.
@@ -115,13 +108,13 @@ func headersOnly(to *http2.Framer, id uint32, fields ...string) {
 	_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(fields...), EndHeaders: true})
 }
 
-// TestHostileFrames has what an agent may send for the first request, and what that ends: nothing, the request, or the tunnel.
+// TestHostileFrames has what an agent may send for the first request, and what that ends: nothing, the request, or the connection.
 func TestHostileFrames(t *testing.T) {
 	const flood = 20_000
 	long := strings.Repeat("x", 16<<10)
 	for _, test := range []struct {
 		name   string
-		ends   string // "", "request" or "tunnel"
+		ends   string // "", "request" or "connection"
 		attack func(to *http2.Framer, id uint32)
 	}{
 		{"SETTINGS in masses", "", func(to *http2.Framer, id uint32) {
@@ -205,80 +198,69 @@ func TestHostileFrames(t *testing.T) {
 			_ = to.WriteWindowUpdate(id, largestWindow)
 		}},
 		{"a WINDOW_UPDATE of nothing for the stream", "request", func(to *http2.Framer, id uint32) { _ = to.WriteWindowUpdate(id, 0) }},
-		{"CONTINUATION without end", "tunnel", func(to *http2.Framer, id uint32) {
+		{"CONTINUATION without end", "connection", func(to *http2.Framer, id uint32) {
 			err := to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200")})
 			for piece := block("a", long); err == nil; {
 				err = to.WriteContinuation(id, false, piece)
 			}
 		}},
-		{"empty CONTINUATION without end", "tunnel", func(to *http2.Framer, id uint32) {
+		{"empty CONTINUATION without end", "connection", func(to *http2.Framer, id uint32) {
 			err := to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200")})
 			for i := 0; err == nil && i < 10*flood; i++ {
 				err = to.WriteContinuation(id, false, nil)
 			}
 			_ = to.WriteContinuation(id+2, true, nil)
 		}},
-		{"a window of the connection beyond the largest", "tunnel", func(to *http2.Framer, _ uint32) {
+		{"a window of the connection beyond the largest", "connection", func(to *http2.Framer, _ uint32) {
 			_ = to.WriteWindowUpdate(0, largestWindow)
 			_ = to.WriteWindowUpdate(0, largestWindow)
 		}},
-		{"a WINDOW_UPDATE of nothing", "tunnel", func(to *http2.Framer, _ uint32) { _ = to.WriteWindowUpdate(0, 0) }},
-		{"a push", "tunnel", func(to *http2.Framer, id uint32) {
+		{"a WINDOW_UPDATE of nothing", "connection", func(to *http2.Framer, _ uint32) { _ = to.WriteWindowUpdate(0, 0) }},
+		{"a push", "connection", func(to *http2.Framer, id uint32) {
 			_ = to.WritePushPromise(http2.PushPromiseParam{StreamID: id, PromiseID: 2, BlockFragment: block(":method", "GET"), EndHeaders: true})
 		}},
-		{"DATA of a stream that was never opened", "tunnel", func(to *http2.Framer, id uint32) { _ = to.WriteData(id+2, false, []byte("x")) }},
-		{"DATA of a stream of its own", "tunnel", func(to *http2.Framer, _ uint32) { _ = to.WriteData(2, false, []byte("x")) }},
-		{"HEADERS of a stream that was never opened", "tunnel", func(to *http2.Framer, id uint32) { headersOnly(to, id+2, ":status", "200") }},
-		{"an initial window beyond the largest", "tunnel", func(to *http2.Framer, _ uint32) {
+		{"DATA of a stream that was never opened", "connection", func(to *http2.Framer, id uint32) { _ = to.WriteData(id+2, false, []byte("x")) }},
+		{"DATA of a stream of its own", "connection", func(to *http2.Framer, _ uint32) { _ = to.WriteData(2, false, []byte("x")) }},
+		{"HEADERS of a stream that was never opened", "connection", func(to *http2.Framer, id uint32) { headersOnly(to, id+2, ":status", "200") }},
+		{"an initial window beyond the largest", "connection", func(to *http2.Framer, _ uint32) {
 			_ = to.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31})
 		}},
-		{"a second acknowledgement of SETTINGS", "tunnel", func(to *http2.Framer, _ uint32) { _ = to.WriteSettingsAck() }},
-		{"a header block that is none", "tunnel", func(to *http2.Framer, id uint32) {
+		{"a second acknowledgement of SETTINGS", "connection", func(to *http2.Framer, _ uint32) { _ = to.WriteSettingsAck() }},
+		{"a header block that is none", "connection", func(to *http2.Framer, id uint32) {
 			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true})
 		}},
-		{"a trailer that does not end the stream", "tunnel", func(to *http2.Framer, id uint32) {
+		{"a trailer that does not end the stream", "connection", func(to *http2.Framer, id uint32) {
 			headersOnly(to, id, ":status", "200")
 			headersOnly(to, id, "a", "b")
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			session := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
+			client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 				if id == 1 {
 					test.attack(to, id)
 				} else {
 					respond(to, id)
 				}
-			}}.session(t)
-			body, err := whole(session.RoundTrip(request(t, http.MethodGet, "/", nil)))
+			}}.client(t)
+			body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil)))
 			if test.ends == "" && (err != nil || body != "fine") {
 				t.Errorf("the request got %q, %v, want the response", body, err)
 			}
 			if test.ends != "" && err == nil {
 				t.Errorf("the request got %q, want an error", body)
 			}
-			if test.ends == "tunnel" {
-				await(t, "the end of the tunnel", session.Done())
-				wantError(t, session.Err(), ErrProtocol)
+			if test.ends == "connection" {
+				await(t, "the end of the connection", client.ended)
 				return
 			}
-			if body, err := whole(session.RoundTrip(request(t, http.MethodGet, "/", nil))); err != nil || body != "fine" {
+			if body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil))); err != nil || body != "fine" {
 				t.Errorf("the next request got %q, %v, want the response", body, err)
 			}
-			if n := session.Streams(); n != 0 {
-				t.Errorf("%d requests are under way, want none", n)
+			if n := client.openStreams(); n != 0 {
+				t.Errorf("%d streams are open, want none", n)
 			}
 		})
 	}
-}
-
-// whole reads a response.
-func whole(response *http.Response, err error) (string, error) {
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = response.Body.Close() }()
-	body, err := io.ReadAll(response.Body)
-	return string(body), err
 }
 
 func TestABodyThatIsNotAsLongAsAnnounced(t *testing.T) {
@@ -291,11 +273,11 @@ func TestABodyThatIsNotAsLongAsAnnounced(t *testing.T) {
 		{"empty", "", "", io.ErrUnexpectedEOF},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			session := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
+			client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 				headersOnly(to, id, ":status", "200", "content-length", "5")
 				_ = to.WriteData(id, true, []byte(test.sent))
-			}}.session(t)
-			if body, err := whole(session.RoundTrip(request(t, http.MethodGet, "/", nil))); body != test.read || !errors.Is(err, test.err) {
+			}}.client(t)
+			if body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil))); body != test.read || !errors.Is(err, test.err) {
 				t.Errorf("got %q, %v, want %q, %v", body, err, test.read, test.err)
 			}
 		})
@@ -304,24 +286,24 @@ func TestABodyThatIsNotAsLongAsAnnounced(t *testing.T) {
 
 // A response that came whole before its agent broke the protocol is read, although both came at once.
 func TestAResponseBeforeAViolationIsRead(t *testing.T) {
-	session := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
+	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		respond(to, id)
 		_ = to.WriteWindowUpdate(0, 0)
-	}}.session(t)
-	if body, err := whole(session.RoundTrip(request(t, http.MethodGet, "/", nil))); err != nil || body != "fine" {
+	}}.client(t)
+	if body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil))); err != nil || body != "fine" {
 		t.Errorf("got %q, %v, want the response", body, err)
 	}
-	await(t, "the end of the tunnel", session.Done())
+	await(t, "the end of the connection", client.ended)
 }
 
 // A response is given to its reader although only a part of the next frame has come.
 func TestAPartOfAFrameHoldsUpNoResponse(t *testing.T) {
-	session := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
+	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		headersOnly(to, id, ":status", "200")
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, nil)
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, make([]byte, 5000)) // more than the buffers of both ends, so that it comes in parts
-	}}.session(t)
-	response, err := session.RoundTrip(request(t, http.MethodGet, "/", nil))
+	}}.client(t)
+	response, err := client.RoundTrip(request(t, http.MethodGet, "/", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -335,16 +317,16 @@ func TestAPartOfAFrameHoldsUpNoResponse(t *testing.T) {
 func TestAnUploadKeepsToSmallWindows(t *testing.T) {
 	for _, window := range []uint32{1, 1000, 1<<16 - 1} {
 		var total, largest atomic.Uint32
-		session := scriptedAgent{
+		client := scriptedAgent{
 			settings: []http2.Setting{{ID: http2.SettingInitialWindowSize, Val: window}},
 			answer:   respond,
 			takes: func(bytes uint32) {
 				total.Add(bytes)
 				largest.Store(max(largest.Load(), bytes))
 			},
-		}.session(t)
+		}.client(t)
 		size := min(window, 1000) * 300
-		body, err := whole(session.RoundTrip(request(t, http.MethodPut, "/", strings.NewReader(strings.Repeat("x", int(size))))))
+		body, err := whole(client.RoundTrip(request(t, http.MethodPut, "/", strings.NewReader(strings.Repeat("x", int(size))))))
 		if err != nil || body != "fine" || total.Load() != size || largest.Load() > window {
 			t.Errorf("window %d: got %q, %v; sent %d bytes of %d, at most %d in one frame", window, body, err, total.Load(), size, largest.Load())
 		}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"errors"
@@ -12,23 +12,33 @@ import (
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2/hpack"
 )
+
+// ErrHeaderTooLarge means that the header or the trailer of a request is larger than the other end takes.
+var ErrHeaderTooLarge = errors.New("request header too large")
 
 var errPeerHeader = fmt.Errorf("%w: the other end allows less", ErrHeaderTooLarge)
 
-// requestFields is the header of a request as it goes into the tunnel.
+// Field is a field of a header. Its name is in lower case.
+type Field struct{ Name, Value string }
+
+// requestFields is the header of a request as it is sent.
 type requestFields struct {
 	host, method, path string
 	header             http.Header
-	upgrade            [2]string // the method and the protocols of a request to upgrade
+	omit               func(name string) bool
+	more               []Field
 	trailer            string
 	length             int64 // -1 if it is not sent
 	size               uint64
 }
 
 // fieldsOf returns the header of a request, or what is wrong with it: nothing that is wrong may reach the encoder, which all requests share.
-func fieldsOf(r *http.Request, protocol string) (*requestFields, error) {
-	f := &requestFields{host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header, length: -1}
+func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
+	f := &requestFields{
+		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header, omit: c.cfg.Omit, more: more, length: -1,
+	}
 	if f.host == "" {
 		f.host = r.URL.Host
 	}
@@ -49,9 +59,7 @@ func fieldsOf(r *http.Request, protocol string) (*requestFields, error) {
 	if f.path != "*" && !strings.HasPrefix(f.path, "/") {
 		return nil, fmt.Errorf("the path of the request is not valid: %q", f.path)
 	}
-	if protocol != "" {
-		f.upgrade, f.method = [2]string{f.method, protocol}, http.MethodPost
-	} else if hasBody(r) && r.ContentLength > 0 {
+	if hasBody(r) && r.ContentLength > 0 {
 		f.length = r.ContentLength
 	} else if !hasBody(r) && slices.Contains([]string{"POST", "PUT", "PATCH"}, f.method) {
 		f.length = 0
@@ -65,8 +73,13 @@ func fieldsOf(r *http.Request, protocol string) (*requestFields, error) {
 	}
 	slices.Sort(names)
 	f.trailer = strings.Join(names, ",")
-	f.each(func(name, value string) { f.size += uint64(len(name) + len(value) + headerOverhead) })
+	f.each(func(name, value string) { f.size += size(name, value) })
 	return f, nil
+}
+
+// size is what HTTP/2 counts for a field.
+func size(name, value string) uint64 {
+	return uint64(hpack.HeaderField{Name: name, Value: value}.Size())
 }
 
 // checkHeader returns what is wrong with a header.
@@ -95,7 +108,7 @@ func (f *requestFields) each(to func(name, value string)) {
 	}
 	agent := "Go-http-client/2.0"
 	for name, values := range f.header {
-		if staysHere(name) {
+		if f.omit(name) {
 			continue
 		}
 		switch name = lower(name); name {
@@ -117,9 +130,8 @@ func (f *requestFields) each(to func(name, value string)) {
 	if httpguts.HeaderValuesContainsToken(f.header["Te"], "trailers") {
 		to("te", "trailers") // gRPC needs it, and it is the one value that HTTP/2 allows
 	}
-	if f.upgrade[1] != "" {
-		to(lower(headerMethod), f.upgrade[0])
-		to(lower(headerUpgrade), f.upgrade[1])
+	for _, field := range f.more {
+		to(field.Name, field.Value)
 	}
 	if f.length >= 0 {
 		to("content-length", strconv.FormatInt(f.length, 10))
@@ -131,7 +143,7 @@ var lowered = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
 		"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Content-Length", "Content-Type", "Host", "If-None-Match", "Impersonate-Group",
-		"Impersonate-Uid", "Impersonate-User", "Kubectl-Command", "Kubectl-Session", "Te", "Traceparent", "Tracestate", "User-Agent", headerMethod, headerUpgrade,
+		"Impersonate-Uid", "Impersonate-User", "Kubectl-Command", "Kubectl-Session", "Te", "Traceparent", "Tracestate", "User-Agent",
 	} {
 		names[name] = strings.ToLower(name)
 	}
@@ -143,4 +155,15 @@ func lower(name string) string {
 		return l
 	}
 	return strings.ToLower(name)
+}
+
+func hasBody(r *http.Request) bool {
+	return r.Body != nil && r.Body != http.NoBody
+}
+
+// closeBody does what a RoundTripper owes even if it sends nothing.
+func closeBody(r *http.Request) {
+	if r.Body != nil {
+		_ = r.Body.Close() // nothing was read from it
+	}
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"bufio"
@@ -22,7 +22,7 @@ var (
 )
 
 // readFrames reads until the connection ends or violates the protocol.
-func (c *client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
+func (c *Client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
 	defer c.wake()
 	for first := true; ; first = false {
 		frame, err := framer.ReadFrame()
@@ -50,7 +50,7 @@ func (c *client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
 }
 
 // wake wakes the goroutine that waits for a response.
-func (c *client) wake() {
+func (c *Client) wake() {
 	if s := c.waking; s != nil {
 		c.waking = nil
 		s.wake()
@@ -71,7 +71,7 @@ func bringsMore(in *bufio.Reader, id uint32) bool {
 	return http2.FrameType(head[3]) == http2.FrameData && binary.BigEndian.Uint32(head[5:]) == id && in.Buffered() >= frameHeadSize+length
 }
 
-func (c *client) process(frame http2.Frame) error {
+func (c *Client) process(frame http2.Frame) error {
 	switch f := frame.(type) {
 	case *http2.MetaHeadersFrame:
 		return c.headers(f)
@@ -82,7 +82,7 @@ func (c *client) process(frame http2.Frame) error {
 	case *http2.WindowUpdateFrame:
 		return c.enlarge(f)
 	case *http2.RSTStreamFrame:
-		c.link.countError("recv_rststream_" + f.ErrCode.String())
+		c.cfg.CountError("recv_rststream_" + f.ErrCode.String())
 		if s := c.stream(f.StreamID); s != nil {
 			s.abort(http2.StreamError{StreamID: f.StreamID, Code: f.ErrCode, Cause: errPeerReset})
 		}
@@ -98,20 +98,20 @@ func (c *client) process(frame http2.Frame) error {
 
 var errPeerReset = errors.New("received from the other end")
 
-func (c *client) stream(id uint32) *stream {
+func (c *Client) stream(id uint32) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.streams[id]
 }
 
 // idle reports whether the stream was never opened.
-func (c *client) idle(id uint32) bool {
+func (c *Client) idle(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return id%2 == 0 || id >= c.state.next
 }
 
-func (c *client) pinged(f *http2.PingFrame) error {
+func (c *Client) pinged(f *http2.PingFrame) error {
 	if !f.IsAck() {
 		return c.control(append(appendFrameHead(nil, 8, http2.FramePing, http2.FlagPingAck, 0), f.Data[:]...))
 	}
@@ -125,9 +125,9 @@ func (c *client) pinged(f *http2.PingFrame) error {
 }
 
 // leave ends the streams that the other end will not look at.
-func (c *client) leave(f *http2.GoAwayFrame) {
+func (c *Client) leave(f *http2.GoAwayFrame) {
 	if f.ErrCode != http2.ErrCodeNo {
-		c.link.countError("recv_goaway_" + f.ErrCode.String())
+		c.cfg.CountError("recv_goaway_" + f.ErrCode.String())
 	}
 	var lost []*stream
 	c.mu.Lock()
@@ -144,7 +144,7 @@ func (c *client) leave(f *http2.GoAwayFrame) {
 	}
 }
 
-func (c *client) settings(f *http2.SettingsFrame) error {
+func (c *Client) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -167,7 +167,7 @@ func (c *client) settings(f *http2.SettingsFrame) error {
 }
 
 // announced takes what the other end has announced. The caller holds the lock of the writer.
-func (c *client) announced(f *http2.SettingsFrame) error {
+func (c *Client) announced(f *http2.SettingsFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	streams := false
@@ -190,7 +190,7 @@ func (c *client) announced(f *http2.SettingsFrame) error {
 		return nil
 	})
 	if !c.peer.known && !streams {
-		c.peer.streams = maxStreams
+		c.peer.streams = unlimited
 	}
 	c.peer.known = true
 	c.changed.Broadcast()
@@ -198,7 +198,7 @@ func (c *client) announced(f *http2.SettingsFrame) error {
 }
 
 // enlarge lets this end send more.
-func (c *client) enlarge(f *http2.WindowUpdateFrame) error {
+func (c *Client) enlarge(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	window := &c.state.window
@@ -221,7 +221,7 @@ func (c *client) enlarge(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-func (c *client) headers(f *http2.MetaHeadersFrame) error {
+func (c *Client) headers(f *http2.MetaHeadersFrame) error {
 	s := c.stream(f.StreamID)
 	if s == nil {
 		if c.idle(f.StreamID) {
@@ -322,7 +322,7 @@ func (s *stream) length(response *http.Response, ended bool) {
 	}
 }
 
-func (c *client) data(f *http2.DataFrame) error {
+func (c *Client) data(f *http2.DataFrame) error {
 	length := int64(f.Length)
 	c.mu.Lock()
 	s := c.streams[f.StreamID]
@@ -350,7 +350,7 @@ func (c *client) data(f *http2.DataFrame) error {
 }
 
 // report tells the other end that bytes were read, once they are enough. The stream is nil if it has ended.
-func (c *client) report(s *stream, n int) error {
+func (c *Client) report(s *stream, n int) error {
 	c.mu.Lock()
 	all := c.state.arriving.add(n)
 	c.mu.Unlock()

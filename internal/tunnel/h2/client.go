@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package tunnel
+package h2
 
 import (
 	"bufio"
@@ -10,6 +10,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 	"time"
@@ -20,6 +21,8 @@ import (
 
 const (
 	headerListBytes = 320       // beyond Config.MaxHeaderBytes, as net/http adds them: what HTTP/2 counts for ten fields
+	connWindow      = 1 << 30   // not math.MaxInt32: it is added to 65,535, and the other end would end the connection
+	unlimited       = 100_000   // streams, for an end that names no limit
 	lastStream      = 1<<31 - 1 // RFC 9113, 5.1.1
 	firstWindow     = 1<<16 - 1 // RFC 9113, 6.9.2
 	largestWindow   = 1<<31 - 1 // RFC 9113, 6.9.1
@@ -28,7 +31,9 @@ const (
 	headerTable     = 4 << 10   // bytes of the table of either hpack at most
 	reportRead      = 4 << 10   // so many bytes that were read are reported at once
 	bodyPiece       = 32 << 10  // bytes of a request's body in one frame, which fits into a WebSocket frame
-	readBuffer      = 512       // bytes that each tunnel holds; more than that is read past it, to where it belongs
+	readBuffer      = 512       // bytes that each connection holds; more than that is read past it, to where it belongs
+
+	goodbyeTimeout = 250 * time.Millisecond // to say why the connection ends to an end that may not listen
 )
 
 var (
@@ -37,12 +42,12 @@ var (
 	errBodyClosed  = errors.New("read after the body was closed")
 )
 
-// client is the HTTP/2 client of one tunnel. The goroutine of a request sends its header, and receives its response from its stream, which the one
-// reader of the tunnel fills: a request without a body starts no goroutine.
-type client struct {
-	link           *link
+// Client sends requests over one connection. The goroutine of a request sends its header, and receives its response from
+// its stream, which the one reader of the connection fills: a request without a body starts no goroutine.
+type Client struct {
+	conn           net.Conn
+	cfg            Config
 	maxHeaderBytes int // of a response
-	writeTimeout   time.Duration
 	out            writer
 	ended          chan struct{}
 	waking         *stream // to be woken once what has come for it is read; for the reader only
@@ -93,12 +98,14 @@ func (f *inflow) add(n int) uint32 {
 	return uint32(n)
 }
 
-func newClient(l *link, cfg Config) (*client, error) {
-	c := &client{
-		link: l, maxHeaderBytes: cfg.MaxHeaderBytes + headerListBytes, writeTimeout: cfg.WriteTimeout,
+// New sends the preface and the SETTINGS of the client, and starts its reader. The client closes the connection when it
+// ends, but not if New fails.
+func New(conn net.Conn, cfg Config) (*Client, error) {
+	c := &Client{
+		conn: conn, cfg: cfg, maxHeaderBytes: cfg.MaxHeaderBytes + headerListBytes,
 		out: writer{lock: make(chan struct{}, 1)}, ended: make(chan struct{}),
 		streams: map[uint32]*stream{}, pings: map[[8]byte]chan struct{}{},
-		state: clientState{next: 1, window: firstWindow, arriving: inflow{credit: hubConnWindow + firstWindow}},
+		state: clientState{next: 1, window: firstWindow, arriving: inflow{credit: connWindow + firstWindow}},
 		peer:  peerSettings{streams: firstStreams, window: firstWindow, frame: firstFrameSize, headerList: largestWindow},
 	}
 	c.changed.L = &c.mu
@@ -108,11 +115,11 @@ func newClient(l *link, cfg Config) (*client, error) {
 	framer := http2.NewFramer(begin, nil)
 	err := framer.WriteSettings(
 		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(cfg.MaxStreamWindow)}, // see windows
-		http2.Setting{ID: http2.SettingMaxFrameSize, Val: maxFrameSize},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(cfg.StreamWindow)},
+		http2.Setting{ID: http2.SettingMaxFrameSize, Val: uint32(cfg.MaxFrameSize)},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.maxHeaderBytes)},
 	)
-	if err = errors.Join(err, framer.WriteWindowUpdate(0, hubConnWindow)); err != nil {
+	if err = errors.Join(err, framer.WriteWindowUpdate(0, connWindow)); err != nil {
 		return nil, err
 	}
 	c.out.lock <- struct{}{}
@@ -124,7 +131,7 @@ func newClient(l *link, cfg Config) (*client, error) {
 }
 
 // open waits for a place for one more stream.
-func (c *client) open(ctx context.Context) error {
+func (c *Client) open(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.full() {
@@ -151,10 +158,16 @@ func (c *client) open(ctx context.Context) error {
 	}
 }
 
-func (c *client) full() bool { return len(c.streams)+c.state.opening >= c.peer.streams }
+func (c *Client) full() bool { return len(c.streams)+c.state.opening >= c.peer.streams }
 
-// roundTrip sends a request and returns the response when its header has come.
-func (c *client) roundTrip(r *http.Request, fields *requestFields) (*http.Response, error) {
+// RoundTrip sends a request, with more fields in its header, and returns the response when the header of that has come.
+// Closing the body of the response ends the request.
+func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, error) {
+	fields, err := c.fieldsOf(r, more)
+	if err != nil {
+		closeBody(r)
+		return nil, err
+	}
 	ctx := r.Context()
 	if err := c.open(ctx); err != nil {
 		closeBody(r)
@@ -180,7 +193,7 @@ func (c *client) roundTrip(r *http.Request, fields *requestFields) (*http.Respon
 }
 
 // begin gives the stream its ID and sends its header. IDs increase on the wire, so both are done under one lock.
-func (c *client) begin(ctx context.Context, s *stream, fields *requestFields) error {
+func (c *Client) begin(ctx context.Context, s *stream, fields *requestFields) error {
 	var err error
 	select {
 	case c.out.lock <- struct{}{}:
@@ -202,7 +215,7 @@ func (c *client) begin(ctx context.Context, s *stream, fields *requestFields) er
 }
 
 // enter gives a stream its ID in the place that open has found, or gives the place back because of an error.
-func (c *client) enter(s *stream, headerBytes uint64, err error) error {
+func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.state.opening--
@@ -228,14 +241,14 @@ func (c *client) enter(s *stream, headerBytes uint64, err error) error {
 }
 
 // frame is how much the other end takes in one frame.
-func (c *client) frame() int {
+func (c *Client) frame() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.peer.frame
 }
 
 // forget takes a stream out that has ended. The last one takes the connection along if it is to end.
-func (c *client) forget(s *stream) {
+func (c *Client) forget(s *stream) {
 	c.mu.Lock()
 	known := c.streams[s.id] == s
 	delete(c.streams, s.id)
@@ -245,12 +258,12 @@ func (c *client) forget(s *stream) {
 	}
 	c.mu.Unlock()
 	if last {
-		go func() { _ = c.link.Close() }()
+		go func() { _ = c.conn.Close() }()
 	}
 }
 
-// ping waits until the other end has answered a PING.
-func (c *client) Ping(ctx context.Context) error {
+// Ping waits until the other end has answered a PING.
+func (c *Client) Ping(ctx context.Context) error {
 	var content [8]byte
 	_, _ = rand.Read(content[:]) // never fails
 	answered := make(chan struct{})
@@ -273,21 +286,21 @@ func (c *client) Ping(ctx context.Context) error {
 	}
 }
 
-// goingAway reports whether one end has said GOAWAY and the connection goes on.
-func (c *client) goingAway() bool {
+// GoingAway reports whether one end has said GOAWAY and the connection goes on.
+func (c *Client) GoingAway() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state.leaving && c.state.ended == nil
 }
 
-func (c *client) end() error {
+func (c *Client) end() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.state.ended
 }
 
 // Shutdown says GOAWAY and waits until no stream is left.
-func (c *client) Shutdown(ctx context.Context) error {
+func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	said := c.state.leaving
 	c.state.leaving = true
@@ -313,7 +326,7 @@ func (c *client) Shutdown(ctx context.Context) error {
 }
 
 // sayGoodbye says GOAWAY, as far as ctx leaves the time: the other end may read nothing.
-func (c *client) sayGoodbye(ctx context.Context) {
+func (c *Client) sayGoodbye(ctx context.Context) {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
@@ -326,14 +339,14 @@ func (c *client) sayGoodbye(ctx context.Context) {
 }
 
 // Close ends the connection and all requests.
-func (c *client) Close() error {
+func (c *Client) Close() error {
 	c.fail(errClientEnded)
 	return nil
 }
 
 // fail ends everything for a reason.
-func (c *client) fail(err error) {
-	c.link.end() // first, so that a failed request can ask why
+func (c *Client) fail(err error) {
+	c.cfg.Ends() // first, so that a failed request can ask why
 	c.mu.Lock()
 	if c.state.ended != nil {
 		c.mu.Unlock()
@@ -348,24 +361,24 @@ func (c *client) fail(err error) {
 	for _, s := range streams {
 		s.abort(err)
 	}
-	_ = c.link.Close() // the reason is what callers need
+	_ = c.conn.Close() // the reason is what callers need
 }
 
 // read is the one reader of the connection.
-func (c *client) read() {
-	in := bufio.NewReaderSize(c.link, readBuffer)
+func (c *Client) read() {
+	in := bufio.NewReaderSize(c.conn, readBuffer)
 	framer := http2.NewFramer(io.Discard, in)
-	framer.SetMaxReadFrameSize(maxFrameSize)
+	framer.SetMaxReadFrameSize(uint32(c.cfg.MaxFrameSize))
 	framer.SetReuseFrames()
 	framer.MaxHeaderListSize = uint32(c.maxHeaderBytes)
 	framer.ReadMetaHeaders = hpack.NewDecoder(headerTable, nil)
 	err := c.readFrames(framer, in)
 	var broken http2.ConnectionError
 	if errors.As(err, &broken) {
-		c.link.countError("read_frame_conn_error_" + http2.ErrCode(broken).String())
+		c.cfg.CountError("read_frame_conn_error_" + http2.ErrCode(broken).String())
 		c.lastWords(http2.ErrCode(broken))
 	} else if errors.Is(err, http2.ErrFrameTooLarge) {
-		c.link.countError("read_frame_too_large")
+		c.cfg.CountError("read_frame_too_large")
 	}
 	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF

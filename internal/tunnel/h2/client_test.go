@@ -1,0 +1,183 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package h2
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+
+	"golang.org/x/net/http2"
+)
+
+// askedContext reports when it is asked for its error.
+type askedContext struct {
+	context.Context
+	asked func()
+}
+
+func (c askedContext) Err() error {
+	c.asked()
+	return c.Context.Err()
+}
+
+// A request that waits for a place gets the one of a stream that ended while another request was between its place and its ID.
+func TestARequestThatWaitsGetsEachPlace(t *testing.T) {
+	arrived, answers := make(chan struct{}), make(chan struct{})
+	client := scriptedAgent{
+		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}},
+		answer: func(to *http2.Framer, id uint32) {
+			headersOnly(to, id, ":status", "200")
+			if id == 1 {
+				close(arrived)
+				<-answers
+			}
+			_ = to.WriteData(id, true, []byte("fine"))
+		},
+	}.client(t)
+	results := make(chan error, 3)
+	send := func(asked func()) {
+		r := request(t, http.MethodGet, "/", nil)
+		_, err := whole(client.RoundTrip(r.WithContext(askedContext{r.Context(), asked})))
+		results <- err
+	}
+	first := make(chan struct{})
+	go func() {
+		defer close(first)
+		send(func() {})
+	}()
+	await(t, "the first request", arrived)
+	client.out.lock <- struct{}{} // the second stays between its place and its ID
+	for _, which := range []string{"second", "third"} {
+		asks := make(chan struct{})
+		go send(sync.OnceFunc(func() { close(asks) }))
+		await(t, "the "+which+" request", asks)
+		client.mu.Lock() // it has its place, or waits for it, once the lock is free again
+		opening := client.state.opening
+		client.mu.Unlock()
+		t.Logf("with the %s request, %d have a place and no ID", which, opening)
+	}
+	close(answers)
+	await(t, "the end of the first request", first)
+	<-client.out.lock
+	for range 3 {
+		if err := await(t, "a response", results); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A trailer that the agent would end the tunnel for ends its request only.
+func TestATrailerThatIsTooLargeIsNotSent(t *testing.T) {
+	client := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	r := request(t, http.MethodPost, "/", struct{ io.Reader }{strings.NewReader("x")})
+	r.Trailer = http.Header{"X-Sum": {strings.Repeat("x", 3<<20)}}
+	_, err := whole(client.RoundTrip(r))
+	if !errors.Is(err, ErrHeaderTooLarge) {
+		t.Errorf("got error %v, want %v", err, ErrHeaderTooLarge)
+	}
+	get(t, client)
+}
+
+// lateBody ends once its stream is forgotten.
+type lateBody struct {
+	client *Client
+	closed func()
+	over   chan struct{}
+}
+
+func (b *lateBody) Read([]byte) (int, error) {
+	<-b.over
+	b.client.mu.Lock()
+	defer b.client.mu.Unlock()
+	for len(b.client.streams) > 0 {
+		b.client.changed.Wait()
+	}
+	return 0, io.EOF
+}
+
+func (b *lateBody) Close() error {
+	b.closed()
+	return nil
+}
+
+// The trailer of a request that is over is not sent: the agent would end the tunnel.
+func TestATrailerOfAStreamThatIsOverIsNotSent(t *testing.T) {
+	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") }))
+	over := make(chan struct{})
+	body := &lateBody{client: client, over: over, closed: sync.OnceFunc(func() { close(over) })}
+	r := request(t, http.MethodPost, "/", body)
+	r.Trailer = http.Header{"X-Sum": {"1"}}
+	if got, err := whole(client.RoundTrip(r)); err != nil || got != "fine" { // the end of whole waits for the end of the body
+		t.Fatalf("got %q, %v, want \"fine\"", got, err)
+	}
+	for range 3 {
+		get(t, client)
+	}
+}
+
+// A stream is over when its response is closed, although the agent ends neither the response nor the request.
+func TestClosingAResponseWithoutBodyEndsTheStream(t *testing.T) {
+	for method, ends := range map[string]bool{http.MethodHead: false, http.MethodPut: true} {
+		t.Run(method, func(t *testing.T) {
+			begin := func(to *http2.Framer, id uint32) {
+				_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200"), EndHeaders: true, EndStream: ends})
+			}
+			client := scriptedAgent{answer: begin, early: begin}.client(t)
+			var body io.Reader
+			if ends {
+				reader, writer := io.Pipe()
+				defer func() { _ = writer.Close() }()
+				body = reader
+			}
+			response, err := client.RoundTrip(request(t, method, "/", body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = response.Body.Close()
+			if n := client.openStreams(); n != 0 {
+				t.Errorf("%d streams are open, want none", n)
+			}
+		})
+	}
+}
+
+// The Content-Length of a response that never has a body announces none.
+func TestAResponseThatHasNoBody(t *testing.T) {
+	for _, status := range []string{"204", "304"} {
+		client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
+			fields := block(":status", status, "content-length", "5")
+			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: fields, EndHeaders: true, EndStream: true})
+		}}.client(t)
+		if body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil))); err != nil || body != "" {
+			t.Errorf("%s: got %q, %v, want nothing", status, body, err)
+		}
+	}
+}
+
+// A body whose source fails with an error that has io.EOF in it is not whole.
+func TestAnErrorOfABodyIsNotItsEnd(t *testing.T) {
+	client := scriptedAgent{answer: respond, takes: func(uint32) {}}.client(t)
+	failure := fmt.Errorf("the source broke off: %w", io.EOF)
+	_, err := whole(client.RoundTrip(request(t, http.MethodPut, "/", io.MultiReader(strings.NewReader("part"), iotest.ErrReader(failure)))))
+	if !errors.Is(err, failure) {
+		t.Errorf("got error %v, want %v", err, failure)
+	}
+}
+
+// A Content-Length without a body is not sent: the member would wait for it.
+func TestALengthWithoutBodyIsNotSent(t *testing.T) {
+	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.ContentLength) }))
+	r := request(t, http.MethodPost, "/", nil)
+	r.ContentLength = 5
+	if body, err := whole(client.RoundTrip(r)); err != nil || body != "0" {
+		t.Errorf("got %q, %v, want \"0\": an empty request", body, err)
+	}
+}
