@@ -6,6 +6,7 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -14,28 +15,49 @@ import (
 	"time"
 )
 
-// brokenConn fails to write once it is broken.
+// brokenConn fails to write, or to take a deadline for that, once it is broken.
 type brokenConn struct {
 	net.Conn
-	broken atomic.Bool
+	writes, deadlines atomic.Bool
 }
 
 func (c *brokenConn) Write(p []byte) (int, error) {
-	if c.broken.Load() {
-		return 0, errors.New("broken")
+	if c.writes.Load() {
+		return 0, io.ErrClosedPipe
 	}
 	return c.Conn.Write(p)
 }
 
-// A GET whose own write notices that the connection is broken may be sent through another tunnel.
-func TestARequestThatBreaksTheConnectionMayBeSentAgain(t *testing.T) {
-	for range 20 {
-		hubEnd, agentEnd := net.Pipe()
-		conn := &brokenConn{Conn: hubEnd}
-		p := overConns(t, Config{}, http.NotFoundHandler(), conn, agentEnd)
-		conn.broken.Store(true)
-		_, err := whole(p.session.RoundTrip(request(t, http.MethodGet, "/", nil)))
-		wantError(t, err, ErrNotProcessed)
+func (c *brokenConn) SetWriteDeadline(at time.Time) error {
+	if c.deadlines.Load() {
+		return io.ErrClosedPipe
+	}
+	return c.Conn.SetWriteDeadline(at)
+}
+
+// A request whose own write notices that the connection is broken says so, and may be sent through another tunnel if it only reads.
+func TestARequestThatNoticesABrokenConnection(t *testing.T) {
+	for name, breakConn := range map[string]func(*brokenConn){
+		"by a write":    func(c *brokenConn) { c.writes.Store(true) },
+		"by a deadline": func(c *brokenConn) { c.deadlines.Store(true) },
+	} {
+		for method, want := range map[string]error{http.MethodGet: ErrNotProcessed, http.MethodPost: ErrPeerClosed} {
+			t.Run(method+" "+name, func(t *testing.T) {
+				for range 20 {
+					hubEnd, agentEnd := net.Pipe()
+					conn := &brokenConn{Conn: hubEnd}
+					p := overConns(t, Config{}, http.NotFoundHandler(), conn, agentEnd)
+					breakConn(conn)
+					_, err := whole(p.session.RoundTrip(request(t, method, "/", nil)))
+					wantError(t, err, want)
+					await(t, "the end of the tunnel", p.session.Done())
+					wantError(t, p.session.Err(), ErrPeerClosed)
+					if errors.Is(p.session.Err(), errGoodbye) {
+						t.Errorf("the tunnel ended with %v, want the error of the connection", p.session.Err())
+					}
+				}
+			})
+		}
 	}
 }
 

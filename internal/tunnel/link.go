@@ -102,6 +102,15 @@ func (l *link) Write(p []byte) (int, error) {
 	return n, err
 }
 
+// SetWriteDeadline fails if the connection is closed already, which the next write would find out otherwise.
+func (l *link) SetWriteDeadline(at time.Time) error {
+	err := l.Conn.SetWriteDeadline(at)
+	if err != nil {
+		l.setCause(writeFailure(err))
+	}
+	return err
+}
+
 // silence is how long nothing has come from the peer.
 func (l *link) silence() time.Duration {
 	return time.Since(l.begun) - time.Duration(l.lastHeard.Load())

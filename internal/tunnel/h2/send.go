@@ -23,17 +23,22 @@ type writer struct {
 // write writes frames, takes the lock from the caller, and gives it back.
 func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
+	err := c.writeAll(frames)
+	if err != nil {
+		c.cfg.Ends() // now, so that the request whose write this was can ask why
+		go c.fail(err)
+	}
+	return err
+}
+
+// writeAll writes as long as the connection takes some bytes within the timeout.
+func (c *Client) writeAll(frames []byte) error {
 	for {
-		err := c.conn.SetWriteDeadline(time.Now().Add(c.cfg.WriteTimeout))
-		if err != nil {
+		if err := c.conn.SetWriteDeadline(time.Now().Add(c.cfg.WriteTimeout)); err != nil {
 			return err
 		}
 		n, err := c.conn.Write(frames)
 		if frames = frames[n:]; err == nil || n == 0 || len(frames) == 0 {
-			if err != nil {
-				c.cfg.Ends() // now, so that the request whose write this was can ask why
-				go c.fail(err)
-			}
 			return err
 		}
 	}
