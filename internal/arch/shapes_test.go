@@ -1,0 +1,169 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package arch
+
+import (
+	"fmt"
+	"go/ast"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The budgets of a type: a type with more methods is several types, and embedding must not hide fields from the budget of
+// a struct. Types of the API and generated code are free of the latter.
+const (
+	maxMethods = 40
+	maxFields  = 24 // with the fields of embedded structs
+)
+
+// largeTypes are the types above a budget, each with the reason and what will repair it. One that is within the budget
+// again fails the test until it is removed here.
+func largeTypes() map[string]string {
+	const later = "no branch repairs it yet"
+	return map[string]string{
+		"internal/signin.Server":                   "branch l-signin makes packages by subject of it",
+		"internal/signin/ldap.finder":              "branch l-signin: it embeds its connector",
+		"internal/delivery.Store":                  "branch l-delivery",
+		"internal/provision/installation.decision": "branch l-etcd",
+		"controllers.parts":                        "branch l-prov",
+		"cmd/kubectl-drover.options":               later,
+		"cmd/kubectl-drover.exporter":              later + ": it embeds the options",
+		"internal/rancher.conversion":              later + ": one method too many",
+		"internal/members.Registry":                later,
+		"internal/portal/subscribe.watched":        later + ": it embeds the stream",
+		"internal/rollout.tally":                   later + ": it embeds the view",
+		"agent/apply.leadership":                   later + ": one method too many",
+		"agent/plan.leadership":                    later,
+	}
+}
+
+func TestTypesStayWithinTheirBudgets(t *testing.T) {
+	report(t, shapeProblems(goFiles(t), largeTypes()))
+}
+
+// A shape is what counts of a type.
+type shape struct {
+	methods int
+	fields  int
+	embeds  []string // as embedded names them
+	at      string
+}
+
+// shapeProblems lists the types of the product above a budget that are not excused, and the excuses that are not needed.
+func shapeProblems(files []source, excused map[string]string) []string {
+	shapes := map[string]*shape{}
+	for _, f := range files {
+		if !f.test() && !f.generated && !testOnlyFolder(f.dir()) {
+			addShapes(f, shapes)
+		}
+	}
+	var problems []string
+	unused := maps.Clone(excused)
+	for _, name := range slices.Sorted(maps.Keys(shapes)) {
+		var found []string
+		if n := shapes[name].methods; n > maxMethods {
+			found = append(found, fmt.Sprintf("%s: %d methods, at most %d: make several types of it", name, n, maxMethods))
+		}
+		if n := flattened(name, shapes, nil); n > maxFields && !strings.HasPrefix(name, "api/") {
+			found = append(found, fmt.Sprintf("%s: %d fields with those of embedded structs, at most %d", name, n, maxFields))
+		}
+		if excused[name] == "" {
+			problems = append(problems, found...)
+		} else if len(found) > 0 {
+			delete(unused, name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(unused)) {
+		problems = append(problems, name+": it is within the budgets; remove it from the list of large types")
+	}
+	return problems
+}
+
+// addShapes adds the types of a file. Their names begin with the folder.
+func addShapes(f source, shapes map[string]*shape) {
+	get := func(name string) *shape {
+		name = f.dir() + "." + name
+		if shapes[name] == nil {
+			shapes[name] = &shape{}
+		}
+		return shapes[name]
+	}
+	for _, d := range f.ast.Decls {
+		if fn, is := d.(*ast.FuncDecl); is && fn.Recv != nil {
+			get(typeName(fn.Recv.List[0].Type)).methods++
+		}
+		general, is := d.(*ast.GenDecl)
+		if !is {
+			continue
+		}
+		for _, spec := range general.Specs {
+			named, is := spec.(*ast.TypeSpec)
+			if !is {
+				continue
+			}
+			if structure, is := named.Type.(*ast.StructType); is {
+				s := get(named.Name.Name)
+				for _, field := range structure.Fields.List {
+					if s.fields += len(field.Names); len(field.Names) == 0 {
+						s.embeds = append(s.embeds, embedded(f, field.Type))
+					}
+				}
+			}
+		}
+	}
+}
+
+// flattened counts the fields of a struct, with the fields of the structs of the product that it embeds. Another embedded
+// type counts as one field.
+func flattened(name string, shapes map[string]*shape, within []string) int {
+	s := shapes[name]
+	if pattern, elsewhere := strings.CutPrefix(name, "*/"); elsewhere {
+		for other := range shapes {
+			if path.Base(other) == pattern {
+				s, name = shapes[other], other
+			}
+		}
+	}
+	if s == nil || slices.Contains(within, name) || s.fields+len(s.embeds) == 0 {
+		return 1
+	}
+	n := s.fields
+	for _, e := range s.embeds {
+		n += flattened(e, shapes, append(within, name))
+	}
+	return n
+}
+
+func TestShapeRules(t *testing.T) {
+	methods := func(n int) string { return strings.Repeat("\nfunc (*s) m() {}\n", n) }
+	fields := func(name string, n int) string {
+		return "type " + name + " struct {\n" + strings.Repeat("\t_ int\n", n) + "}\n"
+	}
+	for name, tt := range map[string]struct {
+		text, excuse, want string
+	}{
+		"as many methods as allowed pass":        {methods(maxMethods), "", ""},
+		"a method more fails":                    {methods(maxMethods + 1), "", "x.s: 41 methods, at most 40"},
+		"an excuse lets it pass":                 {methods(maxMethods + 1), "x.s", ""},
+		"an excuse that is not needed fails":     {methods(maxMethods), "x.s", "x.s: it is within the budgets"},
+		"an excuse of a type that is gone fails": {"", "x.s", "x.s: it is within the budgets"},
+		"as many fields as allowed pass":         {fields("s", maxFields), "", ""},
+		"a field more fails":                     {fields("s", maxFields+1), "", "x.s: 25 fields with those of embedded structs"},
+		"fields of embedded structs count": {
+			fields("a", maxFields-1) + "type s struct { a; *b; sync.Mutex; c int }\ntype b int\n", "", "x.s: 26 fields",
+		},
+		"a struct that embeds itself ends": {"type s struct { *s; a int }\n", "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			excused := map[string]string{}
+			if tt.excuse != "" {
+				excused[tt.excuse] = "a reason"
+			}
+			expect(t, shapeProblems([]source{fixture(t, "x/x.go", "package x\n\n"+tt.text)}, excused), tt.want)
+		})
+	}
+}
