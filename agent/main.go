@@ -37,7 +37,8 @@ func setRuntime(getenv func(string) string) {
 		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
 	}
 	if getenv("GOMAXPROCS") == "" {
-		runtime.GOMAXPROCS(1) // a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md
+		// a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md
+		runtime.GOMAXPROCS(1)
 	}
 }
 
@@ -54,12 +55,15 @@ func command() *cobra.Command {
 		}
 	}
 	root := &cobra.Command{
-		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub", Long: "Settings come from the environment, see docs/operations/agents.md.",
+		Use: "drover-agent", Short: "Connect the cluster that this runs in to a Drover hub",
+		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// Not cobra's own flag: its template links text/template, with which the linker keeps every exported method of every type.
+	// Not cobra's own flag: its template links text/template, with which the linker keeps every exported method of every
+	// type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
-	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "", "kubeconfig of the cluster, for an agent that runs outside of it")
+	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
+		"kubeconfig of the cluster, for an agent that runs outside of it")
 	set := &cobra.Command{
 		Use: "loglevel", Short: "Change the log level of the agent that runs here", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -73,13 +77,17 @@ func command() *cobra.Command {
 	set.Flags().StringVar(&level, "set", "", "the new level, debug or info")
 	cobra.CheckErr(set.MarkFlagRequired("set"))
 	root.AddCommand(set,
-		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run)},
-		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.RunNode)},
+		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs,
+			RunE: run(daemon.ReadEnviron, daemon.Run)},
+		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs,
+			RunE: run(daemon.ReadEnviron, daemon.RunNode)},
 		&cobra.Command{
-			Use: "direct", Short: "Answer the API server of this node, which asks about users who come without the hub", Args: cobra.NoArgs,
+			Use: "direct", Short: "Answer the API server of this node, which asks about users who come without the hub",
+			Args: cobra.NoArgs,
 			RunE: run(daemon.ReadDirectEnviron, daemon.RunDirect),
 		},
-		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) { cmd.Println(version) }})
+		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+			Run: func(cmd *cobra.Command, _ []string) { cmd.Println(version) }})
 	root.SetOut(os.Stdout)
 	return root
 }

@@ -35,7 +35,8 @@ func TestCommand(t *testing.T) {
 			root.SetArgs(append([]string{}, tc.args...))
 			root.SetOut(&out)
 			err := root.ExecuteContext(t.Context())
-			if (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) || !strings.Contains(out.String(), tc.out) {
+			if (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) ||
+				!strings.Contains(out.String(), tc.out) {
 				t.Errorf("printed %q, error %v", out.String(), err)
 			}
 		})

@@ -53,7 +53,8 @@ func run(ctx context.Context, kubeconfig string, read environ, work func(context
 		return err
 	}
 	defer flush(ctx, tracer, log)
-	return work(ctx, daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
+	return work(ctx,
+		daemon.Options{Kubeconfig: kubeconfig, Environ: env, Version: version, Log: log, Level: config.Level, Tracer: tracer})
 }
 
 func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {

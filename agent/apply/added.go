@@ -13,12 +13,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// added returns a field that another field manager has added to the object, and that manager; empty if there is none. Metadata and status do
-// not count. Applying does not remove such a field, and it can defeat the object: the scopes of a quota, a condition of a policy.
+// added returns a field that another field manager has added to the object, and that manager; empty if there is none.
+// Metadata and status do not count. Applying does not remove such a field, and it can defeat the object: the scopes of
+// a quota, a condition of a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {
-		if f := &managed[i]; f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == "" {
+		if f := &managed[i]; f.Manager == fieldManager && f.Operation == metav1.ManagedFieldsOperationApply &&
+			f.Subresource == "" {
 			ours = fieldsOf(f)
 		}
 	}
@@ -45,7 +47,8 @@ func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	return fields
 }
 
-// beside returns the path of a field that is in theirs and not in ours. Keys of lists are left out: they can hold values.
+// beside returns the path of a field that is in theirs and not in ours. Keys of lists are left out: they can hold
+// values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

@@ -15,8 +15,8 @@ import (
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// alteredField returns the path of a field that the API server stored otherwise than it was applied; empty for none. The
-// admission of the member may change an object, and its field managers do not show that.
+// alteredField returns the path of a field that the API server stored otherwise than it was applied; empty for none.
+// The admission of the member may change an object, and its field managers do not show that.
 //
 // Labels and annotations that were added do not count. Neither do the status, and defaults of the API server. The path
 // has no index and no key of a Secret's data.

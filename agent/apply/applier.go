@@ -83,8 +83,8 @@ func (a *Applier) Lead(ctx context.Context) {
 // removeTimeout bounds the wait until it is known what there is to remove.
 const removeTimeout = 20 * time.Second
 
-// RemoveAll removes all sets, and returns what could not be removed. It returns leader.ErrNotLeading while another replica leads, which would
-// put the sets back.
+// RemoveAll removes all sets, and returns what could not be removed. It returns leader.ErrNotLeading while another
+// replica leads, which would put the sets back.
 func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if a.options.ReadOnly {
 		return nil, nil
@@ -130,7 +130,8 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			writeState(w, protocol.SetState{ID: id, Phase: protocol.SetDeleted})
 			return
 		}
-		a.do(w, r, protocol.SetState{ID: id}, func(ctx context.Context) (protocol.SetState, error) { return l.remove(ctx, id) })
+		a.do(w, r, protocol.SetState{ID: id},
+			func(ctx context.Context) (protocol.SetState, error) { return l.remove(ctx, id) })
 	default:
 		w.Header().Set("Allow", "PUT, DELETE")
 		http.Error(w, "a set is written with PUT and taken away with DELETE", http.StatusMethodNotAllowed)
@@ -139,7 +140,9 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership, id string) {
 	if a.options.ReadOnly {
-		writeState(w, protocol.SetState{ID: id, Phase: protocol.SetReadOnly, Message: "the agent's profile is ReadOnly: it takes nothing; set spec.agent.profile of the Cluster to Full and apply the manifest again"})
+		writeState(w,
+			protocol.SetState{ID: id, Phase: protocol.SetReadOnly,
+				Message: "the agent's profile is ReadOnly: it takes nothing; set spec.agent.profile of the Cluster to Full and apply the manifest again"})
 		return
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, set.MaxSize+1<<10))
@@ -159,12 +162,14 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 		http.Error(w, "the agent refuses the set: "+protocol.Cut(err.Error(), 256), http.StatusUnprocessableEntity)
 		return
 	}
-	a.do(w, r, protocol.SetState{ID: id, Digest: wanted.Digest}, func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
+	a.do(w, r, protocol.SetState{ID: id, Digest: wanted.Digest},
+		func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
 }
 
-// do responds with the state that f returns, or with pending after protocol.SetTimeout: the request is queued then. An error of f means that the
-// replica no longer leads, or that the hub disconnected.
-func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState, f func(context.Context) (protocol.SetState, error)) {
+// do responds with the state that f returns, or with pending after protocol.SetTimeout: the request is queued then. An
+// error of f means that the replica no longer leads, or that the hub disconnected.
+func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
+	f func(context.Context) (protocol.SetState, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)
 	defer cancel()
 	state, err := f(ctx)

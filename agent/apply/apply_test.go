@@ -101,7 +101,8 @@ func (m *fixture) lead(t *testing.T, change ...func(*apply.Options)) *agent {
 	t.Helper()
 	a := &agent{counts: counts{&atomic.Int64{}, &atomic.Int64{}}, stream: stream.New()}
 	c := m.kube(t, func(next http.RoundTripper) http.RoundTripper { return transport{next, a.counts} })
-	o := apply.Options{Client: c.REST, Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace), Topic: a.stream.Topic(protocol.SubjectSets), Log: testr.New(t)}
+	o := apply.Options{Client: c.REST, Objects: c.Objects(), Secrets: c.Secrets(protocol.AgentNamespace),
+		Topic: a.stream.Topic(protocol.SubjectSets), Log: testr.New(t)}
 	for _, f := range change {
 		f(&o)
 	}
@@ -145,7 +146,8 @@ func (a *agent) put(t testing.TB, set *set.Set) protocol.SetState {
 func (a *agent) applied(t testing.TB, set *set.Set) protocol.SetState {
 	t.Helper()
 	state := a.put(t, set)
-	if state.Phase == protocol.SetPending { // on a busy machine the answer comes before the set is applied, and the stream says when it is
+	// on a busy machine the answer comes before the set is applied, and the stream says when it is
+	if state.Phase == protocol.SetPending {
 		state = a.await(t, set.ID, protocol.SetApplied)
 	}
 	if state.Phase != protocol.SetApplied || state.Digest != set.Digest || state.ID != set.ID {
@@ -172,7 +174,8 @@ func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol
 	defer cancel()
 	defer r.Close()
 	running.Go(func() {
-		a.stream.ServeHTTP(&streamed{w: w, header: http.Header{}}, httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.StreamPath(protocol.SubjectSets), nil))
+		a.stream.ServeHTTP(&streamed{w: w, header: http.Header{}},
+			httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.StreamPath(protocol.SubjectSets), nil))
 		_ = w.Close()
 	})
 	var last protocol.SetState
@@ -228,12 +231,14 @@ func objectsOf(id string, all ...map[string]any) set.Content {
 }
 
 func role(name string, verbs ...any) map[string]any {
-	return map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": map[string]any{"name": name},
-		"rules": []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": verbs}}}
+	return map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+		"metadata": map[string]any{"name": name},
+		"rules":    []any{map[string]any{"apiGroups": []any{""}, "resources": []any{"pods"}, "verbs": verbs}}}
 }
 
 func binding(name, role, user string) map[string]any {
-	return map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": map[string]any{"name": name},
+	return map[string]any{"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+		"metadata": map[string]any{"name": name},
 		"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
 		"subjects": []any{map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}}}
 }
@@ -290,7 +295,8 @@ func TestSets(t *testing.T) {
 		before := m.clusterRole(t, "drover:reader")
 		writes := a.writes.Load()
 		a.applied(t, set)
-		if after := m.clusterRole(t, "drover:reader"); after.ResourceVersion != before.ResourceVersion || a.writes.Load() != writes {
+		if after := m.clusterRole(t, "drover:reader"); after.ResourceVersion != before.ResourceVersion ||
+			a.writes.Load() != writes {
 			t.Errorf("%d writes", a.writes.Load()-writes)
 		}
 	})
@@ -321,7 +327,8 @@ func TestSets(t *testing.T) {
 		before := m.clusterRole(t, "theirs")
 		id := "role/theirs"
 		state := a.put(t, newSet(t, id, objectsOf(id, role("theirs", "get"))))
-		if state.Phase != protocol.SetConflict || state.Failed != 1 || state.Objects[0].Object != "ClusterRole theirs" || !strings.Contains(state.Objects[0].Message, "apply.test") {
+		if state.Phase != protocol.SetConflict || state.Failed != 1 || state.Objects[0].Object != "ClusterRole theirs" ||
+			!strings.Contains(state.Objects[0].Message, "apply.test") {
 			t.Errorf("got %+v", state)
 		}
 		a.remove(t, id)
@@ -358,10 +365,12 @@ func TestSets(t *testing.T) {
 	t.Run("a field that a user adds to an object is reported until it is removed", func(t *testing.T) {
 		id := "project/scoped"
 		quota := func(spec map[string]any) map[string]any {
-			return map[string]any{"apiVersion": "v1", "kind": "ResourceQuota", "metadata": map[string]any{"namespace": "default", "name": "scoped"}, "spec": spec}
+			return map[string]any{"apiVersion": "v1", "kind": "ResourceQuota",
+				"metadata": map[string]any{"namespace": "default", "name": "scoped"}, "spec": spec}
 		}
 		set := newSet(t, id, objectsOf(id, quota(map[string]any{"hard": map[string]any{"pods": "1"}})))
-		labelled := objectsOf(id, quota(map[string]any{"hard": map[string]any{"pods": "1"}, "scopes": []any{"BestEffort"}})).Objects[0]
+		labelled := objectsOf(id,
+			quota(map[string]any{"hard": map[string]any{"pods": "1"}, "scopes": []any{"BestEffort"}})).Objects[0]
 		m.applyAs(t, "rival", labelled.Object)
 		state := a.put(t, set)
 		if state.Phase != protocol.SetConflict || !strings.Contains(state.Objects[0].Message, `spec.scopes, by "rival"`) {
@@ -396,7 +405,8 @@ func TestSets(t *testing.T) {
 		bad := binding("drover:bad", "view", "x")
 		bad["subjects"] = []any{map[string]any{"kind": "Robot", "name": "secret-value"}}
 		state := a.put(t, newSet(t, id, objectsOf(id, role("drover:good", "get"), bad)))
-		if state.Phase != protocol.SetFailed || state.Failed != 1 || strings.Contains(state.Objects[0].Message, "secret-value") {
+		if state.Phase != protocol.SetFailed || state.Failed != 1 ||
+			strings.Contains(state.Objects[0].Message, "secret-value") {
 			t.Errorf("got %+v", state)
 		}
 		m.clusterRole(t, "drover:good")
@@ -404,14 +414,17 @@ func TestSets(t *testing.T) {
 	})
 	t.Run("a kind that agents do not deliver is refused", func(t *testing.T) {
 		id := "role/pod"
-		pod := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "x", "namespace": "default"}}
-		if state := a.put(t, newSet(t, id, objectsOf(id, pod))); state.Phase != protocol.SetFailed || !strings.Contains(state.Objects[0].Message, "upgrade") {
+		pod := map[string]any{"apiVersion": "v1", "kind": "Pod",
+			"metadata": map[string]any{"name": "x", "namespace": "default"}}
+		if state := a.put(t, newSet(t, id, objectsOf(id, pod))); state.Phase != protocol.SetFailed ||
+			!strings.Contains(state.Objects[0].Message, "upgrade") {
 			t.Errorf("got %+v", state)
 		}
 		a.remove(t, id)
 	})
 	t.Run("changes, deletions and lost labels are repaired", func(t *testing.T) { m.repairs(t, a) })
-	t.Run("a project's namespaces are equipped, also those that come later, and left alone when they leave", func(t *testing.T) { m.project(t, a) })
+	t.Run("a project's namespaces are equipped, also those that come later, and left alone when they leave",
+		func(t *testing.T) { m.project(t, a) })
 	t.Run("another agent that leads goes on without the hub, and writes nothing", func(t *testing.T) {
 		a.stop()
 		before := m.versions(t)
@@ -440,7 +453,8 @@ func (m *fixture) versions(t testing.TB) string {
 	t.Helper()
 	var out strings.Builder
 	for _, list := range []client.ObjectList{
-		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.ResourceQuotaList{}, &corev1.LimitRangeList{}, &corev1.SecretList{},
+		&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.ResourceQuotaList{},
+		&corev1.LimitRangeList{}, &corev1.SecretList{},
 	} {
 		if err := m.Client.List(t.Context(), list); err != nil {
 			t.Fatal(err)
@@ -456,7 +470,8 @@ func (m *fixture) versions(t testing.TB) string {
 			t.Fatal(err)
 		}
 		for _, o := range items.Items {
-			if label := o.Labels[v1.LabelSet]; label != "" && len(o.ManagedFields) > 0 && o.ManagedFields[0].Manager == "drover" {
+			if label := o.Labels[v1.LabelSet]; label != "" && len(o.ManagedFields) > 0 &&
+				o.ManagedFields[0].Manager == "drover" {
 				fmt.Fprintf(&out, "%T %s/%s %s cluster.drover.dev/set=%s\n", list, o.Namespace, o.Name, o.ResourceVersion, label)
 			}
 		}
@@ -502,7 +517,8 @@ func (m *fixture) repairs(t *testing.T, a *agent) {
 		fight, end := context.WithTimeout(t.Context(), 2*time.Second)
 		defer end()
 		for fight.Err() == nil {
-			patch := client.RawPatch("application/merge-patch+json", []byte(`{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["*"]}]}`))
+			patch := client.RawPatch("application/merge-patch+json",
+				[]byte(`{"rules":[{"apiGroups":[""],"resources":["pods"],"verbs":["*"]}]}`))
 			o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:kept"}}
 			_ = m.Client.Patch(fight, o, patch, client.FieldOwner("rival"))
 		}
@@ -518,7 +534,8 @@ func (m *fixture) repairs(t *testing.T, a *agent) {
 }
 
 func (m *fixture) project(t *testing.T, a *agent) {
-	hosted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hosted", Labels: map[string]string{v1.LabelProject: "web"}}}
+	hosted := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "hosted",
+		Labels: map[string]string{v1.LabelProject: "web"}}}
 	m.Apply(t, hosted)
 	project := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ProjectSpec{
 		Namespaces: []string{"web"}, PodSecurity: v1.PodSecurityBaseline, NetworkIsolation: v1.IsolationProject,
@@ -554,11 +571,13 @@ func (m *fixture) project(t *testing.T, a *agent) {
 		})
 	}
 	want(t, map[string]string{"web": "4", "hosted": "4"})
-	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late", Labels: map[string]string{v1.LabelProject: "web"}}})
+	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "late",
+		Labels: map[string]string{v1.LabelProject: "web"}}})
 	want(t, map[string]string{"web": "4", "hosted": "4", "late": "2"})
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ns := &corev1.Namespace{}
-		if err := m.Client.Get(ctx, client.ObjectKey{Name: "late"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: "late"}, ns); err != nil ||
+			ns.Labels["pod-security.kubernetes.io/enforce"] != "baseline" {
 			return fmt.Errorf("%v: %w", ns.Labels, err)
 		}
 		return nil
@@ -572,7 +591,8 @@ func (m *fixture) project(t *testing.T, a *agent) {
 	testkit.Update(t, m.Client, hosted, func(n *corev1.Namespace) { delete(n.Labels, v1.LabelProject) })
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ns := &corev1.Namespace{}
-		if err := m.Client.Get(ctx, client.ObjectKey{Name: "hosted"}, ns); err != nil || ns.Labels["pod-security.kubernetes.io/enforce"] != "" {
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: "hosted"}, ns); err != nil ||
+			ns.Labels["pod-security.kubernetes.io/enforce"] != "" {
 			return fmt.Errorf("%v: %w", ns.Labels, err)
 		}
 		if got := pods(ctx, "hosted"); !strings.Contains(got, "not found") {
@@ -584,7 +604,8 @@ func (m *fixture) project(t *testing.T, a *agent) {
 	for _, name := range []string{"web", "late", "hosted"} {
 		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		m.there(t, ns)
-		if name == "late" != (ns.Labels[v1.LabelProject] == "web") || ns.Labels["pod-security.kubernetes.io/enforce"] != "" || ns.DeletionTimestamp != nil {
+		if name == "late" != (ns.Labels[v1.LabelProject] == "web") || ns.Labels["pod-security.kubernetes.io/enforce"] != "" ||
+			ns.DeletionTimestamp != nil {
 			t.Errorf("%s: %v, want no label of ours, but for the project on \"late\"", name, ns.Labels)
 		}
 		m.gone(t, &corev1.ResourceQuota{ObjectMeta: namespaced(name, set.QuotaName)})

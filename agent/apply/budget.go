@@ -5,8 +5,8 @@ package apply
 
 import "time"
 
-// How often an object is repaired. Beyond the budget each further repair waits longer, so that a fight with another controller costs
-// little.
+// How often an object is repaired. Beyond the budget each further repair waits longer, so that a fight with another
+// controller costs little.
 const (
 	budgetSpan    = time.Minute
 	budgetRepairs = 10

@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// checkpointEntry is the queue entry, and the key of the published line, of the hub's checkpoint. It is not a valid id of a set.
+// checkpointEntry is the queue entry, and the key of the published line, of the hub's checkpoint. It is not a valid id
+// of a set.
 const checkpointEntry = "//"
 
 const (
@@ -92,7 +93,8 @@ func (l *leadership) saveCheckpoint(ctx context.Context) {
 	if value == "" { // everything was removed since
 		return
 	}
-	stored, err := l.store.write(ctx, secretOf(checkpointSecret, map[string][]byte{keyCheckpoint: []byte(value)}), l.hub.secret)
+	stored, err := l.store.write(ctx, secretOf(checkpointSecret, map[string][]byte{keyCheckpoint: []byte(value)}),
+		l.hub.secret)
 	if err != nil {
 		if ctx.Err() == nil {
 			l.log().Error(err, "checkpoint of the hub not stored")

@@ -3,7 +3,7 @@
 
 // Package apply keeps sets true in the member.
 //
-// The hub sends sets. The agent stores each set as a Secret, applies its objects and removes objects that are no longer in it. It goes on
-// without the hub: when namespaces come and go, when an object drifts, and until a set expires.
+// The hub sends sets. The agent stores each set as a Secret, applies its objects and removes objects that are no longer
+// in it. It goes on without the hub: when namespaces come and go, when an object drifts, and until a set expires.
 // docs/design/0004-sets-roles-projects.md gives the reasons.
 package apply

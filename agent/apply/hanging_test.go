@@ -64,7 +64,8 @@ func (w *webhook) wait(n int) {
 	w.most = max(w.most, w.waiting)
 }
 
-// hang registers a webhook for RoleBindings in namespaces with hangLabel, with the timeout that API servers set by default.
+// hang registers a webhook for RoleBindings in namespaces with hangLabel, with the timeout that API servers set by
+// default.
 func (m *fixture) hang(t *testing.T) *webhook {
 	t.Helper()
 	w := &webhook{released: make(chan struct{})}
@@ -97,7 +98,8 @@ func (m *fixture) awaitHanging(t *testing.T, w *webhook, namespace string) {
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
-		probe := &rbacv1.RoleBinding{ObjectMeta: namespaced(namespace, "probe"), RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}}
+		probe := &rbacv1.RoleBinding{ObjectMeta: namespaced(namespace, "probe"),
+			RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "view"}}
 		_ = m.Client.Create(ctx, probe, client.DryRunAll)
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -151,7 +153,8 @@ func TestAnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
 		return map[string]string{v1.LabelProject: project, hangLabel: fmt.Sprint(hangs)}
 	}
 	for i := range namespaces {
-		m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("hangs-%02d", i), Labels: labels("hung", true)}})
+		m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("hangs-%02d", i),
+			Labels: labels("hung", true)}})
 	}
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "works", Labels: labels("hung", false)}})
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other", Labels: labels("other", false)}})
@@ -204,8 +207,10 @@ func TestAnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
 	close(hook.released)
 	testkit.Eventually(t, 2*time.Minute, func(ctx context.Context) error {
 		all := &rbacv1.RoleBindingList{}
-		if err := m.Client.List(ctx, all, client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}); err != nil || len(all.Items) < sets*(namespaces+1) {
-			return fmt.Errorf("there are %d bindings after the webhook answers again, want %d: %w", len(all.Items), sets*(namespaces+1), err)
+		if err := m.Client.List(ctx, all, client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}); err != nil ||
+			len(all.Items) < sets*(namespaces+1) {
+			return fmt.Errorf("there are %d bindings after the webhook answers again, want %d: %w", len(all.Items),
+				sets*(namespaces+1), err)
 		}
 		return nil
 	})

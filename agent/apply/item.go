@@ -41,7 +41,8 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	return it, err
 }
 
-// noVersion is a resource version that no object has. The API server creates an object that is applied with it, and changes none that is there.
+// noVersion is a resource version that no object has. The API server creates an object that is applied with it, and
+// changes none that is there.
 const noVersion = "1"
 
 // bodyWith returns the body with one more field of the metadata, which the API server takes as a condition.
@@ -76,8 +77,9 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 	return hard, nil
 }
 
-// phases orders the objects: namespaces, other objects, quotas that shrink, quotas that grow. An amount that moves between namespaces is
-// thus never granted twice. A quota that shrinks and grows is applied twice, first with what shrinks.
+// phases orders the objects: namespaces, other objects, quotas that shrink, quotas that grow. An amount that moves
+// between namespaces is thus never granted twice. A quota that shrinks and grows is applied twice, first with what
+// shrinks.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -105,7 +107,8 @@ func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error
 	return out, nil
 }
 
-// change reports whether a quota shrinks, and whether it grows. A resource that was not limited before counts as growth.
+// change reports whether a quota shrinks, and whether it grows. A resource that was not limited before counts as
+// growth.
 func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	for name, amount := range wanted {
 		before, had := held[name]

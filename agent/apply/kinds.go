@@ -25,8 +25,8 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// catalogue finds a kind by its name. The agent's ClusterRole allows these kinds, and the agent watches them. Others are not delivered, whatever the
-// hub sends.
+// catalogue finds a kind by its name. The agent's ClusterRole allows these kinds, and the agent watches them. Others
+// are not delivered, whatever the hub sends.
 type catalogue map[string]protocol.ObjectKind
 
 func newCatalogue() catalogue {

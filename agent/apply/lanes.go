@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// quickLane bounds the writes in flight that are not overdue, slowLane those that are. API servers count both against the agent.
+	// quickLane bounds the writes in flight that are not overdue, slowLane those that are. API servers count both against
+	// the agent.
 	quickLane = 16
 	slowLane  = 48
 	// probeLane is how much of the slow lane may be taken by writes to places that are known to hang.
@@ -217,8 +218,8 @@ func (t *trouble) hang(again time.Time) {
 	}
 }
 
-// end takes a write out of its lane. Its place hangs if the write failed after hangTime, or was given up. stopped says that
-// its caller has left.
+// end takes a write out of its lane. Its place hangs if the write failed after hangTime, or was given up. stopped says
+// that its caller has left.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true

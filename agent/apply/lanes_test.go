@@ -32,9 +32,11 @@ func answers(context.Context) error { return nil }
 func refused(t *testing.T, l *lanes, place, id string) {
 	t.Helper()
 	began := time.Now()
-	err := l.do(t.Context(), place, id, func(context.Context) error { t.Errorf("%s was written to, want it refused", place); return nil })
+	err := l.do(t.Context(), place, id,
+		func(context.Context) error { t.Errorf("%s was written to, want it refused", place); return nil })
 	if hanging := (*hangingError)(nil); !errors.As(err, &hanging) || time.Since(began) > 0 {
-		t.Errorf("a write to %s has the error %v after %s, want one at once that says that it hangs", place, err, time.Since(began))
+		t.Errorf("a write to %s has the error %v after %s, want one at once that says that it hangs", place, err,
+			time.Since(began))
 	}
 }
 

@@ -27,7 +27,8 @@ const (
 	maxRetry   = 5 * time.Minute
 	// share bounds the objects of one set that are written at the same time.
 	share = 8
-	// parallelSaves bounds the sets that are being stored. When many sets arrive together, most are applied before they are stored.
+	// parallelSaves bounds the sets that are being stored. When many sets arrive together, most are applied before they
+	// are stored.
 	parallelSaves = 4
 	// settle delays the pass after an event, so that one pass handles several events. Own writes are events too.
 	settle = 10 * time.Millisecond
@@ -53,7 +54,8 @@ type leadership struct {
 	lanes     *lanes                                       // admits the writes of objects
 	saves     chan struct{}                                // bounds the sets that are being stored
 	ctx       context.Context                              // ends with the leadership
-	ready     chan struct{}                                // closed when the stored sets and the objects in the member are known
+	// closed when the stored sets and the objects in the member are known
+	ready     chan struct{}
 	state     *state
 	hub       hubCheckpoint
 	unclaimed func([]string) // is given the names of objects that belong to no set, whenever they are looked for
@@ -80,8 +82,10 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 		options: o, catalogue: newCatalogue(), store: store{o.Secrets}, publisher: publisher{o.Topic}, queue: newQueue(o.Now),
 		saves: make(chan struct{}, parallelSaves), ctx: ctx, ready: make(chan struct{}), unclaimed: func([]string) {},
 		state: &state{
-			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{}, project: map[string]map[string]bool{}, owners: map[ref]string{},
-			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{}, unseen: map[string]bool{},
+			sets: map[string]*localSet{}, asked: map[string]request{}, ids: map[string]string{},
+			project: map[string]map[string]bool{}, owners: map[ref]string{},
+			waiting: map[ref]map[string]bool{}, applied: map[ref]applied{}, roles: newRoleSets(), found: map[string]time.Time{},
+			unseen: map[string]bool{},
 		},
 	}
 	l.cache = newObjectCache(l.changed)
@@ -140,10 +144,11 @@ func (l *leadership) work() {
 	}
 }
 
-// collection returns the objects of a kind that are watched. If the API server does not have the kind or forbids it, no object of it was delivered.
-// All namespaces are watched: one that leaves a project no longer has a label.
+// collection returns the objects of a kind that are watched. If the API server does not have the kind or forbids it, no
+// object of it was delivered. All namespaces are watched: one that leaves a project no longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
-	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true, Log: l.log()}
+	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
+		Log: l.log()}
 	if k.Name == kindNamespace {
 		c.Labels = ""
 	}
@@ -191,7 +196,8 @@ func (l *leadership) adopt(one saved) {
 	l.queue.Add(id)
 }
 
-// set returns the set with an id, which is created if there is none. Only the goroutine that reconciles the id may call it.
+// set returns the set with an id, which is created if there is none. Only the goroutine that reconciles the id may call
+// it.
 func (l *leadership) set(id string) *localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -259,7 +265,8 @@ func (l *leadership) changed(r ref, before, now *object) {
 // movedBetween returns the projects whose namespaces a change of a Namespace changes.
 func movedBetween(before, now *object) map[string]bool {
 	projects := map[string]bool{}
-	if before != nil && now != nil && before.project == now.project && before.uid == now.uid && before.deleting == now.deleting {
+	if before != nil && now != nil && before.project == now.project && before.uid == now.uid &&
+		before.deleting == now.deleting {
 		return projects
 	}
 	for _, o := range []*object{before, now} {
@@ -270,11 +277,13 @@ func movedBetween(before, now *object) map[string]bool {
 	return projects
 }
 
-// drifted returns the id of the set that must have a pass because of an object; empty for none. It must be called under state.mu.
+// drifted returns the id of the set that must have a pass because of an object; empty for none. It must be called under
+// state.mu.
 func (l *leadership) drifted(r ref, now *object) string {
 	id, wanted := l.state.owners[r]
 	switch last := l.state.applied[r]; {
-	case wanted && now != nil && now.mark == last.mark && now.added == last.added && (r.kind == kindNamespace || l.state.ids[now.set] == id):
+	case wanted && now != nil && now.mark == last.mark && now.added == last.added &&
+		(r.kind == kindNamespace || l.state.ids[now.set] == id):
 		return ""
 	case wanted:
 		return id
@@ -341,7 +350,8 @@ func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, 
 	return l.ask(ctx, id, request{})
 }
 
-// ask queues a request in place of an earlier one that no pass has begun with, and waits for the result. The error is errEnded or that of ctx.
+// ask queues a request in place of an earlier one that no pass has begun with, and waits for the result. The error is
+// errEnded or that of ctx.
 func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
 	result := make(chan protocol.SetState, 1)
 	l.state.mu.Lock()

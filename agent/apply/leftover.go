@@ -29,9 +29,9 @@ func leftID(label string) string {
 	return leftPrefix + label
 }
 
-// offerLeft publishes the sets that objects in the member are labelled with and that are not stored. They are of an earlier agent whose
-// Secrets were lost. The hub sends the sets that it wants, whose objects are then taken over, and deletes the others, as it does with every
-// set that it does not know.
+// offerLeft publishes the sets that objects in the member are labelled with and that are not stored. They are of an
+// earlier agent whose Secrets were lost. The hub sends the sets that it wants, whose objects are then taken over, and
+// deletes the others, as it does with every set that it does not know.
 func (l *leadership) offerLeft() {
 	_, labels := l.cache.ours()
 	for _, label := range labels {
@@ -50,7 +50,8 @@ func (l *leadership) offerLeft() {
 	}
 }
 
-// taken reports whether the label of a set belongs to another set. A substitute then leaves the objects alone: the hub has sent the real set.
+// taken reports whether the label of a set belongs to another set. A substitute then leaves the objects alone: the hub
+// has sent the real set.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -125,7 +125,8 @@ func TestLife(t *testing.T) {
 	t.Run("a set larger than a Secret is kept and read again", func(t *testing.T) { m.large(t) })
 	t.Run("a set takes no longer than two writes, and no read", func(t *testing.T) { m.latency(t) })
 	t.Run("an object that another client creates just before the agent stays as it is", func(t *testing.T) { m.raced(t) })
-	t.Run("an object that another client replaced stays as it is, though the watch is late", func(t *testing.T) { m.behind(t) })
+	t.Run("an object that another client replaced stays as it is, though the watch is late",
+		func(t *testing.T) { m.behind(t) })
 	t.Run("what another replica or an agent that only reads is asked", func(t *testing.T) { m.refuses(t) })
 	t.Run("whatever is put, taken away and cut off, the last sets are there and nothing else", func(t *testing.T) {
 		for seed := range uint64(3) {
@@ -153,7 +154,8 @@ func (m *fixture) expires(t *testing.T) {
 	a.stop()
 	b := m.lead(t)
 	b.await(t, id, protocol.SetExpired)
-	past := newSet(t, "crtb/late", objectsOf("crtb/late", binding("drover:late", "view", "late")), time.Now().Add(-time.Second))
+	past := newSet(t, "crtb/late", objectsOf("crtb/late", binding("drover:late", "view", "late")),
+		time.Now().Add(-time.Second))
 	if state := b.put(t, past); state.Phase != protocol.SetExpired {
 		t.Errorf("got %+v", state)
 	}
@@ -239,7 +241,8 @@ func (m *fixture) leftBehind(t *testing.T) {
 	a.stop()
 	copied := binding("drover:copied", "view", "x")
 	m.applyAs(t, "kubectl", objectsOf(ids[0], copied).Objects[0].Object)
-	if err := m.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(protocol.AgentNamespace), client.MatchingFields{"type": v1.Group + "/set"}); err != nil {
+	if err := m.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace(protocol.AgentNamespace),
+		client.MatchingFields{"type": v1.Group + "/set"}); err != nil {
 		t.Fatal(err)
 	}
 	b := m.lead(t)
@@ -278,8 +281,10 @@ func (m *fixture) large(t *testing.T) {
 	id := "secrets/big"
 	c := set.Content{}
 	for i := range 3 {
-		more := objectsOf(id, map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": fmt.Sprintf("big-%d", i), "namespace": "default"},
-			"data": map[string]any{"x": base64.StdEncoding.EncodeToString(noise)}})
+		more := objectsOf(id,
+			map[string]any{"apiVersion": "v1", "kind": "Secret",
+				"metadata": map[string]any{"name": fmt.Sprintf("big-%d", i), "namespace": "default"},
+				"data":     map[string]any{"x": base64.StdEncoding.EncodeToString(noise)}})
 		c.Objects = append(c.Objects, more.Objects...)
 	}
 	a := m.lead(t)
@@ -342,7 +347,8 @@ func (m *fixture) refuses(t *testing.T) {
 	if state.Phase != protocol.SetReadOnly || a.writes.Load() != 0 {
 		t.Errorf("got %+v, %d writes", state, a.writes.Load())
 	}
-	for path, want := range map[string]int{protocol.PathSets + "/a/../b": http.StatusUnprocessableEntity, protocol.PathSets + "/A": http.StatusUnprocessableEntity} {
+	for path, want := range map[string]int{protocol.PathSets + "/a/../b": http.StatusUnprocessableEntity,
+		protocol.PathSets + "/A": http.StatusUnprocessableEntity} {
 		if got := a.ask(t, http.MethodPut, path, nil); got.Code != want {
 			t.Errorf("%s: %d, want another code", path, got.Code)
 		}
@@ -352,7 +358,8 @@ func (m *fixture) refuses(t *testing.T) {
 		t.Errorf("who does not lead answers %d", got.Code)
 	}
 	b := m.lead(t)
-	if got := b.ask(t, http.MethodPut, protocol.SetPath("role/x"), []byte(`{"id":"role/x","digest":"x"}`)); got.Code != http.StatusUnprocessableEntity {
+	if got := b.ask(t, http.MethodPut, protocol.SetPath("role/x"),
+		[]byte(`{"id":"role/x","digest":"x"}`)); got.Code != http.StatusUnprocessableEntity {
 		t.Errorf("a wrong digest: %d", got.Code)
 	}
 	b.stop()
@@ -374,7 +381,8 @@ func (m *fixture) random(t *testing.T, r *rand.Rand) {
 			asked := make(chan struct{})
 			go func() {
 				defer close(asked)
-				begun.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.SetPath(id), bytes.NewReader(body)))
+				begun.ServeHTTP(httptest.NewRecorder(),
+					httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.SetPath(id), bytes.NewReader(body)))
 			}()
 			if r.IntN(2) == 0 {
 				_ = m.Client.Get(t.Context(), client.ObjectKey{Name: "drover:" + set.Label(id)}, &rbacv1.ClusterRole{})
@@ -385,7 +393,8 @@ func (m *fixture) random(t *testing.T, r *rand.Rand) {
 			a.applied(t, sent)
 			last[id] = sent
 		case 2: // a user deletes
-			_ = m.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("drover:%s:%d", set.Label(id), r.IntN(3))}})
+			_ = m.Client.Delete(t.Context(),
+				&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("drover:%s:%d", set.Label(id), r.IntN(3))}})
 		default:
 			sent := m.randomSet(t, r, id)
 			a.applied(t, sent)

@@ -9,8 +9,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// localSet is a set in the member, from when the hub first sent it until all of its objects are removed. The queue gives it to one goroutine at a
-// time, which owns the fields below the label.
+// localSet is a set in the member, from when the hub first sent it until all of its objects are removed. The queue
+// gives it to one goroutine at a time, which owns the fields below the label.
 type localSet struct {
 	id    string
 	label string
@@ -29,7 +29,8 @@ type quotas struct {
 	held map[string]corev1.ResourceList
 }
 
-// want replaces what the hub wants. All objects that Drover owns entirely get the labels of the set, which identify objects that leave it.
+// want replaces what the hub wants. All objects that Drover owns entirely get the labels of the set, which identify
+// objects that leave it.
 func (s *localSet) want(wanted *set.Set, content set.Content) {
 	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
 	labels := set.Labels(wanted.ID)

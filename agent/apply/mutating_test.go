@@ -24,22 +24,26 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// mutate makes a policy that patches objects of a resource whose labels name a set, and waits until it does that to the probe.
+// mutate makes a policy that patches objects of a resource whose labels name a set, and waits until it does that to the
+// probe.
 func (m *fixture) mutate(t *testing.T, group, resource, patch string, probe client.Object) {
 	t.Helper()
 	before := m.dryRun(t, probe)
 	name := admissionregistrationv1.NamedRuleWithOperations{}
 	name.Operations = []admissionregistrationv1.OperationType{admissionregistrationv1.OperationAll}
-	name.Rule = admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"}, Resources: []string{resource}}
+	name.Rule = admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"},
+		Resources: []string{resource}}
 	meta := metav1.ObjectMeta{Name: "widen-" + resource}
 	m.Apply(t, &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
 		ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
 		MatchConstraints: &admissionregistrationv1.MatchResources{
-			ResourceRules:  []admissionregistrationv1.NamedRuleWithOperations{name},
-			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1.LabelSet, Operator: metav1.LabelSelectorOpExists}}},
+			ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{name},
+			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1.LabelSet,
+				Operator: metav1.LabelSelectorOpExists}}},
 		},
 		Mutations: []admissionregistrationv1.Mutation{{
-			PatchType: admissionregistrationv1.PatchTypeJSONPatch, JSONPatch: &admissionregistrationv1.JSONPatch{Expression: patch},
+			PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+			JSONPatch: &admissionregistrationv1.JSONPatch{Expression: patch},
 		}},
 	}})
 	m.Apply(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta,
@@ -67,7 +71,8 @@ func (m *fixture) dryRun(t *testing.T, probe client.Object) string {
 
 func (m *fixture) stopMutating(t *testing.T, resource string) {
 	t.Helper()
-	for _, o := range []client.Object{&admissionregistrationv1.MutatingAdmissionPolicyBinding{}, &admissionregistrationv1.MutatingAdmissionPolicy{}} {
+	for _, o := range []client.Object{&admissionregistrationv1.MutatingAdmissionPolicyBinding{},
+		&admissionregistrationv1.MutatingAdmissionPolicy{}} {
 		o.SetName("widen-" + resource)
 		if err := m.Client.Delete(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -97,7 +102,8 @@ func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
 		probe                  client.Object
 		want                   protocol.SetObject
 	}{
-		{"networking.k8s.io", "networkpolicies", `[JSONPatch{op: "add", path: "/spec/ingress/0/from/-", value: Object.spec.ingress.from{namespaceSelector: Object.spec.ingress.from.namespaceSelector{}}}]`,
+		{"networking.k8s.io", "networkpolicies",
+			`[JSONPatch{op: "add", path: "/spec/ingress/0/from/-", value: Object.spec.ingress.from{namespaceSelector: Object.spec.ingress.from.namespaceSelector{}}}]`,
 			&networkingv1.NetworkPolicy{ObjectMeta: probe, Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
 				From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}},
 			protocol.SetObject{Object: "NetworkPolicy web/drover-project", Message: "(spec.ingress.from)"}},
@@ -105,13 +111,15 @@ func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
 			&corev1.ResourceQuota{ObjectMeta: probe, Spec: corev1.ResourceQuotaSpec{Hard: list("pods", "1")}},
 			protocol.SetObject{Object: "ResourceQuota web/drover-project", Message: "(spec.hard.pods)"}},
 		{"", "limitranges", `[JSONPatch{op: "replace", path: "/spec/limits/0/default/cpu", value: "64"}]`,
-			&corev1.LimitRange{ObjectMeta: probe, Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: "Container", Default: list("cpu", "1")}}}},
+			&corev1.LimitRange{ObjectMeta: probe,
+				Spec: corev1.LimitRangeSpec{Limits: []corev1.LimitRangeItem{{Type: "Container", Default: list("cpu", "1")}}}},
 			protocol.SetObject{Object: "LimitRange web/drover-project", Message: "(spec.limits.default.cpu)"}},
 	} {
 		t.Run(c.resource, func(t *testing.T) {
 			m.mutate(t, c.group, c.resource, c.patch, c.probe)
 			state := a.put(t, whole)
-			if state.Phase != protocol.SetConflict || len(state.Objects) != 1 || state.Objects[0].Object != c.want.Object || !strings.Contains(state.Objects[0].Message, c.want.Message) {
+			if state.Phase != protocol.SetConflict || len(state.Objects) != 1 || state.Objects[0].Object != c.want.Object ||
+				!strings.Contains(state.Objects[0].Message, c.want.Message) {
 				t.Errorf("the state is %+v, want a conflict about %+v", state, c.want)
 			}
 			m.stopMutating(t, c.resource)
@@ -122,7 +130,8 @@ func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
 	t.Run("a role that is wider than its template is not bound", func(t *testing.T) {
 		const reader, binder = "role/wide", "crtb/wide"
 		m.mutate(t, rbacv1.GroupName, "clusterroles", `[JSONPatch{op: "add", path: "/rules/0/verbs/-", value: "*"}]`,
-			&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: labels}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
+			&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "probe", Labels: labels},
+				Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
 		a.put(t, newSet(t, reader, objectsOf(reader, role("drover:wide", "get"))))
 		a.await(t, reader, protocol.SetConflict)
 		a.put(t, newSet(t, binder, objectsOf(binder, binding("drover:crtb:wide", "drover:wide", "alice"))))
@@ -144,11 +153,14 @@ func TestWhatTheAPIServerFillsInIsNoConflict(t *testing.T) {
 	}
 	a.applied(t, newSet(t, set.Guards, guards))
 	for i, defaults := range []*v1.ContainerDefaults{
-		nil, {Limits: list("cpu", "0.5", "memory", "1024Mi")}, {Requests: list("cpu", "1000m")}, {Requests: list("cpu", "100m"), Limits: list("memory", "1Gi")},
+		nil, {Limits: list("cpu", "0.5", "memory", "1024Mi")}, {Requests: list("cpu", "1000m")},
+		{Requests: list("cpu", "100m"), Limits: list("memory", "1Gi")},
 	} {
 		project := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i)}, Spec: v1.ProjectSpec{
-			Namespaces: []string{fmt.Sprintf("p%d", i)}, PodSecurity: v1.PodSecurityRestricted, NetworkIsolation: v1.IsolationProject, ContainerDefaults: defaults,
-			ResourceQuota: list("limits.cpu", "10000m", "requests.memory", "1024Mi", "count/pods", "1e3"), NamespaceDefaultResourceQuota: list("limits.cpu", "1.50"),
+			Namespaces: []string{fmt.Sprintf("p%d", i)}, PodSecurity: v1.PodSecurityRestricted,
+			NetworkIsolation: v1.IsolationProject, ContainerDefaults: defaults,
+			ResourceQuota:                 list("limits.cpu", "10000m", "requests.memory", "1024Mi", "count/pods", "1e3"),
+			NamespaceDefaultResourceQuota: list("limits.cpu", "1.50"),
 		}}
 		content, err := tenancy.Content(project, nil)
 		if err != nil {
@@ -158,7 +170,8 @@ func TestWhatTheAPIServerFillsInIsNoConflict(t *testing.T) {
 		copies, _, err := tenancy.Secrets(project, []corev1.Secret{
 			{ObjectMeta: metav1.ObjectMeta{Name: "empty"}},
 			{ObjectMeta: metav1.ObjectMeta{Name: "full"}, Data: map[string][]byte{"a": []byte("ü\x00"), "b": nil}},
-			{ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte("{}")}},
+			{ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
+				Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte("{}")}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -174,7 +187,8 @@ func (m *fixture) bindings(t *testing.T, a *agent) {
 	templates := access.Index([]v1.RoleTemplate{
 		{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "some"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextProject, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, ResourceNames: []string{"x"}, Verbs: []string{"get"}}}}},
+			{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, ResourceNames: []string{"x"},
+				Verbs: []string{"get"}}}}},
 	})
 	for name := range templates {
 		role, err := access.Role(templates, name)

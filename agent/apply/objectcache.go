@@ -27,8 +27,9 @@ type object struct {
 	uid     types.UID
 	version string
 	set     string // value of its label, empty if its labels do not say that Drover manages it
-	// mark identifies the fields that the field manager drover owns, and since when; 0 if it owns none. When another client changes a field
-	// of ours, the API server makes that client the owner. Other changes, such as of a quota's status, are not drift.
+	// mark identifies the fields that the field manager drover owns, and since when; 0 if it owns none. When another
+	// client changes a field of ours, the API server makes that client the owner. Other changes, such as of a quota's
+	// status, are not drift.
 	mark     uint64
 	other    string // the field manager beside us that wrote last
 	added    string // what another field manager has added, see added; always empty for a Namespace
@@ -77,10 +78,12 @@ func markOf(f *metav1.ManagedFieldsEntry) uint64 {
 // objectStore holds the objects of a kind.
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
-// objectCache is what is known of the member: objects that carry a set's label, namespaces of projects, and what was just written.
+// objectCache is what is known of the member: objects that carry a set's label, namespaces of projects, and what was
+// just written.
 type objectCache map[string]*objectStore // by kind
 
-// newObjectCache makes a cache that calls changed for each object that changes, with what was known before and is known now; nil for nothing.
+// newObjectCache makes a cache that calls changed for each object that changes, with what was known before and is known
+// now; nil for nothing.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}
 	for _, k := range protocol.SetKinds() {
@@ -122,8 +125,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects of which the field manager drover owns fields, and the sets that they are labelled with. A copy that a user made with
-// our labels is not one.
+// ours returns all objects of which the field manager drover owns fields, and the sets that they are labelled with. A
+// copy that a user made with our labels is not one.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {

@@ -124,9 +124,9 @@ func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 
 // save stores the set, unless it is stored already, and reports whether it is.
 //
-// A set is stored after it was applied, and the response waits for both. If the agent ends in between, the hub has no response and sends the set
-// again. Until then the next agent applies what is stored, which is the former version of the set. If none was stored, it leaves the objects
-// as they are.
+// A set is stored after it was applied, and the response waits for both. If the agent ends in between, the hub has no
+// response and sends the set again. Until then the next agent applies what is stored, which is the former version of
+// the set. If none was stored, it leaves the objects as they are.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -164,8 +164,8 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	p.reportMissingRoles(ctx, ordered[1])
 }
 
-// expand applies the Namespaces of the set, and returns its objects in the order in which they are applied. Namespaces must be in the project before
-// objects are made for each of them.
+// expand applies the Namespaces of the set, and returns its objects in the order in which they are applied. Namespaces
+// must be in the project before objects are made for each of them.
 func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4][]item, err error) {
 	var names []*unstructured.Unstructured
 	for _, o := range p.set.content.Objects {
@@ -196,7 +196,8 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 	return ordered, err
 }
 
-// reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. Such a binding is applied and grants nothing.
+// reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. Such a binding is applied and
+// grants nothing.
 func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
@@ -210,7 +211,9 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 		}
 		switch {
 		case notFound(err):
-			p.problem(it.ref, protocol.SetRoleMissing, fmt.Sprintf("it grants nothing: there is no ClusterRole %q here; make it, or have the role template name another", it.role))
+			p.problem(it.ref, protocol.SetRoleMissing,
+				fmt.Sprintf("it grants nothing: there is no ClusterRole %q here; make it, or have the role template name another",
+					it.role))
 		case err != nil && ctx.Err() == nil:
 			phase, message := explain(it.ref, err)
 			p.problem(it.ref, phase, "look for ClusterRole "+it.role+": "+message)
@@ -218,7 +221,8 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-// roleTime is how long a ClusterRole that was there is not looked for again: 200 bindings that arrive at once bind few roles.
+// roleTime is how long a ClusterRole that was there is not looked for again: 200 bindings that arrive at once bind few
+// roles.
 const roleTime = time.Second
 
 // lookForRole returns an error if there is no ClusterRole of that name.
@@ -262,7 +266,8 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 		}
 		p.wanted[r] = true
 		if owner, ok := p.claim(r, p.set); !ok {
-			p.problem(r, protocol.SetConflict, fmt.Sprintf("it is in the set %s already: give one of the two another name", owner))
+			p.problem(r, protocol.SetConflict,
+				fmt.Sprintf("it is in the set %s already: give one of the two another name", owner))
 			continue
 		}
 		it, err := newItem(r, o)

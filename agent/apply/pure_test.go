@@ -73,7 +73,8 @@ func TestBudget(t *testing.T) {
 
 func quota(t *testing.T, namespace string, hard map[string]any) item {
 	t.Helper()
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kindQuota, "spec": map[string]any{"hard": hard}}}
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kindQuota,
+		"spec": map[string]any{"hard": hard}}}
 	o.SetNamespace(namespace)
 	o.SetName(set.QuotaName)
 	it, err := newItem(ref{kindQuota, namespace, set.QuotaName}, o)
@@ -92,7 +93,8 @@ func TestPhases(t *testing.T) {
 	items := []item{
 		quota(t, "grows", map[string]any{"pods": "5", "cpu": "4"}), quota(t, "both", map[string]any{"pods": "5", "cpu": "3"}),
 		quota(t, "new", map[string]any{"pods": "1"}), quota(t, "shrinks", map[string]any{"pods": "3", "cpu": "4"}),
-		quota(t, "same", map[string]any{"pods": "4", "cpu": "4000m"}), {ref: ref{kind: "RoleBinding", namespace: "a", name: "b"}}, {ref: ref{kind: kindNamespace, name: "a"}},
+		quota(t, "same", map[string]any{"pods": "4", "cpu": "4000m"}),
+		{ref: ref{kind: "RoleBinding", namespace: "a", name: "b"}}, {ref: ref{kind: kindNamespace, name: "a"}},
 	}
 	got, err := phases(items, held)
 	if err != nil {
@@ -117,7 +119,8 @@ func TestReadObject(t *testing.T) {
 	t.Parallel()
 	r := ref{kind: "ClusterRole", name: "a"}
 	meta := func(version, fields string) *metav1.ObjectMeta {
-		return &metav1.ObjectMeta{Name: "a", UID: "1", ResourceVersion: version, Labels: map[string]string{"cluster.drover.dev/set": "role.a"},
+		return &metav1.ObjectMeta{Name: "a", UID: "1", ResourceVersion: version,
+			Labels: map[string]string{"cluster.drover.dev/set": "role.a"},
 			ManagedFields: []metav1.ManagedFieldsEntry{
 				{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationApply, FieldsV1: metav1.NewFieldsV1(fields)},
 				{Manager: "quota-controller", Operation: metav1.ManagedFieldsOperationUpdate, Subresource: "status"},
@@ -146,12 +149,13 @@ func TestMovedBetween(t *testing.T) {
 		before, now *object
 		want        string
 	}{
-		"a namespace joins a project":               {nil, web, "map[web:true]"},
-		"it gets another label":                     {web, &object{project: "web", uid: "1", set: "x"}, "map[]"},
-		"it changes its project":                    {web, api, "map[api:true web:true]"},
-		"it leaves its project":                     {web, none, "map[web:true]"},
-		"it is deleted":                             {web, nil, "map[web:true]"},
-		"it is being deleted":                       {web, &object{project: "web", uid: "1", deleting: true}, "map[web:true]"},
+		"a namespace joins a project": {nil, web, "map[web:true]"},
+		"it gets another label":       {web, &object{project: "web", uid: "1", set: "x"}, "map[]"},
+		"it changes its project":      {web, api, "map[api:true web:true]"},
+		"it leaves its project":       {web, none, "map[web:true]"},
+		"it is deleted":               {web, nil, "map[web:true]"},
+		"it is being deleted": {web, &object{project: "web", uid: "1", deleting: true},
+			"map[web:true]"},
 		"it was created again":                      {web, &object{project: "web", uid: "2"}, "map[web:true]"},
 		"a namespace of no project changes nothing": {none, nil, "map[]"},
 	} {
@@ -185,7 +189,8 @@ func TestOlderCheckpoint(t *testing.T) {
 			t.Errorf("OlderCheckpoint(%q, %q) = %v", test.next, test.was, got)
 		}
 		c := hubCheckpoint{value: test.was}
-		if took := c.set(test.next); took != (!test.older && test.next != test.was) || c.get() == test.next != (took || test.next == test.was) {
+		if took := c.set(test.next); took != (!test.older && test.next != test.was) ||
+			c.get() == test.next != (took || test.next == test.was) {
 			t.Errorf("%q after %q: took it: %v, and has %q", test.next, test.was, took, c.get())
 		}
 	}

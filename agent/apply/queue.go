@@ -18,7 +18,8 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 	)
 }
 
-// timeOfDay is the time of day. A set that expires at a time is due as soon as the clock was set to it: the queue looks every ten seconds.
+// timeOfDay is the time of day. A set that expires at a time is due as soon as the clock was set to it: the queue looks
+// every ten seconds.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time

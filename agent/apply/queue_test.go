@@ -74,7 +74,8 @@ func TestTheLatestRequestForASetCountsAndAllCallersGetItsResult(t *testing.T) {
 			}
 			agenttest.Answer(w, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, r.URL.Path))
 		})).Secrets("drover-agent")
-		l := newLeadership(t.Context(), Options{Secrets: noSecrets, Topic: stream.New().Topic(protocol.SubjectSets), Now: time.Now, Log: logr.Discard()})
+		l := newLeadership(t.Context(),
+			Options{Secrets: noSecrets, Topic: stream.New().Topic(protocol.SubjectSets), Now: time.Now, Log: logr.Discard()})
 		results := make(chan protocol.SetState, 2)
 		ask := func(wanted *set.Set) {
 			state, err := l.ask(t.Context(), "role/a", request{wanted: wanted})
@@ -131,14 +132,16 @@ func (c *clusterRoles) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		agenttest.Answer(w, apierrors.NewNotFound(schema.GroupResource{Resource: "clusterroles"}, "view"))
 		return
 	}
-	agenttest.Answer(w, &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}})
+	agenttest.Answer(w,
+		&metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}})
 }
 
 func TestAClusterRoleIsLookedForOnceInABurst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		roles := &clusterRoles{}
-		l := newLeadership(t.Context(), Options{Objects: agenttest.Client(t, roles).Objects(), Now: time.Now, Log: logr.Discard()})
+		l := newLeadership(t.Context(),
+			Options{Objects: agenttest.Client(t, roles).Objects(), Now: time.Now, Log: logr.Discard()})
 		look := func(what string, times, requests int, missing bool) {
 			t.Helper()
 			roles.requests = 0

@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// leftAgain is how often a read-only agent checks whether an administrator has removed the sets that were delivered before.
+// leftAgain is how often a read-only agent checks whether an administrator has removed the sets that were delivered
+// before.
 const leftAgain = 30 * time.Second
 
 // maxLeft is how many sets Left returns at most.
 const maxLeft = 16
 
-// Left returns the labels of the sets that were delivered before the agent became read-only. They are not repaired, expired or removed:
-// the agent lacks the rights.
+// Left returns the labels of the sets that were delivered before the agent became read-only. They are not repaired,
+// expired or removed: the agent lacks the rights.
 func (a *Applier) Left() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -52,7 +53,8 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 
 func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
-// Unclaimed returns the names of objects that carry the label of a set, belong to none, and were not applied by the agent.
+// Unclaimed returns the names of objects that carry the label of a set, belong to none, and were not applied by the
+// agent.
 func (a *Applier) Unclaimed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

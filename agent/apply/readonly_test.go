@@ -31,13 +31,15 @@ func TestAnAgentThatOnlyReadsNamesWhatIsLeft(t *testing.T) {
 			t.Errorf("the request is %s %s, want a list of Secrets", r.Method, r.URL)
 		}
 		agenttest.Answer(w, &corev1.SecretList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "SecretList"}, Items: []corev1.Secret{
-			secret("set.project.web", v1.Group+"/set"), secret("set.crtb.alice", v1.Group+"/set"), secret("set-1-abc.project.web", v1.Group+"/set"),
+			secret("set.project.web", v1.Group+"/set"), secret("set.crtb.alice", v1.Group+"/set"),
+			secret("set-1-abc.project.web", v1.Group+"/set"),
 			secret("set.mine", "Opaque"), secret("drover-agent-identity", "Opaque"),
 		}})
 	})).Secrets(protocol.AgentNamespace)
 	changed := make(chan struct{}, 1)
 	a := apply.New(apply.Options{
-		Topic: stream.New().Topic(protocol.SubjectSets), ReadOnly: true, LeftChanged: func() { changed <- struct{}{} }, Log: logr.Discard(),
+		Topic: stream.New().Topic(protocol.SubjectSets), ReadOnly: true, LeftChanged: func() { changed <- struct{}{} },
+		Log:     logr.Discard(),
 		Secrets: secrets,
 	})
 	if left := a.Left(); len(left) > 0 {

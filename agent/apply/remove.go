@@ -16,7 +16,8 @@ import (
 // orphans is the queue entry for namespaces that left their project while no agent ran. It is not a valid id of a set.
 const orphans = "/"
 
-// seen records that a stored set had its first pass. After the last one, namespaces that no set wants are known and queued.
+// seen records that a stored set had its first pass. After the last one, namespaces that no set wants are known and
+// queued.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -67,7 +68,8 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	return nil
 }
 
-// removeAll removes all sets, the guards last, and all other objects of the agent. It returns what could not be removed.
+// removeAll removes all sets, the guards last, and all other objects of the agent. It returns what could not be
+// removed.
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
 	for _, s := range l.all() {

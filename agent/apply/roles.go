@@ -15,10 +15,12 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// patientPasses is how many passes in a row a binding waits for its role before that is a failure: both are delivered at the same time.
+// patientPasses is how many passes in a row a binding waits for its role before that is a failure: both are delivered
+// at the same time.
 const patientPasses = 4
 
-// roleSets indexes the sets that contain and that bind each ClusterRole of a set, by the name of the role. state.mu guards it.
+// roleSets indexes the sets that contain and that bind each ClusterRole of a set, by the name of the role. state.mu
+// guards it.
 type roleSets struct {
 	bring map[string]map[string]bool
 	bind  map[string]map[string]bool
@@ -105,7 +107,8 @@ type roleState struct {
 	problem *protocol.SetObject // in the state of that set; nil if there is none
 }
 
-// roleState returns the state of a role. It sends no request: the pass of the set that contains the role has read the object.
+// roleState returns the state of a role. It sends no request: the pass of the set that contains the role has read the
+// object.
 func (l *leadership) roleState(role string) roleState {
 	r := ref{kind: kindClusterRole, name: role}
 	now, known := l.cache.get(r)
@@ -125,13 +128,14 @@ func (l *leadership) roleState(role string) roleState {
 	return found
 }
 
-// whyNotBound returns why a role must not be bound; empty if it may be. A role that another client created, or keeps changing, would grant
-// rights that the hub does not know. away reports whether an existing binding must be removed.
+// whyNotBound returns why a role must not be bound; empty if it may be. A role that another client created, or keeps
+// changing, would grant rights that the hub does not know. away reports whether an existing binding must be removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
 	switch {
 	case altered:
-		return s.problem.Phase, fmt.Sprintf("it is not bound while %s is not as Drover makes it: %s", s.problem.Object, s.problem.Message), true
+		return s.problem.Phase,
+			fmt.Sprintf("it is not bound while %s is not as Drover makes it: %s", s.problem.Object, s.problem.Message), true
 	case s.there:
 		return "", "", false
 	case s.problem != nil:
@@ -139,7 +143,8 @@ func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase
 	case passes < patientPasses:
 		return protocol.SetPending, fmt.Sprintf("it waits for ClusterRole %s", role), !s.brought
 	}
-	return protocol.SetRoleMissing, fmt.Sprintf("it is not bound: ClusterRole %s, which comes with its role template, is not here; see the status of the RoleTemplate on the hub", role), !s.brought
+	return protocol.SetRoleMissing,
+		fmt.Sprintf("it is not bound: ClusterRole %s, which comes with its role template, is not here; see the status of the RoleTemplate on the hub", role), !s.brought
 }
 
 // bindable leaves out bindings whose role must not be bound, reports them, and removes those that exist and must go.

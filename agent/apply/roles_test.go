@@ -27,7 +27,8 @@ func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user, ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "kube-system", Resource: "pods", Verb: verb}}}
+			User:               user,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "kube-system", Resource: "pods", Verb: verb}}}
 		if err := m.Client.Create(ctx, review); err != nil {
 			return err
 		}
@@ -41,7 +42,8 @@ func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 // foreignRole makes a ClusterRole as a person does.
 func (m *fixture) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRole {
 	t.Helper()
-	o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{verb}}}}
+	o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{verb}}}}
 	if err := m.Client.Create(t.Context(), o, client.FieldOwner("admin")); err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +68,8 @@ func TestForeignRoles(t *testing.T) {
 	}
 	conflict := func(t *testing.T, state protocol.SetState) {
 		t.Helper()
-		if state.Phase != protocol.SetConflict || len(state.Objects) != 1 || !strings.Contains(state.Objects[0].Message, "not Drover's") {
+		if state.Phase != protocol.SetConflict || len(state.Objects) != 1 ||
+			!strings.Contains(state.Objects[0].Message, "not Drover's") {
 			t.Errorf("the state is %+v", state)
 		}
 	}
@@ -103,7 +106,8 @@ func TestForeignRoles(t *testing.T) {
 	})
 	t.Run("one whose role never comes says what it lacks", func(t *testing.T) {
 		a.put(t, bindingSet(t, "never"))
-		if state := a.await(t, "crtb/never", protocol.SetRoleMissing); !strings.Contains(state.Objects[0].Message, "RoleTemplate") {
+		if state := a.await(t, "crtb/never", protocol.SetRoleMissing); !strings.Contains(state.Objects[0].Message,
+			"RoleTemplate") {
 			t.Errorf("the state is %+v", state)
 		}
 		m.gone(t, bound("never"))
@@ -114,11 +118,14 @@ func TestForeignRoles(t *testing.T) {
 		m.may(t, "replaced", "delete", false)
 	})
 	t.Run("in a project, too", func(t *testing.T) {
-		m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: map[string]string{v1.LabelProject: "shop"}}})
+		m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web",
+			Labels: map[string]string{v1.LabelProject: "shop"}}})
 		id := "prtb/shop"
 		template := binding("drover:prtb:shop", "drover:cluster:shop", "shop")
 		template["kind"] = "RoleBinding"
-		bound := newSet(t, id, set.Content{PerNamespace: &set.PerNamespace{Project: "shop", Templates: []set.Template{{Object: objectsOf(id, template).Objects[0]}}}})
+		bound := newSet(t, id,
+			set.Content{PerNamespace: &set.PerNamespace{Project: "shop",
+				Templates: []set.Template{{Object: objectsOf(id, template).Objects[0]}}}})
 		replaced(t, m, a, roleSet(t, "shop"), bound, &rbacv1.RoleBinding{ObjectMeta: namespaced("web", "drover:prtb:shop")})
 	})
 	t.Run("a role that is taken away takes its bindings with it", func(t *testing.T) {
@@ -135,7 +142,8 @@ func TestForeignRoles(t *testing.T) {
 		kept := bound("kept")
 		m.there(t, kept)
 		a.stop()
-		if err := m.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:changed"}}); err != nil {
+		if err := m.Client.Delete(t.Context(),
+			&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:cluster:changed"}}); err != nil {
 			t.Fatal(err)
 		}
 		m.foreignRole(t, "drover:cluster:changed", "delete")
@@ -177,7 +185,8 @@ func replaced(t *testing.T, m *fixture, a *agent, roles, bindings *set.Set, boun
 	})
 	a.await(t, roles.ID, protocol.SetConflict)
 	// The rest of the message reports whether the agent met the role as it was made or as it was changed.
-	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message, "it is not bound while ClusterRole "+name) {
+	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message,
+		"it is not bound while ClusterRole "+name) {
 		t.Errorf("the state is %+v", state)
 	}
 	m.eventuallyGone(t, bound)

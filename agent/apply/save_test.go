@@ -52,7 +52,9 @@ func (a *agent) send(t *testing.T, set *set.Set) {
 	var sending sync.WaitGroup
 	t.Cleanup(sending.Wait)
 	sending.Go(func() {
-		a.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPut, protocol.SetPath(set.ID), bytes.NewReader(set.JSON())))
+		a.ServeHTTP(httptest.NewRecorder(),
+			httptest.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPut, protocol.SetPath(set.ID),
+				bytes.NewReader(set.JSON())))
 	})
 }
 
@@ -72,13 +74,15 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 		set := newSet(t, "role/full", objectsOf("role/full", role("drover:full", "get")))
 		stored.refuse.Store(true)
 		state := a.put(t, set)
-		if state.Phase != protocol.SetFailed || len(state.Objects) != 1 || !strings.Contains(state.Objects[0].Message, "the disk is full") {
+		if state.Phase != protocol.SetFailed || len(state.Objects) != 1 ||
+			!strings.Contains(state.Objects[0].Message, "the disk is full") {
 			t.Errorf("the state is %+v, want Failed because the disk is full", state)
 		}
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:full"}})
 		ends := newSet(t, "role/ends", objectsOf("role/ends", role("drover:ends", "get")), time.Now().Add(time.Hour))
 		a.put(t, ends)
-		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:ends"}}) // otherwise no agent would remove it after a restart
+		// otherwise no agent would remove it after a restart
+		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:ends"}})
 		stored.refuse.Store(false)
 		a.await(t, ends.ID, protocol.SetApplied)
 		a.await(t, set.ID, protocol.SetApplied)
@@ -89,7 +93,8 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 	t.Run("an agent that ends before it is stored goes back to what was, and has it sent again", func(t *testing.T) {
 		const id = "role/cut"
 		a.applied(t, newSet(t, id, objectsOf(id, role("drover:cut", "get"))))
-		changed, fresh := newSet(t, id, objectsOf(id, role("drover:cut", "list"))), newSet(t, "role/fresh", objectsOf("role/fresh", role("drover:fresh", "get")))
+		changed, fresh := newSet(t, id, objectsOf(id, role("drover:cut", "list"))),
+			newSet(t, "role/fresh", objectsOf("role/fresh", role("drover:fresh", "get")))
 		stored.hang.Store(true)
 		a.send(t, changed)
 		a.send(t, fresh)

@@ -28,7 +28,8 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 	t.Run("CVE-2023-22649, CVE-2025-23216: the message of an admission webhook about a Secret is not passed on", func(t *testing.T) {
 		said := errors.New(`denied the request: {"data":{"password":"` + password + `"}}`)
 		for _, err := range []error{
-			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said), apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),
+			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said),
+			apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),
 		} {
 			phase, message := explain(ref{kindSecret, "web", "registry"}, err)
 			if phase != protocol.SetFailed || strings.Contains(message, password) {
@@ -38,14 +39,18 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 	})
 	t.Run("CVE-2023-22649: nor what it says when all is taken away", func(t *testing.T) {
 		said := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", errors.New(password))
-		refusing := agenttest.Client(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { agenttest.Answer(w, said) }))
-		leadership := newLeadership(t.Context(), Options{Objects: refusing.Objects(), Secrets: refusing.Secrets(protocol.AgentNamespace), Now: time.Now})
+		refusing := agenttest.Client(t,
+			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { agenttest.Answer(w, said) }))
+		leadership := newLeadership(t.Context(),
+			Options{Objects: refusing.Objects(), Secrets: refusing.Secrets(protocol.AgentNamespace), Now: time.Now})
 		leadership.cache.wrote(ref{kindSecret, "web", "registry"}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "web", Name: "registry", UID: "1", ResourceVersion: "1", Labels: map[string]string{v1.LabelSet: "secrets.web"},
+			Namespace: "web", Name: "registry", UID: "1", ResourceVersion: "1",
+			Labels:        map[string]string{v1.LabelSet: "secrets.web"},
 			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationApply}},
 		}})
 		remaining := leadership.removeAll(t.Context())
-		if len(remaining) != 1 || !strings.Contains(remaining[0], "Secret web/registry: ") || !strings.Contains(remaining[0], "(Forbidden)") || strings.Contains(remaining[0], password) {
+		if len(remaining) != 1 || !strings.Contains(remaining[0], "Secret web/registry: ") ||
+			!strings.Contains(remaining[0], "(Forbidden)") || strings.Contains(remaining[0], password) {
 			t.Errorf("what remains is %v, want the Secret with the reason Forbidden, without the password", remaining)
 		}
 	})
@@ -65,12 +70,14 @@ func TestAStoredSetThatWasChangedIsNotAppliedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := func(raw []byte) *corev1.Secret {
-		return secretOf(firstName(sent.ID), map[string][]byte{keySet: raw, keyDigest: []byte(sent.Digest), keyParts: []byte("1")})
+		return secretOf(firstName(sent.ID),
+			map[string][]byte{keySet: raw, keyDigest: []byte(sent.Digest), keyParts: []byte("1")})
 	}
 	if _, err := join(stored(sent.JSON()), nil); err != nil {
 		t.Errorf("a set as it was sent is not read: %v", err)
 	}
-	changed := bytes.Replace(sent.JSON(), []byte(`"content":{}`), []byte(`"content":{"perNamespace":{"project":"mine"}}`), 1)
+	changed := bytes.Replace(sent.JSON(), []byte(`"content":{}`), []byte(`"content":{"perNamespace":{"project":"mine"}}`),
+		1)
 	if _, err := join(stored(changed), nil); err == nil {
 		t.Error("the hub would think that it is as it was sent")
 	}

@@ -37,8 +37,8 @@ const (
 	keyParts  = "parts"  // number of parts; in the first only
 )
 
-// store stores sets as Secrets. The first part is written last and holds the digest of the others, so that there is always one complete
-// version of a set.
+// store stores sets as Secrets. The first part is written last and holds the digest of the others, so that there is
+// always one complete version of a set.
 type store struct{ secrets *kube.Secrets }
 
 func firstName(id string) string { return "set." + set.Label(id) }
@@ -66,7 +66,8 @@ func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, er
 		name := partName(wanted.ID, wanted.Digest, part)
 		after.parts = append(after.parts, name)
 		chunk := raw[part*partSize : min((part+1)*partSize, len(raw))]
-		if _, err := s.write(ctx, secretOf(name, map[string][]byte{keySet: chunk, keyDigest: []byte(wanted.Digest)}), nil); err != nil {
+		if _, err := s.write(ctx, secretOf(name, map[string][]byte{keySet: chunk, keyDigest: []byte(wanted.Digest)}),
+			nil); err != nil {
 			return before, fmt.Errorf("keep set %s: %w", wanted.ID, err)
 		}
 	}
@@ -86,8 +87,9 @@ func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, er
 
 func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, v1.LabelManagedBy: v1.ManagedBy}},
-		Type:       secretType, Data: data,
+		ObjectMeta: metav1.ObjectMeta{Name: name,
+			Labels: map[string]string{"app.kubernetes.io/name": protocol.AgentName, v1.LabelManagedBy: v1.ManagedBy}},
+		Type: secretType, Data: data,
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 // deletionPatience is how long the deletion of a namespace may take before a set that wants the namespace has failed.
 const deletionPatience = time.Minute
 
-// reportTerminating reports the namespaces of the set that are being deleted: they get nothing. When one is gone, it is made
-// again.
+// reportTerminating reports the namespaces of the set that are being deleted: they get nothing. When one is gone, it is
+// made again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
 		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {

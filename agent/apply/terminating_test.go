@@ -36,12 +36,14 @@ func TestAListedNamespaceThatIsBeingDeletedIsReported(t *testing.T) {
 	if err := m.Client.Delete(t.Context(), stays); err != nil {
 		t.Fatal(err)
 	}
-	if state := a.await(t, id, protocol.SetPending); state.Namespaces != 1 || !strings.Contains(state.Objects[0].Message, "being deleted") {
+	if state := a.await(t, id, protocol.SetPending); state.Namespaces != 1 ||
+		!strings.Contains(state.Objects[0].Message, "being deleted") {
 		t.Errorf("the state is %+v, want the namespace that is being deleted, and one other", state)
 	}
 	testkit.Update(t, m.Client, stays, func(*corev1.Namespace) {})
 	stays.Status.Conditions = []corev1.NamespaceCondition{
-		{Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionTrue, Reason: "x", Message: "stale GroupVersion discovery: x.example.com/v1"},
+		{Type: corev1.NamespaceDeletionDiscoveryFailure, Status: corev1.ConditionTrue, Reason: "x",
+			Message: "stale GroupVersion discovery: x.example.com/v1"},
 		{Type: corev1.NamespaceContentRemaining, Status: corev1.ConditionFalse, Message: "all is removed"},
 	}
 	if err := m.Client.Status().Update(t.Context(), stays); err != nil {
@@ -50,7 +52,8 @@ func TestAListedNamespaceThatIsBeingDeletedIsReported(t *testing.T) {
 	clock.Advance(2 * time.Minute)
 	state := a.await(t, id, protocol.SetFailed)
 	const want = "NamespaceDeletionDiscoveryFailure: stale GroupVersion discovery: x.example.com/v1"
-	if state.Objects[0].Object != "Namespace stays" || !strings.Contains(state.Objects[0].Message, want) || strings.Contains(state.Objects[0].Message, "all is removed") {
+	if state.Objects[0].Object != "Namespace stays" || !strings.Contains(state.Objects[0].Message, want) ||
+		strings.Contains(state.Objects[0].Message, "all is removed") {
 		t.Errorf("the state is %+v, want the namespace with what keeps it", state)
 	}
 }

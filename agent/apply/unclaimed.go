@@ -10,7 +10,8 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// unclaimedEntry is the queue entry for objects with the label of a set that does not want them. It is not a valid id of a set.
+// unclaimedEntry is the queue entry for objects with the label of a set that does not want them. It is not a valid id
+// of a set.
 const unclaimedEntry = "///"
 
 // unclaimedSettle is how long after such an object appears it is looked for: a backup is restored object by object.
@@ -19,8 +20,8 @@ const unclaimedSettle = time.Second
 // maxUnclaimed is how many unclaimed are reported at most.
 const maxUnclaimed = 16
 
-// mayBeUnclaimed reports whether an object carries the label of a set that is not known, or of any set without being applied by
-// this field manager. It must be called under state.mu.
+// mayBeUnclaimed reports whether an object carries the label of a set that is not known, or of any set without being
+// applied by this field manager. It must be called under state.mu.
 func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
@@ -30,9 +31,9 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	return !wanted && (!known || now.mark == 0)
 }
 
-// reviewUnclaimed offers to the hub the sets whose objects appeared without them, such as by the restore of a backup: the hub
-// has those removed that it does not know. Objects that this field manager has not applied are reported and stay: anyone
-// who may write an object can give it a label.
+// reviewUnclaimed offers to the hub the sets whose objects appeared without them, such as by the restore of a backup:
+// the hub has those removed that it does not know. Objects that this field manager has not applied are reported and
+// stay: anyone who may write an object can give it a label.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:

@@ -56,7 +56,8 @@ func TestObjectsThatABackupBringsBack(t *testing.T) {
 	a.remove(t, ghost)
 	m.gone(t, restored("drover:ghost"))
 	testkit.Eventually(t, patience, func(ctx context.Context) error { // of a set that is known, without the hub
-		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(restored("drover:former")), &rbacv1.RoleBinding{}); err == nil {
+		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(restored("drover:former")),
+			&rbacv1.RoleBinding{}); err == nil {
 			return fmt.Errorf("what the set no longer holds is there, want it removed")
 		}
 		return nil

@@ -79,7 +79,8 @@ func (p *pass) note(r ref, last applied) {
 	p.state.mu.Unlock()
 	switch {
 	case last.added != "":
-		p.problem(r, protocol.SetConflict, "another field manager has added a field that is not in the set ("+last.added+"): remove the field, or delete the object and it is created again")
+		p.problem(r, protocol.SetConflict,
+			"another field manager has added a field that is not in the set ("+last.added+"): remove the field, or delete the object and it is created again")
 	case last.altered != "":
 		p.problem(r, protocol.SetConflict, "the admission of this cluster changes it when it is applied ("+last.altered+
 			"): except it from the mutating policy or webhook")
@@ -156,7 +157,8 @@ type foreignError struct{ message string }
 func (f *foreignError) Error() string { return f.message }
 
 // write applies an object. It returns nil if the object must have a certain UID and is gone.
-func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata, error) {
+func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata,
+	error) {
 	if it.ref.kind == kindNamespace { // joined, never owned: fields of other managers stay
 		meta, err := p.send(ctx, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
@@ -247,7 +249,8 @@ func replaced(err error) bool {
 		return true
 	}
 	return errors.As(err, &status) && apierrors.IsInvalid(err) && status.Status().Details != nil &&
-		slices.ContainsFunc(status.Status().Details.Causes, func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
+		slices.ContainsFunc(status.Status().Details.Causes,
+			func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
 // inspect returns the UID of an object that is ours, or "" if there is none; the error names another owner.
@@ -262,7 +265,8 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	case now.set == "" && last.uid != "" && last.uid == now.uid: // its labels were removed; managedFields prove nothing, any client can write them
+	// its labels were removed; managedFields prove nothing, any client can write them
+	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
 	case now.set != "":
 		return "", &foreignError{message: fmt.Sprintf("it belongs to the set %q: give one of the two another name", now.set)}
@@ -271,7 +275,8 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 		if now.other != "" {
 			maker = fmt.Sprintf(" (made by %q)", now.other)
 		}
-		return "", &foreignError{message: "it is there already and not Drover's" + maker + ": remove it or give one of the two another name"}
+		return "", &foreignError{message: "it is there already and not Drover's" + maker +
+			": remove it or give one of the two another name"}
 	}
 }
 
@@ -282,7 +287,8 @@ func (p *pass) replace(ctx context.Context, it item) (*metav1.PartialObjectMetad
 	}
 	meta, err := p.create(ctx, it)
 	if apierrors.IsConflict(err) {
-		return nil, errors.New("it was deleted, because a field of it cannot be changed, and is there still or again: see its finalizers, and what creates it")
+		return nil,
+			errors.New("it was deleted, because a field of it cannot be changed, and is there still or again: see its finalizers, and what creates it")
 	}
 	return meta, err
 }
@@ -295,7 +301,8 @@ func immutable(err error) bool {
 // bare returns the object of that UID without fields: applying it removes ours.
 func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
-		"apiVersion": c[r.kind].APIVersion, "kind": r.kind, "metadata": map[string]any{"name": r.name, "namespace": r.namespace, "uid": uid},
+		"apiVersion": c[r.kind].APIVersion, "kind": r.kind,
+		"metadata": map[string]any{"name": r.name, "namespace": r.namespace, "uid": uid},
 	})
 	if err != nil { // strings always marshal
 		panic(err)
@@ -320,8 +327,8 @@ func rivals(err error) []string {
 	return names
 }
 
-// explain returns the phase and the message for an error. The API server's errors can repeat what was sent, so only the fields are named,
-// and never the values.
+// explain returns the phase and the message for an error. The API server's errors can repeat what was sent, so only the
+// fields are named, and never the values.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
@@ -332,8 +339,11 @@ func explain(r ref, err error) (protocol.SetPhase, string) {
 	switch {
 	case apierrors.IsInvalid(err):
 		return protocol.SetFailed, "the API server refuses it as invalid: " + fields(err)
-	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown: // the message of a webhook or policy may repeat the content
-		return protocol.SetFailed, fmt.Sprintf("the API server does not take it (%s): admission policies and webhooks of the member know why", apierrors.ReasonForError(err))
+	// the message of a webhook or policy may repeat the content
+	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		return protocol.SetFailed,
+			fmt.Sprintf("the API server does not take it (%s): admission policies and webhooks of the member know why",
+				apierrors.ReasonForError(err))
 	case apierrors.IsForbidden(err):
 		return protocol.SetFailed, err.Error() + ": if the agent lacks a right, apply its manifest again"
 	default:

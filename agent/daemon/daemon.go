@@ -40,8 +40,8 @@ import (
 
 // Timing of the end. The pod's grace period must exceed StopTimeout by 10 s.
 const (
-	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop: for shells, mostly. The hub
-	// closes them when no request is under way, so an idle agent ends at once.
+	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop: for shells, mostly.
+	// The hub closes them when no request is under way, so an idle agent ends at once.
 	StopTimeout = 2 * time.Minute
 
 	watchTimeout   = 5 * time.Second // the hub ends watches by itself between two events, unless it is an old one
@@ -85,7 +85,8 @@ func Run(ctx context.Context, o Options) error {
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
-	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx)) // while the agent drains it is alive and not ready
+	// while the agent drains it is alive and not ready
+	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopProbes()
 	probing := make(chan error, 1)
 	running.Go(func() {
@@ -182,7 +183,8 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe),
 		report:     duties.stream,
 		deployment: &deployment.Handler{
-			Secrets: a.client.Secrets(env.Namespace), Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile}, Log: log.WithName("deployment"),
+			Secrets: a.client.Secrets(env.Namespace), Setup: deployment.Setup{Namespace: env.Namespace, Profile: env.Profile},
+			Log: log.WithName("deployment"),
 		},
 		uninstall: remover,
 		sets:      duties.sets,
@@ -236,7 +238,8 @@ func (a *agent) newIdentity(uid string, nodeAgent bool) *identity.Keeper {
 
 func (a *agent) newLink(keeper *identity.Keeper, nodeAgent bool, h http.Handler) *link.Link {
 	return link.New(link.Options{
-		Target: keeper.Target, Changed: keeper.Changed, Handler: h, Patient: nodeAgent, Drain: cmp.Or(a.options.Stop, StopTimeout), Log: a.options.Log.WithName("link"),
+		Target: keeper.Target, Changed: keeper.Changed, Handler: h, Patient: nodeAgent,
+		Drain: cmp.Or(a.options.Stop, StopTimeout), Log: a.options.Log.WithName("link"),
 	})
 }
 
@@ -286,7 +289,8 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 }
 
-// serveMetrics serves those of direct access: none before the API server has said which cluster it is, and in an agent that only reads.
+// serveMetrics serves those of direct access: none before the API server has said which cluster it is, and in an agent
+// that only reads.
 func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if e := a.direct.Load(); e != nil {
 		e.Metrics().ServeHTTP(w, r)

@@ -87,7 +87,8 @@ func newWorld(t *testing.T) *world {
 }
 
 func node(name string) *corev1.Node {
-	have := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi")}
+	have := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("8Gi")}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status: corev1.NodeStatus{
@@ -168,7 +169,8 @@ func (w *world) sessionWithin(t *testing.T, limit time.Duration) *tunnel.Session
 	}
 }
 
-func ask(t *testing.T, s *tunnel.Session, method, path string, header http.Header, body string) (*http.Response, string) {
+func ask(t *testing.T, s *tunnel.Session, method, path string, header http.Header, body string) (*http.Response,
+	string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, "http://agent"+path, strings.NewReader(body))
 	if err != nil {
@@ -230,7 +232,8 @@ func TestAgent(t *testing.T) {
 		report := nextReport(t, stream)
 		t.Logf("start to first report: %s", time.Since(start))
 		want := protocol.Settings{Servers: []string{w.hub.URL}, CABundle: w.ca.Bundle()}
-		if report.ClusterUID != "member-uid" || report.Version != "v1.36.3" || report.Nodes == nil || report.Nodes.Ready != 1 ||
+		if report.ClusterUID != "member-uid" || report.Version != "v1.36.3" || report.Nodes == nil ||
+			report.Nodes.Ready != 1 ||
 			!report.Health.Healthy || report.SettingsDigest != want.Digest() || report.AgentVersion != "v0.0.1-test" {
 			t.Errorf("got %+v", report)
 		}
@@ -244,7 +247,8 @@ func TestAgent(t *testing.T) {
 		if resp.StatusCode != http.StatusOK || !strings.Contains(body, `"name":"n1"`) {
 			t.Errorf("forwarded GET: %s %s", resp.Status, body)
 		}
-		if resp, body = ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", nil, ""); resp.StatusCode != http.StatusForbidden {
+		if resp, body = ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", nil,
+			""); resp.StatusCode != http.StatusForbidden {
 			t.Errorf("GET without a user: %s %s", resp.Status, body)
 		}
 		if resp, _ = ask(t, s, http.MethodGet, "/v1/unknown", nil, ""); resp.StatusCode != http.StatusNotFound {
@@ -270,10 +274,12 @@ func TestAgent(t *testing.T) {
 		s := w.session(t)
 		stream := reports(t, s)
 		nextReport(t, stream)
-		next := protocol.Settings{Servers: []string{w.hub.URL, "https://new.example"}, CABundle: w.ca.Bundle() + agenttest.NewAuthority(t, "next").Bundle()}
+		next := protocol.Settings{Servers: []string{w.hub.URL, "https://new.example"},
+			CABundle: w.ca.Bundle() + agenttest.NewAuthority(t, "next").Bundle()}
 		raw, _ := json.Marshal(next)
 		for range 2 { // the second time changes nothing
-			if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
+			if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil,
+				string(raw)); resp.StatusCode != http.StatusNoContent {
 				t.Fatalf("PUT of the settings: %s %s, want 204", resp.Status, body)
 			}
 		}
@@ -293,7 +299,8 @@ func TestAgent(t *testing.T) {
 		s := w.session(t)
 		next := agenttest.NewAuthority(t, "next")
 		raw, _ := json.Marshal(protocol.Settings{Servers: []string{w.hub.URL}, CABundle: w.ca.Bundle() + next.Bundle()})
-		if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
+		if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil,
+			string(raw)); resp.StatusCode != http.StatusNoContent {
 			t.Fatalf("PUT of the settings: %s %s, want 204", resp.Status, body)
 		}
 		w.hub.Serve(next.Serving(t))

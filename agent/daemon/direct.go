@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/memory"
 )
 
-// RunDirect answers the API server of a node until ctx ends. It knows nothing of the hub, and may read two Secrets: one that the hub has delivered, and the CA that the
-// agent has made.
+// RunDirect answers the API server of a node until ctx ends. It knows nothing of the hub, and may read two Secrets: one
+// that the hub has delivered, and the CA that the agent has made.
 func RunDirect(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {
@@ -24,7 +24,8 @@ func RunDirect(ctx context.Context, o Options) error {
 	running.Go(func() { a.serveLevel(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
 	direct.New(direct.Options{
-		APIServer: true, Secrets: a.client.Secrets(o.Environ.Namespace), Listen: o.Environ.DirectListen, Now: time.Now, Log: o.Log.WithName("direct"),
+		APIServer: true, Secrets: a.client.Secrets(o.Environ.Namespace), Listen: o.Environ.DirectListen, Now: time.Now,
+		Log: o.Log.WithName("direct"),
 	}).Run(ctx)
 	return nil
 }

@@ -48,18 +48,21 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		Log:        log.WithName("deployment"),
 	})
 	d.sets = apply.New(apply.Options{
-		Client: a.client.REST, Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace), Topic: d.stream.Topic(protocol.SubjectSets), ReadOnly: env.Profile == v1.ProfileReadOnly,
+		Client: a.client.REST, Objects: a.client.Objects(), Secrets: a.client.Secrets(env.Namespace),
+		Topic: d.stream.Topic(protocol.SubjectSets), ReadOnly: env.Profile == v1.ProfileReadOnly,
 		LeftChanged: func() { d.reporter.Touch() }, Await: d.awaitReport, Log: log.WithName("sets"),
 	})
 	if env.Profile != v1.ProfileReadOnly {
 		d.plans = plan.New(plan.Options{
-			Client: a.client.REST, Objects: a.client.Objects(), Topic: d.stream.Topic(protocol.SubjectPlans), Namespace: env.Namespace, Registry: keeper.Registry, Await: d.awaitReport, Log: log.WithName("plans"),
+			Client: a.client.REST, Objects: a.client.Objects(), Topic: d.stream.Topic(protocol.SubjectPlans),
+			Namespace: env.Namespace, Registry: keeper.Registry, Await: d.awaitReport, Log: log.WithName("plans"),
 		})
 	}
 	authority := func() string { return "" }
 	if env.Profile != v1.ProfileReadOnly { // one that only reads serves all as one user, and takes no set
 		d.direct = direct.New(direct.Options{
-			Secrets: a.client.Secrets(env.Namespace), Listen: env.DirectListen, Kubernetes: a.forward(watches), Changed: func() { d.reporter.Touch() }, Now: time.Now, Log: log.WithName("direct"),
+			Secrets: a.client.Secrets(env.Namespace), Listen: env.DirectListen, Kubernetes: a.forward(watches),
+			Changed: func() { d.reporter.Touch() }, Now: time.Now, Log: log.WithName("direct"),
 		})
 		authority = d.direct.Authority
 		a.direct.Store(d.direct)
@@ -104,8 +107,9 @@ func (d *duties) lead(ctx context.Context) {
 // reportFirst is how long sets and plans wait at most until the hub has read a report.
 const reportFirst = 5 * time.Second
 
-// awaitReport returns when the hub has read a report, or after reportFirst; false if ctx ends before. Where many agents start at the same time, each member is
-// Ready before sets and plans, which make most of an agent's requests, take the CPU of the machines that the agents share.
+// awaitReport returns when the hub has read a report, or after reportFirst; false if ctx ends before. Where many agents
+// start at the same time, each member is Ready before sets and plans, which make most of an agent's requests, take the
+// CPU of the machines that the agents share.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()

@@ -40,7 +40,8 @@ func TestSetsAndPlansWaitForTheReport(t *testing.T) {
 					reading, stop := context.WithCancel(ctx)
 					go func() {
 						time.Sleep(tt.after)
-						d.stream.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(reading, "GET", protocol.PathReport, nil))
+						d.stream.ServeHTTP(httptest.NewRecorder(),
+							httptest.NewRequestWithContext(reading, "GET", protocol.PathReport, nil))
 					}()
 					defer synctest.Wait()
 					defer stop()

@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultListen is where the probes are served, and defaultDirectListen where users are who come without the hub. Both come from outside of the pod's loopback.
+// defaultListen is where the probes are served, and defaultDirectListen where users are who come without the hub. Both
+// come from outside of the pod's loopback.
 const (
 	defaultListen       = ":8080"
 	defaultDirectListen = ":6443"
@@ -94,7 +95,8 @@ func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
 		Socket:       Socket(lookup),
 	}
 	if !direct.IsLoopback(env.DirectListen) {
-		r.fail("%s is %q: set it to an address of the loopback interface, for example %s", protocol.EnvDirectListen, env.DirectListen, protocol.DirectAddress)
+		r.fail("%s is %q: set it to an address of the loopback interface, for example %s", protocol.EnvDirectListen,
+			env.DirectListen, protocol.DirectAddress)
 	}
 	if err := errors.Join(r.errs...); err != nil {
 		return Environ{}, fmt.Errorf("read environment: %w", err)
@@ -169,7 +171,8 @@ func (r *reader) servers() []string {
 func (r *reader) checksums() []string {
 	found, v := r.value(protocol.EnvCAChecksum)
 	sums := list(v)
-	checksum := regexp.MustCompile(`^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$`) // SHA-256 in hex, with or without the colons of openssl
+	// SHA-256 in hex, with or without the colons of openssl
+	checksum := regexp.MustCompile(`^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$`)
 	for _, sum := range sums {
 		if !checksum.MatchString(sum) {
 			r.fail("%s: %q is not a SHA-256 in hex: take the value from the hub's manifest", found, sum)

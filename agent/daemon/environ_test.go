@@ -39,7 +39,8 @@ func TestRead(t *testing.T) {
 			want: base(func(*Environ) {}),
 		},
 		"lists are split at commas and slashes at the end go": {
-			vars: map[string]string{"DROVER_SERVER": "https://a.example/, https://b.example:8443/hub/ ,", "DROVER_CA_CHECKSUM": sum + "," + colons},
+			vars: map[string]string{"DROVER_SERVER": "https://a.example/, https://b.example:8443/hub/ ,",
+				"DROVER_CA_CHECKSUM": sum + "," + colons},
 			want: base(func(e *Environ) {
 				e.Servers, e.Checksums = []string{"https://a.example", "https://b.example:8443/hub"}, []string{sum, colons}
 			}),
@@ -49,11 +50,13 @@ func TestRead(t *testing.T) {
 			want: base(func(e *Environ) { e.Servers = []string{"https://[fd00::1]:8443", "https://[::1]"} }),
 		},
 		"the names of Rancher are known": {
-			vars: map[string]string{"CATTLE_SERVER": "https://hub.example.com", "CATTLE_CA_CHECKSUM": sum, "CATTLE_DEBUG": "true", "CATTLE_TUNNEL_DATA_DEBUG": "1"},
+			vars: map[string]string{"CATTLE_SERVER": "https://hub.example.com", "CATTLE_CA_CHECKSUM": sum,
+				"CATTLE_DEBUG": "true", "CATTLE_TUNNEL_DATA_DEBUG": "1"},
 			want: base(func(e *Environ) { e.Checksums, e.Debug, e.TunnelDataDebug = []string{sum}, true, true }),
 		},
 		"a DROVER name wins over its alias": {
-			vars: map[string]string{"CATTLE_SERVER": "https://old.example", "DROVER_SERVER": "https://hub.example.com", "CATTLE_DEBUG": "true", "DROVER_DEBUG": "false"},
+			vars: map[string]string{"CATTLE_SERVER": "https://old.example", "DROVER_SERVER": "https://hub.example.com",
+				"CATTLE_DEBUG": "true", "DROVER_DEBUG": "false"},
 			want: base(func(*Environ) {}),
 		},
 		"an empty DROVER name leaves its alias in force": {
@@ -61,7 +64,8 @@ func TestRead(t *testing.T) {
 			want: base(func(*Environ) {}),
 		},
 		"the rest is taken as it is": {
-			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com", "DROVER_TRUST": "System", "DROVER_NAMESPACE": "ns", "DROVER_LISTEN": "127.0.0.1:1", "DROVER_DIRECT_LISTEN": "127.0.0.1:2"},
+			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com", "DROVER_TRUST": "System",
+				"DROVER_NAMESPACE": "ns", "DROVER_LISTEN": "127.0.0.1:1", "DROVER_DIRECT_LISTEN": "127.0.0.1:2"},
 			want: base(func(e *Environ) {
 				e.Trust, e.Namespace, e.Listen, e.DirectListen = v1.TrustSystem, "ns", "127.0.0.1:1", "127.0.0.1:2"
 			}),
@@ -88,21 +92,28 @@ func TestReadRefuses(t *testing.T) {
 		says []string
 		not  string
 	}{
-		"no server":                       {vars: nil, says: []string{"DROVER_SERVER is not set", "https://drover.example.com"}},
-		"a server without TLS":            {vars: map[string]string{"DROVER_SERVER": "http://hub"}, says: []string{"DROVER_SERVER", `"http://hub" is not an https URL`}},
+		"no server": {vars: nil, says: []string{"DROVER_SERVER is not set", "https://drover.example.com"}},
+		"a server without TLS": {vars: map[string]string{"DROVER_SERVER": "http://hub"},
+			says: []string{"DROVER_SERVER", `"http://hub" is not an https URL`}},
 		"a bad alias, under its own name": {vars: map[string]string{"CATTLE_SERVER": "hub"}, says: []string{"CATTLE_SERVER"}},
-		"a server without a host":         {vars: map[string]string{"DROVER_SERVER": "https:///x"}, says: []string{"has no host"}},
+		"a server without a host": {vars: map[string]string{"DROVER_SERVER": "https:///x"},
+			says: []string{"has no host"}},
 		"a password in the URL, unprinted": {
 			vars: map[string]string{"DROVER_SERVER": "https://u:hunter2@hub"}, says: []string{"before the @"}, not: "hunter2",
 		},
 		"a password in a URL that does not parse, unprinted": {
-			vars: map[string]string{"DROVER_SERVER": "https://u:hunter2@hub:port"}, says: []string{"is not a URL"}, not: "hunter2",
+			vars: map[string]string{"DROVER_SERVER": "https://u:hunter2@hub:port"}, says: []string{"is not a URL"},
+			not: "hunter2",
 		},
-		"a query, unprinted":   {vars: map[string]string{"DROVER_SERVER": "https://hub?token=hunter2"}, says: []string{"query"}, not: "hunter2"},
-		"a checksum too short": {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_CA_CHECKSUM": "abcd"}, says: []string{"DROVER_CA_CHECKSUM", "SHA-256"}},
-		"a trust unknown":      {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_TRUST": "pinned"}, says: []string{"DROVER_TRUST", "Pinned or System"}},
+		"a query, unprinted": {vars: map[string]string{"DROVER_SERVER": "https://hub?token=hunter2"}, says: []string{"query"},
+			not: "hunter2"},
+		"a checksum too short": {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_CA_CHECKSUM": "abcd"},
+			says: []string{"DROVER_CA_CHECKSUM", "SHA-256"}},
+		"a trust unknown": {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_TRUST": "pinned"},
+			says: []string{"DROVER_TRUST", "Pinned or System"}},
 		"all that is wrong at once": {
-			vars: map[string]string{"DROVER_DEBUG": "maybe", "CATTLE_TUNNEL_DATA_DEBUG": "perhaps", "DROVER_SERVER": "https://hub"},
+			vars: map[string]string{"DROVER_DEBUG": "maybe", "CATTLE_TUNNEL_DATA_DEBUG": "perhaps",
+				"DROVER_SERVER": "https://hub"},
 			says: []string{"DROVER_DEBUG", "CATTLE_TUNNEL_DATA_DEBUG", "true or false"},
 		},
 	} {

@@ -25,7 +25,8 @@ type levelBody struct {
 	Error string `json:"error,omitempty"`
 }
 
-// listenSocket makes the socket that changes the log level, which only the agent's own user may open. What a crashed agent left at that path is replaced; a running agent's is an error.
+// listenSocket makes the socket that changes the log level, which only the agent's own user may open. What a crashed
+// agent left at that path is replaced; a running agent's is an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
 		_ = conn.Close() // only to see whether an agent listens

@@ -75,7 +75,8 @@ func TestLevel(t *testing.T) {
 	t.Run("the error says that no agent listens", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "s")
-		if _, err := SetLogLevel(t.Context(), path, "debug"); err == nil || !strings.Contains(err.Error(), "no agent listens") {
+		if _, err := SetLogLevel(t.Context(), path, "debug"); err == nil ||
+			!strings.Contains(err.Error(), "no agent listens") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -89,7 +90,8 @@ func TestLevel(t *testing.T) {
 		}
 		left.(*net.UnixListener).SetUnlinkOnClose(false)
 		_ = left.Close()
-		if _, err := SetLogLevel(t.Context(), path, "debug"); err == nil || !strings.Contains(err.Error(), "no agent listens") {
+		if _, err := SetLogLevel(t.Context(), path, "debug"); err == nil ||
+			!strings.Contains(err.Error(), "no agent listens") {
 			t.Errorf("got %v", err)
 		}
 		_, _ = levelAt(t, path)

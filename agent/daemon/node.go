@@ -17,9 +17,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents opens a tunnel as what the
-// replicas have joined as. It serves the API, reports the API server's health, and takes the hub's settings: what only the replica that leads
-// does waits for one. It listens at no port, since that would be one of the node.
+// RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents
+// opens a tunnel as what the replicas have joined as. It serves the API, reports the API server's health, and takes the
+// hub's settings: what only the replica that leads does waits for one. It listens at no port, since that would be one
+// of the node.
 func RunNode(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -62,7 +63,8 @@ func (a *agent) serveAsNode(ctx context.Context, uid string, keeper *identity.Ke
 		http.Error(w, leader.ErrNotLeading.Error(), http.StatusMisdirectedRequest)
 	})
 	l := a.newLink(keeper, true, routes{
-		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe), report: lines, settings: keeper.Settings(reporter.Touch),
+		kubernetes: a.options.Tracer.Continue(a.forward(watches), describe), report: lines,
+		settings:   keeper.Settings(reporter.Touch),
 		deployment: toLeader, uninstall: toLeader, sets: toLeader, term: a.term(),
 	})
 	a.link.Store(l)

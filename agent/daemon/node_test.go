@@ -52,7 +52,8 @@ func TestNodeAgent(t *testing.T) {
 			t.Errorf("it does not say that it is a node agent: %s", w.claimed(t))
 		}
 		report := nextReport(t, reports(t, s))
-		if report.Leader || report.Nodes != nil || report.Deployment != nil || !report.Health.Healthy || report.Version != "v1.36.3" {
+		if report.Leader || report.Nodes != nil || report.Deployment != nil || !report.Health.Healthy ||
+			report.Version != "v1.36.3" {
 			t.Errorf("it reports %+v, want health and version", report)
 		}
 		resp, body := ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", http.Header{"Impersonate-User": {"hub:alice"}}, "")
@@ -60,7 +61,8 @@ func TestNodeAgent(t *testing.T) {
 			t.Errorf("forwarded GET: %s %s, want the node", resp.Status, body)
 		}
 		for _, of := range [][2]string{
-			{http.MethodPut, protocol.SetPath("crtb/a")}, {http.MethodPut, protocol.PathDeployment}, {http.MethodPost, protocol.PathUninstall},
+			{http.MethodPut, protocol.SetPath("crtb/a")}, {http.MethodPut, protocol.PathDeployment},
+			{http.MethodPost, protocol.PathUninstall},
 		} {
 			if resp, body := ask(t, s, of[0], of[1], nil, "{}"); resp.StatusCode != http.StatusMisdirectedRequest {
 				t.Errorf("%s: %s %s, want 421", of[1], resp.Status, body)

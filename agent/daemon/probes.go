@@ -47,7 +47,8 @@ func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) err
 // serve answers small requests at a listener until ctx ends.
 func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout, MaxHeaderBytes: 8 << 10,
+		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
+		MaxHeaderBytes: 8 << 10,
 	}
 	stop := context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)

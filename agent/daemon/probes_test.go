@@ -30,7 +30,8 @@ func TestProbes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			answer := httptest.NewRecorder()
-			probes(tc.alive, tc.ready, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer, httptest.NewRequest(tc.method, tc.path, nil))
+			probes(tc.alive, tc.ready, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer,
+				httptest.NewRequest(tc.method, tc.path, nil))
 			if answer.Code != tc.want {
 				t.Errorf("got %d", answer.Code)
 			}

@@ -18,11 +18,13 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// insideProxied is set in the process that TestThroughAProxy starts: the proxies of the environment are read once in a process.
+// insideProxied is set in the process that TestThroughAProxy starts: the proxies of the environment are read once in a
+// process.
 const insideProxied = "DROVER_TEST_PROXIED"
 
-// An agent whose environment names a proxy reaches the hub by it, and its own API server never. The proxy is Debian's tinyproxy. A proxy is not used for
-// "localhost" and loopback addresses, but it is for LOCALHOST, which leads there too.
+// An agent whose environment names a proxy reaches the hub by it, and its own API server never. The proxy is Debian's
+// tinyproxy. A proxy is not used for "localhost" and loopback addresses, but it is for LOCALHOST, which leads there
+// too.
 func TestThroughAProxy(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(insideProxied) != "" {
@@ -47,11 +49,13 @@ func TestThroughAProxy(t *testing.T) {
 				t.Fatal(err)
 			}
 			config, logged := filepath.Join(dir, "tinyproxy.conf"), filepath.Join(dir, "proxy.log")
-			text := fmt.Sprintf("Port %s\nListen %s\nLogFile %q\nLogLevel Connect\nTimeout 600\n%s\n", port, host, logged, tc.asks)
+			text := fmt.Sprintf("Port %s\nListen %s\nLogFile %q\nLogLevel Connect\nTimeout 600\n%s\n", port, host, logged,
+				tc.asks)
 			if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			process, err := lab.Command{Path: program, Args: []string{"-d", "-c", config}, LogFile: filepath.Join(dir, "out.log")}.Start()
+			process, err := lab.Command{Path: program, Args: []string{"-d", "-c", config},
+				LogFile: filepath.Join(dir, "out.log")}.Start()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +73,8 @@ func TestThroughAProxy(t *testing.T) {
 			}
 			inside := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestThroughAProxy$", "-test.timeout=100s", "-test.v")
 			proxy := "http://" + tc.given + address
-			inside.Env = append(os.Environ(), insideProxied+"="+tc.outcome, "HTTPS_PROXY="+proxy, "HTTP_PROXY="+proxy, "https_proxy="+proxy, "http_proxy="+proxy, "NO_PROXY=", "no_proxy=")
+			inside.Env = append(os.Environ(), insideProxied+"="+tc.outcome, "HTTPS_PROXY="+proxy, "HTTP_PROXY="+proxy,
+				"https_proxy="+proxy, "http_proxy="+proxy, "NO_PROXY=", "no_proxy=")
 			out, err := inside.CombinedOutput()
 			if err != nil {
 				t.Fatalf("%v\n%s", err, out)
@@ -79,7 +84,8 @@ func TestThroughAProxy(t *testing.T) {
 				t.Fatal(err)
 			}
 			for line := range strings.Lines(string(seen)) {
-				if _, asked, ok := strings.Cut(line, "Request (file descriptor"); ok && !strings.Contains(asked, "CONNECT LOCALHOST:"+said(out, "hub")+" ") {
+				if _, asked, ok := strings.Cut(line, "Request (file descriptor"); ok &&
+					!strings.Contains(asked, "CONNECT LOCALHOST:"+said(out, "hub")+" ") {
 					t.Errorf("the proxy was asked for something else than the hub: %s", line)
 				}
 			}
@@ -107,7 +113,8 @@ func proxied(t *testing.T) {
 	w.start(t)
 	if os.Getenv(insideProxied) == "connected" {
 		s := w.session(t)
-		if resp, body := ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", http.Header{"Impersonate-User": {"hub:alice"}}, ""); resp.StatusCode != http.StatusOK {
+		if resp, body := ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", http.Header{"Impersonate-User": {"hub:alice"}},
+			""); resp.StatusCode != http.StatusOK {
 			t.Errorf("forwarded GET: %s %s", resp.Status, body)
 		}
 	} else {

@@ -33,11 +33,13 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 		rw.Header().Set("Content-Type", "application/json")
 		if r.Method != http.MethodGet {
 			rw.WriteHeader(http.StatusConflict)
-			_ = json.NewEncoder(rw).Encode(metav1.Status{Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict})
+			_ = json.NewEncoder(rw).Encode(metav1.Status{Status: metav1.StatusFailure, Code: http.StatusConflict,
+				Reason: metav1.StatusReasonConflict})
 			return true
 		}
 		restored.Store(false) // from now on it is what the agent finds when it begins anew
-		_ = json.NewEncoder(rw).Encode(coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1", Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.LeaderLease, ResourceVersion: "1"}})
+		_ = json.NewEncoder(rw).Encode(coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1",
+			Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.LeaderLease, ResourceVersion: "1"}})
 		return true
 	}
 	w.start(t)
@@ -48,23 +50,28 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 	}
 	backup, _ := w.api.Get(identity)["data"].(map[string]any)
 	backup = maps.Clone(backup)
-	next := protocol.Settings{Servers: []string{w.hub.URL}, CABundle: w.ca.Bundle() + agenttest.NewAuthority(t, "next").Bundle()}
+	next := protocol.Settings{Servers: []string{w.hub.URL},
+		CABundle: w.ca.Bundle() + agenttest.NewAuthority(t, "next").Bundle()}
 	raw, err := json.Marshal(next)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil, string(raw)); resp.StatusCode != http.StatusNoContent {
+	if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil,
+		string(raw)); resp.StatusCode != http.StatusNoContent {
 		t.Fatalf("PUT of the settings: %s %s, want 204", resp.Status, body)
 	}
 	asked := time.Now()
-	w.api.Put(t, identity, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protocol.IdentitySecret, Namespace: "drover-agent"}, Data: decoded(t, backup)})
+	w.api.Put(t, identity,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protocol.IdentitySecret, Namespace: "drover-agent"},
+			Data: decoded(t, backup)})
 	restored.Store(true)
 
 	s = w.sessionWithin(t, time.Minute)
 	stream = reports(t, s)
 	report := nextReport(t, stream)
 	if report.Restored.Before(asked) || report.SettingsDigest != next.Digest() {
-		t.Errorf("the report says that the cluster was restored at %s and the settings are %s, want after %s and %s", report.Restored, report.SettingsDigest, asked, next.Digest())
+		t.Errorf("the report says that the cluster was restored at %s and the settings are %s, want after %s and %s",
+			report.Restored, report.SettingsDigest, asked, next.Digest())
 	}
 	if now, _ := w.api.Get(identity)["data"].(map[string]any); now["settings"] == backup["settings"] {
 		t.Error("the identity Secret has the settings of the backup, want those that were in force")

@@ -53,15 +53,18 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 type Setup struct {
 	// Namespace that the agent lives in.
 	Namespace string
-	// Profile that it was installed with. The rights of the agent's account are made for it, and they come with the manifest alone.
+	// Profile that it was installed with. The rights of the agent's account are made for it, and they come with the
+	// manifest alone.
 	Profile v1.AgentProfile
 }
 
-// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on image and with which Secrets it is pulled, replicas, some of the environment,
-// resources and on which nodes the agent runs. It cannot change the agent's account or what the agent can reach there.
+// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on image and with which
+// Secrets it is pulled, replicas, some of the environment, resources and on which nodes the agent runs. It cannot
+// change the agent's account or what the agent can reach there.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
-	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest || strings.Trim(digest, "0123456789abcdef") != "" {
+	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest ||
+		strings.Trim(digest, "0123456789abcdef") != "" {
 		return fmt.Errorf("the annotation %s of its pods is no digest", v1.AnnotationAgentDigest)
 	}
 	if r := rest.Spec.Replicas; r != nil && (*r < 1 || *r > maxReplicas) {
@@ -97,15 +100,16 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	if setup.Profile == v1.ProfileFull && rest.Annotations[v1.AnnotationNodeAgent] == nodeAgentsOn {
 		delete(rest.Annotations, v1.AnnotationNodeAgent)
 	}
-	if setup.Profile == v1.ProfileFull && rest.Annotations[v1.AnnotationDirectAccess] == string(v1.AuthorizedEndpointAPIServer) {
+	if setup.Profile == v1.ProfileFull &&
+		rest.Annotations[v1.AnnotationDirectAccess] == string(v1.AuthorizedEndpointAPIServer) {
 		delete(rest.Annotations, v1.AnnotationDirectAccess)
 	}
 	blank(rest)
 	return same(rest, own(setup.Namespace))
 }
 
-// checkEnv returns an error if an environment is not allowed. Any variable that is not known to be harmless is refused: some would make the
-// agent mistake another program for its API server or for the hub, or write its token into its log.
+// checkEnv returns an error if an environment is not allowed. Any variable that is not known to be harmless is refused:
+// some would make the agent mistake another program for its API server or for the hub, or write its token into its log.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
@@ -122,7 +126,8 @@ func checkEnv(env []corev1.EnvVar, setup Setup) error {
 		}
 	}
 	if namespace := values[protocol.EnvNamespace]; namespace != setup.Namespace {
-		return fmt.Errorf("its variable %s is %q, and the agent lives in namespace %s", protocol.EnvNamespace, namespace, setup.Namespace)
+		return fmt.Errorf("its variable %s is %q, and the agent lives in namespace %s", protocol.EnvNamespace, namespace,
+			setup.Namespace)
 	}
 	if profile := v1.AgentProfile(cmp.Or(values[protocol.EnvProfile], string(v1.ProfileFull))); profile != setup.Profile {
 		return fmt.Errorf("it has the profile %s, and the agent was installed with %s: the rights of an agent come with its manifest", profile, setup.Profile)
@@ -130,8 +135,8 @@ func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	return nil
 }
 
-// fromEnvironmentSecret reports whether a variable has its value from the one Secret that is there for this. The agent's other Secrets have its key and its
-// token.
+// fromEnvironmentSecret reports whether a variable has its value from the one Secret that is there for this. The
+// agent's other Secrets have its key and its token.
 func fromEnvironmentSecret(from *corev1.EnvVarSource) bool {
 	ref := from.SecretKeyRef
 	return ref != nil && ref.Name == protocol.EnvironmentSecret && ref.Optional == nil &&
@@ -155,7 +160,8 @@ func blank(d *appsv1.Deployment) {
 	delete(d.Spec.Template.Annotations, v1.AnnotationAgentDigest)
 	d.Spec.Replicas, d.Spec.ProgressDeadlineSeconds = nil, nil
 	pod := &d.Spec.Template.Spec
-	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds, pod.ImagePullSecrets = nil, nil, nil, "", nil, nil
+	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds,
+		pod.ImagePullSecrets = nil, nil, nil, "", nil, nil
 	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser { // as earlier hubs have it
 		s.RunAsUser = nil
 	}

@@ -26,7 +26,8 @@ func fromHub(t testing.TB, image string, agent v1.Agent) registration.Deployment
 	t.Helper()
 	var m registration.Manifests
 	d, err := m.Deployment(registration.ManifestInput{
-		Image: image, Trust: v1.TrustSystem, Agent: agent, Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
+		Image: image, Trust: v1.TrustSystem, Agent: agent,
+		Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -51,10 +52,12 @@ func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
 		"of a spec with node agents": {NodeAgent: true},
 		"of a spec with everything in it": {
 			NodeAgent: true, Replicas: &three, NodeSelector: map[string]string{"a": "b"}, PriorityClassName: "high",
-			Tolerations:      []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}},
-			Affinity:         &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
-			Resources:        &v1.AgentResources{Limits: corev1.ResourceList{}},
-			Env:              []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "NO_PROXY"}, {Name: "https_proxy", SecretKey: "proxy"}},
+			Tolerations: []corev1.Toleration{{Key: "x", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+				TolerationSeconds: &seconds}},
+			Affinity:  &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{}},
+			Resources: &v1.AgentResources{Limits: corev1.ResourceList{}},
+			Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", Value: "http://proxy:3128"}, {Name: "NO_PROXY"},
+				{Name: "https_proxy", SecretKey: "proxy"}},
 			ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
 		},
 	} {
@@ -103,7 +106,8 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		"the host's IPC":         func(d *appsv1.Deployment) { pod(d).HostIPC = true },
 		"a node by name":         func(d *appsv1.Deployment) { pod(d).NodeName = "control-plane" },
 		"a volume of the host": func(d *appsv1.Deployment) {
-			pod(d).Volumes = append(pod(d).Volumes, corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
+			pod(d).Volumes = append(pod(d).Volumes,
+				corev1.Volume{Name: "root", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}})
 		},
 		"a volume of the host in place of its own": func(d *appsv1.Deployment) {
 			pod(d).Volumes[0].VolumeSource = corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}
@@ -136,7 +140,8 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 			main(d).EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{}}}
 		},
 		"a variable out of a Secret": func(d *appsv1.Deployment) {
-			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}})
+			main(d).Env = append(main(d).Env,
+				corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{Key: "k"}}})
 		},
 		"a variable out of the agent's own Secret": func(d *appsv1.Deployment) {
 			main(d).Env = append(main(d).Env, fromSecret("HTTPS_PROXY", protocol.IdentitySecret))
@@ -158,10 +163,15 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		"a variable twice": func(d *appsv1.Deployment) {
 			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: protocol.EnvServer, Value: "https://other.example"})
 		},
-		"another namespace to keep its key in": func(d *appsv1.Deployment) { setVariable(d, protocol.EnvNamespace, "kube-system") },
-		"no namespace to keep its key in":      func(d *appsv1.Deployment) { setVariable(d, protocol.EnvNamespace, "") },
+		"another namespace to keep its key in": func(d *appsv1.Deployment) {
+			setVariable(d, protocol.EnvNamespace,
+				"kube-system")
+		},
+		"no namespace to keep its key in": func(d *appsv1.Deployment) { setVariable(d, protocol.EnvNamespace, "") },
 		"a variable out of another field": func(d *appsv1.Deployment) {
-			main(d).Env = append(main(d).Env, corev1.EnvVar{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}}})
+			main(d).Env = append(main(d).Env,
+				corev1.EnvVar{Name: "A",
+					ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.hostIP"}}})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,15 +198,16 @@ func setVariable(d *appsv1.Deployment, name, value string) {
 	d.Spec.Template.Spec.Containers[0].Env = append(env, corev1.EnvVar{Name: name, Value: value})
 }
 
-// CVE-2021-36782: an agent that became ReadOnly through its tunnel would keep the rights of a Full one. The rights are in its ClusterRole, which
-// a manifest brings, so the profile is the manifest's too.
+// CVE-2021-36782: an agent that became ReadOnly through its tunnel would keep the rights of a Full one. The rights are
+// in its ClusterRole, which a manifest brings, so the profile is the manifest's too.
 func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	t.Parallel()
 	for _, installed := range []v1.AgentProfile{v1.ProfileFull, v1.ProfileReadOnly} {
 		for _, sent := range []v1.AgentProfile{"", v1.ProfileFull, v1.ProfileReadOnly} {
 			t.Run(string(installed)+" is sent "+string(sent), func(t *testing.T) {
 				t.Parallel()
-				err := Check(decoded(t, fromHub(t, "image", v1.Agent{Profile: sent})), Setup{Namespace: protocol.AgentNamespace, Profile: installed})
+				err := Check(decoded(t, fromHub(t, "image", v1.Agent{Profile: sent})),
+					Setup{Namespace: protocol.AgentNamespace, Profile: installed})
 				same := sent == installed || sent == "" && installed == v1.ProfileFull
 				if same != (err == nil) {
 					t.Error(err)
@@ -213,9 +224,12 @@ func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 func TestTheAgentRefusesVariablesThatDecideWhoItIs(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
-		"SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG", "GOTRACEBACK", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "KUBERNETES_SERVICE_PORT_HTTPS",
-		"KUBECONFIG", "ALL_PROXY", "RES_OPTIONS", "LOCALDOMAIN", "HOSTALIASES", "LD_PRELOAD", "TMPDIR", "HOME", "PATH", "OTEL_EXPORTER_OTLP_CERTIFICATE",
-		"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_KEY", "CATTLE_SERVER", "DROVER_LISTEN", "DROVER_SOCKET", "DROVER_DEBUG",
+		"SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG", "GOTRACEBACK", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT",
+		"KUBERNETES_SERVICE_PORT_HTTPS",
+		"KUBECONFIG", "ALL_PROXY", "RES_OPTIONS", "LOCALDOMAIN", "HOSTALIASES", "LD_PRELOAD", "TMPDIR", "HOME", "PATH",
+		"OTEL_EXPORTER_OTLP_CERTIFICATE",
+		"OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CLIENT_KEY", "CATTLE_SERVER", "DROVER_LISTEN",
+		"DROVER_SOCKET", "DROVER_DEBUG",
 		"DROVER_TUNNEL_DATA_DEBUG", "HTTPS_PROXY2", "XHTTPS_PROXY", "HTTPS_PROXY\nGODEBUG", "",
 	} {
 		t.Run(name, func(t *testing.T) {

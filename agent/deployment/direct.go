@@ -18,8 +18,9 @@ import (
 // controlPlane is the label of nodes that run an API server.
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// directSet returns the DaemonSet of what API servers ask about users' tokens, if a Deployment says that they do. Its pods are on the nodes of the control plane, whatever
-// else the Deployment says of nodes, and have an account of their own, which may read what the hub delivers for this and nothing that is the agent's.
+// directSet returns the DaemonSet of what API servers ask about users' tokens, if a Deployment says that they do. Its
+// pods are on the nodes of the control plane, whatever else the Deployment says of nodes, and have an account of their
+// own, which may read what the hub delivers for this and nothing that is the agent's.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil
@@ -41,13 +42,15 @@ func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	}
 	main.Ports, main.LivenessProbe = nil, nil // a port would be one of the node's own address
 	main.ReadinessProbe = &corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port), Scheme: corev1.URISchemeHTTPS, Path: "/readyz"}},
+		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port),
+			Scheme: corev1.URISchemeHTTPS, Path: "/readyz"}},
 		PeriodSeconds: 10,
 	}
 	main.Env = []corev1.EnvVar{{Name: protocol.EnvNamespace, Value: live.Namespace}}
 	main.Resources = corev1.ResourceRequirements{
-		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("32Mi")},
-		Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"),
+			corev1.ResourceMemory: resource.MustParse("32Mi")},
+		Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("128Mi")},
 	}
 	for i := range from.Containers {
 		if c := &from.Containers[i]; c.Name == main.Name {

@@ -20,9 +20,11 @@ func TestWhatAPIServersAskRunsBesideThem(t *testing.T) {
 	t.Parallel()
 	var m registration.Manifests
 	agent := v1.Agent{
-		NodeSelector: map[string]string{"pool": "workers"}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", SecretKey: "proxy"}}, ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
+		NodeSelector: map[string]string{"pool": "workers"}, Env: []v1.AgentEnv{{Name: "HTTPS_PROXY", SecretKey: "proxy"}},
+		ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
 	}
-	made, err := m.Deployment(registration.ManifestInput{Image: "drover:v7", Trust: v1.TrustSystem, Agent: agent, APIServer: true, Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}}})
+	made, err := m.Deployment(registration.ManifestInput{Image: "drover:v7", Trust: v1.TrustSystem, Agent: agent,
+		APIServer: true, Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,22 +36,28 @@ func TestWhatAPIServersAskRunsBesideThem(t *testing.T) {
 		t.Error("an agent that only reads takes it")
 	}
 	set := directSet(d)
-	if set == nil || set.Name != protocol.DirectName || !maps.Equal(set.Spec.Selector.MatchLabels, map[string]string{protocol.LabelName: protocol.DirectName}) {
+	if set == nil || set.Name != protocol.DirectName ||
+		!maps.Equal(set.Spec.Selector.MatchLabels, map[string]string{protocol.LabelName: protocol.DirectName}) {
 		t.Fatalf("the DaemonSet is %+v", set)
 	}
 	pod := set.Spec.Template.Spec
 	main := pod.Containers[0]
-	if main.Image != "drover:v7" || !slices.Equal(main.Command, []string{"/drover-agent", "direct"}) || len(pod.ImagePullSecrets) != 1 {
+	if main.Image != "drover:v7" || !slices.Equal(main.Command, []string{"/drover-agent", "direct"}) ||
+		len(pod.ImagePullSecrets) != 1 {
 		t.Errorf("it runs %s %q with %v", main.Image, main.Command, pod.ImagePullSecrets)
 	}
 	if pod.ServiceAccountName != protocol.DirectName || len(main.Env) != 1 || main.Env[0].Name != protocol.EnvNamespace {
-		t.Errorf("its account is %s and its environment %v: it must have neither the agent's rights nor its secrets", pod.ServiceAccountName, main.Env)
+		t.Errorf("its account is %s and its environment %v: it must have neither the agent's rights nor its secrets",
+			pod.ServiceAccountName, main.Env)
 	}
-	if !pod.HostNetwork || len(main.Ports) > 0 || main.ReadinessProbe.HTTPGet.Host != "127.0.0.1" || main.ReadinessProbe.HTTPGet.Port.IntValue() != 6440 {
-		t.Errorf("host network %t, ports %v, probed at %v: want loopback only", pod.HostNetwork, main.Ports, main.ReadinessProbe.HTTPGet)
+	if !pod.HostNetwork || len(main.Ports) > 0 || main.ReadinessProbe.HTTPGet.Host != "127.0.0.1" ||
+		main.ReadinessProbe.HTTPGet.Port.IntValue() != 6440 {
+		t.Errorf("host network %t, ports %v, probed at %v: want loopback only", pod.HostNetwork, main.Ports,
+			main.ReadinessProbe.HTTPGet)
 	}
 	terms := pod.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	if pod.NodeSelector["pool"] != "" || len(terms) != 1 || terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" {
+	if pod.NodeSelector["pool"] != "" || len(terms) != 1 ||
+		terms[0].MatchExpressions[0].Key != "node-role.kubernetes.io/control-plane" {
 		t.Errorf("it runs on nodes with %v, %v, want those of the control plane", pod.NodeSelector, terms)
 	}
 	if pod.Tolerations[0].Operator != corev1.TolerationOpExists || pod.Tolerations[0].Key != "" {

@@ -26,8 +26,8 @@ type Handler struct {
 	Log   logr.Logger
 }
 
-// ServeHTTP answers PUT with 202 once the Deployment is kept for the leader, and with 422 and the reason if it is not one that this agent
-// takes. Any replica may be asked: they share the Secret that it is kept in.
+// ServeHTTP answers PUT with 202 once the Deployment is kept for the leader, and with 422 and the reason if it is not
+// one that this agent takes. Any replica may be asked: they share the Secret that it is kept in.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPut {
 		w.Header().Set("Allow", http.MethodPut)

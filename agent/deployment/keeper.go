@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package deployment changes the agent's own Deployment as the hub asks, restores the previous one if the new one does not become ready, and removes the agent.
+// Package deployment changes the agent's own Deployment as the hub asks, restores the previous one if the new one does
+// not become ready, and removes the agent.
 package deployment
 
 import (
@@ -35,8 +36,8 @@ const (
 	maxMessage     = 512 // bytes of a message in a report
 )
 
-// Bounds on writes. A change takes five of them. If there are more, because another controller changes the Deployment back or by a fault of
-// ours, they must not cost the API server more than this.
+// Bounds on writes. A change takes five of them. If there are more, because another controller changes the Deployment
+// back or by a fault of ours, they must not cost the API server more than this.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
@@ -168,7 +169,8 @@ func (k *Keeper) settle(ctx context.Context) time.Duration {
 	return 0
 }
 
-// step observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next look.
+// step observes, reports and takes one step. If there is nothing more to do now, it returns the time until the next
+// look.
 func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -41,7 +41,8 @@ import (
 
 const progressDeadline = 20 * time.Second
 
-// fixture is a real API server without any controller, with the manifest applied, and a Keeper with the rights of the manifest.
+// fixture is a real API server without any controller, with the manifest applied, and a Keeper with the rights of the
+// manifest.
 type fixture struct {
 	*testkit.Env
 	kubeconfig string
@@ -69,7 +70,8 @@ func newMember(t *testing.T) *fixture {
 	m.kubectl, m.kubeconfig = programs[lab.Kubectl], filepath.Join(t.TempDir(), "kubeconfig")
 	config := clientcmdapi.NewConfig()
 	config.Clusters["x"] = &clientcmdapi.Cluster{Server: m.Config.Host, CertificateAuthorityData: m.Config.CAData}
-	config.AuthInfos["x"] = &clientcmdapi.AuthInfo{ClientCertificateData: m.Config.CertData, ClientKeyData: m.Config.KeyData}
+	config.AuthInfos["x"] = &clientcmdapi.AuthInfo{ClientCertificateData: m.Config.CertData,
+		ClientKeyData: m.Config.KeyData}
 	config.Contexts["x"] = &clientcmdapi.Context{Cluster: "x", AuthInfo: "x"}
 	config.CurrentContext = "x"
 	if err := clientcmd.WriteToFile(*config, m.kubeconfig); err != nil {
@@ -115,7 +117,10 @@ func (m *fixture) lead(t *testing.T) {
 	t.Helper()
 	c := m.client(t)
 	m.keeper = deployment.New(deployment.Options{
-		Deployment: c.Deployment(protocol.AgentNamespace, protocol.AgentName), DaemonSet: c.DaemonSet(protocol.AgentNamespace, protocol.NodeAgentName), NodeLease: c.Lease(protocol.AgentNamespace, protocol.NodeAgentLease), Direct: c.DaemonSet(protocol.AgentNamespace, protocol.DirectName), Secrets: c.Secrets(protocol.AgentNamespace),
+		Deployment: c.Deployment(protocol.AgentNamespace, protocol.AgentName),
+		DaemonSet:  c.DaemonSet(protocol.AgentNamespace, protocol.NodeAgentName),
+		NodeLease:  c.Lease(protocol.AgentNamespace, protocol.NodeAgentLease),
+		Direct:     c.DaemonSet(protocol.AgentNamespace, protocol.DirectName), Secrets: c.Secrets(protocol.AgentNamespace),
 		Nodes: func() (int32, bool) { return m.nodes.Load(), true }, Changed: func() {}, Log: testr.New(t),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -128,9 +133,11 @@ func (m *fixture) lead(t *testing.T) {
 // put hands a Deployment over and returns the answer.
 func (m *fixture) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
-	h := &deployment.Handler{Secrets: m.client(t).Secrets(protocol.AgentNamespace), Setup: deployment.Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}, Log: testr.New(t)}
+	h := &deployment.Handler{Secrets: m.client(t).Secrets(protocol.AgentNamespace),
+		Setup: deployment.Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}, Log: testr.New(t)}
 	answer := httptest.NewRecorder()
-	h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.PathDeployment, bytes.NewReader(body)))
+	h.ServeHTTP(answer,
+		httptest.NewRequestWithContext(t.Context(), http.MethodPut, protocol.PathDeployment, bytes.NewReader(body)))
 	return answer
 }
 
@@ -150,7 +157,8 @@ func (m *fixture) hand(t *testing.T, in registration.ManifestInput) string {
 func (m *fixture) live(t *testing.T) *appsv1.Deployment {
 	t.Helper()
 	d := &appsv1.Deployment{}
-	if err := m.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.AgentName}, d); err != nil {
+	if err := m.Client.Get(t.Context(), client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.AgentName},
+		d); err != nil {
 		t.Fatal(err)
 	}
 	return d
@@ -174,11 +182,13 @@ func (m *fixture) play(t *testing.T, well bool) {
 	t.Helper()
 	d := m.live(t)
 	n := *d.Spec.Replicas
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n,
+		AvailableReplicas: n}
 	if !well {
 		d.Status.Replicas, d.Status.UnavailableReplicas = n+1, 1
 		d.Status.Conditions = []appsv1.DeploymentCondition{{
-			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded", LastTransitionTime: metav1.Now(),
+			Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded",
+			LastTransitionTime: metav1.Now(),
 		}}
 	}
 	if err := m.Client.Status().Update(t.Context(), d); err != nil {
@@ -234,8 +244,10 @@ func TestKeeper(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := before.DeepCopy()
-		err = m.Client.Patch(t.Context(), after, client.RawPatch(types.ApplyPatchType, want.JSON), client.FieldOwner("kustomize-controller"), client.DryRunAll)
-		if err != nil || !reflect.DeepEqual(before.Spec, after.Spec) || !reflect.DeepEqual(before.Annotations, after.Annotations) {
+		err = m.Client.Patch(t.Context(), after, client.RawPatch(types.ApplyPatchType, want.JSON),
+			client.FieldOwner("kustomize-controller"), client.DryRunAll)
+		if err != nil || !reflect.DeepEqual(before.Spec, after.Spec) ||
+			!reflect.DeepEqual(before.Annotations, after.Annotations) {
 			t.Errorf("%v: %v became %v", err, before.Spec, after.Spec)
 		}
 	})
@@ -250,7 +262,8 @@ func TestKeeper(t *testing.T) {
 		if d.Message != "no pod of it was made" || d.Rejected {
 			t.Errorf("got %+v", d)
 		}
-		if after := m.live(t); !reflect.DeepEqual(before.Spec, after.Spec) || !reflect.DeepEqual(before.Annotations, after.Annotations) {
+		if after := m.live(t); !reflect.DeepEqual(before.Spec, after.Spec) ||
+			!reflect.DeepEqual(before.Annotations, after.Annotations) {
 			t.Errorf("it is not as it was:\n%v\n%v", before.Spec, after.Spec)
 		}
 		m.hand(t, input("drover:broken", v1.Agent{PriorityClassName: "high"}))
@@ -271,7 +284,8 @@ func TestKeeper(t *testing.T) {
 			}
 			return err
 		})
-		d := m.await(t, "its deadline is over", func(d protocol.Deployment) bool { return d.NotReady == "no pod of it was made" })
+		d := m.await(t, "its deadline is over",
+			func(d protocol.Deployment) bool { return d.NotReady == "no pod of it was made" })
 		if d.Digest != back || d.RolledOut || d.Failed != "" {
 			t.Errorf("got %+v", d)
 		}
@@ -280,7 +294,8 @@ func TestKeeper(t *testing.T) {
 	})
 	t.Run("one that the API server refuses changes nothing and says why", func(t *testing.T) {
 		before := m.live(t)
-		digest := m.hand(t, input("drover:v1", v1.Agent{Tolerations: []corev1.Toleration{{Key: "not a key!", Operator: "Sometimes"}}}))
+		digest := m.hand(t,
+			input("drover:v1", v1.Agent{Tolerations: []corev1.Toleration{{Key: "not a key!", Operator: "Sometimes"}}}))
 		d := m.await(t, "refused", func(d protocol.Deployment) bool { return d.Failed == digest })
 		if !d.Rejected || !strings.Contains(d.Message, "tolerations") {
 			t.Errorf("got %+v", d)
@@ -289,7 +304,8 @@ func TestKeeper(t *testing.T) {
 			t.Error("the Deployment changed")
 		}
 	})
-	t.Run("node agents come with a Deployment that is rolled out, follow it and go with it", func(t *testing.T) { testNodeAgents(t, m, func() { m.lead(whole) }) })
+	t.Run("node agents come with a Deployment that is rolled out, follow it and go with it",
+		func(t *testing.T) { testNodeAgents(t, m, func() { m.lead(whole) }) })
 	t.Run("what API servers ask comes and goes with the mode", func(t *testing.T) { testDirect(t, m) })
 	t.Run("replicas that the spec sets stay", func(t *testing.T) {
 		three := int32(3)

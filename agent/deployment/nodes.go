@@ -32,9 +32,10 @@ const nodesEvery = time.Minute
 // nodesReadyWithin is how long its pods may take after a change until one of them runs.
 const nodesReadyWithin = 5 * time.Minute
 
-// daemonSet returns the DaemonSet of node agents beside a Deployment of the agent. What the hub decides on is as in the Deployment; what it
-// cannot decide on is as the agent has it, but for the network, which is the node's. Node agents run on every node that the Deployment may use,
-// whatever its taints: a nodeSelector, or what an affinity requires of nodes, may keep the agent's rights from nodes of others.
+// daemonSet returns the DaemonSet of node agents beside a Deployment of the agent. What the hub decides on is as in the
+// Deployment; what it cannot decide on is as the agent has it, but for the network, which is the node's. Node agents
+// run on every node that the Deployment may use, whatever its taints: a nodeSelector, or what an affinity requires of
+// nodes, may keep the agent's rights from nodes of others.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	from, pod := d.Spec.Template.Spec, ownPod()
 	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
@@ -43,7 +44,8 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"} // the image is of no other system
 	maps.Copy(pod.NodeSelector, from.NodeSelector)
 	pod.TerminationGracePeriodSeconds = from.TerminationGracePeriodSeconds
-	if a := from.Affinity; a != nil && a.NodeAffinity != nil && a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+	if a := from.Affinity; a != nil && a.NodeAffinity != nil &&
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution,
 		}}
@@ -68,11 +70,13 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{protocol.LabelName: name}},
 			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
-				Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &few},
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &few},
 			},
 			Template: corev1.PodTemplateSpec{
 				ObjectMeta: metav1.ObjectMeta{
-					Labels: map[string]string{protocol.LabelName: name, v1.LabelManagedBy: v1.ManagedBy}, Annotations: map[string]string{v1.AnnotationAgentDigest: digestOf(d)},
+					Labels:      map[string]string{protocol.LabelName: name, v1.LabelManagedBy: v1.ManagedBy},
+					Annotations: map[string]string{v1.AnnotationAgentDigest: digestOf(d)},
 				},
 				Spec: pod,
 			},
@@ -80,7 +84,8 @@ func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.Daemo
 	}
 }
 
-// nodesEnd is how long pods have to end after their DaemonSet was deleted. Node agents are told at once, and take part in no election from then on.
+// nodesEnd is how long pods have to end after their DaemonSet was deleted. Node agents are told at once, and take part
+// in no election from then on.
 const nodesEnd = time.Minute
 
 // daemonSetKeeper keeps one DaemonSet beside the agent's Deployment, while this replica leads.
@@ -114,8 +119,8 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep makes the DaemonSet follow the agent's Deployment, once that is rolled out: its pods never run what has not shown that it connects. It
-// returns when to look again, 0 for the next change.
+// keep makes the DaemonSet follow the agent's Deployment, once that is rolled out: its pods never run what has not
+// shown that it connects. It returns when to look again, 0 for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -144,7 +149,8 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 		}
 		return 0, err
 	case again && n.taken:
-		if n.problem = withoutPods(stored.Status, now.Sub(n.since)); stored.Status.ObservedGeneration > 0 && stored.Status.DesiredNumberScheduled == 0 {
+		if n.problem = withoutPods(stored.Status, now.Sub(n.since)); stored.Status.ObservedGeneration > 0 &&
+			stored.Status.DesiredNumberScheduled == 0 {
 			n.problem = n.nowhere
 		}
 	default: // a new one has no pods for a moment
@@ -157,21 +163,25 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	return nodesEvery, nil
 }
 
-// withoutPods returns a message if a DaemonSet that has nodes has no pods, or if none of them has been ready since it was applied some minutes ago.
+// withoutPods returns a message if a DaemonSet that has nodes has no pods, or if none of them has been ready since it
+// was applied some minutes ago.
 func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 	switch {
 	case s.DesiredNumberScheduled == 0 || s.NumberReady > 0:
 		return ""
 	case s.CurrentNumberScheduled == 0:
-		return fmt.Sprintf("of %d pods none exists: the namespace does not let them onto the nodes' network", s.DesiredNumberScheduled)
+		return fmt.Sprintf("of %d pods none exists: the namespace does not let them onto the nodes' network",
+			s.DesiredNumberScheduled)
 	case applied < nodesReadyWithin:
 		return ""
 	}
-	return fmt.Sprintf("of %d pods none is ready: see in the member: kubectl -n "+protocol.AgentNamespace+" get pods", s.DesiredNumberScheduled)
+	return fmt.Sprintf("of %d pods none is ready: see in the member: kubectl -n "+protocol.AgentNamespace+" get pods",
+		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, once for each time that this replica leads, and then the Lease by which its pods elect one: while they run, they would make it
-// again. It returns when to look again, 0 for the next change. An older manifest gives no right to the DaemonSet, and then there is neither.
+// remove removes the DaemonSet, once for each time that this replica leads, and then the Lease by which its pods elect
+// one: while they run, they would make it again. It returns when to look again, 0 for the next change. An older
+// manifest gives no right to the DaemonSet, and then there is neither.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

@@ -39,21 +39,25 @@ func TestNodeAgentsAreOfTheirDeployment(t *testing.T) {
 	t.Parallel()
 	required := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "trusted", Operator: corev1.NodeSelectorOpExists}}}}}
 	d, set := nodeAgentsOf(t, v1.Agent{
-		NodeSelector: map[string]string{"pool": "ours"}, PriorityClassName: "high", ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
-		Env:       []v1.AgentEnv{{Name: "HTTPS_PROXY", SecretKey: "proxy"}},
-		Affinity:  &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}, PodAntiAffinity: &corev1.PodAntiAffinity{}},
-		Resources: &v1.AgentResources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m")}},
+		NodeSelector: map[string]string{"pool": "ours"}, PriorityClassName: "high",
+		ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
+		Env:              []v1.AgentEnv{{Name: "HTTPS_PROXY", SecretKey: "proxy"}},
+		Affinity:         &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}, PodAntiAffinity: &corev1.PodAntiAffinity{}},
+		Resources:        &v1.AgentResources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m")}},
 	})
 	pod, from := set.Spec.Template.Spec, d.Spec.Template.Spec
 	main, want := pod.Containers[0], from.Containers[0]
-	if main.Image != "drover:v7" || !slices.EqualFunc(main.Env, want.Env, func(a, b corev1.EnvVar) bool { return a.String() == b.String() }) ||
+	if main.Image != "drover:v7" ||
+		!slices.EqualFunc(main.Env, want.Env, func(a, b corev1.EnvVar) bool { return a.String() == b.String() }) ||
 		main.Resources.Requests.Cpu().String() != "5m" || pod.ServiceAccountName != from.ServiceAccountName {
 		t.Errorf("image, environment, resources and account are not those of the Deployment: %v", main)
 	}
-	if pod.NodeSelector["pool"] != "ours" || pod.NodeSelector[corev1.LabelOSStable] != "linux" || pod.PriorityClassName != "high" || len(pod.ImagePullSecrets) != 1 {
+	if pod.NodeSelector["pool"] != "ours" || pod.NodeSelector[corev1.LabelOSStable] != "linux" ||
+		pod.PriorityClassName != "high" || len(pod.ImagePullSecrets) != 1 {
 		t.Errorf("nodes, priority and image are not as the spec says, or not only Linux nodes: %v", pod)
 	}
-	if a := pod.Affinity; a == nil || a.PodAntiAffinity != nil || a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String() != required.String() {
+	if a := pod.Affinity; a == nil || a.PodAntiAffinity != nil ||
+		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String() != required.String() {
 		t.Errorf("affinity %v, want what the Deployment's requires of nodes, and nothing else", a)
 	}
 	if !slices.Equal(main.Command, []string{"/drover-agent", "node"}) {
@@ -69,12 +73,15 @@ func TestNodeAgentsRunOnEveryNodeAndNeedNothingOfIt(t *testing.T) {
 	d, set := nodeAgentsOf(t, v1.Agent{})
 	pod := set.Spec.Template.Spec
 	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSDefault {
-		t.Errorf("host network %t, DNS %s, want the node's network and resolver: those of pods may be broken", pod.HostNetwork, pod.DNSPolicy)
+		t.Errorf("host network %t, DNS %s, want the node's network and resolver: those of pods may be broken",
+			pod.HostNetwork, pod.DNSPolicy)
 	}
 	for _, taint := range []corev1.Taint{
-		{Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule}, {Key: "node.kubernetes.io/network-unavailable", Effect: corev1.TaintEffectNoExecute},
+		{Key: "a", Value: "b", Effect: corev1.TaintEffectNoSchedule},
+		{Key: "node.kubernetes.io/network-unavailable", Effect: corev1.TaintEffectNoExecute},
 	} {
-		if !slices.ContainsFunc(pod.Tolerations, func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
+		if !slices.ContainsFunc(pod.Tolerations,
+			func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
 			t.Errorf("the taint %v keeps it from a node", taint)
 		}
 	}
@@ -87,8 +94,10 @@ func TestNodeAgentsRunOnEveryNodeAndNeedNothingOfIt(t *testing.T) {
 	if len(c.Ports) > 0 || c.LivenessProbe != nil || c.ReadinessProbe != nil {
 		t.Errorf("ports %v or probes of them would be ports of the node", c.Ports)
 	}
-	if s := c.SecurityContext; s == nil || !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || !slices.Contains(s.Capabilities.Drop, "ALL") || !*pod.SecurityContext.RunAsNonRoot {
-		t.Errorf("security %v, %v, want no root, a read-only file system and no capability", c.SecurityContext, pod.SecurityContext)
+	if s := c.SecurityContext; s == nil || !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation ||
+		!slices.Contains(s.Capabilities.Drop, "ALL") || !*pod.SecurityContext.RunAsNonRoot {
+		t.Errorf("security %v, %v, want no root, a read-only file system and no capability", c.SecurityContext,
+			pod.SecurityContext)
 	}
 	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero() {
 		t.Errorf("resources %v, want requests and a limit", c.Resources)
@@ -111,11 +120,15 @@ func TestNodeAgentsWithoutPods(t *testing.T) {
 		applied time.Duration
 		want    string
 	}{
-		"a member without nodes":                {appsv1.DaemonSetStatus{}, time.Hour, ""},
-		"nodes, and a pod on one":               {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 1, NumberReady: 1}, time.Hour, ""},
-		"nodes, and the namespace refuses pods": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3}, time.Minute, "of 3 pods none exists"},
-		"pods that start":                       {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 3}, 4 * time.Minute, ""},
-		"pods that do not start":                {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 3}, 5 * time.Minute, "of 3 pods none is ready"},
+		"a member without nodes": {appsv1.DaemonSetStatus{}, time.Hour, ""},
+		"nodes, and a pod on one": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 1,
+			NumberReady: 1}, time.Hour, ""},
+		"nodes, and the namespace refuses pods": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3}, time.Minute,
+			"of 3 pods none exists"},
+		"pods that start": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 3}, 4 * time.Minute,
+			""},
+		"pods that do not start": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 3},
+			5 * time.Minute, "of 3 pods none is ready"},
 	} {
 		if got := withoutPods(tt.status, tt.applied); !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", name, got, tt.want)
@@ -146,7 +159,8 @@ func TestTheDeploymentIsReportedWhateverBecomesOfNodeAgents(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := New(Options{
-		Deployment: c.Deployment("x", "agent"), DaemonSet: c.DaemonSet("x", "nodes"), NodeLease: c.Lease("x", "nodes"), Direct: c.DaemonSet("x", "direct"), Secrets: c.Secrets("x"),
+		Deployment: c.Deployment("x", "agent"), DaemonSet: c.DaemonSet("x", "nodes"), NodeLease: c.Lease("x", "nodes"),
+		Direct: c.DaemonSet("x", "direct"), Secrets: c.Secrets("x"),
 		Nodes: func() (int32, bool) { return 0, false }, Changed: func() {}, Log: logr.Discard(),
 	})
 	if _, err := k.step(t.Context()); err == nil {
@@ -161,7 +175,8 @@ func TestTheDeploymentIsReportedWhateverBecomesOfNodeAgents(t *testing.T) {
 func TestNodeAgentsLeaveNoLease(t *testing.T) {
 	t.Parallel()
 	var requests []string
-	left := map[string]bool{"/apis/apps/v1/namespaces/x/daemonsets/nodes": true, "/apis/coordination.k8s.io/v1/namespaces/x/leases/nodes": true}
+	left := map[string]bool{"/apis/apps/v1/namespaces/x/daemonsets/nodes": true,
+		"/apis/coordination.k8s.io/v1/namespaces/x/leases/nodes": true}
 	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		requests = append(requests, r.Method+" "+path.Base(path.Dir(r.URL.Path)))
 		w.Header().Set("Content-Type", "application/json")
@@ -189,7 +204,8 @@ func TestNodeAgentsLeaveNoLease(t *testing.T) {
 	off := on.DeepCopy()
 	delete(off.Annotations, v1.AnnotationNodeAgent)
 
-	nodes, start := daemonSetKeeper{wanted: nodeAgents, client: c.DaemonSet("x", "nodes"), lease: c.Lease("x", "nodes")}, time.Now()
+	nodes, start := daemonSetKeeper{wanted: nodeAgents, client: c.DaemonSet("x", "nodes"), lease: c.Lease("x", "nodes")},
+		time.Now()
 	for _, step := range []struct {
 		what  string
 		after time.Duration

@@ -109,7 +109,8 @@ func testDirect(t *testing.T, m *fixture) {
 			if found := err == nil; found != want {
 				return fmt.Errorf("the DaemonSet is there: %t, want %t", found, want)
 			}
-			if pod := set.Spec.Template.Spec; want && (pod.ServiceAccountName != protocol.DirectName || pod.Containers[0].Image != "drover:v6") {
+			if pod := set.Spec.Template.Spec; want &&
+				(pod.ServiceAccountName != protocol.DirectName || pod.Containers[0].Image != "drover:v6") {
 				return fmt.Errorf("its account is %s and its image %s", pod.ServiceAccountName, pod.Containers[0].Image)
 			}
 			return nil
@@ -117,7 +118,8 @@ func testDirect(t *testing.T, m *fixture) {
 	}
 	give(true)
 	there(true)
-	m.await(t, "without a problem", func(d protocol.Deployment) bool { return d.RolledOut && d.Direct == "" && d.NodeAgents == "" })
+	m.await(t, "without a problem",
+		func(d protocol.Deployment) bool { return d.RolledOut && d.Direct == "" && d.NodeAgents == "" })
 	give(false)
 	there(false)
 }

@@ -95,17 +95,21 @@ func TestNoLoopIsWithoutBackOff(t *testing.T) {
 	}{
 		"a write that changes nothing": {nil, writesAtOnce + int(time.Hour/writeEvery)},
 		"a write that meets conflicts": {conflict, writesAtOnce + int(time.Hour/writeEvery)},
-		"a write that is refused":      {apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, "drover-agent", errors.New("refused")), writesAtOnce + int(time.Hour/writeEvery)},
+		"a write that is refused": {apierrors.NewForbidden(schema.GroupResource{Resource: "deployments"}, "drover-agent",
+			errors.New("refused")), writesAtOnce + int(time.Hour/writeEvery)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &revertingServer{deployment: live("new", unready), secret: &corev1.Secret{}, refusal: tc.refusal, most: tc.most, events: make(chan struct{})}
-				s.secret.Data = map[string][]byte{keyPhase: []byte(failed), keyDigest: []byte("new"), keyPrevious: snapshot(live("old"))}
+				s := &revertingServer{deployment: live("new", unready), secret: &corev1.Secret{}, refusal: tc.refusal,
+					most: tc.most, events: make(chan struct{})}
+				s.secret.Data = map[string][]byte{keyPhase: []byte(failed), keyDigest: []byte("new"),
+					keyPrevious: snapshot(live("old"))}
 				s.deployment.TypeMeta = metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}
 				s.secret.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}
 				client := agenttest.Client(t, s)
 				k := New(Options{
-					Deployment: client.Deployment("drover-agent", "drover-agent"), Secrets: client.Secrets("drover-agent"), Changed: func() {}, Log: logr.Discard(),
+					Deployment: client.Deployment("drover-agent", "drover-agent"), Secrets: client.Secrets("drover-agent"),
+					Changed: func() {}, Log: logr.Discard(),
 					Nodes: func() (int32, bool) { return 0, false },
 				})
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)

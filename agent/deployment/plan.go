@@ -16,7 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is how long a change may take beyond the deadlines of all its replicas where no Deployment controller reports progress.
+// stuckMargin is how long a change may take beyond the deadlines of all its replicas where no Deployment controller
+// reports progress.
 const stuckMargin = 30 * time.Second
 
 // observed is what a step depends on.
@@ -85,7 +86,8 @@ func next(o observed) step {
 			return to(done) // a user has applied another one, which stays
 		}
 	}
-	// A Deployment that a person has scaled to 0 stays so, as under a HorizontalPodAutoscaler: the leader would undo that in its last moments.
+	// A Deployment that a person has scaled to 0 stays so, as under a HorizontalPodAutoscaler: the leader would undo that
+	// in its last moments.
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
@@ -131,7 +133,8 @@ func replicasOf(d *appsv1.Deployment) int32 {
 // rolledOut reports whether all pods are of this generation of the Deployment, and ready.
 func rolledOut(d *appsv1.Deployment) bool {
 	want, s := replicasOf(d), d.Status
-	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.Replicas == want && s.AvailableReplicas == want
+	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == want && s.Replicas == want &&
+		s.AvailableReplicas == want
 }
 
 // deadlineExceeded reports whether this generation has exceeded its progress deadline.
@@ -140,7 +143,8 @@ func deadlineExceeded(d *appsv1.Deployment) bool {
 		return false
 	}
 	for _, c := range d.Status.Conditions {
-		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse && c.Reason == "ProgressDeadlineExceeded" {
+		if c.Type == appsv1.DeploymentProgressing && c.Status == corev1.ConditionFalse &&
+			c.Reason == "ProgressDeadlineExceeded" {
 			return true
 		}
 	}
@@ -159,7 +163,8 @@ func progressDeadline(d *appsv1.Deployment) time.Duration {
 // snapshot returns what must be restored of a Deployment.
 func snapshot(d *appsv1.Deployment) []byte {
 	kept := appsv1.Deployment{Spec: appsv1.DeploymentSpec{
-		Replicas: d.Spec.Replicas, Strategy: d.Spec.Strategy, Template: d.Spec.Template, ProgressDeadlineSeconds: d.Spec.ProgressDeadlineSeconds,
+		Replicas: d.Spec.Replicas, Strategy: d.Spec.Strategy, Template: d.Spec.Template,
+		ProgressDeadlineSeconds: d.Spec.ProgressDeadlineSeconds,
 	}}
 	kept.Annotations = setAnnotations(nil, d)
 	raw, err := json.Marshal(kept)
@@ -169,7 +174,8 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// setAnnotations returns annotations with those of a Deployment that the hub sets, and without those that it does not set.
+// setAnnotations returns annotations with those of a Deployment that the hub sets, and without those that it does not
+// set.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)

@@ -21,7 +21,8 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 func live(digest string, more ...func(*appsv1.Deployment)) *appsv1.Deployment {
 	two, deadline := int32(2), int32(120)
 	d := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Generation: 3, Annotations: map[string]string{v1.AnnotationAgentReplicas: v1.AgentReplicasByNodes}},
+		ObjectMeta: metav1.ObjectMeta{Generation: 3,
+			Annotations: map[string]string{v1.AnnotationAgentReplicas: v1.AgentReplicasByNodes}},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &two, ProgressDeadlineSeconds: &deadline,
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAgentDigest: digest}}},
@@ -37,7 +38,8 @@ func live(digest string, more ...func(*appsv1.Deployment)) *appsv1.Deployment {
 func unready(d *appsv1.Deployment)    { d.Status.Replicas, d.Status.UpdatedReplicas = 3, 1 }
 func unobserved(d *appsv1.Deployment) { d.Status.ObservedGeneration = 2 }
 func givenUp(d *appsv1.Deployment) {
-	d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse, Reason: "ProgressDeadlineExceeded"}}
+	d.Status.Conditions = []appsv1.DeploymentCondition{{Type: appsv1.DeploymentProgressing, Status: corev1.ConditionFalse,
+		Reason: "ProgressDeadlineExceeded"}}
 }
 
 func TestNext(t *testing.T) {
@@ -53,28 +55,44 @@ func TestNext(t *testing.T) {
 		want   step
 		phase  phase // of want.record
 	}{
-		"nothing to do":                                {live: live("old"), want: step{}},
-		"a node comes to one replica":                  {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), nodes: 2, want: step{act: scale, replicas: 2}},
-		"a person scales it to 0":                      {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32) }), nodes: 2, want: step{}},
-		"one node of two goes":                         {live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
-		"many nodes":                                   {live: live("old"), nodes: 500, want: step{}},
-		"nodes are not known":                          {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), want: step{}},
-		"the spec says how many replicas":              {live: live("old", func(d *appsv1.Deployment) { d.Annotations = nil }), nodes: 1, want: step{}},
-		"the hub has sent another one":                 {record: record{Phase: pending, Digest: "new"}, live: live("old"), want: step{act: write}, phase: applying},
-		"the hub has sent what is there":               {record: record{Phase: pending, Digest: "old"}, live: live("old"), want: step{act: write}, phase: done},
-		"a change begins":                              {record: change(applying, 0), live: live("old"), want: step{act: apply}},
-		"a change that was cut off before it was made": {record: change(applying, time.Hour), live: live("old"), want: step{act: apply}},
-		"a change was made and is not seen":            {record: change(applying, time.Second), live: live("new", unobserved), want: step{again: 269 * time.Second}},
-		"a change is on its way":                       {record: change(applying, time.Minute), live: live("new", unready), want: step{again: 210 * time.Second}},
-		"replicas wait for the change":                 {record: change(applying, time.Minute), live: live("new", unready), nodes: 1, want: step{again: 210 * time.Second}},
-		"a change is rolled out":                       {record: change(applying, time.Minute), live: live("new"), want: step{act: write}, phase: done},
-		"a change is given up":                         {record: change(applying, time.Minute), live: live("new", unready, givenUp), want: step{act: explain}, phase: failed},
-		"the one before was given up":                  {record: change(applying, 0), live: live("new", unready, givenUp, unobserved), want: step{again: 270 * time.Second}},
-		"a change without any progress":                {record: change(applying, 270*time.Second), live: live("new", unready), want: step{act: explain}, phase: failed},
-		"another client changes it meanwhile":          {record: change(applying, time.Minute), live: live("other", unready), want: step{act: write}, phase: done},
-		"a failed change is there":                     {record: change(failed, time.Hour), live: live("new", unready), want: step{act: restore}},
-		"a failed change was put back":                 {record: change(failed, time.Hour), live: live("old", unready), want: step{act: write}, phase: undone},
-		"a refused one took the place of another":      {record: record{Phase: failed, Digest: "newer", From: "new", Previous: before}, live: live("new", unready), want: step{act: restore}},
+		"nothing to do": {live: live("old"), want: step{}},
+		"a node comes to one replica": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), nodes: 2,
+			want: step{act: scale, replicas: 2}},
+		"a person scales it to 0": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32) }), nodes: 2,
+			want: step{}},
+		"one node of two goes": {live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
+		"many nodes":           {live: live("old"), nodes: 500, want: step{}},
+		"nodes are not known":  {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), want: step{}},
+		"the spec says how many replicas": {live: live("old", func(d *appsv1.Deployment) { d.Annotations = nil }), nodes: 1,
+			want: step{}},
+		"the hub has sent another one": {record: record{Phase: pending, Digest: "new"}, live: live("old"),
+			want: step{act: write}, phase: applying},
+		"the hub has sent what is there": {record: record{Phase: pending, Digest: "old"}, live: live("old"),
+			want: step{act: write}, phase: done},
+		"a change begins": {record: change(applying, 0), live: live("old"), want: step{act: apply}},
+		"a change that was cut off before it was made": {record: change(applying, time.Hour), live: live("old"),
+			want: step{act: apply}},
+		"a change was made and is not seen": {record: change(applying, time.Second), live: live("new", unobserved),
+			want: step{again: 269 * time.Second}},
+		"a change is on its way": {record: change(applying, time.Minute), live: live("new", unready),
+			want: step{again: 210 * time.Second}},
+		"replicas wait for the change": {record: change(applying, time.Minute), live: live("new", unready), nodes: 1,
+			want: step{again: 210 * time.Second}},
+		"a change is rolled out": {record: change(applying, time.Minute), live: live("new"), want: step{act: write},
+			phase: done},
+		"a change is given up": {record: change(applying, time.Minute), live: live("new", unready, givenUp),
+			want: step{act: explain}, phase: failed},
+		"the one before was given up": {record: change(applying, 0), live: live("new", unready, givenUp, unobserved),
+			want: step{again: 270 * time.Second}},
+		"a change without any progress": {record: change(applying, 270*time.Second), live: live("new", unready),
+			want: step{act: explain}, phase: failed},
+		"another client changes it meanwhile": {record: change(applying, time.Minute), live: live("other", unready),
+			want: step{act: write}, phase: done},
+		"a failed change is there": {record: change(failed, time.Hour), live: live("new", unready), want: step{act: restore}},
+		"a failed change was put back": {record: change(failed, time.Hour), live: live("old", unready),
+			want: step{act: write}, phase: undone},
+		"a refused one took the place of another": {record: record{Phase: failed, Digest: "newer", From: "new",
+			Previous: before}, live: live("new", unready), want: step{act: restore}},
 		"a change that was taken back is not ready": {
 			record: record{Phase: applying, Digest: "old", From: "new", Previous: before, Started: noon.Add(-time.Minute)},
 			live:   live("old", unready, givenUp), want: step{act: write}, phase: done,
@@ -83,15 +101,18 @@ func TestNext(t *testing.T) {
 			record: record{Phase: failed, Digest: "old", From: "new", Previous: before},
 			live:   live("old", unready), want: step{act: write}, phase: done,
 		},
-		"an undone change":                    {record: change(undone, time.Hour), live: live("old"), want: step{}},
-		"an undone change and fewer nodes":    {record: change(undone, time.Hour), live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
-		"an undone change is applied by hand": {record: change(undone, time.Hour), live: live("new", unready), want: step{act: write}, phase: done},
-		"a refused one":                       {record: change(rejected, time.Hour), live: live("old"), want: step{}},
+		"an undone change": {record: change(undone, time.Hour), live: live("old"), want: step{}},
+		"an undone change and fewer nodes": {record: change(undone, time.Hour), live: live("old"), nodes: 1,
+			want: step{act: scale, replicas: 1}},
+		"an undone change is applied by hand": {record: change(undone, time.Hour), live: live("new", unready),
+			want: step{act: write}, phase: done},
+		"a refused one": {record: change(rejected, time.Hour), live: live("old"), want: step{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := next(observed{record: tc.record, live: tc.live, nodes: tc.nodes, now: noon})
-			if got.act != tc.want.act || got.again != tc.want.again || got.replicas != tc.want.replicas || got.record.Phase != tc.phase {
+			if got.act != tc.want.act || got.again != tc.want.again || got.replicas != tc.want.replicas ||
+				got.record.Phase != tc.phase {
 				t.Errorf("got %+v", got)
 			}
 			if got.act == write && got.record.Digest != tc.record.Digest {
@@ -124,10 +145,12 @@ func TestAChangeThatReplacesAnotherRollsBackToBeforeBoth(t *testing.T) {
 func TestReport(t *testing.T) {
 	t.Parallel()
 	failure := record{Phase: undone, Digest: "new", Message: "why"}
-	if r := report(observed{record: failure, live: live("old")}); r.Digest != "old" || !r.RolledOut || r.Failed != "new" || r.Rejected || r.Message != "why" {
+	if r := report(observed{record: failure, live: live("old")}); r.Digest != "old" || !r.RolledOut || r.Failed != "new" ||
+		r.Rejected || r.Message != "why" {
 		t.Errorf("got %+v", r)
 	}
-	if r := report(observed{record: failure, live: live("new", unready)}); r.Digest != "new" || r.RolledOut || r.Failed != "" {
+	if r := report(observed{record: failure, live: live("new", unready)}); r.Digest != "new" || r.RolledOut ||
+		r.Failed != "" {
 		t.Errorf("what is in force is called failed: %+v", r)
 	}
 	failure.Phase = rejected
@@ -139,23 +162,27 @@ func TestReport(t *testing.T) {
 func TestWhyNotReady(t *testing.T) {
 	t.Parallel()
 	pod := func(digest string, status corev1.PodStatus) corev1.Pod {
-		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{v1.AnnotationAgentDigest: digest}}, Status: status}
+		return corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p",
+			Annotations: map[string]string{v1.AnnotationAgentDigest: digest}}, Status: status}
 	}
 	onNode := func(p corev1.Pod) corev1.Pod { p.Spec.NodeName = "n"; return p }
 	waiting := corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{State: corev1.ContainerState{
 		Waiting: &corev1.ContainerStateWaiting{Reason: "ImagePullBackOff", Message: "no such image"}}}}}
 	unscheduled := corev1.PodStatus{Conditions: []corev1.PodCondition{{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes are available"}}}
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+		Message: "0/3 nodes are available"}}}
 	for name, tc := range map[string]struct {
 		pods []corev1.Pod
 		want string
 	}{
-		"no pod":                     {nil, "no pod of it was made"},
-		"a pod of another one":       {[]corev1.Pod{pod("old", waiting)}, "no pod of it was made"},
-		"an image that is not there": {[]corev1.Pod{pod("old", unscheduled), pod("new", waiting)}, "ImagePullBackOff: no such image"},
-		"no node":                    {[]corev1.Pod{pod("new", unscheduled)}, "Unschedulable: 0/3 nodes"},
-		"no scheduler":               {[]corev1.Pod{pod("new", corev1.PodStatus{})}, "pod p was given no node to run on"},
-		"a pod that does not connect": {[]corev1.Pod{onNode(pod("new", corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{}}}))},
+		"no pod":               {nil, "no pod of it was made"},
+		"a pod of another one": {[]corev1.Pod{pod("old", waiting)}, "no pod of it was made"},
+		"an image that is not there": {[]corev1.Pod{pod("old", unscheduled), pod("new", waiting)},
+			"ImagePullBackOff: no such image"},
+		"no node":      {[]corev1.Pod{pod("new", unscheduled)}, "Unschedulable: 0/3 nodes"},
+		"no scheduler": {[]corev1.Pod{pod("new", corev1.PodStatus{})}, "pod p was given no node to run on"},
+		"a pod that does not connect": {[]corev1.Pod{onNode(pod("new",
+			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{}}}))},
 			"did not connect to the hub"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,8 +73,8 @@ func (r record) previousDigest() string {
 	return digestOf(&d)
 }
 
-// refused is the record after the API server refused Wanted. A change that took the place of another one, which had not become ready
-// either, goes back to where that one would have, unless that is what was refused.
+// refused is the record after the API server refused Wanted. A change that took the place of another one, which had not
+// become ready either, goes back to where that one would have, unless that is what was refused.
 func (r record) refused(message string) record {
 	r.Phase, r.Message, r.Wanted = rejected, message, nil
 	if before := r.previousDigest(); before != r.From && before != r.Digest {
@@ -106,7 +106,8 @@ func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 // write replaces the record, unless the Secret has changed since it was read.
 func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error {
 	data := map[string][]byte{keyPhase: []byte(r.Phase), keyDigest: []byte(r.Digest)}
-	for key, value := range map[string][]byte{keyWanted: r.Wanted, keyFrom: []byte(r.From), keyPrevious: r.Previous, keyMessage: []byte(r.Message)} {
+	for key, value := range map[string][]byte{keyWanted: r.Wanted, keyFrom: []byte(r.From), keyPrevious: r.Previous,
+		keyMessage: []byte(r.Message)} {
 		if len(value) > 0 {
 			data[key] = value
 		}
@@ -136,7 +137,8 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 // maxConflicts is how often a write is tried when another replica writes at the same time.
 const maxConflicts = 10
 
-// want stores what the hub has sent. It replaces a change under way, and restores the same previous Deployment if it fails.
+// want stores what the hub has sent. It replaces a change under way, and restores the same previous Deployment if it
+// fails.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)

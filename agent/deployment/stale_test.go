@@ -29,7 +29,8 @@ func TestAnAgentThatUninstallsNamesTheAPIsThatKeepItsNamespace(t *testing.T) {
 	t.Parallel()
 	m := member.Start(t)
 	m.Apply(t, &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": map[string]any{"name": "v1.gone.example.com"},
+		"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+		"metadata": map[string]any{"name": "v1.gone.example.com"},
 		"spec": map[string]any{
 			"group": "gone.example.com", "version": "v1", "groupPriorityMinimum": int64(100), "versionPriority": int64(100),
 			"insecureSkipTLSVerify": true, "service": map[string]any{"namespace": "default", "name": "gone"},
@@ -39,8 +40,10 @@ func TestAnAgentThatUninstallsNamesTheAPIsThatKeepItsNamespace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: protocol.AgentNamespace, Log: logr.Discard()})
-	testkit.Eventually(t, 30*time.Second, func(context.Context) error { // the API server takes a moment to learn of the APIService
+	h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: protocol.AgentNamespace,
+		Log: logr.Discard()})
+	// the API server takes a moment to learn of the APIService
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, protocol.PathUninstall, nil).WithContext(t.Context()))
 		var result protocol.UninstallResult

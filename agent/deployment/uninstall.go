@@ -43,8 +43,8 @@ type UninstallOptions struct {
 
 // Uninstaller is the http.Handler of protocol.PathUninstall: it removes everything that Drover put into the member.
 //
-// The agent cannot wait for its own end: with its namespace its rights go, too. So it makes the objects outside of the namespace
-// belong to it and deletes the namespace. Then Kubernetes' garbage collector removes the rest.
+// The agent cannot wait for its own end: with its namespace its rights go, too. So it makes the objects outside of the
+// namespace belong to it and deletes the namespace. Then Kubernetes' garbage collector removes the rest.
 type Uninstaller struct {
 	client    rest.Interface
 	namespace string
@@ -62,10 +62,12 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done is closed when everything is removed or being removed and the hub has the result: the agent has nothing left to do.
+// Done is closed when everything is removed or being removed and the hub has the result: the agent has nothing left to
+// do.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
-// ServeHTTP answers POST with what could not be removed, and 421 where another replica must be asked. If that is nothing the agent ends; else the hub may ask again.
+// ServeHTTP answers POST with what could not be removed, and 421 where another replica must be asked. If that is
+// nothing the agent ends; else the hub may ask again.
 func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
@@ -104,8 +106,8 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // discoveryV2 asks for all groups of the API in one response, which says of each whether it is stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// stale returns the groups of the API whose server does not answer. Kubernetes does not end the deletion of a namespace while
-// it cannot ask what is in there. Older API servers do not say it.
+// stale returns the groups of the API whose server does not answer. Kubernetes does not end the deletion of a namespace
+// while it cannot ask what is in there. Older API servers do not say it.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {
@@ -133,7 +135,8 @@ func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	return groups
 }
 
-// remove removes what it can and returns the rest. A missing object is no error. Each step leaves the rights that the next one needs.
+// remove removes what it can and returns the rest. A missing object is no error. Each step leaves the rights that the
+// next one needs.
 func (h *Uninstaller) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
@@ -149,11 +152,13 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	if anchor.Kind != "ClusterRoleBinding" {
 		failed("ClusterRoleBinding "+protocol.AgentName, h.release(ctx, clusterRoleBinding, anchor))
 	}
-	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) { // older manifests have neither it nor rights to it
+	// older manifests have neither it nor rights to it
+	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
-		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) { // as above
+		// as above
+		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
 			failed("DaemonSet "+h.namespace+"/"+name, err)
 		}
 	}
@@ -173,8 +178,8 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	return remaining
 }
 
-// anchor is the object that the others shall go with: the agent's namespace, or, if that is gone or is one that an operator chose and
-// perhaps uses for other things, the binding.
+// anchor is the object that the others shall go with: the agent's namespace, or, if that is gone or is one that an
+// operator chose and perhaps uses for other things, the binding.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
 	if h.namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}
@@ -186,7 +191,8 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 			return metav1.OwnerReference{}, err
 		}
 	}
-	anchor := metav1.OwnerReference{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding", Name: protocol.AgentName}
+	anchor := metav1.OwnerReference{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding",
+		Name: protocol.AgentName}
 	raw, err := h.client.Get().AbsPath(clusterRoleBinding).SetHeader("Accept", "application/json").DoRaw(ctx)
 	if apierrors.IsNotFound(err) {
 		return anchor, nil
@@ -199,8 +205,8 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 	return anchor, err
 }
 
-// release makes an object go with the anchor, or now if there is none. An owner reference is all that changes, so that the API server
-// does not ask whether the agent may grant what the role grants.
+// release makes an object go with the anchor, or now if there is none. An owner reference is all that changes, so that
+// the API server does not ask whether the agent may grant what the role grants.
 func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.OwnerReference) error {
 	if anchor.UID == "" {
 		return h.delete(ctx, path)
@@ -209,7 +215,8 @@ func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.Ow
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}
-	return h.client.Patch(types.MergePatchType).AbsPath(path).SetHeader("Accept", "application/json").Body(patch).Do(ctx).Error()
+	return h.client.Patch(types.MergePatchType).AbsPath(path).SetHeader("Accept",
+		"application/json").Body(patch).Do(ctx).Error()
 }
 
 func (h *Uninstaller) delete(ctx context.Context, path string) error {

@@ -39,7 +39,8 @@ func installed(t *testing.T, namespace string) *agenttest.APIServer {
 		api.Put(t, path, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "drover-agent"}})
 	}
 	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret} {
-		api.Put(t, namespaces+namespace+"/secrets/"+name, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}})
+		api.Put(t, namespaces+namespace+"/secrets/"+name,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}})
 	}
 	return api
 }
@@ -51,7 +52,8 @@ func ask(t *testing.T, api *agenttest.APIServer, namespace string) (remaining []
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: namespace, Log: logr.Discard()})
+	h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: namespace,
+		Log: logr.Discard()})
 	for range 2 { // asking twice is no harm
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, protocol.PathUninstall, nil).WithContext(t.Context()))
@@ -93,7 +95,8 @@ func TestUninstall(t *testing.T) {
 		if len(remaining) > 0 || !done {
 			t.Fatalf("remaining %q, done %t", remaining, done)
 		}
-		if api.Get(namespaces+"drover-agent") != nil || api.Get(namespaces+"drover-agent/secrets/"+protocol.IdentitySecret) != nil {
+		if api.Get(namespaces+"drover-agent") != nil ||
+			api.Get(namespaces+"drover-agent/secrets/"+protocol.IdentitySecret) != nil {
 			t.Error("namespace or identity is still there")
 		}
 		for i, step := range []string{"PATCH " + role, "PATCH " + binding, "DELETE " + namespaces + "drover-agent"} {
@@ -110,7 +113,8 @@ func TestUninstall(t *testing.T) {
 			if r.Method != http.MethodDelete {
 				return false
 			}
-			http.Error(w, `{"kind":"Status","apiVersion":"v1","code":403,"reason":"Forbidden","message":"no"}`, http.StatusForbidden)
+			http.Error(w, `{"kind":"Status","apiVersion":"v1","code":403,"reason":"Forbidden","message":"no"}`,
+				http.StatusForbidden)
 			return true
 		}
 		remaining, done := ask(t, api, "drover-agent")
@@ -140,11 +144,13 @@ func TestUninstall(t *testing.T) {
 		t.Parallel()
 		for _, namespace := range []string{"drover-agent", "ops"} {
 			api, nodes := installed(t, namespace), "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/"+protocol.NodeAgentName
-			api.Put(t, nodes, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: protocol.NodeAgentName, Namespace: namespace}})
+			api.Put(t, nodes,
+				&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: protocol.NodeAgentName, Namespace: namespace}})
 			if remaining, done := ask(t, api, namespace); len(remaining) > 0 || !done || api.Get(nodes) != nil {
 				t.Errorf("in %s: remaining %q, done %t, DaemonSet %v, want none", namespace, remaining, done, api.Get(nodes))
 			}
-			first, then := slices.Index(api.Seen(), "DELETE "+nodes), slices.Index(api.Seen(), "DELETE "+namespaces+namespace+"/secrets/"+protocol.IdentitySecret)
+			first, then := slices.Index(api.Seen(), "DELETE "+nodes),
+				slices.Index(api.Seen(), "DELETE "+namespaces+namespace+"/secrets/"+protocol.IdentitySecret)
 			if first < 0 || then < first {
 				t.Errorf("in %s they went at %d, and the identity at %d", namespace, first, then)
 			}
@@ -161,7 +167,8 @@ func TestUninstall(t *testing.T) {
 	t.Run("it is asked for with POST", func(t *testing.T) {
 		t.Parallel()
 		answer := httptest.NewRecorder()
-		deployment.NewUninstaller(deployment.UninstallOptions{Namespace: "x", Log: logr.Discard()}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, protocol.PathUninstall, nil))
+		deployment.NewUninstaller(deployment.UninstallOptions{Namespace: "x", Log: logr.Discard()}).ServeHTTP(answer,
+			httptest.NewRequest(http.MethodGet, protocol.PathUninstall, nil))
 		if answer.Code != http.StatusMethodNotAllowed {
 			t.Errorf("got %d", answer.Code)
 		}
@@ -175,9 +182,16 @@ func TestWhatWasDeliveredGoesFirst(t *testing.T) {
 		code     int
 		contains string
 	}{
-		"another replica that leads is to be asked": {func(context.Context) ([]string, error) { return nil, deployment.ErrNotLeading }, http.StatusMisdirectedRequest, "leads"},
-		"what is left of sets keeps the agent":      {func(context.Context) ([]string, error) { return []string{"ClusterRole x: why"}, nil }, http.StatusOK, "ClusterRole x"},
-		"a failure keeps the agent":                 {func(context.Context) ([]string, error) { return nil, errors.New("no way") }, http.StatusOK, "no way"},
+		"another replica that leads is to be asked": {func(context.Context) ([]string, error) {
+			return nil,
+				deployment.ErrNotLeading
+		}, http.StatusMisdirectedRequest, "leads"},
+		"what is left of sets keeps the agent": {func(context.Context) ([]string,
+			error) {
+			return []string{"ClusterRole x: why"}, nil
+		}, http.StatusOK, "ClusterRole x"},
+		"a failure keeps the agent": {func(context.Context) ([]string, error) { return nil, errors.New("no way") },
+			http.StatusOK, "no way"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -186,7 +200,8 @@ func TestWhatWasDeliveredGoesFirst(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: protocol.AgentNamespace, Sets: tc.sets, Log: logr.Discard()})
+			h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: protocol.AgentNamespace,
+				Sets: tc.sets, Log: logr.Discard()})
 			answer := httptest.NewRecorder()
 			h.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodPost, protocol.PathUninstall, nil))
 			if answer.Code != tc.code || !strings.Contains(answer.Body.String(), tc.contains) {

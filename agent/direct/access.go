@@ -65,7 +65,8 @@ func parse(secret *corev1.Secret) (*access, error) {
 	if a.Mode != "" && a.Mode != string(v1.AuthorizedEndpointAPIServer) {
 		return nil, errors.New("it is for another way than an agent knows")
 	}
-	if a.Issuer == "" || a.Audience == "" || a.Host == "" || a.ValidUntil.IsZero() || a.Lifetime <= 0 || lifetime > token.LongestDirect || len(a.Denied) > protocol.MaxDenied {
+	if a.Issuer == "" || a.Audience == "" || a.Host == "" || a.ValidUntil.IsZero() || a.Lifetime <= 0 ||
+		lifetime > token.LongestDirect || len(a.Denied) > protocol.MaxDenied {
 		return nil, errors.New("it is not whole, or beyond its bounds")
 	}
 	var err error
@@ -152,14 +153,16 @@ func (a *access) lifetime(audience string) time.Duration {
 	return time.Duration(a.Lifetime) * time.Second
 }
 
-// principal checks the names of a token as the hub did: it signs none that has a user or group of another form, and the agent could act as any.
+// principal checks the names of a token as the hub did: it signs none that has a user or group of another form, and the
+// agent could act as any.
 func principal(c token.Claims) error {
 	provider, user, found := strings.Cut(c.Subject, ":")
 	of := func(group string) bool {
 		return len(group) > len(provider)+1 && strings.HasPrefix(group, provider+":") && plain(group)
 	}
 	switch {
-	case !found || provider == "" || user == "" || slices.Contains([]string{"hub", "system", "kubeadm", "eks"}, provider), !plain(c.Subject), !plain(c.UID):
+	case !found || provider == "" || user == "" || slices.Contains([]string{"hub", "system", "kubeadm", "eks"}, provider),
+		!plain(c.Subject), !plain(c.UID):
 		return fmt.Errorf("%w: its user is no principal, <provider>:<name>", token.ErrToken)
 	case len(c.Groups) > maxGroups:
 		return fmt.Errorf("%w: it names %d groups, and %d are accepted", token.ErrToken, len(c.Groups), maxGroups)
@@ -171,5 +174,6 @@ func principal(c token.Claims) error {
 
 // plain reports whether a name arrives unchanged as the value of a header.
 func plain(name string) bool {
-	return name != "" && name == strings.TrimSpace(name) && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
+	return name != "" && name == strings.TrimSpace(name) &&
+		!strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f })
 }

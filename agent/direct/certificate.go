@@ -55,7 +55,8 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 		}
 		pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 		if err != nil {
-			return nil, "", fmt.Errorf("read Secret %s: it has no pair of certificate and key", a.TLSSecret) // the cause may name more
+			// the cause may name more
+			return nil, "", fmt.Errorf("read Secret %s: it has no pair of certificate and key", a.TLSSecret)
 		}
 		return &certificate{Certificate: pair, host: a.Host, given: a.TLSSecret, renew: now.Add(given)}, "", nil
 	}
@@ -86,15 +87,17 @@ func (e *Endpoint) authority(ctx context.Context, now time.Time) (*tls.Certifica
 	}
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil || pair.Leaf == nil || !pair.Leaf.IsCA || now.After(pair.Leaf.NotAfter.Add(-servingLifetime)) {
-		return nil, fmt.Errorf("read Secret %s: it has no CA that is valid for another month: delete it, and the agent makes another one", protocol.DirectAuthority)
+		return nil,
+			fmt.Errorf("read Secret %s: it has no CA that is valid for another month: delete it, and the agent makes another one", protocol.DirectAuthority)
 	}
 	return &pair, nil
 }
 
 func newAuthority(now time.Time) (*corev1.Secret, error) {
 	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "Drover agent, direct access"}, NotBefore: now.Add(-backdate), NotAfter: now.Add(authorityLifetime),
-		IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
+		Subject: pkix.Name{CommonName: "Drover agent, direct access"}, NotBefore: now.Add(-backdate),
+		NotAfter: now.Add(authorityLifetime),
+		IsCA:     true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 	}
 	key, raw, err := sign(template, nil)
 	if err != nil {

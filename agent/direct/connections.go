@@ -14,13 +14,15 @@ import (
 
 // Bounds of users' connections.
 const (
-	// maxConnections bounds those of all clients, and maxClient those of one address, so that eight addresses are needed to hold all.
+	// maxConnections bounds those of all clients, and maxClient those of one address, so that eight addresses are needed
+	// to hold all.
 	maxConnections, maxClient = 1024, 128
 	// provenWithin is how long a connection may be open without a request whose token was accepted.
 	provenWithin = 30 * time.Second
 )
 
-// connections is a listener that bounds what clients hold. A connection beyond a bound is closed: one that waited would keep those of others waiting.
+// connections is a listener that bounds what clients hold. A connection beyond a bound is closed: one that waited would
+// keep those of others waiting.
 type connections struct {
 	net.Listener
 	all, ofClient int           // bounds
@@ -56,7 +58,8 @@ func (l *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf returns what counts as one client: an IPv4 address, or the network of an IPv6 address, of which a machine has as many addresses as it likes.
+// clientOf returns what counts as one client: an IPv4 address, or the network of an IPv6 address, of which a machine
+// has as many addresses as it likes.
 func clientOf(a net.Addr) netip.Prefix {
 	from, err := netip.ParseAddrPort(a.String())
 	if err != nil {

@@ -29,7 +29,8 @@ import (
 // dialFrom connects from an address of the loopback interface.
 func dialFrom(t *testing.T, from, to string) (net.Conn, error) {
 	t.Helper()
-	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: testkit.Patience * 10 * time.Second}).DialContext(t.Context(), "tcp", to)
+	conn, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)},
+		Timeout: testkit.Patience * 10 * time.Second}).DialContext(t.Context(), "tcp", to)
 	if err == nil {
 		t.Cleanup(func() { _ = conn.Close() })
 	}
@@ -71,7 +72,8 @@ func TestOneClientHoldsNotAllConnections(t *testing.T) {
 	shake := func(conn net.Conn) error { // a client that has a place gets that far
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM([]byte(r.Authority()))
-		return tls.Client(conn, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: "127.0.0.1"}).HandshakeContext(t.Context())
+		return tls.Client(conn,
+			&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: "127.0.0.1"}).HandshakeContext(t.Context())
 	}
 	if conn, err := dialFrom(t, "127.0.0.2", address); err == nil && shake(conn) == nil {
 		t.Errorf("a client has more than %d connections", maxClient)
@@ -119,7 +121,8 @@ func TestOneClientHoldsNotAllConnections(t *testing.T) {
 func TestAllClientsTogetherHaveABound(t *testing.T) {
 	l := &connections{all: 3, ofClient: 2, metrics: &metrics{}}
 	a, b := clientOf(&net.TCPAddr{IP: net.ParseIP("10.0.0.1")}), clientOf(&net.TCPAddr{IP: net.ParseIP("10.0.0.2")})
-	if got := []bool{l.enter(a), l.enter(a), l.enter(a), l.enter(b), l.enter(b)}; !slices.Equal(got, []bool{true, true, false, true, false}) {
+	if got := []bool{l.enter(a), l.enter(a), l.enter(a), l.enter(b), l.enter(b)}; !slices.Equal(got,
+		[]bool{true, true, false, true, false}) {
 		t.Error("places are not two of a client and three in all")
 	}
 	if l.leave(a); !l.enter(b) || l.enter(a) {
@@ -170,7 +173,8 @@ func TestAConnectionStaysOnlyWithATokenThatWasAccepted(t *testing.T) {
 		}
 	})}
 	go func() {
-		_ = server.Serve(&connections{Listener: listener, all: 9, ofClient: 9, within: 500 * time.Millisecond, metrics: counted})
+		_ = server.Serve(&connections{Listener: listener, all: 9, ofClient: 9, within: 500 * time.Millisecond,
+			metrics: counted})
 	}()
 	defer server.Close()
 	ask := func(conn net.Conn, header string) error {
@@ -216,7 +220,8 @@ func TestARefusalEndsTheConnection(t *testing.T) {
 	client := r.client(t)
 	ask := func(raw string) (code int, reused bool) {
 		t.Helper()
-		ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }})
+		ctx := httptrace.WithClientTrace(t.Context(),
+			&httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) { reused = info.Reused }})
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url()+"/api", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -266,8 +271,10 @@ func TestTheMetricsOfTheEndpointAreDocumentedAndNameNoUser(t *testing.T) {
 	m.Metrics().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	text := w.Body.String()
 	for _, want := range []string{
-		"drover_direct_requests_total 1\n", "drover_direct_requests_in_progress 0\n", `drover_direct_refused_total{reason="token"} 2`, `drover_direct_refused_total{reason="unavailable"} 1`,
-		`drover_direct_refused_total{reason="request"} 1`, `drover_direct_reviews_total{result="refused"} 1`, `drover_direct_reviews_total{result="accepted"} 0`,
+		"drover_direct_requests_total 1\n", "drover_direct_requests_in_progress 0\n",
+		`drover_direct_refused_total{reason="token"} 2`, `drover_direct_refused_total{reason="unavailable"} 1`,
+		`drover_direct_refused_total{reason="request"} 1`, `drover_direct_reviews_total{result="refused"} 1`,
+		`drover_direct_reviews_total{result="accepted"} 0`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is missing in\n%s", want, text)

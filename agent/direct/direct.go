@@ -1,10 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct serves users who come to the member without the hub, by tokens that the hub's issuer has signed for this cluster.
+// Package direct serves users who come to the member without the hub, by tokens that the hub's issuer has signed for
+// this cluster.
 //
-// Either the agent serves the users themselves, or, beside each of the member's API servers, it answers what their tokens are worth.
-// What tokens are verified by comes as an ordinary set of the hub: a Secret, which each replica of the agent watches. Nothing is asked of the hub at a request.
+// Either the agent serves the users themselves, or, beside each of the member's API servers, it answers what their
+// tokens are worth. What tokens are verified by comes as an ordinary set of the hub: a Secret, which each replica of
+// the agent watches. Nothing is asked of the hub at a request.
 package direct
 
 import (
@@ -79,7 +81,8 @@ type Endpoint struct {
 
 // New makes an Endpoint.
 func New(o Options) *Endpoint {
-	return &Endpoint{options: o, complaints: rate.Sometimes{First: 1, Interval: time.Second}, looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
+	return &Endpoint{options: o, complaints: rate.Sometimes{First: 1, Interval: time.Second},
+		looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
 }
 
 // Authority returns the CA of the certificate that the agent has made, in PEM, and empty if it has made none.
@@ -95,7 +98,9 @@ func (e *Endpoint) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
-		_ = wait.PollUntilContextCancel(ctx, again, true, func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil }) // ends with ctx
+		// ends with ctx
+		_ = wait.PollUntilContextCancel(ctx, again, true,
+			func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil })
 	})
 	tick := time.NewTicker(reviewEvery)
 	defer tick.Stop()
@@ -144,7 +149,8 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set takes what the hub delivers. Something that cannot be read ends direct access: an older list could accept what the hub has ended.
+// set takes what the hub delivers. Something that cannot be read ends direct access: an older list could accept what
+// the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
 	if secret != nil {
@@ -178,8 +184,8 @@ func (e *Endpoint) stands(k known) error {
 	return current.stands(k, now)
 }
 
-// prepare reports whether the endpoint is to serve, and has the certificate for it made. An agent makes the CA also where it is to serve no user: what serves the
-// API servers may make none.
+// prepare reports whether the endpoint is to serve, and has the certificate for it made. An agent makes the CA also
+// where it is to serve no user: what serves the API servers may make none.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
 	if current == nil || e.options.APIServer && !current.byAPIServer() {
@@ -240,13 +246,15 @@ func (e *Endpoint) serve(ctx context.Context) {
 // serveAt serves at a listener until ctx ends.
 func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 	server := &http.Server{
-		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, ConnContext: withConnection, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ConnContext: withConnection, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(e.options.Log.V(1)), slog.LevelInfo),
 		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return &e.serving.Load().Certificate, nil // there is one before it listens
 		}},
 	}
-	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin, metrics: &e.metrics}
+	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin,
+		metrics: &e.metrics}
 	if e.options.APIServer { // no request is a stream, and all clients are of this machine
 		bounded.all, bounded.ofClient, bounded.within = maxClient, maxClient, 0
 		server.Handler, server.ReadTimeout, server.WriteTimeout = e.reviews(), headerTimeout, headerTimeout

@@ -99,8 +99,9 @@ func (m *member) endpoint(backend string) *Endpoint {
 		m.t.Fatal(err)
 	}
 	return New(Options{
-		Secrets: client.Secrets(namespace), Listen: "127.0.0.1:0", Kubernetes: forward.New(m.t.Context(), base, transport, logr.Discard()),
-		Changed: func() {}, Now: m.now, Log: logr.Discard(),
+		Secrets: client.Secrets(namespace), Listen: "127.0.0.1:0",
+		Kubernetes: forward.New(m.t.Context(), base, transport, logr.Discard()),
+		Changed:    func() {}, Now: m.now, Log: logr.Discard(),
 	})
 }
 
@@ -132,7 +133,8 @@ func (m *member) requests() []*http.Request {
 }
 
 func (m *member) claims() token.Claims {
-	return token.Claims{Issuer: issuer, Subject: "local:alice", Audience: jwt.Audience{audience}, Session: "s-1", UID: "u-1", Groups: []string{"local:ops"}}
+	return token.Claims{Issuer: issuer, Subject: "local:alice", Audience: jwt.Audience{audience}, Session: "s-1",
+		UID: "u-1", Groups: []string{"local:ops"}}
 }
 
 func (m *member) sign(c token.Claims) string {
@@ -151,13 +153,15 @@ func (m *member) delivery(change func(*protocol.DirectAccess)) *corev1.Secret {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	access := protocol.DirectAccess{Issuer: issuer, Audience: audience, Keys: published, Lifetime: int64(lifetime / time.Second), ValidUntil: m.now().Add(lifetime), Host: "127.0.0.1"}
+	access := protocol.DirectAccess{Issuer: issuer, Audience: audience, Keys: published,
+		Lifetime: int64(lifetime / time.Second), ValidUntil: m.now().Add(lifetime), Host: "127.0.0.1"}
 	change(&access)
 	raw, err := json.Marshal(access)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: protocol.DirectSecret}, Data: map[string][]byte{protocol.DirectKey: raw}}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: protocol.DirectSecret},
+		Data: map[string][]byte{protocol.DirectKey: raw}}
 }
 
 func unchanged(*protocol.DirectAccess) {}
@@ -173,7 +177,8 @@ func (m *member) get(header http.Header) (int, string) {
 
 func bearer(raw string) http.Header { return http.Header{"Authorization": {"Bearer " + raw}} }
 
-// TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster has GHSA-c45c-39f6-6gw9 and CVE-2023-22650: tokens that outlive their user.
+// TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster has GHSA-c45c-39f6-6gw9 and CVE-2023-22650: tokens that outlive
+// their user.
 func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
 	m := newMember(t)
 	other, err := keys.New(m.clock)
@@ -191,7 +196,8 @@ func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hmac, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: public}, (&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", m.key.ID))
+	hmac, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: public},
+		(&jose.SignerOptions{}).WithType("JWT").WithHeader("kid", m.key.ID))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,43 +217,64 @@ func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","typ":"JWT","kid":"`+m.key.ID+`"}`)) + "." + parts[1] + "."
+	none := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"none","typ":"JWT","kid":"`+m.key.ID+`"}`)) + "." +
+		parts[1] + "."
 	for name, tt := range map[string]struct {
 		delivered func(*protocol.DirectAccess)
 		header    http.Header
 		code      int
 		want      string
 	}{
-		"a good token":                    {unchanged, bearer(good), 200, "served"},
-		"another session was ended":       {func(a *protocol.DirectAccess) { a.Denied = []string{"s-2"} }, bearer(good), 200, "served"},
-		"no token":                        {unchanged, http.Header{}, 401, "one Authorization header"},
-		"two tokens":                      {unchanged, http.Header{"Authorization": {"Bearer " + good, "Bearer " + good}}, 401, "one Authorization header"},
-		"a password":                      {unchanged, http.Header{"Authorization": {"Basic YTpi"}}, 401, "bearer token"},
-		"an empty token":                  {unchanged, bearer(""), 401, "bearer token"},
-		"text":                            {unchanged, bearer("x"), 401, "malformed"},
-		"the algorithm none":              {unchanged, bearer(none), 401, "malformed"},
-		"an HMAC with the public key":     {unchanged, bearer(forged), 401, "malformed"},
-		"a key of another issuer":         {unchanged, bearer(stranger), 401, "none of the issuer's"},
-		"an expired token":                {unchanged, bearer(past), 401, "expired"},
-		"another issuer":                  {unchanged, bearer(with(func(c *token.Claims) { c.Issuer = "https://evil.example" })), 401, "another issuer"},
-		"another cluster":                 {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{issuer + "/k8s/clusters/team/test"} })), 401, "another audience"},
-		"a cluster whose name begins so":  {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{audience + "-2"} })), 401, "another audience"},
-		"a token for the hub":             {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{"kubectl"} })), 401, "another audience"},
-		"a token for the proxy":           {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{"cluster:team/prod"} })), 401, "another audience"},
-		"two audiences":                   {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{audience, "kubectl"} })), 401, "another audience"},
-		"longer than the cluster allows":  {unchanged, bearer(long), 401, "lives for longer"},
-		"a revoked session":               {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, bearer(good), 401, "session was ended"},
-		"no session":                      {unchanged, bearer(with(func(c *token.Claims) { c.Session = "" })), 401, "required"},
-		"keys and list are too old":       {func(a *protocol.DirectAccess) { a.ValidUntil = m.now() }, bearer(good), 503, "too old"},
-		"too many sessions were ended":    {func(a *protocol.DirectAccess) { a.DenyAll = true }, bearer(good), 503, "than the list has room for"},
-		"no keys":                         {func(a *protocol.DirectAccess) { a.Keys = []byte(`{"keys":[]}`) }, bearer(good), 401, "none of the issuer's"},
-		"a system user":                   {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "system:admin" })), 401, "no principal"},
-		"a user of the hub's own":         {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "hub:root" })), 401, "no principal"},
-		"a user without a provider":       {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "admin" })), 401, "no principal"},
-		"a line break in the name":        {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "local:a\nb" })), 401, "no principal"},
-		"a group of the cluster":          {unchanged, bearer(with(func(c *token.Claims) { c.Groups = []string{"system:masters"} })), 401, "provider"},
-		"a group of another provider":     {unchanged, bearer(with(func(c *token.Claims) { c.Groups = []string{"github:ops"} })), 401, "provider"},
-		"more groups than headers":        {unchanged, bearer(with(func(c *token.Claims) { c.Groups = slices.Repeat([]string{"local:g"}, maxGroups+1) })), 401, "names 1025 groups"},
+		"a good token": {unchanged, bearer(good), 200, "served"},
+		"another session was ended": {func(a *protocol.DirectAccess) { a.Denied = []string{"s-2"} }, bearer(good), 200,
+			"served"},
+		"no token": {unchanged, http.Header{}, 401, "one Authorization header"},
+		"two tokens": {unchanged, http.Header{"Authorization": {"Bearer " + good, "Bearer " + good}}, 401,
+			"one Authorization header"},
+		"a password":                  {unchanged, http.Header{"Authorization": {"Basic YTpi"}}, 401, "bearer token"},
+		"an empty token":              {unchanged, bearer(""), 401, "bearer token"},
+		"text":                        {unchanged, bearer("x"), 401, "malformed"},
+		"the algorithm none":          {unchanged, bearer(none), 401, "malformed"},
+		"an HMAC with the public key": {unchanged, bearer(forged), 401, "malformed"},
+		"a key of another issuer":     {unchanged, bearer(stranger), 401, "none of the issuer's"},
+		"an expired token":            {unchanged, bearer(past), 401, "expired"},
+		"another issuer": {unchanged, bearer(with(func(c *token.Claims) { c.Issuer = "https://evil.example" })), 401,
+			"another issuer"},
+		"another cluster": {unchanged,
+			bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{issuer + "/k8s/clusters/team/test"} })), 401,
+			"another audience"},
+		"a cluster whose name begins so": {unchanged,
+			bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{audience + "-2"} })), 401, "another audience"},
+		"a token for the hub": {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{"kubectl"} })), 401,
+			"another audience"},
+		"a token for the proxy": {unchanged,
+			bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{"cluster:team/prod"} })), 401, "another audience"},
+		"two audiences": {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{audience, "kubectl"} })),
+			401, "another audience"},
+		"longer than the cluster allows": {unchanged, bearer(long), 401, "lives for longer"},
+		"a revoked session": {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, bearer(good), 401,
+			"session was ended"},
+		"no session": {unchanged, bearer(with(func(c *token.Claims) { c.Session = "" })), 401, "required"},
+		"keys and list are too old": {func(a *protocol.DirectAccess) { a.ValidUntil = m.now() }, bearer(good), 503,
+			"too old"},
+		"too many sessions were ended": {func(a *protocol.DirectAccess) { a.DenyAll = true }, bearer(good), 503,
+			"than the list has room for"},
+		"no keys": {func(a *protocol.DirectAccess) { a.Keys = []byte(`{"keys":[]}`) }, bearer(good), 401,
+			"none of the issuer's"},
+		"a system user": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "system:admin" })), 401, "no principal"},
+		"a user of the hub's own": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "hub:root" })), 401,
+			"no principal"},
+		"a user without a provider": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "admin" })), 401,
+			"no principal"},
+		"a line break in the name": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "local:a\nb" })), 401,
+			"no principal"},
+		"a group of the cluster": {unchanged, bearer(with(func(c *token.Claims) { c.Groups = []string{"system:masters"} })),
+			401, "provider"},
+		"a group of another provider": {unchanged, bearer(with(func(c *token.Claims) { c.Groups = []string{"github:ops"} })),
+			401, "provider"},
+		"more groups than headers": {unchanged,
+			bearer(with(func(c *token.Claims) { c.Groups = slices.Repeat([]string{"local:g"}, maxGroups+1) })), 401,
+			"names 1025 groups"},
 		"a token that is longer than any": {unchanged, bearer(good + strings.Repeat("A", token.Max)), 401, "longer than"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -337,13 +364,16 @@ func TestAUserIsServedAsTheHubWouldServeThem(t *testing.T) {
 	m.set(m.delivery(unchanged))
 	server := httptest.NewServer(m)
 	defer server.Close()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/api/v1/namespaces/a%2Fb/pods?labelSelector=a%3Db&x=%2F", nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		server.URL+"/api/v1/namespaces/a%2Fb/pods?labelSelector=a%3Db&x=%2F", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header = http.Header{
-		"Authorization": {"Bearer " + m.sign(m.claims())}, "Cookie": {"a=b"}, "X-Remote-User": {"root"}, "X-Remote-Extra-A": {"b"}, "X-Forwarded-For": {"10.0.0.1"},
-		"Origin": {"https://evil.example"}, "Proxy-Authorization": {"Basic YTpi"}, "Accept": {"application/json"}, "User-Agent": {"kubectl/v1"},
+		"Authorization": {"Bearer " + m.sign(m.claims())}, "Cookie": {"a=b"}, "X-Remote-User": {"root"},
+		"X-Remote-Extra-A": {"b"}, "X-Forwarded-For": {"10.0.0.1"},
+		"Origin": {"https://evil.example"}, "Proxy-Authorization": {"Basic YTpi"}, "Accept": {"application/json"},
+		"User-Agent": {"kubectl/v1"},
 	}
 	resp, err := server.Client().Do(req)
 	if err != nil {
@@ -359,8 +389,9 @@ func TestAUserIsServedAsTheHubWouldServeThem(t *testing.T) {
 		t.Errorf("the API server is asked for %s", got.RequestURI)
 	}
 	want := http.Header{
-		"Authorization": {"Bearer agents-own"}, "Impersonate-User": {"local:alice"}, "Impersonate-Uid": {"u-1"}, "Impersonate-Group": {"local:ops"},
-		"Accept": {"application/json"}, "User-Agent": {"kubectl/v1"},
+		"Authorization": {"Bearer agents-own"}, "Impersonate-User": {"local:alice"}, "Impersonate-Uid": {"u-1"},
+		"Impersonate-Group": {"local:ops"},
+		"Accept":            {"application/json"}, "User-Agent": {"kubectl/v1"},
 	}
 	for name, values := range want {
 		if !slices.Equal(got.Header[name], values) {
@@ -377,16 +408,18 @@ func TestAUserIsServedAsTheHubWouldServeThem(t *testing.T) {
 	}
 }
 
-// TestARequestNamesNoOtherUserThanItsToken has CVE-2021-36776 and CVE-2021-31999: headers that name whom to impersonate, or take that off on the way.
+// TestARequestNamesNoOtherUserThanItsToken has CVE-2021-36776 and CVE-2021-31999: headers that name whom to
+// impersonate, or take that off on the way.
 func TestARequestNamesNoOtherUserThanItsToken(t *testing.T) {
 	m := newMember(t)
 	m.set(m.delivery(unchanged))
 	for name, header := range map[string]http.Header{
-		"a user":                      {"Impersonate-User": {"system:admin"}},
-		"a user in small letters":     {"impersonate-user": {"system:admin"}},
-		"a group":                     {"Impersonate-Group": {"system:masters"}},
-		"an extra":                    {"Impersonate-Extra-Scopes": {"all"}},
-		"an account in a group":       {"Impersonate-User": {"system:serviceaccount:web:x"}, "Impersonate-Group": {"system:masters"}},
+		"a user":                  {"Impersonate-User": {"system:admin"}},
+		"a user in small letters": {"impersonate-user": {"system:admin"}},
+		"a group":                 {"Impersonate-Group": {"system:masters"}},
+		"an extra":                {"Impersonate-Extra-Scopes": {"all"}},
+		"an account in a group": {"Impersonate-User": {"system:serviceaccount:web:x"},
+			"Impersonate-Group": {"system:masters"}},
 		"two accounts":                {"Impersonate-User": {"system:serviceaccount:web:x", "system:serviceaccount:web:y"}},
 		"the header to the agent":     {"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}},
 		"no name of an account":       {"Impersonate-User": {"system:serviceaccount:web:x:y"}},
@@ -409,7 +442,8 @@ func TestARequestNamesNoOtherUserThanItsToken(t *testing.T) {
 }
 
 func TestTheAgentTakesTheNamesThatTheHubGives(t *testing.T) {
-	for _, name := range []string{"local:alice", "github:a b", "ldap:uid=a,dc=b", "system:admin", "kubeadm:x", "hub:x", "eks:x", "alice", ":alice", "local:", "local:a\x7f", "local:ä", " local:a", "local:a "} {
+	for _, name := range []string{"local:alice", "github:a b", "ldap:uid=a,dc=b", "system:admin", "kubeadm:x", "hub:x",
+		"eks:x", "alice", ":alice", "local:", "local:a\x7f", "local:ä", " local:a", "local:a "} {
 		for _, group := range []string{"", "local:g", "github:g", "system:masters", "local:", "local: g "} {
 			var groups []string
 			if group != "" {
@@ -437,7 +471,8 @@ func TestOneUserHasNotAllPlaces(t *testing.T) {
 		}
 		taken = append(taken, r)
 	}
-	alice, bob := &opened{known: known{Claims: token.Claims{Subject: "local:alice"}}}, &opened{known: known{Claims: token.Claims{Subject: "local:bob"}}}
+	alice, bob := &opened{known: known{Claims: token.Claims{Subject: "local:alice"}}},
+		&opened{known: known{Claims: token.Claims{Subject: "local:bob"}}}
 	if o.enter(alice) || !o.enter(bob) {
 		t.Error("alice has another place, or bob has none")
 	}
@@ -528,7 +563,8 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 	other := m.claims()
 	other.Session = "s-2"
 	first, second := r.watch(t, client, m.sign(m.claims())), r.watch(t, client, m.sign(other))
-	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(func(a *protocol.DirectAccess) { a.Denied = []string{"s-1"} }))
+	m.api.Put(t, secretPath+protocol.DirectSecret,
+		m.delivery(func(a *protocol.DirectAccess) { a.Denied = []string{"s-1"} }))
 	ends(t, first)
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		m.open.mu.Lock()
@@ -548,12 +584,14 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 	})
 }
 
-// Members are told of a session that was ended only until its tokens end: a request that outlived them could be ended by nothing.
+// Members are told of a session that was ended only until its tokens end: a request that outlived them could be ended
+// by nothing.
 func TestARequestInProgressEndsWithItsTokenItsKeyAndTheList(t *testing.T) {
 	m := newMember(t)
 	var all open
 	ended := map[string]error{}
-	for name, k := range map[string]known{"short": {m.claims(), m.key.ID}, "long": {m.claims(), m.key.ID}, "former": {m.claims(), "former"}} {
+	for name, k := range map[string]known{"short": {m.claims(), m.key.ID}, "long": {m.claims(), m.key.ID},
+		"former": {m.claims(), "former"}} {
 		if k.Expiry = jwt.NewNumericDate(m.now().Add(2 * lifetime)); name == "short" {
 			k.Expiry = jwt.NewNumericDate(m.now().Add(time.Minute))
 		}
@@ -600,7 +638,8 @@ func TestTheCertificateIsOfTheCAThatIsKeptInTheMember(t *testing.T) {
 		t.Error("after a restart the CA is another one: kubeconfigs would have to be written again")
 	}
 	again.stop()
-	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(func(a *protocol.DirectAccess) { a.Host = "prod.example.com" }))
+	m.api.Put(t, secretPath+protocol.DirectSecret,
+		m.delivery(func(a *protocol.DirectAccess) { a.Host = "prod.example.com" }))
 	m.Endpoint = m.endpoint(m.api.URL)
 	named := run(t, m)
 	client = named.client(t)

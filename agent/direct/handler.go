@@ -104,7 +104,8 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !e.open.enter(mine) {
 		e.metrics.refusedPlace.Add(1)
 		w.Header().Set("Retry-After", "1")
-		forward.WriteStatus(w, http.StatusTooManyRequests, "too many requests are open at this cluster's agent; try again, or come by way of the hub")
+		forward.WriteStatus(w, http.StatusTooManyRequests,
+			"too many requests are open at this cluster's agent; try again, or come by way of the hub")
 		return
 	}
 	defer e.open.leave(mine)
@@ -137,8 +138,8 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	return current.verify(raw, e.options.Now())
 }
 
-// admissible returns why an authenticated request is not served; code is 0 for one that is. What would name a user, besides the token, is refused and not left
-// out: the sender means to be served as another one.
+// admissible returns why an authenticated request is not served; code is 0 for one that is. What would name a user,
+// besides the token, is refused and not left out: the sender means to be served as another one.
 func admissible(r *http.Request) (code int, message string) {
 	for name, values := range r.Header {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
@@ -153,7 +154,8 @@ func admissible(r *http.Request) (code int, message string) {
 	bearer := func(line string) bool { return strings.Contains(strings.ToLower(line), bearerProtocol) }
 	switch {
 	case slices.ContainsFunc(r.Header["Sec-Websocket-Protocol"], bearer):
-		return http.StatusBadRequest, "a token must not be among the subprotocols of a WebSocket: send it in the Authorization header"
+		return http.StatusBadRequest,
+			"a token must not be among the subprotocols of a WebSocket: send it in the Authorization header"
 	case r.Method == http.MethodConnect || !strings.HasPrefix(r.URL.Path, "/") || r.URL.Opaque != "":
 		return http.StatusBadRequest, "the path does not begin with a slash"
 	}

@@ -16,12 +16,14 @@ type metrics struct {
 	connections, tooMany, tooManyOfClient, unproven                atomic.Int64
 }
 
-// Metrics serves the metrics in Prometheus' text format. They have neither users nor tokens in them. client_golang would weigh more than all else that this package links.
+// Metrics serves the metrics in Prometheus' text format. They have neither users nor tokens in them. client_golang
+// would weigh more than all else that this package links.
 func (e *Endpoint) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		for _, family := range e.families() {
-			_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", family.name, family.help, family.name, family.kind) // who has asked is gone otherwise
+			// who has asked is gone otherwise
+			_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", family.name, family.help, family.name, family.kind)
 			for _, s := range family.samples {
 				_, _ = fmt.Fprintf(w, "%s%s %d\n", family.name, s.labels, s.value)
 			}
@@ -45,18 +47,22 @@ func (e *Endpoint) families() []family {
 	open := int64(len(e.open.requests))
 	e.open.mu.Unlock()
 	return []family{
-		{"drover_direct_requests_total", "counter", "Requests of users without the hub that were forwarded.", []sample{{"", m.served.Load()}}},
-		{"drover_direct_requests_in_progress", "gauge", "Requests of users without the hub that are forwarded now.", []sample{{"", open}}},
+		{"drover_direct_requests_total", "counter", "Requests of users without the hub that were forwarded.",
+			[]sample{{"", m.served.Load()}}},
+		{"drover_direct_requests_in_progress", "gauge", "Requests of users without the hub that are forwarded now.",
+			[]sample{{"", open}}},
 		{"drover_direct_refused_total", "counter", "Requests of users without the hub that were refused.", []sample{
 			{`{reason="token"}`, m.refusedToken.Load()}, {`{reason="unavailable"}`, m.refusedAll.Load()},
 			{`{reason="request"}`, m.refusedRequest.Load()}, {`{reason="limit"}`, m.refusedPlace.Load()},
 		}},
 		{"drover_direct_reviews_total", "counter", "Reviews of users' tokens for API servers.", []sample{
-			{`{result="accepted"}`, m.reviewAccepted.Load()}, {`{result="refused"}`, m.reviewRefused.Load()}, {`{result="unavailable"}`, m.reviewUnknown.Load()},
+			{`{result="accepted"}`, m.reviewAccepted.Load()}, {`{result="refused"}`, m.reviewRefused.Load()},
+			{`{result="unavailable"}`, m.reviewUnknown.Load()},
 		}},
 		{"drover_direct_connections", "gauge", "Connections that are open.", []sample{{"", m.connections.Load()}}},
 		{"drover_direct_connections_closed_total", "counter", "Connections that were closed beyond a bound.", []sample{
-			{`{reason="limit"}`, m.tooMany.Load()}, {`{reason="client"}`, m.tooManyOfClient.Load()}, {`{reason="unproven"}`, m.unproven.Load()},
+			{`{reason="limit"}`, m.tooMany.Load()}, {`{reason="client"}`, m.tooManyOfClient.Load()},
+			{`{reason="unproven"}`, m.unproven.Load()},
 		}},
 	}
 }

@@ -46,8 +46,9 @@ type discovery struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// reviews serves the API server of the node: the issuer's keys, for --authentication-config, and reviews of tokens, for --authentication-token-webhook-config-file.
-// Whoever reaches it learns no more than the issuer publishes, and whose a token is that they have.
+// reviews serves the API server of the node: the issuer's keys, for --authentication-config, and reviews of tokens, for
+// --authentication-token-webhook-config-file. Whoever reaches it learns no more than the issuer publishes, and whose a
+// token is that they have.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -71,11 +72,13 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 		return
 	}
 	answer(w, discovery{
-		Issuer: current.Issuer, Keys: "https://" + (*at).String() + pathKeys, ResponseTypes: []string{"id_token"}, SubjectTypes: []string{"public"}, Algorithms: []string{"ES256"},
+		Issuer: current.Issuer, Keys: "https://" + (*at).String() + pathKeys, ResponseTypes: []string{"id_token"},
+		SubjectTypes: []string{"public"}, Algorithms: []string{"ES256"},
 	})
 }
 
-// publish serves the keys, and none at all where every token is refused: an API server that asks then forgets those that it has.
+// publish serves the keys, and none at all where every token is refused: an API server that asks then forgets those
+// that it has.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
 	if current == nil {
@@ -89,7 +92,8 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	answer(w, keys)
 }
 
-// review answers a TokenReview. A token that is refused is no error; one that cannot be judged is, which the API server logs.
+// review answers a TokenReview. A token that is refused is no error; one that cannot be judged is, which the API server
+// logs.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:
@@ -139,7 +143,8 @@ func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 		return nil, errors.New("the review is no JSON of a TokenReview")
 	}
 	versions := metav1.TypeMeta{Kind: "TokenReview", APIVersion: authenticationv1.SchemeGroupVersion.String()}
-	if review.TypeMeta != versions && review.TypeMeta != (metav1.TypeMeta{Kind: versions.Kind, APIVersion: "authentication.k8s.io/v1beta1"}) {
+	if review.TypeMeta != versions &&
+		review.TypeMeta != (metav1.TypeMeta{Kind: versions.Kind, APIVersion: "authentication.k8s.io/v1beta1"}) {
 		return nil, errors.New("the review is none of authentication.k8s.io/v1 or v1beta1")
 	}
 	if review.Spec.Token == "" {

@@ -58,11 +58,13 @@ func TestAnAPIServerIsToldWhoseATokenIs(t *testing.T) {
 		accepted  bool
 		told      string // what the API server is told of a token that cannot be judged
 	}{
-		"a good token":                   {byAPIServer, good, true, ""},
-		"a revoked session":              {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, good, false, ""},
-		"another cluster":                {byAPIServer, with(func(c *token.Claims) { c.Audience = jwt.Audience{issuer + "/k8s/clusters/team/test"} }), false, ""},
-		"a system user":                  {byAPIServer, with(func(c *token.Claims) { c.Subject = "system:admin" }), false, ""},
-		"a group of the cluster":         {byAPIServer, with(func(c *token.Claims) { c.Groups = []string{"system:masters"} }), false, ""},
+		"a good token":      {byAPIServer, good, true, ""},
+		"a revoked session": {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, good, false, ""},
+		"another cluster": {byAPIServer,
+			with(func(c *token.Claims) { c.Audience = jwt.Audience{issuer + "/k8s/clusters/team/test"} }), false, ""},
+		"a system user": {byAPIServer, with(func(c *token.Claims) { c.Subject = "system:admin" }), false, ""},
+		"a group of the cluster": {byAPIServer, with(func(c *token.Claims) { c.Groups = []string{"system:masters"} }), false,
+			""},
 		"a token of the API server":      {byAPIServer, "eyJhbGciOiJSUzI1NiJ9.e30.AA", false, ""},
 		"keys and list that are too old": {func(a *protocol.DirectAccess) { a.ValidUntil = m.now() }, good, false, "too old"},
 		"too many ended sessions":        {func(a *protocol.DirectAccess) { a.DenyAll = true }, good, false, "has room for"},
@@ -75,14 +77,16 @@ func TestAnAPIServerIsToldWhoseATokenIs(t *testing.T) {
 				if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
 					t.Fatalf("it is answered with %d %s", code, body)
 				}
-				if got.APIVersion != "authentication.k8s.io/"+version || got.Kind != "TokenReview" || got.Status.Authenticated != tt.accepted || strings.Contains(body, tt.raw) {
+				if got.APIVersion != "authentication.k8s.io/"+version || got.Kind != "TokenReview" ||
+					got.Status.Authenticated != tt.accepted || strings.Contains(body, tt.raw) {
 					t.Errorf("the answer is %s", body)
 				}
 				if (got.Status.Error != "") != (tt.told != "") || !strings.Contains(got.Status.Error, tt.told) {
 					t.Errorf("the error is %q, want %q", got.Status.Error, tt.told)
 				}
 				user := got.Status.User
-				if tt.accepted && (user.Username != "local:alice" || user.UID != "u-1" || !slices.Equal(user.Groups, []string{"local:ops"}) || len(user.Extra) > 0) {
+				if tt.accepted &&
+					(user.Username != "local:alice" || user.UID != "u-1" || !slices.Equal(user.Groups, []string{"local:ops"}) || len(user.Extra) > 0) {
 					t.Errorf("the user is %+v", user)
 				}
 				if !tt.accepted && (user.Username != "" || len(user.Groups) > 0) {
@@ -98,7 +102,8 @@ func TestAnAPIServerIsToldWhoseATokenIs(t *testing.T) {
 		t.Error("why a token is refused is not in the log")
 	}
 	m.set(nil)
-	if code, body := m.ask(http.MethodPost, pathReview, reviewOf("v1", good)); code != http.StatusOK || strings.Contains(body, `"authenticated":true`) || !strings.Contains(body, "no direct access") {
+	if code, body := m.ask(http.MethodPost, pathReview, reviewOf("v1", good)); code != http.StatusOK ||
+		strings.Contains(body, `"authenticated":true`) || !strings.Contains(body, "no direct access") {
 		t.Errorf("without direct access it is answered with %d %s", code, body)
 	}
 }
@@ -112,12 +117,13 @@ func TestAReviewIsBounded(t *testing.T) {
 		method, body string
 		code         int
 	}{
-		"as it should be":           {http.MethodPost, reviewOf("v1", good), 200},
-		"longer than any":           {http.MethodPost, reviewOf("v1", good+strings.Repeat(" ", maxReview)), 400},
-		"a token longer than any":   {http.MethodPost, reviewOf("v1", good+strings.Repeat("A", token.Max)), 200},
-		"no JSON":                   {http.MethodPost, good, 400},
-		"nothing":                   {http.MethodPost, "", 400},
-		"another kind":              {http.MethodPost, strings.Replace(reviewOf("v1", good), "TokenReview", "SubjectAccessReview", 1), 400},
+		"as it should be":         {http.MethodPost, reviewOf("v1", good), 200},
+		"longer than any":         {http.MethodPost, reviewOf("v1", good+strings.Repeat(" ", maxReview)), 400},
+		"a token longer than any": {http.MethodPost, reviewOf("v1", good+strings.Repeat("A", token.Max)), 200},
+		"no JSON":                 {http.MethodPost, good, 400},
+		"nothing":                 {http.MethodPost, "", 400},
+		"another kind": {http.MethodPost, strings.Replace(reviewOf("v1", good), "TokenReview", "SubjectAccessReview", 1),
+			400},
 		"another version":           {http.MethodPost, reviewOf("v2", good), 400},
 		"a review without a token":  {http.MethodPost, reviewOf("v1", ""), 400},
 		"a request without a body":  {http.MethodGet, "", 405},
@@ -125,7 +131,8 @@ func TestAReviewIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, body := m.ask(tt.method, pathReview, tt.body)
-			if code != tt.code || strings.Contains(body, good) || tt.code == 200 && strings.Contains(body, `"authenticated":true`) != (tt.body == reviewOf("v1", good)) {
+			if code != tt.code || strings.Contains(body, good) ||
+				tt.code == 200 && strings.Contains(body, `"authenticated":true`) != (tt.body == reviewOf("v1", good)) {
 				t.Errorf("it is answered with %d %s, want %d", code, body, tt.code)
 			}
 		})
@@ -138,7 +145,8 @@ func TestAReviewIsBounded(t *testing.T) {
 	}
 }
 
-// An API server that is started while the hub is down reads the keys beside it. Where no token is to be accepted, it gets none, and forgets those that it has.
+// An API server that is started while the hub is down reads the keys beside it. Where no token is to be accepted, it
+// gets none, and forgets those that it has.
 func TestAnAPIServerReadsTheKeysBesideIt(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(byAPIServer))
@@ -171,7 +179,8 @@ func TestAnAPIServerReadsTheKeysBesideIt(t *testing.T) {
 	var raw json.RawMessage
 	get(found.Keys, &raw)
 	keys, err := token.ParsePublished(raw)
-	if _, _, failed := token.Verify(m.sign(m.claims()), keys, issuer, func(string) time.Duration { return lifetime }); err != nil || failed != nil {
+	if _, _, failed := token.Verify(m.sign(m.claims()), keys, issuer,
+		func(string) time.Duration { return lifetime }); err != nil || failed != nil {
 		t.Errorf("the keys verify no token: %v, %v", err, failed)
 	}
 	if agent.address.Load() != nil || agent.Authority() == "" || agent.Authority() != beside.Authority() {
@@ -221,7 +230,8 @@ func TestTheCertificateForAnAPIServerIsForNoOtherAddress(t *testing.T) {
 func TestAnAPIServerIsServedOnLoopbackOnly(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:6440": true, "127.1.2.3:1": true, "[::1]:6440": true,
-		":6440": false, "0.0.0.0:6440": false, "[::]:6440": false, "10.0.0.1:6440": false, "localhost:6440": false, "127.0.0.1": false, "": false,
+		":6440": false, "0.0.0.0:6440": false, "[::]:6440": false, "10.0.0.1:6440": false, "localhost:6440": false,
+		"127.0.0.1": false, "": false,
 	} {
 		if got := IsLoopback(address); got != want {
 			t.Errorf("%q: %t", address, got)

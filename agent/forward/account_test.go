@@ -70,16 +70,19 @@ func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
 		want     int
 		asked    bool
 	}{
-		"granted":                               {[]string{deployer}, grants, false, http.StatusOK, true},
-		"another account of the namespace":      {[]string{"system:serviceaccount:web:other"}, grants, false, no, true},
-		"the account of that name elsewhere":    {[]string{"system:serviceaccount:db:deployer"}, grants, false, no, true},
-		"two accounts":                          {[]string{deployer, deployer}, grants, false, no, false},
-		"a system user":                         {[]string{"system:admin"}, grants, false, no, false},
-		"a name with a slash":                   {[]string{"system:serviceaccount:web:a/b"}, grants, false, no, false},
-		"the agent's account":                   {[]string{"system:serviceaccount:drover-agent:drover-agent"}, grants, false, no, false},
-		"an account of the manager's namespace": {[]string{"system:serviceaccount:drover-system:drover-manager"}, grants, false, no, false},
-		"an account of the agent's namespace by another name": {[]string{"system:serviceaccount:fleet:x"}, grants, false, no, false},
-		"an agent that only reads":                            {[]string{deployer}, grants, true, no, false},
+		"granted":                            {[]string{deployer}, grants, false, http.StatusOK, true},
+		"another account of the namespace":   {[]string{"system:serviceaccount:web:other"}, grants, false, no, true},
+		"the account of that name elsewhere": {[]string{"system:serviceaccount:db:deployer"}, grants, false, no, true},
+		"two accounts":                       {[]string{deployer, deployer}, grants, false, no, false},
+		"a system user":                      {[]string{"system:admin"}, grants, false, no, false},
+		"a name with a slash":                {[]string{"system:serviceaccount:web:a/b"}, grants, false, no, false},
+		"the agent's account": {[]string{"system:serviceaccount:drover-agent:drover-agent"}, grants, false, no,
+			false},
+		"an account of the manager's namespace": {[]string{"system:serviceaccount:drover-system:drover-manager"}, grants,
+			false, no, false},
+		"an account of the agent's namespace by another name": {[]string{"system:serviceaccount:fleet:x"}, grants, false, no,
+			false},
+		"an agent that only reads": {[]string{deployer}, grants, true, no, false},
 		"the review fails": {[]string{deployer}, func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 		}, false, http.StatusServiceUnavailable, true},

@@ -32,16 +32,16 @@ type Handler struct {
 	reads bool
 }
 
-// NewReadOnly makes a Handler that asks the API server as protocol.Viewer for every user, and only to read: for an agent that may impersonate
-// no other user. The member's RBAC decides what the viewer may see.
+// NewReadOnly makes a Handler that asks the API server as protocol.Viewer for every user, and only to read: for an
+// agent that may impersonate no other user. The member's RBAC decides what the viewer may see.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
 	return h
 }
 
-// New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change what is asked. When
-// ctx ends, so do watches, between two events; other requests go on.
+// New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change
+// what is asked. When ctx ends, so do watches, between two events; other requests go on.
 func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
@@ -52,7 +52,8 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 				request.EndWatch(ctx, resp)
 			}
 			request.StripAnswer(resp.Header)
-			request.Of(resp.Request, strings.TrimPrefix(resp.Request.URL.Path, strings.TrimRight(base.Path, "/"))).FewWrites(resp)
+			request.Of(resp.Request,
+				strings.TrimPrefix(resp.Request.URL.Path, strings.TrimRight(base.Path, "/"))).FewWrites(resp)
 			return nil
 		},
 		BufferPool:   &request.Buffers{},
@@ -62,8 +63,8 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 	return h
 }
 
-// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write of a stream, as with watches and
-// logs, and saves frames for small answers.
+// ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write of a
+// stream, as with watches and logs, and saves frames for small answers.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		WriteStatus(w, d.status, d.message)
@@ -90,8 +91,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r)
 }
 
-// checkPath makes sure that a request stays below the root of the API server. When that is the root of its host, nothing can leave it
-// and paths go as they came; the API server judges them. When a path comes before it, two dots could.
+// checkPath makes sure that a request stays below the root of the API server. When that is the root of its host,
+// nothing can leave it and paths go as they came; the API server judges them. When a path comes before it, two dots
+// could.
 func (h *Handler) checkPath(u *url.URL) *denial {
 	path := u.EscapedPath()
 	if u.Opaque != "" || !strings.HasPrefix(path, protocol.PathKubernetes+"/") {
@@ -108,8 +110,8 @@ func (h *Handler) checkPath(u *url.URL) *denial {
 	return nil
 }
 
-// rewrite turns an incoming request into one for the API server. It cannot refuse; ServeHTTP has done so before. ReverseProxy has
-// removed what concerns single hops.
+// rewrite turns an incoming request into one for the API server. It cannot refuse; ServeHTTP has done so before.
+// ReverseProxy has removed what concerns single hops.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	base := strings.TrimRight(h.base.Path, "/")
@@ -164,9 +166,11 @@ func upstreamFailure(err error) (status int, message string) {
 	var timeout net.Error
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
-		return http.StatusGatewayTimeout, "the cluster's API server did not answer its agent in time: try again, or look at the API server"
+		return http.StatusGatewayTimeout,
+			"the cluster's API server did not answer its agent in time: try again, or look at the API server"
 	case errors.As(err, &dial) && dial.Op == "dial":
-		return http.StatusServiceUnavailable, fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or look at the API server", dial.Err)
+		return http.StatusServiceUnavailable,
+			fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or look at the API server", dial.Err)
 	}
 	return http.StatusBadGateway, fmt.Sprintf("the cluster's agent got no answer from its API server (%v): try again", err)
 }

@@ -57,7 +57,8 @@ func serve(t *testing.T, cfg *rest.Config) *httptest.Server {
 }
 
 // serveBy is serve for the Handler that a function makes.
-func serveBy(t *testing.T, cfg *rest.Config, handler func(context.Context, *url.URL, http.RoundTripper, logr.Logger) *Handler) *httptest.Server {
+func serveBy(t *testing.T, cfg *rest.Config,
+	handler func(context.Context, *url.URL, http.RoundTripper, logr.Logger) *Handler) *httptest.Server {
 	t.Helper()
 	transport, err := Transport(cfg)
 	if err != nil {
@@ -166,14 +167,17 @@ func TestHeaders(t *testing.T) {
 		front := member(t, "", func(w http.ResponseWriter, r *http.Request) { got = r.Header.Clone() })
 		h := alice()
 		h["Impersonate-Group"] = []string{"hub:dev", "system:authenticated"}
-		for _, name := range []string{"Authorization", "Cookie", "Priority", "X-Remote-User", "X-Remote-Extra-Scopes", "X-Forwarded-For", "Forwarded"} {
+		for _, name := range []string{"Authorization", "Cookie", "Priority", "X-Remote-User", "X-Remote-Extra-Scopes",
+			"X-Forwarded-For", "Forwarded"} {
 			h[name] = []string{"stolen"}
 		}
-		h["Accept-Encoding"], h["User-Agent"], h["Accept"] = []string{"gzip"}, []string{"kubectl/v1"}, []string{"application/json"}
+		h["Accept-Encoding"], h["User-Agent"], h["Accept"] = []string{"gzip"}, []string{"kubectl/v1"},
+			[]string{"application/json"}
 		send(t, front, "/v1/k8s/x", h)
 		want := http.Header{
-			"Authorization": {"Bearer agents-own"}, "Impersonate-User": {"hub:alice"}, "Impersonate-Group": {"hub:dev", "system:authenticated"},
-			"Accept-Encoding": {"gzip"}, "User-Agent": {"kubectl/v1"}, "Accept": {"application/json"},
+			"Authorization": {"Bearer agents-own"}, "Impersonate-User": {"hub:alice"},
+			"Impersonate-Group": {"hub:dev", "system:authenticated"},
+			"Accept-Encoding":   {"gzip"}, "User-Agent": {"kubectl/v1"}, "Accept": {"application/json"},
 		}
 		for name := range got {
 			if fmt.Sprint(got[name]) != fmt.Sprint(want[name]) {
@@ -212,7 +216,10 @@ func TestHeaders(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got string
-		backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Get("Authorization") }))
+		backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+			r *http.Request) {
+			got = r.Header.Get("Authorization")
+		}))
 		t.Cleanup(backend.Close)
 		front := serve(t, &rest.Config{Host: backend.URL, BearerTokenFile: path})
 		if send(t, front, "/v1/k8s/x", alice()); got != "Bearer first" {
@@ -227,7 +234,8 @@ func wantStatus(t *testing.T, resp *http.Response, body string, code int) metav1
 	if err := json.Unmarshal([]byte(body), &status); err != nil {
 		t.Fatalf("the response is no Status: %s %q: %v", resp.Status, body, err)
 	}
-	if resp.StatusCode != code || int(status.Code) != code || status.Kind != "Status" || resp.Header.Get("Content-Type") != "application/json" {
+	if resp.StatusCode != code || int(status.Code) != code || status.Kind != "Status" ||
+		resp.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("got %s %+v, want %d", resp.Status, status, code)
 	}
 	return status
@@ -354,7 +362,8 @@ func TestStreams(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, err = io.WriteString(conn, "POST /v1/k8s/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nImpersonate-User: hub:alice\r\n\r\n")
+		_, err = io.WriteString(conn,
+			"POST /v1/k8s/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nImpersonate-User: hub:alice\r\n\r\n")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -376,7 +385,10 @@ func TestStreams(t *testing.T) {
 func TestAnAgentThatOnlyReads(t *testing.T) {
 	t.Parallel()
 	var seen []http.Header
-	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen = append(seen, r.Header) }))
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+		r *http.Request) {
+		seen = append(seen, r.Header)
+	}))
 	t.Cleanup(backend.Close)
 	cfg := &rest.Config{Host: backend.URL, BearerToken: "agents-own"}
 	transport, err := Transport(cfg)
@@ -405,7 +417,8 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 		}
 		for _, header := range seen {
 			for name := range header {
-				if isImpersonation(name) && name != impersonateUser || header.Get(impersonateUser) != protocol.Viewer || header.Get("Authorization") != "Bearer agents-own" {
+				if isImpersonation(name) && name != impersonateUser || header.Get(impersonateUser) != protocol.Viewer ||
+					header.Get("Authorization") != "Bearer agents-own" {
 					t.Errorf("the API server got %v", header)
 				}
 			}
@@ -414,7 +427,8 @@ func TestAnAgentThatOnlyReads(t *testing.T) {
 	t.Run("refuses everything else with a Status that says why", func(t *testing.T) {
 		before := len(seen)
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, "CONNECT"} {
-			if got := ask(method, func(http.Header) {}); got.Code != http.StatusForbidden || !strings.Contains(got.Body.String(), "ReadOnly") {
+			if got := ask(method, func(http.Header) {}); got.Code != http.StatusForbidden ||
+				!strings.Contains(got.Body.String(), "ReadOnly") {
 				t.Errorf("%s: %d %s, want 403 that names the profile ReadOnly", method, got.Code, got.Body)
 			}
 		}

@@ -35,9 +35,10 @@ func deny(status int, format string, args ...any) *denial {
 	return &denial{status: status, message: fmt.Sprintf(format, args...)}
 }
 
-// check is the second line of defence: it denies what a correct hub never sends. The agent may impersonate any user, so a request
-// that names none would run as the agent itself, and one for a system user would have more rights than Drover ever grants.
-// Values must arrive as they are checked, so those that would be trimmed on the way to the API server are denied.
+// check is the second line of defence: it denies what a correct hub never sends. The agent may impersonate any user, so
+// a request that names none would run as the agent itself, and one for a system user would have more rights than Drover
+// ever grants. Values must arrive as they are checked, so those that would be trimmed on the way to the API server are
+// denied.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d

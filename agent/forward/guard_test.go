@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// CVE-2022-23652: Connection takes the user away. CVE-2026-17107: a user is added. CVE-2026-23990: the user is empty, so that the agent acts as itself.
-// GHSA-c7xh-gjv4-4jgv: a user becomes one of the system's groups.
+// CVE-2022-23652: Connection takes the user away. CVE-2026-17107: a user is added. CVE-2026-23990: the user is empty,
+// so that the agent acts as itself. GHSA-c7xh-gjv4-4jgv: a user becomes one of the system's groups.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	alice := func(more ...string) http.Header {
@@ -24,31 +24,41 @@ func TestCheck(t *testing.T) {
 		want   int // 0 passes
 	}{
 		"a user passes": {alice(), 0},
-		"a user with groups, UID and extra passes":            {alice("Impersonate-Group", "hub:dev", "Impersonate-Group", "system:authenticated", "Impersonate-Uid", "1", "Impersonate-Extra-Scopes", "a"), 0},
-		"a ServiceAccount beside the user is looked at later": {alice("Impersonate-Drover-Serviceaccount", "system:serviceaccount:web:x"), 0},
-		"a ServiceAccount without a user is denied":           {http.Header{"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}}, http.StatusForbidden},
-		"a hub's ServiceAccount passes, it has a prefix":      {http.Header{"Impersonate-User": {"hub:system:serviceaccount:ci:deployer"}}, 0},
-		"no user is denied":                                   {http.Header{}, http.StatusForbidden},
-		"groups without a user are denied":                    {http.Header{"Impersonate-Group": {"hub:dev"}}, http.StatusForbidden},
-		"two users are denied":                                {alice("Impersonate-User", "hub:bob"), http.StatusForbidden},
-		"two UIDs are denied":                                 {alice("Impersonate-Uid", "1", "Impersonate-Uid", "2"), http.StatusForbidden},
-		"an empty user is denied":                             {http.Header{"Impersonate-User": {""}}, http.StatusBadRequest},
-		"system:admin is denied":                              {http.Header{"Impersonate-User": {"system:admin"}}, http.StatusForbidden},
-		"a ServiceAccount of the member is denied":            {http.Header{"Impersonate-User": {"system:serviceaccount:kube-system:x"}}, http.StatusForbidden},
-		"system:masters is denied":                            {alice("Impersonate-Group", "system:masters"), http.StatusForbidden},
-		"system:masters after an honest group is denied":      {alice("Impersonate-Group", "dev", "Impersonate-Group", "system:masters"), http.StatusForbidden},
-		"system:nodes is denied":                              {alice("Impersonate-Group", "system:nodes"), http.StatusForbidden},
-		"blanks that the way would trim are denied":           {alice("Impersonate-Group", " system:masters"), http.StatusBadRequest},
-		"a tab before a system user is denied":                {http.Header{"Impersonate-User": {"\tsystem:admin"}}, http.StatusBadRequest},
-		"an unknown impersonation header is denied":           {alice("Impersonate-Everyone", "true"), http.StatusBadRequest},
-		"an extra without a key is denied":                    {alice("Impersonate-Extra-", "true"), http.StatusBadRequest},
-		"a header that is not canonical is denied":            {alice("impersonate-group", "system:masters"), http.StatusBadRequest},
-		"CVE-2021-31999: Connection naming the user":          {alice("Connection", "Impersonate-User"), http.StatusBadRequest},
-		"CVE-2021-31999: in odd case, in a list":              {alice("Connection", "keep-alive, iMPERSONATE-group"), http.StatusBadRequest},
-		"CVE-2021-31999: in a second line":                    {alice("Connection", "close", "Connection", "impersonate-uid"), http.StatusBadRequest},
-		"Connection naming Authorization is denied":           {alice("Connection", "authorization"), http.StatusBadRequest},
-		"Connection naming something else passes":             {alice("Connection", "Upgrade"), 0},
-		"CVE-2021-36776: a user beside the hub's is none":     {alice("Impersonate-User", "admin"), http.StatusForbidden},
+		"a user with groups, UID and extra passes": {alice("Impersonate-Group", "hub:dev", "Impersonate-Group",
+			"system:authenticated", "Impersonate-Uid", "1", "Impersonate-Extra-Scopes", "a"), 0},
+		"a ServiceAccount beside the user is looked at later": {alice("Impersonate-Drover-Serviceaccount",
+			"system:serviceaccount:web:x"), 0},
+		"a ServiceAccount without a user is denied":      {http.Header{"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}}, http.StatusForbidden},
+		"a hub's ServiceAccount passes, it has a prefix": {http.Header{"Impersonate-User": {"hub:system:serviceaccount:ci:deployer"}}, 0},
+		"no user is denied":                              {http.Header{}, http.StatusForbidden},
+		"groups without a user are denied": {http.Header{"Impersonate-Group": {"hub:dev"}},
+			http.StatusForbidden},
+		"two users are denied": {alice("Impersonate-User", "hub:bob"), http.StatusForbidden},
+		"two UIDs are denied": {alice("Impersonate-Uid", "1", "Impersonate-Uid", "2"),
+			http.StatusForbidden},
+		"an empty user is denied": {http.Header{"Impersonate-User": {""}}, http.StatusBadRequest},
+		"system:admin is denied": {http.Header{"Impersonate-User": {"system:admin"}},
+			http.StatusForbidden},
+		"a ServiceAccount of the member is denied": {http.Header{"Impersonate-User": {"system:serviceaccount:kube-system:x"}},
+			http.StatusForbidden},
+		"system:masters is denied": {alice("Impersonate-Group", "system:masters"), http.StatusForbidden},
+		"system:masters after an honest group is denied": {alice("Impersonate-Group", "dev", "Impersonate-Group",
+			"system:masters"), http.StatusForbidden},
+		"system:nodes is denied":                    {alice("Impersonate-Group", "system:nodes"), http.StatusForbidden},
+		"blanks that the way would trim are denied": {alice("Impersonate-Group", " system:masters"), http.StatusBadRequest},
+		"a tab before a system user is denied": {http.Header{"Impersonate-User": {"\tsystem:admin"}},
+			http.StatusBadRequest},
+		"an unknown impersonation header is denied":  {alice("Impersonate-Everyone", "true"), http.StatusBadRequest},
+		"an extra without a key is denied":           {alice("Impersonate-Extra-", "true"), http.StatusBadRequest},
+		"a header that is not canonical is denied":   {alice("impersonate-group", "system:masters"), http.StatusBadRequest},
+		"CVE-2021-31999: Connection naming the user": {alice("Connection", "Impersonate-User"), http.StatusBadRequest},
+		"CVE-2021-31999: in odd case, in a list": {alice("Connection", "keep-alive, iMPERSONATE-group"),
+			http.StatusBadRequest},
+		"CVE-2021-31999: in a second line": {alice("Connection", "close", "Connection", "impersonate-uid"),
+			http.StatusBadRequest},
+		"Connection naming Authorization is denied":       {alice("Connection", "authorization"), http.StatusBadRequest},
+		"Connection naming something else passes":         {alice("Connection", "Upgrade"), 0},
+		"CVE-2021-36776: a user beside the hub's is none": {alice("Impersonate-User", "admin"), http.StatusForbidden},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -18,9 +18,10 @@ import (
 // idleConns is how many connections to the API server are kept for the next request.
 const idleConns = 64
 
-// Transport reaches the API server with the agent's credentials over a pool of HTTP/1.1 connections: upgrades need HTTP/1.1, a reader
-// that stalls then delays no other and costs one socket buffer rather than an HTTP/2 window. For small requests HTTP/2 is no faster
-// (within noise of each other at 1 and 16 at once on a kube-apiserver). A token file is read again when it changes.
+// Transport reaches the API server with the agent's credentials over a pool of HTTP/1.1 connections: upgrades need
+// HTTP/1.1, a reader that stalls then delays no other and costs one socket buffer rather than an HTTP/2 window. For
+// small requests HTTP/2 is no faster (within noise of each other at 1 and 16 at once on a kube-apiserver). A token file
+// is read again when it changes.
 func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 	tc, err := cfg.TransportConfig()
 	if err != nil {
@@ -59,8 +60,8 @@ func Transport(cfg *rest.Config) (http.RoundTripper, error) {
 // errNoUser means that a request would have reached the API server as the agent.
 var errNoUser = errors.New("a request that names no user is not forwarded: it would have the rights of the agent")
 
-// asUser is the last line of defence: it sends only requests that name exactly one user, as the API server will see it. The agent's own
-// credentials, which the transport adds, have far more rights than those of any user.
+// asUser is the last line of defence: it sends only requests that name exactly one user, as the API server will see it.
+// The agent's own credentials, which the transport adds, have far more rights than those of any user.
 type asUser struct{ http.RoundTripper }
 
 // RoundTrip sends a request, or fails with errNoUser.

@@ -16,19 +16,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// CVE-2021-36782: what the agent's own account may read, such as its private key, must not be readable through the hub. An agent that only
-// reads asks as one user who has nothing but the rights to view.
+// CVE-2021-36782: what the agent's own account may read, such as its private key, must not be readable through the hub.
+// An agent that only reads asks as one user who has nothing but the rights to view.
 func TestAnAgentThatOnlyReadsAsksAsTheViewer(t *testing.T) {
 	t.Parallel()
 	for name, header := range map[string]http.Header{
-		"for a user":                        alice(),
-		"for a user with groups and extras": {"Impersonate-User": {"hub:alice"}, "Impersonate-Group": {"hub:ops"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Scopes": {"a"}},
-		"for a user who calls itself so":    {"Impersonate-User": {protocol.Viewer}, "Impersonate-Group": {"hub:ops"}},
+		"for a user": alice(),
+		"for a user with groups and extras": {"Impersonate-User": {"hub:alice"}, "Impersonate-Group": {"hub:ops"},
+			"Impersonate-Uid": {"7"}, "Impersonate-Extra-Scopes": {"a"}},
+		"for a user who calls itself so": {"Impersonate-User": {protocol.Viewer}, "Impersonate-Group": {"hub:ops"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var got http.Header
-			backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = r.Header.Clone() }))
+			backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,
+				r *http.Request) {
+				got = r.Header.Clone()
+			}))
 			t.Cleanup(backend.Close)
 			front := serveBy(t, &rest.Config{Host: backend.URL, BearerToken: "agents-own"}, NewReadOnly)
 			send(t, front, "/v1/k8s/api/v1/namespaces/drover-agent/secrets/drover-agent-identity", header)

@@ -23,7 +23,8 @@ import (
 
 // Environment of the agent.
 const (
-	// EnvConfigDir is the folder of the agent's configuration, and EnvRancherConfigDir its name for people who know Rancher's system agent.
+	// EnvConfigDir is the folder of the agent's configuration, and EnvRancherConfigDir its name for people who know
+	// Rancher's system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
 	// DefaultConfigDir is where it is otherwise.
@@ -110,7 +111,8 @@ func Join(dir string, config Config, token string) error {
 		return err
 	}
 	s := &secrets{folder: dir}
-	registration := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protocol.RegistrationSecret}, Data: map[string][]byte{protocol.KeyToken: []byte(token)}}
+	registration := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: protocol.RegistrationSecret},
+		Data: map[string][]byte{protocol.KeyToken: []byte(token)}}
 	raw, err := json.MarshalIndent(config, "", "  ")
 	if err == nil {
 		err = instructions.WriteDurably(filepath.Join(dir, fileConfig), append(raw, '\n'))

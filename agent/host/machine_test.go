@@ -23,14 +23,16 @@ func TestAMachineReportsTheAddressByWhichItReachesOthersFirst(t *testing.T) {
 		sources []string
 		want    string
 	}{
-		"a bridge before the interface":          {[]address{docker, lan}, []string{"10.1.0.7"}, "10.1.0.7"},
-		"a bridge, and no default route":         {[]address{docker, lan}, nil, "10.1.0.7"},
-		"another network before":                 {[]address{storage, lan}, []string{"10.1.0.7"}, "10.1.0.7 10.9.0.7"},
-		"IPv6 before":                            {[]address{six, storage, lan}, []string{"10.1.0.7", "fd00::7"}, "10.1.0.7 10.9.0.7 fd00::7"},
-		"IPv6 alone":                             {[]address{docker, six}, []string{"fd00::7"}, "fd00::7"},
-		"a bridge that the machine's network is": {[]address{storage, at("10.1.0.8", true)}, []string{"10.1.0.8"}, "10.1.0.8 10.9.0.7"},
-		"a bridge that is all there is":          {[]address{docker}, nil, "172.17.0.1"},
-		"none":                                   {nil, nil, ""},
+		"a bridge before the interface":  {[]address{docker, lan}, []string{"10.1.0.7"}, "10.1.0.7"},
+		"a bridge, and no default route": {[]address{docker, lan}, nil, "10.1.0.7"},
+		"another network before":         {[]address{storage, lan}, []string{"10.1.0.7"}, "10.1.0.7 10.9.0.7"},
+		"IPv6 before": {[]address{six, storage, lan}, []string{"10.1.0.7", "fd00::7"},
+			"10.1.0.7 10.9.0.7 fd00::7"},
+		"IPv6 alone": {[]address{docker, six}, []string{"fd00::7"}, "fd00::7"},
+		"a bridge that the machine's network is": {[]address{storage, at("10.1.0.8", true)}, []string{"10.1.0.8"},
+			"10.1.0.8 10.9.0.7"},
+		"a bridge that is all there is": {[]address{docker}, nil, "172.17.0.1"},
+		"none":                          {nil, nil, ""},
 	} {
 		var sources []net.IP
 		for _, text := range tt.sources {
@@ -67,7 +69,8 @@ exec "$0"`
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command("unshare", "--net", "--mount", "ip", "link", "add", "br0", "type", "bridge").CombinedOutput(); err != nil {
+	if out, err := exec.Command("unshare", "--net", "--mount", "ip", "link", "add", "br0", "type",
+		"bridge").CombinedOutput(); err != nil {
 		t.Skipf("no network of its own for a test: %v %s", err, out)
 	}
 	command := exec.CommandContext(t.Context(), "unshare", "--net", "--mount", "sh", "-c", network, self)

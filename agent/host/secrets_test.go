@@ -17,7 +17,8 @@ import (
 func TestAJoinCommandOverAnOldIdentityIsFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	keeper := identity.New(identity.Options{Secrets: &secrets{folder: dir}, Namespace: dir, ClusterUID: "u", Log: logr.Discard()})
+	keeper := identity.New(identity.Options{Secrets: &secrets{folder: dir}, Namespace: dir, ClusterUID: "u",
+		Log: logr.Discard()})
 	changed := func(limit time.Duration) bool {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()

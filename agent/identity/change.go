@@ -24,8 +24,8 @@ import (
 // maxRetry is how long to wait at most before a join token is tried again that may work later.
 const maxRetry = 5 * time.Minute
 
-// Changed returns when the registration Secret holds a join token that was not tried yet, when the agent has another key than at the last
-// attempt, or when ctx ends.
+// Changed returns when the registration Secret holds a join token that was not tried yet, when the agent has another
+// key than at the last attempt, or when ctx ends.
 func (k *Keeper) Changed(ctx context.Context) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()
@@ -36,8 +36,9 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow keeps the agent's identity up to date until ctx ends: it joins with each new join token, using a new key, and restores the identity when a user
-// has deleted it. The tunnel stays open until the hub closes it, which happens when the hub knows the new key. Only one replica may run Follow at a time.
+// Follow keeps the agent's identity up to date until ctx ends: it joins with each new join token, using a new key, and
+// restores the identity when a user has deleted it. The tunnel stays open until the hub closes it, which happens when
+// the hub knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -72,7 +73,8 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 // errNotJoined says that the agent joins for the first time, which the link sees to.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if there is one, and a new key: a user who gives a running agent a new token wants a new key.
+// rejoin joins with a new join token, if there is one, and a new key: a user who gives a running agent a new token
+// wants a new key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -100,13 +102,15 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 	}
 	_, err = k.join(ctx, hub, id, key, token)
 	if refused := (*refusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // permanently
-		k.options.Log.Info("the new join token is refused; the agent goes on as the Cluster that it is", "cluster", id.Cluster.String(), "error", err.Error())
+		k.options.Log.Info("the new join token is refused; the agent goes on as the Cluster that it is", "cluster",
+			id.Cluster.String(), "error", err.Error())
 		return nil
 	}
 	return err
 }
 
-// restore restores the identity of a running agent. Without it the agent would have no identity after its next start, and its join token is used up.
+// restore restores the identity of a running agent. Without it the agent would have no identity after its next start,
+// and its join token is used up.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -189,7 +193,9 @@ func (k *Keeper) Leave() {
 
 // await returns when an event of a Secret satisfies is, or when ctx ends.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
-	_ = wait.PollUntilContextCancel(ctx, rewatch, true, func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil }) // ends with ctx
+	// ends with ctx
+	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
+		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }
 
 // watch reports whether an event of a Secret satisfied is before the watch ended.
@@ -215,7 +221,8 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 	}
 }
 
-// newToken reports whether a registration Secret holds a join token that was not tried yet. It waits for a join in progress, which tries a token.
+// newToken reports whether a registration Secret holds a join token that was not tried yet. It waits for a join in
+// progress, which tries a token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()

@@ -164,7 +164,8 @@ func TestARunningAgentKeepsItsKeyUntilANewOneIsRegistered(t *testing.T) {
 		w.target(t, nil)
 		w.Leave()
 		w.api.Delete(identityPath)
-		if _, err := w.options.Secrets.Get(t.Context(), protocol.IdentitySecret); err == nil || errors.Is(err, context.Canceled) {
+		if _, err := w.options.Secrets.Get(t.Context(), protocol.IdentitySecret); err == nil ||
+			errors.Is(err, context.Canceled) {
 			t.Errorf("it is back: %v", err)
 		}
 	})

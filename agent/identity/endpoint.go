@@ -72,8 +72,9 @@ func (e Endpoint) client(timeout time.Duration) *http.Client {
 
 func newClient(proxy Proxy, config *tls.Config, timeout time.Duration) *http.Client {
 	return &http.Client{
-		Timeout:       timeout,
-		Transport:     &http.Transport{Proxy: proxy, OnProxyConnectResponse: byProxy, TLSClientConfig: config, DisableKeepAlives: true},
+		Timeout: timeout,
+		Transport: &http.Transport{Proxy: proxy, OnProxyConnectResponse: byProxy, TLSClientConfig: config,
+			DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -89,8 +90,8 @@ func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.
 // bundleSource gets the CA bundle from a server whose certificate is not verified yet.
 type bundleSource func(ctx context.Context, server string) ([]byte, error)
 
-// fetchBundle asks PathCACerts of a server without verifying it. It sends nothing secret, and its caller keeps only certificates whose checksum
-// it knows.
+// fetchBundle asks PathCACerts of a server without verifying it. It sends nothing secret, and its caller keeps only
+// certificates whose checksum it knows.
 func fetchBundle(proxy Proxy) bundleSource {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -129,9 +130,11 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 	return body, nil
 }
 
-// resolve returns where to connect. Three sources name that: the manifest with its CA bundle, perhaps empty; the settings that are in force, nil
-// if there are none; and, for a manifest without a CA bundle, what fetch returns, of which only what the manifest's checksums pin is kept.
-func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint, error) {
+// resolve returns where to connect. Three sources name that: the manifest with its CA bundle, perhaps empty; the
+// settings that are in force, nil if there are none; and, for a manifest without a CA bundle, what fetch returns, of
+// which only what the manifest's checksums pin is kept.
+func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint,
+	error) {
 	hub := Endpoint{Servers: m.Servers}
 	if settings != nil && len(settings.Servers) > 0 {
 		hub.Servers = settings.Servers

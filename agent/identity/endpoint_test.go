@@ -59,7 +59,8 @@ func TestResolve(t *testing.T) {
 		return Manifest{Mode: v1.TrustPinned, Servers: []string{"https://m"}, Checksums: sums}
 	}
 	announced := func(m Manifest, bundle string) identity {
-		return identity{Settings: &protocol.Settings{Servers: []string{"https://new"}, CABundle: bundle}, After: m.fingerprint()}
+		return identity{Settings: &protocol.Settings{Servers: []string{"https://new"}, CABundle: bundle},
+			After: m.fingerprint()}
 	}
 	for name, tc := range map[string]struct {
 		manifest  Manifest
@@ -178,7 +179,8 @@ func TestFetchBundle(t *testing.T) {
 	}
 }
 
-// TestCVE2024_22030 covers a hub's domain that another owner has registered: the system trusts the new owner's certificate.
+// TestCVE2024_22030 covers a hub's domain that another owner has registered: the system trusts the new owner's
+// certificate.
 func TestCVE2024_22030(t *testing.T) {
 	ours, public := agenttest.NewAuthority(t, "ours"), agenttest.NewAuthority(t, "public")
 	store := filepath.Join(t.TempDir(), "system.pem")

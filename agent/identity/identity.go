@@ -3,8 +3,9 @@
 
 // Package identity keeps what makes the agent one Cluster of one hub: its key, the join, and where and whom it trusts.
 //
-// The key, the Cluster and the hub's settings are in one Secret that all replicas share. Settings that the hub announced are in force as long as
-// the manifest is the one that they were announced under. When a person applies a manifest with other servers or checksums, that one wins.
+// The key, the Cluster and the hub's settings are in one Secret that all replicas share. Settings that the hub
+// announced are in force as long as the manifest is the one that they were announced under. When a person applies a
+// manifest with other servers or checksums, that one wins.
 package identity
 
 import (
@@ -97,7 +98,8 @@ func decode(data map[string][]byte) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := &identity{Key: key, Audience: string(data[keyAudience]), JoinedWith: string(data[keyJoinedWith]), After: string(data[keyAfter])}
+	id := &identity{Key: key, Audience: string(data[keyAudience]), JoinedWith: string(data[keyJoinedWith]),
+		After: string(data[keyAfter])}
 	if raw := data[keyCluster]; len(raw) > 0 {
 		if err := json.Unmarshal(raw, &id.Cluster); err != nil {
 			return nil, fmt.Errorf("decode %s: %w", keyCluster, err)

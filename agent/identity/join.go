@@ -60,8 +60,8 @@ type JoinInput struct {
 	CurrentKey ed25519.PrivateKey
 }
 
-// Join asks the servers of the hub one after the other until one answers. It returns a *refusedError if the hub refuses. The token travels only
-// over connections whose certificate hub.Roots has verified.
+// Join asks the servers of the hub one after the other until one answers. It returns a *refusedError if the hub
+// refuses. The token travels only over connections whose certificate hub.Roots has verified.
 func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterResponse, error) {
 	public, ok := in.Key.Public().(ed25519.PublicKey)
 	if !ok {
@@ -88,9 +88,11 @@ func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterRes
 	return protocol.RegisterResponse{}, fmt.Errorf("join: %w", errors.Join(errs...))
 }
 
-func register(ctx context.Context, client *http.Client, server, token string, body []byte) (protocol.RegisterResponse, error) {
+func register(ctx context.Context, client *http.Client, server, token string, body []byte) (protocol.RegisterResponse,
+	error) {
 	var none protocol.RegisterResponse
-	if _, err := protocol.ServerURL(server); err != nil { // a token never travels in the clear, wherever the address came from
+	// a token never travels in the clear, wherever the address came from
+	if _, err := protocol.ServerURL(server); err != nil {
 		return none, err
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server+protocol.PathRegister, bytes.NewReader(body))
@@ -112,13 +114,15 @@ func register(ctx context.Context, client *http.Client, server, token string, bo
 		return accepted(server, raw)
 	case refusal(resp.StatusCode):
 		return none, &refusedError{
-			StatusCode: resp.StatusCode, RetryAfter: retryAfter(resp.Header.Get("Retry-After")), Refusal: readRefusal(raw, token),
+			StatusCode: resp.StatusCode, RetryAfter: retryAfter(resp.Header.Get("Retry-After")),
+			Refusal: readRefusal(raw, token),
 		}
 	}
 	return none, fmt.Errorf("%s answered %s: check that %s is the hub's URL", server, resp.Status, protocol.EnvServer)
 }
 
-// refusal reports whether a status refuses this token, rather than that something is wrong with the hub or on the way to it.
+// refusal reports whether a status refuses this token, rather than that something is wrong with the hub or on the way
+// to it.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:

@@ -44,7 +44,8 @@ func TestJoin(t *testing.T) {
 		ca := agenttest.NewAuthority(t, "ca")
 		hub := agenttest.NewHub(t, ca)
 		hub.OnRegister(func(got string, r protocol.RegisterRequest) (int, any) {
-			if got != token || r.ClusterUID != "member-uid" || !ed25519.Verify(r.PublicKey, protocol.ProofPayload(token, "member-uid"), r.Proof) {
+			if got != token || r.ClusterUID != "member-uid" ||
+				!ed25519.Verify(r.PublicKey, protocol.ProofPayload(token, "member-uid"), r.Proof) {
 				t.Errorf("got %q, %+v", got, r)
 			}
 			return http.StatusOK, hub.Accepted()
@@ -89,16 +90,20 @@ func TestJoinRefusals(t *testing.T) {
 		refused bool
 		says    string
 	}{
-		"401 with a reason":               {401, protocol.Refusal{Reason: "TokenExpired", Message: "make a new one"}, true, "TokenExpired: make a new one"},
-		"403 with a reason":               {403, protocol.Refusal{Reason: "IdentityMismatch", Message: "another cluster"}, true, "IdentityMismatch"},
-		"409":                             {409, protocol.Refusal{Reason: "TokenUsed", Message: "used"}, true, "TokenUsed"},
-		"410 without a body":              {410, nil, true, "410 Gone"},
-		"a message that echoes the token": {403, protocol.Refusal{Reason: "X", Message: "bad token " + token}, true, "bad token <join token>"},
+		"401 with a reason": {401, protocol.Refusal{Reason: "TokenExpired", Message: "make a new one"}, true,
+			"TokenExpired: make a new one"},
+		"403 with a reason": {403, protocol.Refusal{Reason: "IdentityMismatch", Message: "another cluster"}, true,
+			"IdentityMismatch"},
+		"409":                {409, protocol.Refusal{Reason: "TokenUsed", Message: "used"}, true, "TokenUsed"},
+		"410 without a body": {410, nil, true, "410 Gone"},
+		"a message that echoes the token": {403, protocol.Refusal{Reason: "X", Message: "bad token " + token}, true,
+			"bad token <join token>"},
 		"404 is a wrong URL":              {404, nil, false, "DROVER_SERVER"},
 		"500 is the hub's fault":          {500, nil, false, "500"},
 		"an answer that names no cluster": {200, protocol.RegisterResponse{}, false, "names no cluster"},
 		"settings that cannot be used": {200, protocol.RegisterResponse{
-			Cluster: protocol.ClusterRef{Namespace: "a", Name: "b", UID: "c"}, Audience: "d", Settings: protocol.Settings{Servers: []string{"http://x"}},
+			Cluster: protocol.ClusterRef{Namespace: "a", Name: "b", UID: "c"}, Audience: "d",
+			Settings: protocol.Settings{Servers: []string{"http://x"}},
 		}, false, "not an https URL"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +113,8 @@ func TestJoinRefusals(t *testing.T) {
 			hub.OnRegister(func(string, protocol.RegisterRequest) (int, any) { return tc.status, tc.body })
 			_, err := Join(t.Context(), trusting(t, ca, hub.URL), newInput(t))
 			var refused *refusedError
-			if err == nil || errors.As(err, &refused) != tc.refused || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), token) {
+			if err == nil || errors.As(err, &refused) != tc.refused || !strings.Contains(err.Error(), tc.says) ||
+				strings.Contains(err.Error(), token) {
 				t.Errorf("got %v", err)
 			}
 		})

@@ -32,7 +32,8 @@ type noTokenError struct {
 
 // Error says what to do.
 func (e *noTokenError) Error() string {
-	return fmt.Sprintf("Secret %s/%s holds no join token: apply the manifest from the hub", e.Namespace, protocol.RegistrationSecret)
+	return fmt.Sprintf("Secret %s/%s holds no join token: apply the manifest from the hub", e.Namespace,
+		protocol.RegistrationSecret)
 }
 
 // Refused makes this a link.Rejection: a user must act.
@@ -64,8 +65,8 @@ type Keeper struct {
 	joined     *identity  // with which the agent joined or connected last, nil before that. identityMu guards it.
 
 	mu sync.Mutex // guards what follows
-	// proven is the identity that the hub accepted last, with the settings that it announced since; nil before the first. It
-	// is replaced, and never changed.
+	// proven is the identity that the hub accepted last, with the settings that it announced since; nil before the first.
+	// It is replaced, and never changed.
 	proven  *identity
 	digest  string // of the settings in force
 	images  string // the registry in them
@@ -86,8 +87,8 @@ func New(o Options) *Keeper {
 // Instance names this process: to the hub in connect tokens, and to other replicas in the Lease of the leader.
 func (k *Keeper) Instance() string { return k.process }
 
-// instance names this process for the hub, which distinguishes the tunnels of replicas by it: the name of the pod, for people,
-// and something random, since a container that restarts keeps the pod's.
+// instance names this process for the hub, which distinguishes the tunnels of replicas by it: the name of the pod, for
+// people, and something random, since a container that restarts keeps the pod's.
 func instance() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -96,8 +97,9 @@ func instance() string {
 	return protocol.Cut(host, 64) + "/" + rand.Text()
 }
 
-// Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the hub refused it and there is a
-// new join token. Everything is read again, so that new roots and servers apply to the next connection.
+// Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the
+// hub refused it and there is a new join token. Everything is read again, so that new roots and servers apply to the
+// next connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -106,7 +108,8 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 		return nil, err
 	}
 	if k.options.NodeAgent {
-		k.try(token) // to a node agent that is refused, a token is a reason for one more attempt: a replica may have joined with it
+		// to a node agent that is refused, a token is a reason for one more attempt: a replica may have joined with it
+		k.try(token)
 		return k.joinedTarget(ctx, bundle)
 	}
 	id, err := k.identity(ctx)
@@ -165,7 +168,8 @@ func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endp
 }
 
 // join makes the agent, which is id, the Cluster of a join token, with a key that may be another than its present one.
-func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity, error) {
+func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity,
+	error) {
 	if token == "" {
 		return nil, &noTokenError{Namespace: k.options.Namespace}
 	}
@@ -212,7 +216,8 @@ func (k *Keeper) target(id *identity, hub Endpoint) *link.Target {
 		},
 		Token: func() (string, error) {
 			return protocol.SignConnectToken(id.Key, protocol.ConnectClaims{
-				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, Instance: k.process, NodeAgent: k.options.NodeAgent, IssuedAt: time.Now(),
+				ID: rand.Text(), Audience: id.Audience, Cluster: id.Cluster, ClusterUID: k.options.ClusterUID, Instance: k.process,
+				NodeAgent: k.options.NodeAgent, IssuedAt: time.Now(),
 			})
 		},
 	}

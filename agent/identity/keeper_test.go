@@ -54,7 +54,8 @@ func (w *world) keeper(t *testing.T, m Manifest) {
 		t.Fatal(err)
 	}
 	w.Keeper = New(Options{
-		Secrets: client.Secrets("drover-agent"), Namespace: "drover-agent", Manifest: m, ClusterUID: "member-uid", Log: logr.Discard(),
+		Secrets: client.Secrets("drover-agent"), Namespace: "drover-agent", Manifest: m, ClusterUID: "member-uid",
+		Log: logr.Discard(),
 	})
 }
 
@@ -190,19 +191,23 @@ func TestTarget(t *testing.T) {
 		w := newWorld(t)
 		w.give(t, "token-1")
 		w.target(t, nil)
-		s := protocol.Settings{Servers: []string{"https://new.example"}, CABundle: w.ca.Bundle(), Registry: "registry.example"}
+		s := protocol.Settings{Servers: []string{"https://new.example"}, CABundle: w.ca.Bundle(),
+			Registry: "registry.example"}
 		if err := w.announce(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if got := w.target(t, nil).Servers; !reflect.DeepEqual(got, []string{"https://new.example", w.hub.URL}) || w.Digest() != s.Digest() {
+		if got := w.target(t, nil).Servers; !reflect.DeepEqual(got, []string{"https://new.example", w.hub.URL}) ||
+			w.Digest() != s.Digest() {
 			t.Errorf("servers %v, digest %q", got, w.Digest())
 		}
 		if w.Registry() != "registry.example" {
 			t.Errorf("registry %q", w.Registry())
 		}
 		next := agenttest.NewAuthority(t, "next")
-		w.keeper(t, Manifest{Mode: v1.TrustPinned, Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum(), next.Checksum()}})
-		if got := w.target(t, nil).Servers; !reflect.DeepEqual(got, []string{w.hub.URL}) || w.Digest() != "" || w.Registry() != "" {
+		w.keeper(t,
+			Manifest{Mode: v1.TrustPinned, Servers: []string{w.hub.URL}, Checksums: []string{w.ca.Checksum(), next.Checksum()}})
+		if got := w.target(t, nil).Servers; !reflect.DeepEqual(got, []string{w.hub.URL}) || w.Digest() != "" ||
+			w.Registry() != "" {
 			t.Errorf("servers %v, digest %q under another manifest", got, w.Digest())
 		}
 	})
@@ -279,7 +284,8 @@ func TestDial(t *testing.T) {
 			return http.StatusUnauthorized, protocol.Refusal{Reason: "X", Message: "y"}
 		})
 		err := dial(t, w)
-		if refused := (*tunnel.HandshakeError)(nil); !errors.As(err, &refused) || !strings.Contains(refused.Body, `"reason":"X"`) {
+		if refused := (*tunnel.HandshakeError)(nil); !errors.As(err, &refused) ||
+			!strings.Contains(refused.Body, `"reason":"X"`) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -22,8 +22,8 @@ type settingsHandler struct {
 	log   logr.Logger
 }
 
-// ServeHTTP answers PUT with 204 when the settings are stored, and with 400 if they cannot be used. The same settings again are no
-// change.
+// ServeHTTP answers PUT with 204 when the settings are stored, and with 400 if they cannot be used. The same settings
+// again are no change.
 func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPut {
 		w.Header().Set("Allow", http.MethodPut)

@@ -24,8 +24,8 @@ func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew asks a hub that answered 401 for the time, since connect tokens are valid for a minute only, and returns what to do if the
-// clocks differ too much.
+// clockSkew asks a hub that answered 401 for the time, since connect tokens are valid for a minute only, and returns
+// what to do if the clocks differ too much.
 func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)
 	if err != nil {

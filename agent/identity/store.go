@@ -30,8 +30,8 @@ type store struct {
 	secrets Secrets
 }
 
-// Secrets reads and writes the Secrets that a Keeper has its identity and its join token in: those of the agent's namespace, or, on a host, files.
-// Errors are as those of an API server.
+// Secrets reads and writes the Secrets that a Keeper has its identity and its join token in: those of the agent's
+// namespace, or, on a host, files. Errors are as those of an API server.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -39,7 +39,8 @@ type Secrets interface {
 	Watch(ctx context.Context, name string) (watch.Interface, error)
 }
 
-// ensure returns the identity and makes one with a new key if there is none. Of replicas that do so at once, one makes the key and all get it.
+// ensure returns the identity and makes one with a new key if there is none. Of replicas that do so at once, one makes
+// the key and all get it.
 func (s *store) ensure(ctx context.Context) (*identity, error) {
 	secret, err := s.secrets.Get(ctx, protocol.IdentitySecret)
 	if apierrors.IsNotFound(err) {
@@ -92,7 +93,8 @@ func secretOf(data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// joined stores that the agent with this key has become a Cluster. It returns errReplaced if the key is another one by now.
+// joined stores that the agent with this key has become a Cluster. It returns errReplaced if the key is another one by
+// now.
 func (s *store) joined(ctx context.Context, joined *identity) error {
 	return s.update(ctx, func(stored *identity) error {
 		if !stored.Key.Equal(joined.Key) {

@@ -81,7 +81,8 @@ func TestStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, err = store.ensure(t.Context())
-		if err != nil || !reflect.DeepEqual(*got.Settings, next) || got.After != "other" || !got.Key.Equal(id.Key) || got.Audience != "hub" {
+		if err != nil || !reflect.DeepEqual(*got.Settings, next) || got.After != "other" || !got.Key.Equal(id.Key) ||
+			got.Audience != "hub" {
 			t.Errorf("got %+v, %v", got, err)
 		}
 	})

@@ -43,7 +43,8 @@ func (d *Deployment) Patch(ctx context.Context, patch []byte) error {
 
 // Watch follows it. What it is now comes first. The caller stops the watch.
 func (d *Deployment) Watch(ctx context.Context) (watch.Interface, error) {
-	options := metav1.ListOptions{Watch: true, FieldSelector: fields.OneTermEqualSelector("metadata.name", d.name).String()}
+	options := metav1.ListOptions{Watch: true,
+		FieldSelector: fields.OneTermEqualSelector("metadata.name", d.name).String()}
 	w, err := d.client.REST.Get().AbsPath(d.collection()).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
 	return w, d.wrap("watch", err)
 }
@@ -52,7 +53,8 @@ func (d *Deployment) Watch(ctx context.Context) (watch.Interface, error) {
 func (d *Deployment) Pods(ctx context.Context) ([]corev1.Pod, error) {
 	options := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + d.name}
 	out := &corev1.PodList{}
-	err := d.client.REST.Get().Namespace(d.namespace).Resource("pods").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(out)
+	err := d.client.REST.Get().Namespace(d.namespace).Resource("pods").VersionedParams(&options,
+		metav1.ParameterCodec).Do(ctx).Into(out)
 	return out.Items, d.wrap("list pods of", err)
 }
 
@@ -80,7 +82,8 @@ func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
 // Apply applies it, as JSON, by server-side apply, and returns it as stored.
 func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet, error) {
 	out := &appsv1.DaemonSet{}
-	req := d.at(d.client.REST.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force", "true").Body(object)
+	req := d.at(d.client.REST.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force",
+		"true").Body(object)
 	return out, named(req.Do(ctx).Into(out), "apply", "DaemonSet", d.namespace, d.name)
 }
 

@@ -31,7 +31,8 @@ type Client struct {
 	REST rest.Interface
 }
 
-// Config says how to reach the API server: by the kubeconfig at path, or, when that is empty, as the pod that the agent runs in.
+// Config says how to reach the API server: by the kubeconfig at path, or, when that is empty, as the pod that the agent
+// runs in.
 func Config(path, userAgent string) (*rest.Config, error) {
 	cfg, err := loadConfig(path)
 	if err != nil {
@@ -45,8 +46,8 @@ func Config(path, userAgent string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// direct sends a request without a proxy. The proxies of the environment are for the way to the hub: one of them would see
-// the agent's token, or could pose as the API server.
+// direct sends a request without a proxy. The proxies of the environment are for the way to the hub: one of them would
+// see the agent's token, or could pose as the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {
@@ -64,8 +65,8 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New makes a client. It knows the core types, and of other groups what the agent uses: a scheme with every group of Kubernetes costs more memory than the
-// rest of the agent.
+// New makes a client. It knows the core types, and of other groups what the agent uses: a scheme with every group of
+// Kubernetes costs more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
@@ -79,7 +80,8 @@ func New(cfg *rest.Config) (*Client, error) {
 	if err := metav1.AddMetaToScheme(scheme); err != nil { // metadata alone, of anything
 		return nil, fmt.Errorf("register metadata: %w", err)
 	}
-	for _, group := range []schema.GroupVersion{{Version: "v1"}, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion, v1.GroupVersion} {
+	for _, group := range []schema.GroupVersion{{Version: "v1"}, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion,
+		v1.GroupVersion} {
 		metav1.AddToGroupVersion(scheme, group)
 	}
 

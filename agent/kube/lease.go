@@ -48,7 +48,8 @@ func (l *Lease) Update(ctx context.Context, lease *coordinationv1.Lease) (*coord
 
 // Delete deletes the Lease. One that is not there is an error.
 func (l *Lease) Delete(ctx context.Context) error {
-	return named(l.client.REST.Delete().AbsPath(leases(l.namespace), l.name).Do(ctx).Error(), "delete", "Lease", l.namespace, l.name)
+	return named(l.client.REST.Delete().AbsPath(leases(l.namespace), l.name).Do(ctx).Error(), "delete", "Lease",
+		l.namespace, l.name)
 }
 
 func leases(namespace string) string {

@@ -54,17 +54,20 @@ func TestLease(t *testing.T) {
 		if _, err := leaseAt(t, http.StatusNotFound, nil).Get(t.Context()); !apierrors.IsNotFound(err) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := leaseAt(t, http.StatusConflict, nil).Update(t.Context(), &coordinationv1.Lease{}); !apierrors.IsConflict(err) {
+		if _, err := leaseAt(t, http.StatusConflict, nil).Update(t.Context(),
+			&coordinationv1.Lease{}); !apierrors.IsConflict(err) {
 			t.Errorf("got %v", err)
 		}
-		if _, err := leaseAt(t, http.StatusConflict, nil).Create(t.Context(), coordinationv1.LeaseSpec{}); !apierrors.IsAlreadyExists(err) {
+		if _, err := leaseAt(t, http.StatusConflict, nil).Create(t.Context(),
+			coordinationv1.LeaseSpec{}); !apierrors.IsAlreadyExists(err) {
 			t.Errorf("got %v", err)
 		}
 	})
 	t.Run("a Lease is read as it is", func(t *testing.T) {
 		t.Parallel()
 		holder := "one"
-		stored := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+		stored := coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "7"},
+			Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
 		lease, err := leaseAt(t, http.StatusOK, stored).Get(t.Context())
 		if err != nil || lease.ResourceVersion != "7" || *lease.Spec.HolderIdentity != holder {
 			t.Errorf("got %+v, %v", lease, err)

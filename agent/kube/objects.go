@@ -22,15 +22,16 @@ const metadataJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=
 // readTimeout bounds a read of one object.
 const readTimeout = 15 * time.Second
 
-// Objects reaches objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors are those of the API server; they
-// name the object.
+// Objects reaches objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors are those of
+// the API server; they name the object.
 type Objects struct{ client rest.Interface }
 
 // Objects of the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
 // Apply applies an object by server-side apply as a field manager. force takes fields from other managers.
-func (o *Objects) Apply(ctx context.Context, path, manager string, force bool, object []byte) (*metav1.PartialObjectMetadata, error) {
+func (o *Objects) Apply(ctx context.Context, path, manager string, force bool,
+	object []byte) (*metav1.PartialObjectMetadata, error) {
 	return metadata(o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", metadataJSON).
 		Param("fieldManager", manager).Param("force", strconv.FormatBool(force)).Body(object).Do(ctx))
 }
@@ -88,6 +89,7 @@ func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 // Delete deletes the object of that UID, unless it has changed since the version.
 func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, version string) error {
 	return o.client.Delete().AbsPath(path).Body(&metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{UID: &uid, ResourceVersion: &version}, PropagationPolicy: new(metav1.DeletePropagationBackground),
+		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},
+		PropagationPolicy: new(metav1.DeletePropagationBackground),
 	}).Do(ctx).Error()
 }

@@ -18,7 +18,8 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 )
 
-// Addresses for documentation, which no test reaches: connections are recorded and refused. A proxy is never used for loopback.
+// Addresses for documentation, which no test reaches: connections are recorded and refused. A proxy is never used for
+// loopback.
 const (
 	apiServer = "192.0.2.1:6443"
 	proxy     = "192.0.2.9:3128"
@@ -48,7 +49,8 @@ func recorded(cfg *rest.Config) (*rest.Config, *[]string) {
 // The proxies of the environment are for the way to the hub. A request to the API server bears the agent's token.
 func TestTheAPIServerIsReachedWithoutProxy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
-	text := `{"clusters":[{"name":"c","cluster":{"server":"https://` + apiServer + `"}}],"users":[{"name":"u","user":{"token":"agents-own"}}],` +
+	text := `{"clusters":[{"name":"c","cluster":{"server":"https://` + apiServer +
+		`"}}],"users":[{"name":"u","user":{"token":"agents-own"}}],` +
 		`"contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],"current-context":"x"}`
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

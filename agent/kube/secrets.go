@@ -48,13 +48,15 @@ func (s *Secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Se
 func (s *Secrets) List(ctx context.Context, kind corev1.SecretType) ([]corev1.Secret, error) {
 	options := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("type", string(kind)).String()}
 	out := &corev1.SecretList{}
-	err := s.client.REST.Get().Namespace(s.namespace).Resource("secrets").VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(out)
+	err := s.client.REST.Get().Namespace(s.namespace).Resource("secrets").VersionedParams(&options,
+		metav1.ParameterCodec).Do(ctx).Into(out)
 	return out.Items, s.wrap("list type "+string(kind)+" of", "", err)
 }
 
 // Delete deletes a Secret. One that is not there is an error.
 func (s *Secrets) Delete(ctx context.Context, name string) error {
-	return s.wrap("delete", name, s.client.REST.Delete().Namespace(s.namespace).Resource("secrets").Name(name).Do(ctx).Error())
+	return s.wrap("delete", name,
+		s.client.REST.Delete().Namespace(s.namespace).Resource("secrets").Name(name).Do(ctx).Error())
 }
 
 // Watch follows a single Secret. What it is now comes first. The caller stops the watch.

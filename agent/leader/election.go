@@ -3,9 +3,10 @@
 
 // Package leader elects one of the agent's replicas, by a Lease, for what only one may do.
 //
-// It is not client-go's: that links the clientset of every group of Kubernetes, which costs more memory than the rest of the agent. What
-// it does is the same. A replica takes a Lease that its holder has not renewed for the Lease's duration, as measured by the replica's own
-// clock since it saw the last change, so that clocks need not agree. A leader that cannot renew stops before another replica starts.
+// It is not client-go's: that links the clientset of every group of Kubernetes, which costs more memory than the rest
+// of the agent. What it does is the same. A replica takes a Lease that its holder has not renewed for the Lease's
+// duration, as measured by the replica's own clock since it saw the last change, so that clocks need not agree. A
+// leader that cannot renew stops before another replica starts.
 package leader
 
 import (
@@ -27,8 +28,8 @@ import (
 // ErrNotLeading is returned by what only the replica that leads does.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// Periods. A leader writes twelve times a minute, where client-go's usual periods make it thirty; one that is killed is replaced within
-// 19 s, one that stops in good order within 2 s.
+// Periods. A leader writes twelve times a minute, where client-go's usual periods make it thirty; one that is killed is
+// replaced within 19 s, one that stops in good order within 2 s.
 const (
 	duration      = 15 * time.Second // how long a Lease lasts that is not renewed
 	renewInterval = 5 * time.Second
@@ -49,10 +50,11 @@ type Leases interface {
 // Options of an Election.
 type Options struct {
 	Leases Leases
-	// Name of this process among the replicas. Another process may have it only when this one has ended, as the next container of the same
-	// pod: it leads again at once.
+	// Name of this process among the replicas. Another process may have it only when this one has ended, as the next
+	// container of the same pod: it leads again at once.
 	Name string
-	// Lead is run while this replica leads. It must return soon after its context ends; no other replica leads before that.
+	// Lead is run while this replica leads. It must return soon after its context ends; no other replica leads before
+	// that.
 	Lead func(ctx context.Context)
 	// Follow is called when it is known that another replica leads, and when this one stops leading.
 	Follow func()
@@ -90,15 +92,16 @@ func New(o Options) *Election {
 
 // Run takes part until ctx ends, and then gives the Lease back.
 //
-// Where Leases are forbidden, as by the manifest of an older Drover, which has one replica only, it leads without, and asks again from
-// time to time. An API server that has just started forbids everything for a moment, so that a replica which has seen
-// the Lease before waits for it.
+// Where Leases are forbidden, as by the manifest of an older Drover, which has one replica only, it leads without, and
+// asks again from time to time. An API server that has just started forbids everything for a moment, so that a replica
+// which has seen the Lease before waits for it.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
 		switch {
 		case apierrors.IsForbidden(err) && ctx.Err() == nil && !e.options.NeedsLease && e.newest == 0:
-			e.options.Log.Info("leading without a Lease, as the only replica: apply the manifest from the hub to have several", "error", err.Error())
+			e.options.Log.Info("leading without a Lease, as the only replica: apply the manifest from the hub to have several",
+				"error", err.Error())
 			e.lead(ctx, nil)
 		case lease != nil:
 			e.lead(ctx, lease)
@@ -179,7 +182,8 @@ func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
 	at, seconds, transitions := metav1.NewMicroTime(now), int32(duration/time.Second), int32(0)
 	spec := coordinationv1.LeaseSpec{
-		HolderIdentity: &e.options.Name, LeaseDurationSeconds: &seconds, AcquireTime: &at, RenewTime: &at, LeaseTransitions: &transitions,
+		HolderIdentity: &e.options.Name, LeaseDurationSeconds: &seconds, AcquireTime: &at, RenewTime: &at,
+		LeaseTransitions: &transitions,
 	}
 	if before != nil && before.LeaseTransitions != nil {
 		transitions = *before.LeaseTransitions + 1
@@ -187,7 +191,8 @@ func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordin
 	return spec
 }
 
-// lead leads until the Lease is lost or ctx ends. Without a Lease it leads until there is one that another replica holds.
+// lead leads until the Lease is lost or ctx ends. Without a Lease it leads until there is one that another replica
+// holds.
 func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("leading", "name", e.options.Name)
 	leading, stop := context.WithCancel(ctx)
@@ -254,7 +259,8 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 var errTaken = errors.New("another replica has taken the lease")
 
 // update renews once. A conflict may come from our own write whose response was lost.
-func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now, deadline time.Time) (*coordinationv1.Lease, error) {
+func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
+	deadline time.Time) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithDeadline(ctx, earlier(now.Add(callTimeout), deadline))
 	defer cancel()
 	want := lease.DeepCopy()

@@ -101,7 +101,8 @@ func (c client) Update(_ context.Context, lease *coordinationv1.Lease) (*coordin
 
 func (c client) put(spec coordinationv1.LeaseSpec) *coordinationv1.Lease {
 	c.writes++
-	c.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(c.writes)}, Spec: *spec.DeepCopy()}
+	c.lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{ResourceVersion: strconv.Itoa(c.writes)},
+		Spec: *spec.DeepCopy()}
 	return c.lease.DeepCopy()
 }
 
@@ -422,7 +423,8 @@ func TestATermIsNamedByTheLease(t *testing.T) {
 
 func TestForbiddenIsRecognizedByItsCode(t *testing.T) {
 	t.Parallel()
-	if !apierrors.IsForbidden(apierrors.NewGenericServerResponse(http.StatusForbidden, "get", resource, "x", "no", 0, true)) {
+	if !apierrors.IsForbidden(apierrors.NewGenericServerResponse(http.StatusForbidden, "get", resource, "x", "no", 0,
+		true)) {
 		t.Error("what a raw request gets is not seen as forbidden")
 	}
 }

@@ -15,12 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Periods of node agents. Of five hundred, one reads two objects every 5 s, and each of the others one object every 30 s: that is a third of the requests with which
-// their kubelets renew the Leases of nodes.
+// Periods of node agents. Of five hundred, one reads two objects every 5 s, and each of the others one object every 30
+// s: that is a third of the requests with which their kubelets renew the Leases of nodes.
 const (
 	watchInterval = 5 * time.Second  // how often the elected node agent looks for the agent's replicas
 	electInterval = 30 * time.Second // how often the others look whether one is elected
-	absentFor     = 20 * time.Second // without a sign of a replica, until a node agent serves; a replica that is replaced is back before
+	// without a sign of a replica, until a node agent serves; a replica that is replaced is back before
+	absentFor     = 20 * time.Second
 	backFor       = 10 * time.Second // with a sign of a replica, until it stops
 	connectWithin = time.Minute      // a node agent that serves and has no tunnel for so long lets another one try
 	passOver      = 2 * time.Minute  // for how long it does not take part then
@@ -35,8 +36,8 @@ type StandbyOptions struct {
 	// Leases elects one of the node agents, and Name names this one.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended; Serve may have begun again by then. Connected
-	// reports whether the hub can reach the member through the latest call.
+	// Serve serves the hub until its context ends, and returns when requests in progress have ended; Serve may have begun
+	// again by then. Connected reports whether the hub can reach the member through the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger
@@ -85,8 +86,9 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 	return true
 }
 
-// serve serves until a replica of the agent is back, the hub was not reached for connectWithin, or ctx ends. It reports whether it was reached. It
-// does not wait for requests in progress: a replica that is back may be gone again before they end.
+// serve serves until a replica of the agent is back, the hub was not reached for connectWithin, or ctx ends. It reports
+// whether it was reached. It does not wait for requests in progress: a replica that is back may be gone again before
+// they end.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -133,9 +135,10 @@ type presence struct {
 	since   time.Time // since when that is so
 }
 
-// after returns the presence after a look at the Lease of the agent's replicas and at their Deployment, nil for one that does not exist. A replica that leads
-// renews the Lease; one that is connected to the hub is ready. A replica may lead without being connected, as where it cannot resolve the hub's
-// name. Where no controller writes the status of the Deployment, the Lease decides.
+// after returns the presence after a look at the Lease of the agent's replicas and at their Deployment, nil for one
+// that does not exist. A replica that leads renews the Lease; one that is connected to the hub is ready. A replica may
+// lead without being connected, as where it cannot resolve the hub's name. Where no controller writes the status of the
+// Deployment, the Lease decides.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// How long to wait before another attempt. All waits are random, so that agents that lost the hub together don't return together.
+// How long to wait before another attempt. All waits are random, so that agents that lost the hub together don't return
+// together.
 const (
 	firstWait   = 500 * time.Millisecond // the upper end for the first two failures; then it doubles
 	longestWait = protocol.LongestWait
@@ -23,9 +24,11 @@ const (
 
 	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // a refusal needs a person, or a new token, which ends the wait
 
-	// A hub turns away those that would wait for longer than 6 s for their handshake. An attempt within the usual half a second would mostly be in vain, too: so 9,000 agents that lost their
-	// tunnels at the same time are back after 23 s, as fast as two cores admit them, and 9,000 attempts in vain. Without this it is 40 s, and 30,000. The waits grow less than after other failures, since
-	// the hub is there: else those that failed often while it started would come last by far.
+	// A hub turns away those that would wait for longer than 6 s for their handshake. An attempt within the usual half a
+	// second would mostly be in vain, too: so 9,000 agents that lost their tunnels at the same time are back after 23 s,
+	// as fast as two cores admit them, and 9,000 attempts in vain. Without this it is 40 s, and 30,000. The waits grow
+	// less than after other failures, since the hub is there: else those that failed often while it started would come
+	// last by far.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
@@ -40,7 +43,8 @@ type Rejection interface {
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
 	first  time.Duration // the upper end of the first waits
-	// limit is the upper end of the next wait. Jitter of its own would only add to a wait, so that no agent would return early.
+	// limit is the upper end of the next wait. Jitter of its own would only add to a wait, so that no agent would return
+	// early.
 	limit wait.Backoff
 }
 
@@ -48,13 +52,14 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit starts below first, so that there are two waits of it. A hub that restarts is away for less than a second: of many agents some try twice in
-// vain, and a longer wait before the third attempt decides when the last one is back.
+// firstLimit starts below first, so that there are two waits of it. A hub that restarts is away for less than a second:
+// of many agents some try twice in vain, and a longer wait before the third attempt decides when the last one is back.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
-// next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, 0 if it never was.
+// next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, 0 if it
+// never was.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.limit = firstLimit(b.first)
@@ -66,7 +71,9 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		return turnedAwayFrom + b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom))) // a patient link stays behind the others
+		// a patient link stays behind the others
+		return turnedAwayFrom +
+			b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom)))
 	}
 	next := b.jitter(limit)
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && hs.RetryAfter > 0 {

@@ -43,8 +43,10 @@ func TestAPatientLinkThatIsTurnedAwayStaysBehindTheOthers(t *testing.T) {
 	longest := func(n time.Duration) time.Duration { return n }
 	patient, other := New(Options{Patient: true, Jitter: longest}), New(Options{Jitter: longest})
 	for range 10 {
-		if p, o := patient.backoff.next(0, tunnel.ErrTurnedAway), other.backoff.next(0, tunnel.ErrTurnedAway); p != turnedAwayFrom+longestWait || o > turnedAwayLongest {
-			t.Errorf("the waits are of up to %s and %s, want %s and at most %s", p, o, turnedAwayFrom+longestWait, turnedAwayLongest)
+		if p, o := patient.backoff.next(0, tunnel.ErrTurnedAway), other.backoff.next(0,
+			tunnel.ErrTurnedAway); p != turnedAwayFrom+longestWait || o > turnedAwayLongest {
+			t.Errorf("the waits are of up to %s and %s, want %s and at most %s", p, o, turnedAwayFrom+longestWait,
+				turnedAwayLongest)
 		}
 	}
 }
@@ -68,7 +70,8 @@ func TestThousandsOfAgentsAreBackAsFastAsTheHubAdmitsThem(t *testing.T) {
 	t.Parallel()
 	const agents, perSecond, patience, tick = 9000, 400, 6 * time.Second, 10 * time.Millisecond
 	for name, tt := range map[string]struct{ away, want time.Duration }{
-		"that lost their tunnels at the same time":             {0, 25 * time.Second}, // of which 22.5 are the rate of the handshakes; it was 40 s
+		// of which 22.5 are the rate of the handshakes; it was 40 s
+		"that lost their tunnels at the same time":             {0, 25 * time.Second},
 		"whose hub was killed and is back after 9 s":           {9 * time.Second, 40 * time.Second},
 		"whose hub was killed and is back after half a second": {time.Second / 2, 25 * time.Second},
 	} {
@@ -80,7 +83,8 @@ func TestThousandsOfAgentsAreBackAsFastAsTheHubAdmitsThem(t *testing.T) {
 				attempts[at] = append(attempts[at], agent)
 			}
 			for i := range agents {
-				backoffs[i] = newBackoff(func(n time.Duration) time.Duration { return time.Duration(random.Int64N(int64(n))) }, firstWait)
+				backoffs[i] = newBackoff(func(n time.Duration) time.Duration { return time.Duration(random.Int64N(int64(n))) },
+					firstWait)
 				wait(0, i, healthy, tunnel.ErrPeerClosed)
 			}
 			turnedAway, admitted := 0, time.Duration(0) // admitted is when the queue of handshakes is empty
@@ -99,7 +103,8 @@ func TestThousandsOfAgentsAreBackAsFastAsTheHubAdmitsThem(t *testing.T) {
 				delete(attempts, now)
 			}
 			if admitted > tt.want || turnedAway > agents {
-				t.Errorf("the last is back after %s and %d attempts in vain, want %s and %d at most", admitted, turnedAway, tt.want, agents)
+				t.Errorf("the last is back after %s and %d attempts in vain, want %s and %d at most", admitted, turnedAway, tt.want,
+					agents)
 			}
 		})
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// branch is one open tunnel of a Link, which has several for a moment while it moves. It answers the hub's requests that come through it.
+// branch is one open tunnel of a Link, which has several for a moment while it moves. It answers the hub's requests
+// that come through it.
 type branch struct {
 	handler http.Handler
 	server  string
@@ -45,8 +46,8 @@ func newBranch(handler http.Handler, server string) *branch {
 // open returns how long it has been open, never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. A request to protocol.PathReport ends when the agent leaves the tunnel: so the hub learns of
-// it. Other requests go on.
+// ServeHTTP implements http.Handler. A request to protocol.PathReport ends when the agent leaves the tunnel: so the hub
+// learns of it. Other requests go on.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {
@@ -83,8 +84,8 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve answers requests until the hub closes the tunnel, or its time is over after the agent has left it, or stop is over after
-// stopping has ended. The agent does not close it before, since the hub may still send.
+// serve answers requests until the hub closes the tunnel, or its time is over after the agent has left it, or stop is
+// over after stopping has ended. The agent does not close it before, since the hub may still send.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()

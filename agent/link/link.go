@@ -39,17 +39,20 @@ type Target struct {
 
 // Options of a Link.
 type Options struct {
-	// Target returns where to connect and with which identity, and joins first if need be. last is why the attempt before failed, nil at first
-	// and after a tunnel that was open. An error that is a Rejection makes the link wait long. It is called from one goroutine at a time, as Changed is.
+	// Target returns where to connect and with which identity, and joins first if need be. last is why the attempt before
+	// failed, nil at first and after a tunnel that was open. An error that is a Rejection makes the link wait long. It is
+	// called from one goroutine at a time, as Changed is.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when there is a join token that was not tried yet, so that another attempt need not wait, or when ctx ends.
+	// Changed returns when there is a join token that was not tried yet, so that another attempt need not wait, or when
+	// ctx ends.
 	Changed func(ctx context.Context)
 	// Handler answers the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
 	// Drain is how long the hub may still use tunnels after Run's context has ended.
 	Drain time.Duration
-	// Patient reports whether it waits after its first failures as long as after many: a node agent goes not before the replicas that lost the hub long before.
+	// Patient reports whether it waits after its first failures as long as after many: a node agent goes not before the
+	// replicas that lost the hub long before.
 	Patient bool
 	// Jitter returns a random duration in [0, n). Nil means a fair one.
 	Jitter func(n time.Duration) time.Duration
@@ -85,7 +88,8 @@ func New(o Options) *Link {
 	if o.Patient {
 		first = longestWait
 	}
-	l := &Link{target: o.Target, changed: o.Changed, handler: o.Handler, log: o.Log, drain: o.Drain, backoff: newBackoff(o.Jitter, first)}
+	l := &Link{target: o.Target, changed: o.Changed, handler: o.Handler, log: o.Log, drain: o.Drain,
+		backoff: newBackoff(o.Jitter, first)}
 	l.state.due = time.Now().Add(aliveFor)
 	return l
 }
@@ -119,7 +123,8 @@ func (l *Link) Run(ctx context.Context) {
 		wait := l.backoff.next(opened, err)
 		if last = err; opened > 0 {
 			last = nil
-			l.log.Info("tunnel ended", "reason", tunnel.Reason(err), "error", err.Error(), "open", opened.Round(time.Millisecond).String(), "retryIn", wait.String())
+			l.log.Info("tunnel ended", "reason", tunnel.Reason(err), "error", err.Error(), "open",
+				opened.Round(time.Millisecond).String(), "retryIn", wait.String())
 		} else {
 			l.logFailure(err, wait.Round(time.Millisecond))
 		}
@@ -128,8 +133,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// hold opens a tunnel and keeps it, and those that replace it, until the last one or ctx ends. It returns how long that was open, 0 if
-// there was none, and why it ended.
+// hold opens a tunnel and keeps it, and those that replace it, until the last one or ctx ends. It returns how long that
+// was open, 0 if there was none, and why it ended.
 func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	b, err := l.attempt(ctx, last)
 	if err != nil {
@@ -144,7 +149,8 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 // logFailure says why there is no tunnel, in the hub's words if it has any.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
-	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) && untrusted.JSON([]byte(hs.Body), &refusal, untrusted.Small()) == nil && refusal.Reason != "" {
+	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
+		untrusted.JSON([]byte(hs.Body), &refusal, untrusted.Small()) == nil && refusal.Reason != "" {
 		l.log.Info("refused by the hub", "reason", refusal.Reason, "message", refusal.Message, "code", hs.StatusCode,
 			"error", strings.Replace(err.Error(), ": "+hs.Body, "", 1), "retryIn", wait.String())
 		return

@@ -31,23 +31,28 @@ func TestBackoff(t *testing.T) {
 		most   time.Duration // of the last wait, plus 1
 		least  time.Duration
 	}{
-		"the first failure waits up to half a second":       {[]time.Duration{0}, down, 500 * time.Millisecond, 0},
-		"so does the second":                                {[]time.Duration{0, 0}, down, 500 * time.Millisecond, 0},
-		"each further failure doubles it":                   {[]time.Duration{0, 0, 0, 0}, down, 2 * time.Second, 0},
-		"up to 30 seconds":                                  {make([]time.Duration, 40), down, 30 * time.Second, 0},
-		"a tunnel that was short is a failure":              {[]time.Duration{0, 0, 59 * time.Second}, down, time.Second, 0},
-		"a healthy minute starts over":                      {[]time.Duration{0, 0, 0, time.Minute}, down, 500 * time.Millisecond, 0},
-		"401 waits one to five minutes":                     {[]time.Duration{0}, refused(401, 0), 5 * time.Minute, time.Minute},
-		"403 waits one to five minutes":                     {[]time.Duration{0}, refused(403, 0), 5 * time.Minute, time.Minute},
-		"410 waits one to five minutes":                     {[]time.Duration{0, 0, 0}, refused(410, 0), 5 * time.Minute, time.Minute},
-		"410 honours a longer Retry-After":                  {[]time.Duration{0}, refused(410, time.Hour), time.Hour + 4*time.Minute, time.Hour},
-		"503 waits as for any failure":                      {[]time.Duration{0}, refused(503, 0), 500 * time.Millisecond, 0},
-		"503 honours Retry-After and spreads":               {[]time.Duration{0}, refused(503, 4*time.Second), 8 * time.Second, 4 * time.Second},
+		"the first failure waits up to half a second": {[]time.Duration{0}, down, 500 * time.Millisecond, 0},
+		"so does the second":                          {[]time.Duration{0, 0}, down, 500 * time.Millisecond, 0},
+		"each further failure doubles it":             {[]time.Duration{0, 0, 0, 0}, down, 2 * time.Second, 0},
+		"up to 30 seconds":                            {make([]time.Duration, 40), down, 30 * time.Second, 0},
+		"a tunnel that was short is a failure":        {[]time.Duration{0, 0, 59 * time.Second}, down, time.Second, 0},
+		"a healthy minute starts over": {[]time.Duration{0, 0, 0, time.Minute}, down, 500 * time.Millisecond,
+			0},
+		"401 waits one to five minutes": {[]time.Duration{0}, refused(401, 0), 5 * time.Minute, time.Minute},
+		"403 waits one to five minutes": {[]time.Duration{0}, refused(403, 0), 5 * time.Minute, time.Minute},
+		"410 waits one to five minutes": {[]time.Duration{0, 0, 0}, refused(410, 0), 5 * time.Minute,
+			time.Minute},
+		"410 honours a longer Retry-After": {[]time.Duration{0}, refused(410, time.Hour), time.Hour + 4*time.Minute,
+			time.Hour},
+		"503 waits as for any failure": {[]time.Duration{0}, refused(503, 0), 500 * time.Millisecond, 0},
+		"503 honours Retry-After and spreads": {[]time.Duration{0}, refused(503, 4*time.Second), 8 * time.Second,
+			4 * time.Second},
 		"a refusal of what the agent has waits as 401 does": {[]time.Duration{0}, noToken{}, 5 * time.Minute, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			longest, shortest := newBackoff(most, firstWait), newBackoff(func(time.Duration) time.Duration { return 0 }, firstWait)
+			longest, shortest := newBackoff(most, firstWait),
+				newBackoff(func(time.Duration) time.Duration { return 0 }, firstWait)
 			var most, least time.Duration
 			for _, opened := range tc.opened {
 				most, least = longest.next(opened, tc.err), shortest.next(opened, tc.err)
@@ -123,7 +128,8 @@ func (s *fakeHub) run(t *testing.T) *Link {
 	ctx, s.finished = context.WithCancel(t.Context())
 	defer s.finished()
 	s.start = time.Now()
-	l := New(Options{Target: s.Target, Changed: s.Changed, Log: logr.Discard(), Jitter: func(n time.Duration) time.Duration { return n }})
+	l := New(Options{Target: s.Target, Changed: s.Changed, Log: logr.Discard(),
+		Jitter: func(n time.Duration) time.Duration { return n }})
 	l.Run(ctx)
 	return l
 }
@@ -133,9 +139,11 @@ func TestLink(t *testing.T) {
 	t.Run("it tries servers one after the other, each with its own token", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &fakeHub{servers: []string{"https://a", "https://b/hub"}, outcomes: []outcome{{err: errors.New("down")}, {err: errors.New("down")}}}
+			s := &fakeHub{servers: []string{"https://a", "https://b/hub"},
+				outcomes: []outcome{{err: errors.New("down")}, {err: errors.New("down")}}}
 			s.run(t)
-			want := []string{"wss://a/v1/connect Bearer token-1", "wss://b/hub/v1/connect Bearer token-2", "wss://a/v1/connect Bearer token-3"}
+			want := []string{"wss://a/v1/connect Bearer token-1", "wss://b/hub/v1/connect Bearer token-2",
+				"wss://a/v1/connect Bearer token-3"}
 			if !slices.Equal(s.dialled[:3], want) {
 				t.Errorf("got %q", s.dialled)
 			}
@@ -145,9 +153,11 @@ func TestLink(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			down := outcome{err: errors.New("down")}
-			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{down, down, {open: time.Minute}, {open: time.Second}, down}}
+			s := &fakeHub{servers: []string{"https://a"},
+				outcomes: []outcome{down, down, {open: time.Minute}, {open: time.Second}, down}}
 			s.run(t)
-			want := []time.Duration{0, 500 * time.Millisecond, time.Second, 61500 * time.Millisecond, 63 * time.Second, 64 * time.Second}
+			want := []time.Duration{0, 500 * time.Millisecond, time.Second, 61500 * time.Millisecond, 63 * time.Second,
+				64 * time.Second}
 			if !slices.Equal(s.targeted, want) {
 				t.Errorf("attempts at %v, want %v", s.targeted, want)
 			}
@@ -166,7 +176,8 @@ func TestLink(t *testing.T) {
 	t.Run("a new join token ends the wait after a refusal", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
-			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, 0)}}, changed: make(chan struct{})}
+			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, 0)}},
+				changed: make(chan struct{})}
 			time.AfterFunc(10*time.Second, func() { close(s.changed) })
 			s.run(t)
 			if s.targeted[1] != 10*time.Second {
@@ -190,7 +201,8 @@ func TestLink(t *testing.T) {
 			s := &fakeHub{servers: []string{"https://a"}, outcomes: []outcome{{err: refused(410, time.Hour)}, {open: time.Hour}}}
 			var ctx context.Context
 			ctx, s.finished = context.WithCancel(t.Context())
-			l := New(Options{Target: s.Target, Changed: s.Changed, Log: logr.Discard(), Jitter: func(time.Duration) time.Duration { return 0 }})
+			l := New(Options{Target: s.Target, Changed: s.Changed, Log: logr.Discard(),
+				Jitter: func(time.Duration) time.Duration { return 0 }})
 			done := make(chan struct{})
 			go func() { defer close(done); l.Run(ctx) }()
 			time.Sleep(59 * time.Minute)

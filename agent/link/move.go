@@ -13,12 +13,13 @@ import (
 
 // Timing of moves.
 const (
-	// lifetime is after how long a link moves by itself, give or take a quarter: so agents spread over the hub's replicas again after one
-	// was away, and no tunnel reaches the age at which something on the way cuts it.
+	// lifetime is after how long a link moves by itself, give or take a quarter: so agents spread over the hub's replicas
+	// again after one was away, and no tunnel reaches the age at which something on the way cuts it.
 	lifetime = 4 * time.Hour
 	// keepOwn is how long the hub may use the old tunnel after such a move, for the sake of shells.
 	keepOwn = time.Hour
-	// takeover is how long the hub may take to use a new tunnel. One of a hub that does not even ask for a report is then as good.
+	// takeover is how long the hub may take to use a new tunnel. One of a hub that does not even ask for a report is then
+	// as good.
 	takeover = 10 * time.Second
 	// settle is how long both tunnels are kept after that: the other replicas of the hub hear of the new one meanwhile.
 	settle = time.Second
@@ -27,7 +28,8 @@ const (
 // errSurpassed says that a new tunnel ended before the old one was left.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
-// keep holds a tunnel, and those that it is replaced with. It returns the last one when that has ended, or when ctx ends.
+// keep holds a tunnel, and those that it is replaced with. It returns the last one when that has ended, or when ctx
+// ends.
 func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	for {
 		age := time.NewTimer(lifetime*3/4 + l.backoff.jitter(lifetime/2))
@@ -59,8 +61,8 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	}
 }
 
-// replace opens another tunnel while b is kept. It returns nil if b, or ctx, ends before there is one. Nothing that fails here is a
-// failure of the link.
+// replace opens another tunnel while b is kept. It returns nil if b, or ctx, ends before there is one. Nothing that
+// fails here is a failure of the link.
 func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	waits := l.backoff
 	wait := waits.next(b.open(), nil) // a hub that asks again and again is not dialled again and again
@@ -78,7 +80,8 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 		}
 		wait = waits.next(opened, err)
 		if ctx.Err() == nil {
-			l.log.Info("not moved yet", "error", err.Error(), "reason", tunnel.Reason(err), "retryIn", wait.Round(time.Millisecond).String())
+			l.log.Info("not moved yet", "error", err.Error(), "reason", tunnel.Reason(err), "retryIn",
+				wait.Round(time.Millisecond).String())
 		}
 	}
 	return nil
@@ -98,7 +101,8 @@ func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	}
 }
 
-// settled waits until the hub uses a new tunnel and the hub's other replicas know of it. It returns false if the tunnel, or ctx, ends before.
+// settled waits until the hub uses a new tunnel and the hub's other replicas know of it. It returns false if the
+// tunnel, or ctx, ends before.
 func (l *Link) settled(ctx context.Context, next *branch) bool {
 	timer := time.NewTimer(takeover)
 	defer timer.Stop()

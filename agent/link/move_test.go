@@ -74,7 +74,8 @@ func (h *replicas) refuseNext(errs ...error) {
 
 // Target returns the fake hub.
 func (h *replicas) Target(context.Context, error) (*Target, error) {
-	return &Target{Servers: []string{"https://hub"}, Dial: h.dial, Token: func() (string, error) { return "token", nil }}, nil
+	return &Target{Servers: []string{"https://hub"}, Dial: h.dial, Token: func() (string, error) { return "token", nil }},
+		nil
 }
 
 // Changed waits for ctx: there is no new token.
@@ -88,7 +89,8 @@ func (h *replicas) dial(context.Context, string, http.Header) (Serve, error) {
 		h.refuse = h.refuse[1:]
 		return nil, err
 	}
-	f := &fakeTunnel{at: time.Since(h.start), handler: make(chan http.Handler, 1), close: make(chan struct{}), ended: make(chan struct{})}
+	f := &fakeTunnel{at: time.Since(h.start), handler: make(chan http.Handler, 1), close: make(chan struct{}),
+		ended: make(chan struct{})}
 	h.opened = append(h.opened, f)
 	return f.Serve, nil
 }
@@ -110,7 +112,8 @@ func inBubble(t *testing.T, drain time.Duration, test func(h *replicas)) {
 		h.pass = func(d time.Duration) { time.Sleep(d) }
 		var ctx context.Context
 		ctx, h.stop = context.WithCancel(t.Context())
-		h.link = New(Options{Target: h.Target, Changed: h.Changed, Handler: h, Log: logr.Discard(), Drain: drain, Jitter: func(n time.Duration) time.Duration { return n }})
+		h.link = New(Options{Target: h.Target, Changed: h.Changed, Handler: h, Log: logr.Discard(), Drain: drain,
+			Jitter: func(n time.Duration) time.Duration { return n }})
 		go func() { defer close(h.done); h.link.Run(ctx) }()
 		synctest.Wait()
 		test(h)
@@ -142,7 +145,8 @@ func (f *fakeTunnel) alive() bool {
 	}
 }
 
-// take is what the hub does with a new tunnel: it asks for the report. What is returned is closed when the report has ended.
+// take is what the hub does with a new tunnel: it asks for the report. What is returned is closed when the report has
+// ended.
 func (h *replicas) take(f *fakeTunnel) (reported <-chan struct{}) {
 	handler := <-f.handler
 	f.handler <- handler
@@ -154,7 +158,8 @@ func (h *replicas) take(f *fakeTunnel) (reported <-chan struct{}) {
 	}()
 	go func() {
 		defer close(ended)
-		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.PathReport, nil))
+		handler.ServeHTTP(httptest.NewRecorder(),
+			httptest.NewRequestWithContext(ctx, http.MethodGet, protocol.PathReport, nil))
 	}()
 	synctest.Wait()
 	return ended
@@ -362,7 +367,8 @@ func TestStop(t *testing.T) {
 			h.stop()
 			synctest.Wait()
 			if !over(reported) || h.link.Connected() || !h.link.Alive() || !f.alive() {
-				t.Errorf("report ended %t, ready %t, alive %t, tunnel %t", over(reported), h.link.Connected(), h.link.Alive(), f.alive())
+				t.Errorf("report ended %t, ready %t, alive %t, tunnel %t", over(reported), h.link.Connected(), h.link.Alive(),
+					f.alive())
 			}
 			h.pass(30 * time.Second)
 			if code := h.ask(f, http.MethodGet, "/v1/k8s/x", ""); code != http.StatusNoContent {

@@ -29,7 +29,8 @@ const maxConflicts = 8
 // maxCause is the maximum length in bytes of the cause in a status.
 const maxCause = 256
 
-// maxElsewhere is how many Plans in other namespaces get a status that they are not run. More would slow each pass down.
+// maxElsewhere is how many Plans in other namespaces get a status that they are not run. More would slow each pass
+// down.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -142,7 +143,8 @@ type repetition struct {
 	times int
 }
 
-// exhausted returns an error when a step was taken too often in a row: the API server accepts it, and it changes nothing.
+// exhausted returns an error when a step was taken too often in a row: the API server accepts it, and it changes
+// nothing.
 func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
@@ -194,7 +196,8 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 	}
 	c.steps = c.steps.after(l.options.Now())
 	next.by(c.steps.until)
-	c.obstacle = rollout.Wait{Reason: v1.ReasonApplying, Message: "the member's API server does not take a step, which is tried again" + cause}
+	c.obstacle = rollout.Wait{Reason: v1.ReasonApplying,
+		Message: "the member's API server does not take a step, which is tried again" + cause}
 	return c.obstacle
 }
 
@@ -217,7 +220,8 @@ func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rol
 	case rollout.DeleteJob:
 		return l.deleteJob(ctx, step.Job.Name)
 	case rollout.StartDrain:
-		l.drains.start(ctx, &l.running, drain{node: step.Node, plan: plan, hash: step.Claim.Hash, attempt: step.Claim.Attempt, spec: *r.object.Spec.Drain})
+		l.drains.start(ctx, &l.running,
+			drain{node: step.Node, plan: plan, hash: step.Claim.Hash, attempt: step.Claim.Attempt, spec: *r.object.Spec.Drain})
 		return nil
 	}
 	return fmt.Errorf("take step %s of node %s: this agent does not know it", step.Act, step.Node)
@@ -323,7 +327,8 @@ func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
 
 func foreignJob(name string) error {
 	message := fmt.Sprintf("Job %s is there and is not the plan's: delete it", name)
-	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusUnprocessableEntity, Message: message}}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure,
+		Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
 // refusedFor returns why the API server would refuse the same request again. Other errors are temporary.

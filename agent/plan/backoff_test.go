@@ -49,13 +49,16 @@ func newRefuser(t *testing.T) *refuser {
 	}
 	codecs := serializer.NewCodecFactory(scheme).WithoutConversion()
 	r.leadership = newLeadership(Options{
-		Client: &fake.RESTClient{Client: fake.CreateHTTPClient(r.answer), NegotiatedSerializer: codecs, GroupVersion: schema.GroupVersion{Version: "v1"}},
-		Topic:  stream.New().Topic(protocol.SubjectPlans), Now: func() time.Time { return r.now }, Log: logr.Discard(),
+		Client: &fake.RESTClient{Client: fake.CreateHTTPClient(r.answer), NegotiatedSerializer: codecs,
+			GroupVersion: schema.GroupVersion{Version: "v1"}},
+		Topic: stream.New().Topic(protocol.SubjectPlans), Now: func() time.Time { return r.now }, Log: logr.Discard(),
 	})
 	r.leadership.watching = true
-	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: v1.PlansNamespace, UID: "u", Generation: 1, ResourceVersion: "1"}}
+	plan := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: v1.PlansNamespace, UID: "u", Generation: 1,
+		ResourceVersion: "1"}}
 	plan.Spec.Version, plan.Spec.Upgrade.Image = "v1", "i"
-	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Labels: map[string]string{corev1.LabelHostname: "a"}}}
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: "1", Labels: map[string]string{corev1.LabelHostname: "a"}}}
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	r.node = node
 	for _, err := range []error{r.leadership.plans.Add(plan), r.leadership.nodes.Add(node)} {
@@ -77,7 +80,8 @@ func (r *refuser) answer(req *http.Request) (*http.Response, error) {
 	}
 	if !r.takes || what == "node" {
 		return response(http.StatusForbidden, metav1.Status{
-			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
+			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
+			Code: http.StatusForbidden, Reason: metav1.StatusReasonForbidden,
 		}), nil
 	}
 	body, err := io.ReadAll(req.Body)
@@ -94,7 +98,8 @@ func (r *refuser) answer(req *http.Request) (*http.Response, error) {
 
 func response(code int, object any) *http.Response {
 	body, _ := json.Marshal(object) // of types that can be
-	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(bytes.NewReader(body))}
+	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
+		Body: io.NopCloser(bytes.NewReader(body))}
 }
 
 // pass looks at the member each time that it is due, and once in between as when something changes.

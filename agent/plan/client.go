@@ -53,7 +53,9 @@ func planPath(namespace, name string) string {
 // patchNode changes a Node by a merge patch, which holds the version that the decision was based on.
 func (m apiClient) patchNode(ctx context.Context, name string, patch []byte) (*corev1.Node, error) {
 	node := &corev1.Node{}
-	return node, m.rest.Patch(types.MergePatchType).AbsPath(pathNodes, name).Param("fieldManager", fieldManager).Body(patch).Do(ctx).Into(node)
+	return node,
+		m.rest.Patch(types.MergePatchType).AbsPath(pathNodes, name).Param("fieldManager",
+			fieldManager).Body(patch).Do(ctx).Into(node)
 }
 
 func (m apiClient) node(ctx context.Context, name string) (*corev1.Node, error) {
@@ -117,8 +119,10 @@ func (m apiClient) applyStatus(ctx context.Context, plan *v1.Plan) (*v1.Plan, er
 		return nil, fmt.Errorf("encode status of Plan %s: %w", plan.Name, err)
 	}
 	written := &v1.Plan{}
-	return written, m.rest.Patch(types.ApplyPatchType).AbsPath(planPath(plan.Namespace, plan.Name), "status").SetHeader("Accept", jsonType).
-		Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Into(written)
+	return written,
+		m.rest.Patch(types.ApplyPatchType).AbsPath(planPath(plan.Namespace, plan.Name), "status").SetHeader("Accept",
+			jsonType).
+			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Into(written)
 }
 
 // claimed reports whether any node has the annotation of a plan.
@@ -126,7 +130,8 @@ func (m apiClient) claimed(ctx context.Context, claims func(map[string]string) b
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		page := &metav1.PartialObjectMetadataList{}
-		err := m.rest.Get().AbsPath(pathNodes).SetHeader("Accept", jsonType+";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
+		err := m.rest.Get().AbsPath(pathNodes).SetHeader("Accept",
+			jsonType+";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
 			VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(page)
 		if err != nil {
 			return false, err

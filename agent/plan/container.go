@@ -31,8 +31,10 @@ func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 		}
 	}
 	c := corev1.Container{
-		Name: name, Image: protocol.WithRegistry(w.images, tagged(spec.Image, w.version)), ImagePullPolicy: corev1.PullIfNotPresent,
-		Command: spec.Command, Args: spec.Args, Env: environment(w, spec.Envs), EnvFrom: spec.EnvFrom, SecurityContext: security,
+		Name: name, Image: protocol.WithRegistry(w.images, tagged(spec.Image, w.version)),
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         spec.Command, Args: spec.Args, Env: environment(w, spec.Envs), EnvFrom: spec.EnvFrom,
+		SecurityContext: security,
 		VolumeMounts: []corev1.VolumeMount{
 			{Name: volumeHost, MountPath: "/host"},
 			{Name: volumeInfo, MountPath: "/run/system-upgrade/pod", ReadOnly: true},
@@ -54,7 +56,8 @@ func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 // environment returns the variables that upgrade images read.
 func environment(w work, more []corev1.EnvVar) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
-		return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
+		return corev1.EnvVar{Name: name,
+			ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}}
 	}
 	env := append([]corev1.EnvVar{
 		field("SYSTEM_UPGRADE_NODE_NAME", "spec.nodeName"),

@@ -29,9 +29,9 @@ import (
 // accidents is how many plans have them. It is even.
 const accidents = 14
 
-// TestAccidents runs many plans of one shape at once. Of the writes for the plan accident-k, the runner dies right after the k-th and every
-// 14th from there, and gets no answer to those half-way between: each write that a plan takes is followed by both in one plan or another.
-// The n-th runner also dies after its n-th write for what all plans need.
+// TestAccidents runs many plans of one shape at once. Of the writes for the plan accident-k, the runner dies right
+// after the k-th and every 14th from there, and gets no answer to those half-way between: each write that a plan takes
+// is followed by both in one plan or another. The n-th runner also dies after its n-th write for what all plans need.
 func TestAccidents(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -126,7 +126,8 @@ var errDead = errors.New("the process is dead")
 
 var accidentForm = regexp.MustCompile(`accident-(\d\d)`)
 
-// RoundTrip sends a request, after which the process may be dead, or the answer be lost. None is of a kind that the API server never takes.
+// RoundTrip sends a request, after which the process may be dead, or the answer be lost. None is of a kind that the API
+// server never takes.
 func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 	if l.ctx.Err() != nil {
 		return nil, errDead
@@ -180,7 +181,8 @@ func victim(r *http.Request) (plan string, k int) {
 	return found[0], k
 }
 
-// prepareAccident makes a plan and its two nodes: on one is a pod and the first attempt fails, the other was cordoned by a user.
+// prepareAccident makes a plan and its two nodes: on one is a pod and the first attempt fails, the other was cordoned
+// by a user.
 func (s *env) prepareAccident(t *testing.T, name string) {
 	t.Helper()
 	a, b := name+"-a", name+"-b"

@@ -17,8 +17,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// A user with all rights in some namespace of a member can create Plans there, as many and as large as the API server allows. They must not
-// fill the memory of the agent.
+// A user with all rights in some namespace of a member can create Plans there, as many and as large as the API server
+// allows. They must not fill the memory of the agent.
 func testPlansElsewhereTakeNoMemory(t *testing.T, s *env) {
 	s.run(t, options{})
 	s.nodes(t, "own", "own-a")
@@ -40,8 +40,10 @@ func testPlansElsewhereTakeNoMemory(t *testing.T, s *env) {
 			if err := s.client.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
 				return err
 			}
-			if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled); c == nil || c.Reason != v1.ReasonWrongNamespace {
-				return fmt.Errorf("conditions of %s are %+v, want Stalled for %s", p.Name, p.Status.Conditions, v1.ReasonWrongNamespace)
+			if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled); c == nil ||
+				c.Reason != v1.ReasonWrongNamespace {
+				return fmt.Errorf("conditions of %s are %+v, want Stalled for %s", p.Name, p.Status.Conditions,
+					v1.ReasonWrongNamespace)
 			}
 			return nil
 		})

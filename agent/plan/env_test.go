@@ -55,7 +55,8 @@ func newEnv(t *testing.T) *env {
 	plane, err := lab.Start(t.Context(), lab.Options{
 		Dir: t.TempDir(), ControllerManager: true, Progress: os.Stderr,
 		// Nothing renews the leases of simulated nodes.
-		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller", "--kube-api-qps=500", "--kube-api-burst=500"}},
+		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller",
+			"--kube-api-qps=500", "--kube-api-burst=500"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -146,11 +147,14 @@ func (s *env) newRunner(o options) (*runner, error) {
 	}
 	log := logr.Discard()
 	if testing.Verbose() {
-		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) }, funcr.Options{Verbosity: 1})
+		log = funcr.New(func(prefix, args string) { fmt.Fprintln(os.Stderr, time.Now().Format("05.000"), prefix, args) },
+			funcr.Options{Verbosity: 1})
 	}
 	all := stream.New()
 	topic := all.Topic(protocol.SubjectPlans)
-	return &runner{stream: all, Runner: plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Topic: topic, Namespace: cmp.Or(o.namespace, metav1.NamespaceDefault), Ask: o.ask, Now: o.now, Log: log})}, nil
+	return &runner{stream: all,
+		Runner: plan.New(plan.Options{Client: c.REST, Objects: c.Objects(), Topic: topic,
+			Namespace: cmp.Or(o.namespace, metav1.NamespaceDefault), Ask: o.ask, Now: o.now, Log: log})}, nil
 }
 
 // nodes adds nodes that a plan of the same name is for.
@@ -220,7 +224,8 @@ func (s *env) expectNode(t *testing.T, name, plan, hash string, cordoned bool) {
 	n := s.node(t, name)
 	key := v1.PlanLabel(plan)
 	if n.Labels[key] != hash || n.Spec.Unschedulable != cordoned || n.Annotations[key] != "" {
-		t.Errorf("node %s: label %q (want %q), unschedulable %t (want %t), claim %q", name, n.Labels[key], hash, n.Spec.Unschedulable, cordoned, n.Annotations[key])
+		t.Errorf("node %s: label %q (want %q), unschedulable %t (want %t), claim %q", name, n.Labels[key], hash,
+			n.Spec.Unschedulable, cordoned, n.Annotations[key])
 	}
 }
 

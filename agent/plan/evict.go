@@ -23,9 +23,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// This is not the drain of k8s.io/kubectl: with that the agent would be three times as large, in memory and on disk. Both select the same pods
-// to evict and the same pods that block a drain: test/drain compares them. Only this one retries while the API server is unreachable, and skips
-// the agent and the pods of plans.
+// This is not the drain of k8s.io/kubectl: with that the agent would be three times as large, in memory and on disk.
+// Both select the same pods to evict and the same pods that block a drain: test/drain compares them. Only this one
+// retries while the API server is unreachable, and skips the agent and the pods of plans.
 
 const (
 	defaultDrainTimeout = 15 * time.Minute // as the schema has it
@@ -56,7 +56,8 @@ type drainer struct {
 
 // Drain empties a node as a plan does. The error says what keeps it from being drained. ctx ends it early.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
-	return (&drainer{drain: drain{node: node, spec: spec}, member: apiClient{o.Client}, objects: o.Objects, home: o.Namespace}).run(ctx)
+	return (&drainer{drain: drain{node: node, spec: spec}, member: apiClient{o.Client}, objects: o.Objects,
+		home: o.Namespace}).run(ctx)
 }
 
 // run empties the node. The error says why it cannot. ctx ends it early.
@@ -224,7 +225,8 @@ func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinde
 		return false, "", nil
 	case finished:
 		return true, "", nil
-	case !yes(d.spec.DeleteEmptydirData) && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }):
+	case !yes(d.spec.DeleteEmptydirData) &&
+		slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }):
 		return false, "pods with emptyDir volumes (set deleteEmptydirData)", nil
 	case owner == nil && !d.spec.Force:
 		return false, "pods that no controller makes anew (set force)", nil
@@ -232,17 +234,19 @@ func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinde
 	return true, "", nil
 }
 
-// daemonSet fails if there is no DaemonSet of that name. The name is from the pod, so an invalid one is not put into a path.
+// daemonSet fails if there is no DaemonSet of that name. The name is from the pod, so an invalid one is not put into a
+// path.
 func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "daemonsets"}, protocol.Cut(name, maxCause))
+		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "daemonsets"},
+			protocol.Cut(name, maxCause))
 	}
 	_, err := d.objects.Meta(ctx, "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/"+name)
 	return err
 }
 
-// ours reports whether a pod is of a plan or of the agent, which must keep running during the drain. Labels in other namespaces do not count:
-// any user could keep a pod on its node with them.
+// ours reports whether a pod is of a plan or of the agent, which must keep running during the drain. Labels in other
+// namespaces do not count: any user could keep a pod on its node with them.
 func (d *drainer) ours(p *corev1.Pod) bool {
 	_, ofPlan := p.Labels[labelController]
 	return p.Namespace == v1.PlansNamespace && ofPlan || p.Namespace == d.home && p.Labels[labelName] == protocol.AgentName

@@ -18,7 +18,8 @@ import (
 // The creator of a pod chooses the name of its owner, and the API server accepts any text.
 func TestAPodChoosesNoPathThatTheAgentAsksFor(t *testing.T) {
 	t.Parallel()
-	for _, owner := range []string{"../../../../../../api/v1/namespaces/web/pods/large/log", "..", "a/status", "a?watch=true", "%2e%2e"} {
+	for _, owner := range []string{"../../../../../../api/v1/namespaces/web/pods/large/log", "..", "a/status",
+		"a?watch=true", "%2e%2e"} {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "p", OwnerReferences: []metav1.OwnerReference{
 			{APIVersion: "apps/v1", Kind: "DaemonSet", Name: owner, UID: "u", Controller: new(true)},
 		}}}

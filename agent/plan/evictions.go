@@ -48,7 +48,8 @@ func terminatesAt(p *corev1.Pod) time.Time {
 	return p.DeletionTimestamp.Time
 }
 
-// abandoned reports whether a pod has been terminating for so long that the drain does not wait for it. As in kubectl, whole seconds count.
+// abandoned reports whether a pod has been terminating for so long that the drain does not wait for it. As in kubectl,
+// whole seconds count.
 func (d *drainer) abandoned(at time.Time) bool {
 	limit := d.spec.SkipWaitForDeleteTimeout
 	return limit > 0 && !at.IsZero() && int32(time.Since(at).Seconds()) > limit

@@ -30,16 +30,24 @@ type difference struct{ at, why string }
 // differences are by patterns of what flatten makes.
 var differences = []difference{
 	{`^metadata/(name|ownerReferences)`, "a plan that is deleted ends its Jobs; the name of prepare's Job says so"},
-	{`^(spec/template/)?metadata/labels/upgrade.cattle.io/controller$`, "two controllers in one member must not take each other's Jobs"},
-	{`^(spec/template/)?metadata/labels/(app.kubernetes.io/managed-by|cluster.drover.dev/)`, "they distinguish attempts, and prepare from upgrade"},
+	{`^(spec/template/)?metadata/labels/upgrade.cattle.io/controller$`,
+		"two controllers in one member must not take each other's Jobs"},
+	{`^(spec/template/)?metadata/labels/(app.kubernetes.io/managed-by|cluster.drover.dev/)`,
+		"they distinguish attempts, and prepare from upgrade"},
 	{`^metadata/annotations/cluster.drover.dev/node$`, "a node's name can be longer than a label"},
-	{`^(spec/template/)?metadata/(labels/team|annotations/example.org/ticket)$`, "labels and annotations of a Plan are not those of its pods: a set puts its own on it"},
-	{`^(metadata/annotations/upgrade.cattle.io/ttl-seconds-after-finished|spec/ttlSecondsAfterFinished)$`, "a Job that ended while no agent ran must be seen; agents delete them"},
-	{`^spec/(backoffLimit|podFailurePolicy/.*)$`, "attempts are the plan's, which uncordons and drains again between them; an eviction costs none"},
-	{`^spec/podReplacementPolicy$`, "a pod whose node may still run it is not replaced: with a podFailurePolicy it can only be Failed, which is then the default"},
+	{`^(spec/template/)?metadata/(labels/team|annotations/example.org/ticket)$`,
+		"labels and annotations of a Plan are not those of its pods: a set puts its own on it"},
+	{`^(metadata/annotations/upgrade.cattle.io/ttl-seconds-after-finished|spec/ttlSecondsAfterFinished)$`,
+		"a Job that ended while no agent ran must be seen; agents delete them"},
+	{`^spec/(backoffLimit|podFailurePolicy/.*)$`,
+		"attempts are the plan's, which uncordons and drains again between them; an eviction costs none"},
+	{`^spec/podReplacementPolicy$`,
+		"a pod whose node may still run it is not replaced: with a podFailurePolicy it can only be Failed, which is then the default"},
 	{`^spec/template/spec/affinity/nodeAffinity/`, "a kubelet may give its node any hostname, but not another name"},
-	{`^spec/template/spec/initContainers/`, "prepare has a Job of its own, and the agent cordons and drains between the two"},
-	{`^spec/template/spec/volumes/pod-info/downwardAPI/(defaultMode|items/(labels|annotations)/fieldRef/apiVersion)$`, "what the API server sets where nothing is said"},
+	{`^spec/template/spec/initContainers/`,
+		"prepare has a Job of its own, and the agent cordons and drains between the two"},
+	{`^spec/template/spec/volumes/pod-info/downwardAPI/(defaultMode|items/(labels|annotations)/fieldRef/apiVersion)$`,
+		"what the API server sets where nothing is said"},
 }
 
 // prepared are those of prepare's Job beside the init container prepare, which is in the same pod there.
@@ -54,7 +62,8 @@ func TestJobsAreThoseOfSystemUpgradeControllerButForWhatIsNamed(t *testing.T) {
 	read(t, "plan.yaml", o)
 	for kind, known := range map[rollout.JobKind][]difference{rollout.Upgrade: differences, rollout.Prepare: prepared} {
 		t.Run(string(kind), func(t *testing.T) {
-			job := rollout.Job{Kind: kind, Plan: o.Name, Node: "node-1", Hash: "0123456789abcdef0123456789abcdef0123456789abcdef01234567", Attempt: 1}
+			job := rollout.Job{Kind: kind, Plan: o.Name, Node: "node-1",
+				Hash: "0123456789abcdef0123456789abcdef0123456789abcdef01234567", Attempt: 1}
 			raw, err := yaml.Marshal(newJob(work{plan: o, version: rollout.Version(o.Spec.Version), host: "node-1", job: job}))
 			if err != nil {
 				t.Fatal(err)

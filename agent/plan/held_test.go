@@ -27,7 +27,8 @@ func (s *env) says(t *testing.T, name, words string) *v1.Plan {
 		if err := s.client.Get(ctx, client.ObjectKey{Namespace: v1.PlansNamespace, Name: name}, p); err != nil {
 			return err
 		}
-		if ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); ready == nil || !strings.Contains(ready.Message, words) {
+		if ready := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); ready == nil ||
+			!strings.Contains(ready.Message, words) {
 			return fmt.Errorf("plan %s is %+v, want a message with %q", name, ready, words)
 		}
 		return nil
@@ -60,7 +61,8 @@ func testWindowsNode(t *testing.T, s *env) {
 	s.change(t, n, func() { n.Labels[corev1.LabelOSStable] = "windows" })
 	s.create(t, newPlan("os", 0))
 	p := s.await(t, "os", v1.ReasonComplete)
-	if m := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(m, "node os-w is left out: it runs windows") || p.Status.Nodes.Total != 1 {
+	if m := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(m,
+		"node os-w is left out: it runs windows") || p.Status.Nodes.Total != 1 {
 		t.Errorf("%d nodes, %q, want one, and os-w to be named", p.Status.Nodes.Total, m)
 	}
 	s.expectNode(t, "os-w", "os", "", false)
@@ -81,7 +83,8 @@ func testPodRefused(t *testing.T, s *env) {
 		MatchConstraints: &admissionv1.MatchResources{
 			ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"upgrade.cattle.io/plan": "refusedpod"}},
 			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Create}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
 			}}},
 		},
 		Validations: []admissionv1.Validation{{Expression: "false", Message: "pods need a signature"}},
@@ -96,7 +99,8 @@ func testPodRefused(t *testing.T, s *env) {
 	}
 	s.nodes(t, "refusedpod", "refusedpod-a")
 	eventually(t, func(ctx context.Context) error { // until the API server enforces the policy
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Namespace: metav1.NamespaceDefault, Labels: map[string]string{"upgrade.cattle.io/plan": "refusedpod"}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "probe", Namespace: metav1.NamespaceDefault,
+			Labels: map[string]string{"upgrade.cattle.io/plan": "refusedpod"}}}
 		pod.Spec.Containers = []corev1.Container{{Name: "a", Image: "a"}}
 		if err := s.client.Create(ctx, pod, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "signature") {
 			return fmt.Errorf("the policy is not enforced yet: %w", err)
@@ -109,7 +113,8 @@ func testPodRefused(t *testing.T, s *env) {
 	s.says(t, "refusedpod", "its pod is not made: ")
 	s.says(t, "refusedpod", "pods need a signature")
 	p = s.await(t, "refusedpod", v1.ReasonNodeFailed)
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || !strings.Contains(f.Message, "pods need a signature") {
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded ||
+		!strings.Contains(f.Message, "pods need a signature") {
 		t.Errorf("failure %+v, want DeadlineExceeded and what the policy said", f)
 	}
 }

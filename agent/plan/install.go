@@ -45,8 +45,8 @@ const (
 // labels returns the labels of what the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install applies the kind and the namespace of Plans, and checks that Plans can be read. The account of their pods follows before the first Job: most
-// members have no Plan.
+// install applies the kind and the namespace of Plans, and checks that Plans can be read. The account of their pods
+// follows before the first Job: most members have no Plan.
 func (l *leadership) install(ctx context.Context) error {
 	if err := l.checkRemoval(ctx); err != nil {
 		return err
@@ -65,8 +65,9 @@ func (l *leadership) install(ctx context.Context) error {
 // errRemoved is the error of install while the agent is removed from the member.
 var errRemoved = errors.New("the agent is being removed from this member: its namespace is being deleted")
 
-// checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's namespace before it gives up the Lease, so the next
-// leader, which lives until the garbage collector ends it, does not put back what that one has removed.
+// checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's
+// namespace before it gives up the Lease, so the next leader, which lives until the garbage collector ends it, does not
+// put back what that one has removed.
 func (l *leadership) checkRemoval(ctx context.Context) error {
 	own, err := l.options.Objects.Meta(ctx, pathNamespaces+"/"+l.options.Namespace)
 	switch {
@@ -90,14 +91,16 @@ func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObje
 	return applied, err
 }
 
-// installSchema applies the CustomResourceDefinition, unless it is as it should be or not ours: a hub that is its own member has installed it. It is
-// large, so that the API server spends more time on it than on anything else of an agent's start.
+// installSchema applies the CustomResourceDefinition, unless it is as it should be or not ours: a hub that is its own
+// member has installed it. It is large, so that the API server spends more time on it than on anything else of an
+// agent's start.
 func (l *leadership) installSchema(ctx context.Context) error {
 	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	if err == nil && (there.Labels[v1.LabelManagedBy] != v1.ManagedBy || there.Annotations[annotationSchema] == schemaMark(&there.ObjectMeta)) {
+	if err == nil &&
+		(there.Labels[v1.LabelManagedBy] != v1.ManagedBy || there.Annotations[annotationSchema] == schemaMark(&there.ObjectMeta)) {
 		return nil
 	}
 	var schema map[string]any
@@ -118,10 +121,12 @@ func (l *leadership) installSchema(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("encode annotation of %s: %w", pathCRD, err)
 	}
-	return l.options.Client.Patch(types.MergePatchType).AbsPath(pathCRD).Param("fieldManager", fieldManager).Body(patch).Do(ctx).Error()
+	return l.options.Client.Patch(types.MergePatchType).AbsPath(pathCRD).Param("fieldManager",
+		fieldManager).Body(patch).Do(ctx).Error()
 }
 
-// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. The API server changes the generation with each change of its spec.
+// schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. The API server changes
+// the generation with each change of its spec.
 func schemaMark(meta *metav1.ObjectMeta) string {
 	return fmt.Sprintf("%d-%x", meta.Generation, sha256.Sum256(config.Plans))
 }
@@ -136,7 +141,8 @@ type objectAt struct {
 func space() objectAt {
 	meta := metav1.ObjectMeta{Name: v1.PlansNamespace, Labels: labels()}
 	meta.Labels["pod-security.kubernetes.io/enforce"] = "privileged"
-	return objectAt{pathSpace, &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta}}
+	return objectAt{pathSpace,
+		&corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: meta}}
 }
 
 // account returns the account of plans' pods. It may read Plans and Nodes, for images that wait for other plans.
@@ -147,7 +153,8 @@ func account() []objectAt {
 	everywhere := metav1.ObjectMeta{Name: accountName, Labels: labels()}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: accountName, Namespace: v1.PlansNamespace}}
 	return []objectAt{
-		{pathAccount, &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: here}},
+		{pathAccount,
+			&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: here}},
 		{pathRole, &rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "Role"}, ObjectMeta: here, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{v1.Group}, Resources: []string{"plans"}, Verbs: read},
 		}}},
@@ -196,7 +203,8 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	}
 }
 
-// leave releases all nodes and removes what install made, unless a Plan is left that is not from a set. No Plan is run any more.
+// leave releases all nodes and removes what install made, unless a Plan is left that is not from a set. No Plan is run
+// any more.
 func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.leaving = true
 	if !l.watching && !l.watch(ctx) {
@@ -205,7 +213,8 @@ func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.releases = backoff{}
 	l.release(ctx, &deadline{})
 	if busy := rollout.Orphans(l.gather().Nodes, nil); len(busy) > 0 {
-		return leaveResult{remaining: []string{fmt.Sprintf("Node %s: plan %s is still at work on it", busy[0].Node, busy[0].Job.Plan)}}
+		return leaveResult{remaining: []string{fmt.Sprintf("Node %s: plan %s is still at work on it", busy[0].Node,
+			busy[0].Job.Plan)}}
 	}
 	plans := &v1.PlanList{}
 	if err := l.options.Client.Get().AbsPath(pathPlans).Do(ctx).Into(plans); err != nil {

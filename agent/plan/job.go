@@ -57,7 +57,8 @@ type work struct {
 // prepare reports whether the Job is for the container prepare.
 func (w work) prepare() bool { return w.job.Kind == rollout.Prepare }
 
-// jobName returns the Job's name. For the container upgrade and a node name without dots it is that of system-upgrade-controller.
+// jobName returns the Job's name. For the container upgrade and a node name without dots it is that of
+// system-upgrade-controller.
 func (w work) jobName() string {
 	verb := "apply"
 	if w.prepare() {
@@ -66,8 +67,8 @@ func (w work) jobName() string {
 	return safeName(verb, w.plan.Name, "on", w.job.Node, "with", w.job.Hash)
 }
 
-// safeName joins words with "-", cut to 63 characters with a digest of the whole as the end. Dots are written as "-": cut behind one, a
-// name would be invalid.
+// safeName joins words with "-", cut to 63 characters with a digest of the whole as the end. Dots are written as "-":
+// cut behind one, a name would be invalid.
 func safeName(words ...string) string {
 	whole := strings.Join(words, "-")
 	shown := strings.ReplaceAll(whole, ".", "-")
@@ -85,7 +86,8 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue returns a valid label value for s. A tag from a channel may begin and end with characters that a label may not.
+// labelValue returns a valid label value for s. A tag from a channel may begin and end with characters that a label may
+// not.
 func labelValue(s string) string {
 	sum := sha256.Sum224([]byte(s))
 	for _, value := range []string{s, safeName(s)} {
@@ -96,8 +98,8 @@ func labelValue(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// newJob returns the Job of a step. It is the one that system-upgrade-controller makes for the same plan, without drain and prepare in init
-// containers and without retries: the planner does those.
+// newJob returns the Job of a step. It is the one that system-upgrade-controller makes for the same plan, without drain
+// and prepare in init containers and without retries: the planner does those.
 func newJob(w work) *batchv1.Job {
 	one, none := int32(1), int32(0)
 	labels := map[string]string{
@@ -165,18 +167,23 @@ func podSpec(w work) corev1.PodSpec {
 	return pod
 }
 
-// affinity binds the pod to the node, and keeps it apart from other pods of the plan, or of exclusive plans. Images and dashboards read the
-// label. The name is what binds: any kubelet may give its own Node the label of another, and would get its pods with their Secrets.
+// affinity binds the pod to the node, and keeps it apart from other pods of the plan, or of exclusive plans. Images and
+// dashboards read the label. The name is what binds: any kubelet may give its own Node the label of another, and would
+// get its pods with their Secrets.
 func affinity(w work) *corev1.Affinity {
-	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn, Values: []string{w.plan.Name}}
+	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn,
+		Values: []string{w.plan.Name}}
 	if w.plan.Spec.Exclusive {
-		apart = metav1.LabelSelectorRequirement{Key: labelExclusive, Operator: metav1.LabelSelectorOpIn, Values: []string{"true"}}
+		apart = metav1.LabelSelectorRequirement{Key: labelExclusive, Operator: metav1.LabelSelectorOpIn,
+			Values: []string{"true"}}
 	}
 	return &corev1.Affinity{
 		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
 			NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{w.host}}},
-				MatchFields:      []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{w.job.Node}}},
+				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{w.host}}},
+				MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn,
+					Values: []string{w.job.Node}}},
 			}},
 		}},
 		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{

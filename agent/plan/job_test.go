@@ -22,8 +22,9 @@ func TestSafeName(t *testing.T) {
 		want  string
 	}{
 		"a short name stays": {[]string{"secret", "a"}, "secret-a"},
-		"a long one is cut as system-upgrade-controller does": {[]string{"apply", "k3s", "on", "n1", "with", hash}, "apply-k3s-on-n1-with-0123456789abcdef0123456789abcdef0123-7939b"},
-		"a dot is written as a dash, and stays distinct":      {[]string{"secret", "a.b"}, "secret-a-b-4e23a"},
+		"a long one is cut as system-upgrade-controller does": {[]string{"apply", "k3s", "on", "n1", "with", hash},
+			"apply-k3s-on-n1-with-0123456789abcdef0123456789abcdef0123-7939b"},
+		"a dot is written as a dash, and stays distinct": {[]string{"secret", "a.b"}, "secret-a-b-4e23a"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +39,8 @@ func TestSafeName(t *testing.T) {
 func TestTagged(t *testing.T) {
 	t.Parallel()
 	for image, want := range map[string]string{
-		"rancher/k3s-upgrade": "rancher/k3s-upgrade:v1", "a.example:5000/x": "a.example:5000/x:v1", "x:v0": "x:v0", "x@sha256:00": "x@sha256:00",
+		"rancher/k3s-upgrade": "rancher/k3s-upgrade:v1", "a.example:5000/x": "a.example:5000/x:v1", "x:v0": "x:v0",
+		"x@sha256:00": "x@sha256:00",
 	} {
 		if got := tagged(image, "v1"); got != want {
 			t.Errorf("%s: got %s, want %s", image, got, want)
@@ -48,10 +50,12 @@ func TestTagged(t *testing.T) {
 
 func TestImagesComeFromTheRegistryOfTheSettings(t *testing.T) {
 	t.Parallel()
-	for image, want := range map[string]string{"rancher/k3s-upgrade": "registry.example/rancher/k3s-upgrade:v1", "a.example/x": "a.example/x:v1"} {
+	for image, want := range map[string]string{"rancher/k3s-upgrade": "registry.example/rancher/k3s-upgrade:v1",
+		"a.example/x": "a.example/x:v1"} {
 		p := &v1.Plan{Spec: v1.PlanSpec{}}
 		p.Spec.Upgrade.Image = image
-		job := newJob(work{plan: p, version: "v1", images: "registry.example", job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
+		job := newJob(work{plan: p, version: "v1", images: "registry.example",
+			job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
 		if got := job.Spec.Template.Spec.Containers[0].Image; got != want {
 			t.Errorf("%s: got %s, want %s", image, got, want)
 		}
@@ -60,9 +64,11 @@ func TestImagesComeFromTheRegistryOfTheSettings(t *testing.T) {
 
 func TestAPodIsBoundToItsNodeByName(t *testing.T) {
 	t.Parallel()
-	job := newJob(work{plan: &v1.Plan{}, version: "v1", host: "control-plane", job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
+	job := newJob(work{plan: &v1.Plan{}, version: "v1", host: "control-plane",
+		job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
 	for _, term := range job.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		if len(term.MatchFields) != 1 || term.MatchFields[0].Key != "metadata.name" || term.MatchFields[0].Operator != corev1.NodeSelectorOpIn ||
+		if len(term.MatchFields) != 1 || term.MatchFields[0].Key != "metadata.name" ||
+			term.MatchFields[0].Operator != corev1.NodeSelectorOpIn ||
 			len(term.MatchFields[0].Values) != 1 || term.MatchFields[0].Values[0] != "node-1" {
 			t.Errorf("a node that calls itself control-plane is given the pod, and its Secrets: %+v", term)
 		}
@@ -72,7 +78,8 @@ func TestAPodIsBoundToItsNodeByName(t *testing.T) {
 func TestEveryVersionIsALabel(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
-	for _, version := range []string{"v1.36.3-k3s1", "v1.", "v1-", "_1", "_", "v1" + strings.Repeat("-", 80), "_" + strings.Repeat("1", 80), strings.Repeat("1", 128)} {
+	for _, version := range []string{"v1.36.3-k3s1", "v1.", "v1-", "_1", "_", "v1" + strings.Repeat("-", 80),
+		"_" + strings.Repeat("1", 80), strings.Repeat("1", 128)} {
 		value := labelValue(version)
 		if faults := validation.IsValidLabelValue(value); len(faults) > 0 || seen[value] != "" {
 			t.Errorf("%s is labelled %s, as is %q: %v, want a valid label of its own", version, value, seen[value], faults)

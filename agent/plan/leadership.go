@@ -20,7 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// leadership is the state of a replica while it leads. All but the publisher and the drains belongs to the goroutine that runs it.
+// leadership is the state of a replica while it leads. All but the publisher and the drains belongs to the goroutine
+// that runs it.
 type leadership struct {
 	options   Options
 	member    apiClient
@@ -87,8 +88,10 @@ type refusedJob struct {
 
 func newLeadership(o Options) *leadership {
 	l := &leadership{
-		options: o, member: apiClient{o.Client}, publisher: publisher{o.Topic}, ended: make(chan struct{}), wake: make(chan struct{}, 1), retired: make(chan retirement),
-		state: state{refused: map[refusedJob]string{}, planStates: map[string]*planState{}}, channels: release.NewPoller(o.Ask, o.Now),
+		options: o, member: apiClient{o.Client}, publisher: publisher{o.Topic}, ended: make(chan struct{}),
+		wake: make(chan struct{}, 1), retired: make(chan retirement),
+		state:    state{refused: map[refusedJob]string{}, planStates: map[string]*planState{}},
+		channels: release.NewPoller(o.Ask, o.Now),
 	}
 	l.publisher.hold("")
 	l.channels.OnPolled(func(string) { l.touch() })
@@ -159,8 +162,9 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error; false when ctx ends before. A request to leave meanwhile gets a result: nothing remains if
-// the API server refuses what plans need, as with the rights of an older manifest, or the agent is being removed; otherwise the error, which may be temporary.
+// pauseAfter waits after an error; false when ctx ends before. A request to leave meanwhile gets a result: nothing
+// remains if the API server refuses what plans need, as with the rights of an older manifest, or the agent is being
+// removed; otherwise the error, which may be temporary.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -219,7 +223,8 @@ func (l *leadership) follow(ctx context.Context, s interface {
 	l.running.Go(func() { s.Follow(ctx, c) })
 }
 
-// watch starts the watches that are needed as soon as there is a Plan, and waits for their first lists; false when ctx ends before.
+// watch starts the watches that are needed as soon as there is a Plan, and waits for their first lists; false when ctx
+// ends before.
 func (l *leadership) watch(ctx context.Context) bool {
 	l.watching = true
 	l.follow(ctx, l.nodes, watch.Collection{Path: pathNodes})

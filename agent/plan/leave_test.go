@@ -52,7 +52,8 @@ func testLeaving(t *testing.T, s *env) {
 	t.Run("the stream has the hub's plans and the hold", func(t *testing.T) { testStream(t, s, r) })
 	t.Run("leaving lets nodes go and keeps what a person's plan needs", func(t *testing.T) { testLeaveWithPlan(t, s, r) })
 	t.Run("without a person's plan nothing stays", func(t *testing.T) { testLeave(t, s, r) })
-	t.Run("the next leader of an agent that is being removed puts nothing back", func(t *testing.T) { testLeadAfterRemoval(t, s) })
+	t.Run("the next leader of an agent that is being removed puts nothing back",
+		func(t *testing.T) { testLeadAfterRemoval(t, s) })
 }
 
 // older answers as an API server does to an agent whose manifest knew no plans.
@@ -65,7 +66,8 @@ func (o older) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer := httptest.NewRecorder()
 	answer.Header().Set("Content-Type", "application/json")
 	answer.WriteHeader(http.StatusForbidden)
-	_ = json.NewEncoder(answer).Encode(apierrors.NewForbidden(v1.GroupVersion.WithResource("plans").GroupResource(), "x", errors.New("no")).Status())
+	_ = json.NewEncoder(answer).Encode(apierrors.NewForbidden(v1.GroupVersion.WithResource("plans").GroupResource(), "x",
+		errors.New("no")).Status())
 	return answer.Result(), nil
 }
 
@@ -125,10 +127,12 @@ func testStream(t *testing.T, s *env, r *runner) {
 	})
 	s.nodes(t, "brought", "brought-a")
 	p := newPlan("brought", 0)
-	p.Annotations, p.Labels = map[string]string{v1.AnnotationRevision: "r1"}, map[string]string{v1.LabelSet: "plan-brought"}
+	p.Annotations, p.Labels = map[string]string{v1.AnnotationRevision: "r1"},
+		map[string]string{v1.LabelSet: "plan-brought"}
 	s.create(t, p)
 	awaitEvent(t, events, "the plan that is complete", func(e protocol.PlanEvent) bool {
-		return e.State != nil && e.State.Name == "brought" && e.State.Status.Revision == "r1" && e.State.Status.Nodes != nil && e.State.Status.Nodes.Complete == 1
+		return e.State != nil && e.State.Name == "brought" && e.State.Status.Revision == "r1" &&
+			e.State.Status.Nodes != nil && e.State.Status.Nodes.Complete == 1
 	})
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}}
 	s.change(t, space, func() { space.Labels[v1.LabelPlansHold] = "true" })
@@ -177,7 +181,8 @@ func testLeave(t *testing.T, s *env, r *runner) {
 }
 
 func testLeadAfterRemoval(t *testing.T, s *env) {
-	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "removed-agent", Finalizers: []string{"test.drover.dev/stays"}}}
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "removed-agent",
+		Finalizers: []string{"test.drover.dev/stays"}}}
 	s.create(t, space)
 	if err := s.client.Delete(t.Context(), space); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,10 @@ func TestPlansRun(t *testing.T) {
 		"a drain that pods hinder fails and uncordons":                           testDrainHindered,
 		"a drain that is no longer wanted ends":                                  testDrainCanceled,
 		"the status of a plan elsewhere says where plans run":                    testWrongNamespace,
-		"a plan elsewhere has no say about the hub's":                            func(t *testing.T, s *env) { testElsewhere(t, s, r) },
+		"a plan elsewhere has no say about the hub's": func(t *testing.T,
+			s *env) {
+			testElsewhere(t, s, r)
+		},
 		"a plan follows its channel, and says so when that leads nowhere":        testChannel,
 		"a window that closes under way lets the node finish and no other begin": testWindowCloses,
 		"a pod that a PodDisruptionBudget holds goes when that lets it":          testBudget,
@@ -82,7 +85,8 @@ func (s *env) begun(t *testing.T, plan, node string) *batchv1.Job {
 	var found batchv1.Job
 	eventually(t, func(ctx context.Context) error {
 		jobs := &batchv1.JobList{}
-		err := s.client.List(ctx, jobs, client.InNamespace(v1.PlansNamespace), client.MatchingLabels{"upgrade.cattle.io/plan": plan, "upgrade.cattle.io/node": node})
+		err := s.client.List(ctx, jobs, client.InNamespace(v1.PlansNamespace),
+			client.MatchingLabels{"upgrade.cattle.io/plan": plan, "upgrade.cattle.io/node": node})
 		if err != nil {
 			return err
 		}
@@ -97,11 +101,13 @@ func (s *env) begun(t *testing.T, plan, node string) *batchv1.Job {
 	return &found
 }
 
-// pod makes an application's pod on a node. Its owner is no controller that would make it anew, but drains must think so.
+// pod makes an application's pod on a node. Its owner is no controller that would make it anew, but drains must think
+// so.
 func (s *env) pod(t *testing.T, name, node string, change func(*corev1.Pod)) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}, Spec: corev1.PodSpec{
-		NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "app"}}, TerminationGracePeriodSeconds: new(int64(1)),
+		NodeName: node, Containers: []corev1.Container{{Name: "main", Image: "app"}},
+		TerminationGracePeriodSeconds: new(int64(1)),
 	}}
 	change(p)
 	if err := s.client.Create(t.Context(), p); err != nil {
@@ -112,7 +118,8 @@ func (s *env) pod(t *testing.T, name, node string, change func(*corev1.Pod)) {
 func (s *env) gone(t *testing.T, object client.Object) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
-		if err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object); client.IgnoreNotFound(err) != nil || err == nil {
+		if err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object); client.IgnoreNotFound(err) != nil ||
+			err == nil {
 			return errors.Join(err, fmt.Errorf("%s is still there", object.GetName()))
 		}
 		return nil
@@ -122,9 +129,11 @@ func (s *env) gone(t *testing.T, object client.Object) {
 func testWholeSequence(t *testing.T, s *env) {
 	s.nodes(t, "whole", "whole-a", "whole-b")
 	s.pod(t, "whole-app", "whole-a", func(*corev1.Pod) {})
-	s.pod(t, "whole-agent", "whole-a", func(p *corev1.Pod) { p.Labels = map[string]string{"app.kubernetes.io/name": "drover-agent"} })
+	s.pod(t, "whole-agent", "whole-a",
+		func(p *corev1.Pod) { p.Labels = map[string]string{"app.kubernetes.io/name": "drover-agent"} })
 	s.pod(t, "whole-disguised", "whole-a", func(p *corev1.Pod) {
-		p.Namespace, p.Labels = metav1.NamespaceSystem, map[string]string{"app.kubernetes.io/name": "drover-agent", "upgrade.cattle.io/controller": "x"}
+		p.Namespace, p.Labels = metav1.NamespaceSystem,
+			map[string]string{"app.kubernetes.io/name": "drover-agent", "upgrade.cattle.io/controller": "x"}
 	})
 	p := newPlan("whole", 0)
 	p.Spec.Prepare = &v1.PlanContainer{Image: "rancher/k3s-upgrade", Args: []string{"prepare", "other"}}
@@ -135,7 +144,8 @@ func testWholeSequence(t *testing.T, s *env) {
 	s.expectNode(t, "whole-b", "whole", p.Status.LatestHash, false)
 	s.gone(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "whole-app", Namespace: metav1.NamespaceDefault}})
 	s.gone(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "whole-disguised", Namespace: metav1.NamespaceSystem}})
-	if err := s.client.Get(t.Context(), client.ObjectKey{Name: "whole-agent", Namespace: metav1.NamespaceDefault}, &corev1.Pod{}); err != nil {
+	if err := s.client.Get(t.Context(), client.ObjectKey{Name: "whole-agent", Namespace: metav1.NamespaceDefault},
+		&corev1.Pod{}); err != nil {
 		t.Errorf("the agent's own pod: %v", err)
 	}
 	var nodes []string
@@ -236,7 +246,8 @@ func testFails(t *testing.T, s *env) {
 		t.Fatalf("failures %+v, want one", p.Status.Failures)
 	}
 	f := p.Status.Failures[0]
-	if f.Node != "fails-a" || f.Attempt != 2 || !f.Final || f.Reason != v1.ReasonUpgradeFailed || f.Log != "checking\nno space left on device" {
+	if f.Node != "fails-a" || f.Attempt != 2 || !f.Final || f.Reason != v1.ReasonUpgradeFailed ||
+		f.Log != "checking\nno space left on device" {
 		t.Errorf("failure %+v, want the second and last attempt on fails-a, with its log", f)
 	}
 	if !meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled) {
@@ -272,14 +283,17 @@ func testNodeDies(t *testing.T, s *env) {
 	first := s.begun(t, "dies", "dies-a")
 	p = s.await(t, "dies", v1.ReasonNodeFailed)
 	stalled := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled)
-	if stalled == nil || !strings.Contains(stalled.Message, "node dies-a is at work and not ready") || p.Status.Nodes.Failed != 1 {
+	if stalled == nil || !strings.Contains(stalled.Message, "node dies-a is at work and not ready") ||
+		p.Status.Nodes.Failed != 1 {
 		t.Errorf("nodes %+v, stalled %+v, want one failed, and Stalled to name dies-a", p.Status.Nodes, stalled)
 	}
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || f.Final || !strings.Contains(f.Message, "node dies-a is not ready") {
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || f.Final ||
+		!strings.Contains(f.Message, "node dies-a is not ready") {
 		t.Errorf("failure %+v, want DeadlineExceeded, not final, for dies-a", f)
 	}
 	pods := &corev1.PodList{}
-	if err := s.client.List(t.Context(), pods, client.InNamespace(v1.PlansNamespace), client.MatchingLabels{"upgrade.cattle.io/plan": "dies"}); err != nil {
+	if err := s.client.List(t.Context(), pods, client.InNamespace(v1.PlansNamespace),
+		client.MatchingLabels{"upgrade.cattle.io/plan": "dies"}); err != nil {
 		t.Fatal(err)
 	}
 	if len(pods.Items) != 1 || pods.Items[0].DeletionTimestamp == nil || pods.Items[0].Spec.NodeName != "dies-a" {
@@ -314,7 +328,8 @@ func testUnpullable(t *testing.T, s *env) {
 	p.Spec.JobActiveDeadlineSecs = new(int64(2))
 	s.create(t, p)
 	p = s.await(t, "pull", v1.ReasonNodeFailed)
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || !strings.Contains(f.Message, "ImagePullBackOff: no such image") {
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded ||
+		!strings.Contains(f.Message, "ImagePullBackOff: no such image") {
 		t.Errorf("failure %+v, want DeadlineExceeded and what the kubelet said of the image", f)
 	}
 }
@@ -394,7 +409,8 @@ func testExclusive(t *testing.T, s *env) {
 	s.begun(t, "excl1", "excl1-a")
 	s.create(t, second)
 	p := s.await(t, "excl2", v1.ReasonAwaitingSlot)
-	if message := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(message, "excl1") {
+	if message := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(message,
+		"excl1") {
 		t.Errorf("message %q does not name the other plan", message)
 	}
 	s.await(t, "excl1", v1.ReasonComplete)
@@ -404,14 +420,16 @@ func testExclusive(t *testing.T, s *env) {
 func testSecrets(t *testing.T, s *env) {
 	s.nodes(t, "secrets", "secrets-a")
 	secret := func(name string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1.PlansNamespace}, StringData: map[string]string{"k": "v"}}
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1.PlansNamespace},
+			StringData: map[string]string{"k": "v"}}
 	}
 	counted, ignored := secret("counted"), secret("ignored")
 	p := newPlan("secrets", 0)
 	p.Spec.Secrets = []v1.PlanSecret{{Name: "counted"}, {Name: "ignored", IgnoreUpdates: true}}
 	s.create(t, p)
 	p = s.await(t, "secrets", v1.ReasonSecretNotFound)
-	if !meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled) || meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionLatestResolved) {
+	if !meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionStalled) ||
+		meta.IsStatusConditionTrue(p.Status.Conditions, v1.ConditionLatestResolved) {
 		t.Errorf("conditions %+v, want Stalled, and LatestResolved False", p.Status.Conditions)
 	}
 	s.create(t, counted)
@@ -450,7 +468,8 @@ func testSettles(t *testing.T, s *env) {
 	s.await(t, "settles", v1.ReasonSettling)
 	n := s.node(t, "settles-a")
 	if n.Labels["example.org/version"] != "is-v1.36.3-k3s1" || n.Spec.Unschedulable {
-		t.Errorf("labels %v, unschedulable %t, want the version as a label, and the node uncordoned", n.Labels, n.Spec.Unschedulable)
+		t.Errorf("labels %v, unschedulable %t, want the version as a label, and the node uncordoned", n.Labels,
+			n.Spec.Unschedulable)
 	}
 	s.expectNode(t, "settles-b", "settles", "", false)
 	s.await(t, "settles", v1.ReasonComplete)
@@ -509,7 +528,8 @@ func testDrainHindered(t *testing.T, s *env) {
 	p.Spec.Drain = &v1.Drain{}
 	s.create(t, p)
 	p = s.await(t, "hinder", v1.ReasonNodeFailed)
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/hinder-app") || !strings.Contains(f.Message, "force") {
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/hinder-app") ||
+		!strings.Contains(f.Message, "force") {
 		t.Errorf("failure %+v, want DrainFailed with the pod and the option force", f)
 	}
 	if s.node(t, "hinder-a").Spec.Unschedulable {
@@ -522,14 +542,16 @@ func testDrainCanceled(t *testing.T, s *env) {
 	s.pod(t, "cancel-app", "cancel-a", func(p *corev1.Pod) { p.Finalizers = []string{"example.org/stays"} })
 	t.Cleanup(func() {
 		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "cancel-app", Namespace: metav1.NamespaceDefault}}
-		_ = s.client.Patch(context.WithoutCancel(t.Context()), pod, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
+		_ = s.client.Patch(context.WithoutCancel(t.Context()), pod,
+			client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))
 	})
 	p := newPlan("cancel", 0)
 	p.Spec.Drain = &v1.Drain{Force: true}
 	s.create(t, p)
 	eventually(t, func(ctx context.Context) error {
 		pod := &corev1.Pod{}
-		if err := s.client.Get(ctx, client.ObjectKey{Name: "cancel-app", Namespace: metav1.NamespaceDefault}, pod); err != nil || pod.DeletionTimestamp == nil {
+		if err := s.client.Get(ctx, client.ObjectKey{Name: "cancel-app", Namespace: metav1.NamespaceDefault},
+			pod); err != nil || pod.DeletionTimestamp == nil {
 			return fmt.Errorf("not evicted: %w", err)
 		}
 		return nil
@@ -581,7 +603,8 @@ func testElsewhere(t *testing.T, s *env, r *runner) {
 		}
 		return nil
 	})
-	if told := r.streamed(t); !strings.Contains(told, `"reason":"Complete"`) || strings.Contains(told, v1.ReasonWrongNamespace) {
+	if told := r.streamed(t); !strings.Contains(told, `"reason":"Complete"`) ||
+		strings.Contains(told, v1.ReasonWrongNamespace) {
 		t.Errorf("the hub hears %s", told)
 	}
 }
@@ -594,7 +617,8 @@ func testWrongNamespace(t *testing.T, s *env) {
 		if err := s.client.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
 			return err
 		}
-		if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled); c == nil || c.Reason != v1.ReasonWrongNamespace {
+		if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionStalled); c == nil ||
+			c.Reason != v1.ReasonWrongNamespace {
 			return fmt.Errorf("conditions %+v", p.Status.Conditions)
 		}
 		return nil
@@ -608,7 +632,8 @@ func testChannel(t *testing.T, s *env) {
 	s.create(t, p)
 	eventually(t, func(context.Context) error {
 		p = s.await(t, "channel", v1.ReasonChannelFailed)
-		if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); !strings.Contains(c.Message, "no version: it answers 404") {
+		if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); !strings.Contains(c.Message,
+			"no version: it answers 404") {
 			return errors.New(c.Message)
 		}
 		return nil
@@ -649,7 +674,8 @@ func testWindowCloses(t *testing.T, s *env) {
 func testBudget(t *testing.T, s *env) {
 	s.nodes(t, "budget", "budget-a")
 	labels := map[string]string{"app": "budget"}
-	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "budget"}}
+	budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault,
+		Name: "budget"}}
 	budget.Spec.Selector, budget.Spec.MaxUnavailable = &metav1.LabelSelector{MatchLabels: labels}, new(intstr.FromInt32(0))
 	s.create(t, budget)
 	s.pod(t, "budget-app", "budget-a", func(p *corev1.Pod) { p.Labels = labels })
@@ -657,7 +683,8 @@ func testBudget(t *testing.T, s *env) {
 	p.Spec.Drain = &v1.Drain{Force: true, Timeout: &metav1.Duration{Duration: 5 * time.Second}}
 	s.create(t, p)
 	p = s.await(t, "budget", v1.ReasonNodeFailed)
-	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/budget-app") || !strings.Contains(f.Message, "disruption budget") {
+	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDrainFailed || !strings.Contains(f.Message, "default/budget-app") ||
+		!strings.Contains(f.Message, "disruption budget") {
 		t.Errorf("failure %+v, want DrainFailed with the pod and its disruption budget", f)
 	}
 	if s.node(t, "budget-a").Spec.Unschedulable {

@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// statusInterval is the minimum interval between writes of a Plan's status if only counts change, and the average interval of all writes.
+	// statusInterval is the minimum interval between writes of a Plan's status if only counts change, and the average
+	// interval of all writes.
 	statusInterval = time.Second
 	// statusBurst is the burst of writes when conditions change, so that completion is reported at once.
 	statusBurst = 3
@@ -45,7 +46,8 @@ func (p limiter) wrote(now time.Time) limiter {
 // conditionsChanged reports whether conditions differ in more than their messages.
 func conditionsChanged(before, after []metav1.Condition) bool {
 	return !slices.EqualFunc(before, after, func(x, y metav1.Condition) bool {
-		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason && x.ObservedGeneration == y.ObservedGeneration
+		return x.Type == y.Type && x.Status == y.Status && x.Reason == y.Reason &&
+			x.ObservedGeneration == y.ObservedGeneration
 	})
 }
 

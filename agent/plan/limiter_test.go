@@ -51,7 +51,8 @@ func TestLimiter(t *testing.T) {
 }
 
 func TestConditionsChanged(t *testing.T) {
-	before := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Applying", Message: "1 of 9", ObservedGeneration: 1}}
+	before := []metav1.Condition{{Type: "Ready", Status: metav1.ConditionFalse, Reason: "Applying", Message: "1 of 9",
+		ObservedGeneration: 1}}
 	for name, c := range map[string]struct {
 		change func(*metav1.Condition)
 		want   bool

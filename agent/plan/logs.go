@@ -41,7 +41,8 @@ func newLogs(m apiClient, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
-// of returns the log of a Job, and reports whether reading it has ended. The first call for a UID starts the read; running waits for it.
+// of returns the log of a Job, and reports whether reading it has ended. The first call for a UID starts the read;
+// running waits for it.
 func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -56,10 +56,12 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 	return n, true
 }
 
-// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may write it too. Values that the schema
-// of the status does not allow are rejected here: with one of them the status of the whole Plan would be refused.
+// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may write it too.
+// Values that the schema of the status does not allow are rejected here: with one of them the status of the whole Plan
+// would be refused.
 func readClaim(text string) (c rollout.Claim, ours bool) {
-	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) || c.Done != nil && !protocol.Dated(*c.Done) {
+	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) ||
+		c.Done != nil && !protocol.Dated(*c.Done) {
 		return c, false
 	}
 	if f := c.Failure; f != nil {
@@ -88,8 +90,9 @@ type knownJob struct {
 
 func readJob(o *batchv1.Job) (knownJob, bool) {
 	j := knownJob{uid: string(o.UID), Job: rollout.Job{
-		Name: o.Name, Plan: o.Labels[labelPlan], Node: o.Annotations[annotationNode], State: rollout.Running, Deleting: o.DeletionTimestamp != nil,
-		Kind: rollout.JobKind(o.Labels[labelKind]),
+		Name: o.Name, Plan: o.Labels[labelPlan], Node: o.Annotations[annotationNode], State: rollout.Running,
+		Deleting: o.DeletionTimestamp != nil,
+		Kind:     rollout.JobKind(o.Labels[labelKind]),
 	}}
 	j.Hash = o.Labels[labelHashPrefix+j.Plan]
 	if owner := metav1.GetControllerOf(o); owner != nil {
@@ -106,7 +109,8 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		case batchv1.JobFailed, batchv1.JobFailureTarget: // the latter as soon as it is certain: a pod whose kubelet is gone never ends
+		// the latter as soon as it is certain: a pod whose kubelet is gone never ends
+		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
 			j.overdue = j.Reason == v1.ReasonDeadlineExceeded
@@ -123,20 +127,24 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-// readPlan drops what is not used: almost everything of Plans in other namespaces, which users can make as large as the API server allows.
+// readPlan drops what is not used: almost everything of Plans in other namespaces, which users can make as large as the
+// API server allows.
 func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
 		return o, true
 	}
 	o.ObjectMeta = metav1.ObjectMeta{
-		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation, DeletionTimestamp: o.DeletionTimestamp,
+		Namespace: o.Namespace, Name: o.Name, UID: o.UID, ResourceVersion: o.ResourceVersion, Generation: o.Generation,
+		DeletionTimestamp: o.DeletionTimestamp,
 	}
-	o.Spec = v1.PlanSpec{PlanTarget: v1.PlanTarget{ClusterName: o.Spec.ClusterName, ClusterSelector: o.Spec.ClusterSelector}, PlanRelease: v1.PlanRelease{Version: o.Spec.Version}}
+	o.Spec = v1.PlanSpec{PlanTarget: v1.PlanTarget{ClusterName: o.Spec.ClusterName,
+		ClusterSelector: o.Spec.ClusterSelector}, PlanRelease: v1.PlanRelease{Version: o.Spec.Version}}
 	if o.Spec.ClusterSelector != nil {
 		o.Spec.ClusterSelector = &metav1.LabelSelector{} // only its presence matters
 	}
-	o.Status = v1.PlanStatus{ObservedGeneration: o.Status.ObservedGeneration, Conditions: o.Status.Conditions, LatestVersion: protocol.Cut(o.Status.LatestVersion, maxCause)}
+	o.Status = v1.PlanStatus{ObservedGeneration: o.Status.ObservedGeneration, Conditions: o.Status.Conditions,
+		LatestVersion: protocol.Cut(o.Status.LatestVersion, maxCause)}
 	for i := range o.Status.Conditions {
 		c := &o.Status.Conditions[i]
 		c.Message = protocol.Cut(c.Message, maxCause)
@@ -163,14 +171,17 @@ type adminHold struct {
 // readVeto reads the Namespace of plans. A window that is invalid holds all plans: its author wanted to restrict them.
 func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	if o.DeletionTimestamp != nil {
-		return adminHold{leaving: true, hold: fmt.Sprintf("the namespace %s is being removed, and is made anew when it is gone", o.Name)}, true
+		return adminHold{leaving: true,
+			hold: fmt.Sprintf("the namespace %s is being removed, and is made anew when it is gone", o.Name)}, true
 	}
 	if hold, set := o.Labels[v1.LabelPlansHold]; set && hold != "false" {
-		return adminHold{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)}, true
+		return adminHold{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)},
+			true
 	}
 	window, err := rollout.ParseWindow(o.Annotations[v1.AnnotationPlansWindow])
 	if err != nil {
-		return adminHold{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %s", v1.AnnotationPlansWindow, o.Name, protocol.Cut(err.Error(), maxCause))}, true
+		return adminHold{hold: fmt.Sprintf("the annotation %s on the namespace %s cannot be used: %s",
+			v1.AnnotationPlansWindow, o.Name, protocol.Cut(err.Error(), maxCause))}, true
 	}
 	return adminHold{window: window}, true
 }
@@ -203,8 +214,8 @@ type problem struct {
 	stalled         bool
 }
 
-// versionOf returns the version of a Plan, or empty if none is known. found is what is known of its channel. The status holds the last version
-// from the channel: a new leader uses it while the channel is down.
+// versionOf returns the version of a Plan, or empty if none is known. found is what is known of its channel. The status
+// holds the last version from the channel: a new leader uses it while the channel is down.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
@@ -218,12 +229,15 @@ func versionOf(o *v1.Plan, found release.Result) string {
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)
-	r.plan = rollout.Plan{Name: o.Name, UID: string(o.UID), Generation: o.Generation, Spec: o.Spec, Version: rollout.Version(version)}
+	r.plan = rollout.Plan{Name: o.Name, UID: string(o.UID), Generation: o.Generation, Spec: o.Spec,
+		Version: rollout.Version(version)}
 	switch {
 	case o.Namespace != v1.PlansNamespace:
-		r.problem = &problem{v1.ReasonWrongNamespace, "plans are run in the namespace " + v1.PlansNamespace + " only: make it there", true}
+		r.problem = &problem{v1.ReasonWrongNamespace,
+			"plans are run in the namespace " + v1.PlansNamespace + " only: make it there", true}
 	case o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil:
-		r.problem = &problem{v1.ReasonInvalidPlan, "clusterName and clusterSelector are for plans on a hub: take them out", true}
+		r.problem = &problem{v1.ReasonInvalidPlan, "clusterName and clusterSelector are for plans on a hub: take them out",
+			true}
 	case version == "" && found.Err != nil:
 		r.problem = &problem{v1.ReasonChannelFailed, "the channel leads to no version: " + found.Err.Error(), false}
 	case version == "":
@@ -231,7 +245,8 @@ func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolv
 	}
 	for _, s := range o.Spec.Secrets {
 		if _, there := secrets[s.Name]; !there && !s.IgnoreUpdates && r.problem == nil {
-			r.problem = &problem{v1.ReasonSecretNotFound, fmt.Sprintf("Secret %s is not in the namespace %s: make it, or take it out of the plan", s.Name, o.Namespace), true}
+			r.problem = &problem{v1.ReasonSecretNotFound,
+				fmt.Sprintf("Secret %s is not in the namespace %s: make it, or take it out of the plan", s.Name, o.Namespace), true}
 		}
 	}
 	hash, err := rollout.Hash(&o.Spec.NodeWork, r.plan.Version, secrets)

@@ -35,7 +35,8 @@ func TestAClaimThatDroverCannotHaveWrittenIsNone(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("é", 4000)
-	c, ours := readClaim(`{"uid":"u",` + since + `,"failure":{"at":"2026-11-21T00:00:00Z","reason":"` + long + `","message":"` + long + `"}}`)
+	c, ours := readClaim(`{"uid":"u",` + since + `,"failure":{"at":"2026-11-21T00:00:00Z","reason":"` + long +
+		`","message":"` + long + `"}}`)
 	if !ours || len(c.Failure.Reason) > maxReason || len(c.Failure.Message) > maxCause {
 		t.Errorf("a failure of %d and %d bytes", len(c.Failure.Reason), len(c.Failure.Message))
 	}
@@ -52,9 +53,11 @@ func FuzzClaim(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		node, _ := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelHostname: "n"}, Annotations: map[string]string{v1.PlanLabel("p"): text}}})
+		node, _ := readNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n",
+			Labels: map[string]string{corev1.LabelHostname: "n"}, Annotations: map[string]string{v1.PlanLabel("p"): text}}})
 		c := node.Claims["p"]
-		m, p := rollout.Member{Nodes: []rollout.Node{node.Node}}, rollout.Plan{Name: "p", UID: c.UID, Hash: "h", Version: "v1"}
+		m, p := rollout.Member{Nodes: []rollout.Node{node.Node}},
+			rollout.Plan{Name: "p", UID: c.UID, Hash: "h", Version: "v1"}
 		now := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 		rollout.Next(m, p, now)
 		progress, err := rollout.ProgressOf(m, p, now)
@@ -75,7 +78,8 @@ func FuzzClaim(f *testing.F) {
 }
 
 func TestTheMessageForAnInvalidWindowIsBounded(t *testing.T) {
-	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "s", Annotations: map[string]string{v1.AnnotationPlansWindow: strings.Repeat("é ", 100_000)}}}
+	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "s",
+		Annotations: map[string]string{v1.AnnotationPlansWindow: strings.Repeat("é ", 100_000)}}}
 	if veto, _ := readVeto(space); veto.hold == "" || len(veto.hold) > 512 {
 		t.Errorf("a hold of %d bytes", len(veto.hold))
 	}

@@ -23,12 +23,13 @@ func (p publisher) hold(reason string) {
 	p.Put(keyHold, &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }
 
-// holdFor publishes why no Plan can be run yet. If the agent's rights are those of an older manifest, that lasts until the present one is
-// applied.
+// holdFor publishes why no Plan can be run yet. If the agent's rights are those of an older manifest, that lasts until
+// the present one is applied.
 func (p publisher) holdFor(what string, err error) {
 	message := fmt.Sprintf("the agent cannot %s: %v", what, err)
 	if _, refused := refusedFor(err); refused && apierrors.IsForbidden(err) {
-		message = "the agent's rights are those of an older manifest: apply the manifest of the Cluster again (" + message + ")"
+		message = "the agent's rights are those of an older manifest: apply the manifest of the Cluster again (" + message +
+			")"
 	}
 	p.hold(message)
 	p.keep(nil)
@@ -39,7 +40,8 @@ func (p publisher) publish(state protocol.PlanState) {
 	p.Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: &state}})
 }
 
-// keep removes all other Plans. Readers get what there is as soon as it is called with exactly the Plans that are published.
+// keep removes all other Plans. Readers get what there is as soon as it is called with exactly the Plans that are
+// published.
 func (p publisher) keep(names map[string]bool) {
 	kept := 0
 	for _, key := range p.Keys() {

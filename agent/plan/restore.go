@@ -9,8 +9,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// onPlansError is called with errors of reading Plans. If the API server does not know the kind, a user has removed it, and the Plans in the
-// store may be gone. Or the API server has just started and will know it soon: their nodes are not released yet.
+// onPlansError is called with errors of reading Plans. If the API server does not know the kind, a user has removed it,
+// and the Plans in the store may be gone. Or the API server has just started and will know it soon: their nodes are not
+// released yet.
 func (l *leadership) onPlansError(err error) {
 	if apierrors.IsNotFound(err) {
 		l.kindMissing.Store(true)
@@ -28,8 +29,8 @@ func (l *leadership) needsInstall() bool {
 	return len(spaces) == 0 || l.kindMissing.Swap(false)
 }
 
-// keepAccount creates the account of plans' pods if it is not there: without it no pod is created, and a Job waits until its deadline. A new leader applies
-// it once, since it may be that of an older agent.
+// keepAccount creates the account of plans' pods if it is not there: without it no pod is created, and a Job waits
+// until its deadline. A new leader applies it once, since it may be that of an older agent.
 func (l *leadership) keepAccount(ctx context.Context) error {
 	if l.account {
 		_, err := l.options.Objects.Meta(ctx, pathAccount)

@@ -41,7 +41,8 @@ func testPutBack(t *testing.T, s *env) {
 		s.begun(t, "went", "went-a")
 		kind := &unstructured.Unstructured{}
 		kind.SetName("plans." + v1.Group)
-		kind.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		kind.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+			Kind: "CustomResourceDefinition"})
 		s.replaced(t, kind)
 		s.completes(t, "kind")
 		s.expectNode(t, "went-a", "went", "", false)
@@ -54,13 +55,15 @@ func testPutBack(t *testing.T, s *env) {
 		running.stop()
 		kind := &unstructured.Unstructured{}
 		kind.SetName("plans." + v1.Group)
-		kind.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+		kind.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1",
+			Kind: "CustomResourceDefinition"})
 		shortNames := []string{"spec", "names", "shortNames"}
 		s.change(t, kind, func() { unstructured.RemoveNestedField(kind.Object, shortNames...) })
 		var applies atomic.Int32
 		count := func(next http.RoundTripper) http.RoundTripper {
 			return roundTrip(func(r *http.Request) (*http.Response, error) {
-				if strings.HasSuffix(r.URL.Path, "/"+kind.GetName()) && r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
+				if strings.HasSuffix(r.URL.Path, "/"+kind.GetName()) &&
+					r.Header.Get("Content-Type") == string(types.ApplyPatchType) {
 					applies.Add(1)
 				}
 				return next.RoundTrip(r)

@@ -29,8 +29,8 @@ type Options struct {
 	Namespace string
 	// Registry returns what is put in front of images that name no registry. Nil means nothing.
 	Registry func() string
-	// Ask returns the version that a channel leads to. Its errors are shown on the Plan. The default is that of release.Client, private
-	// addresses included: a user who may create Plans in a member can reach its network anyway.
+	// Ask returns the version that a channel leads to. Its errors are shown on the Plan. The default is that of
+	// release.Client, private addresses included: a user who may create Plans in a member can reach its network anyway.
 	Ask func(ctx context.Context, url string) (string, error)
 	// Await returns when a leader may begin, false if ctx ends before. Nil means at once.
 	Await func(ctx context.Context) bool
@@ -73,7 +73,8 @@ func (r *Runner) Lead(ctx context.Context) {
 	l.run(ctx)
 }
 
-// Retire releases all nodes and removes what Lead installed, unless Plans are left. It returns what could not be removed.
+// Retire releases all nodes and removes what Lead installed, unless Plans are left. It returns what could not be
+// removed.
 func (r *Runner) Retire(ctx context.Context) ([]string, error) {
 	l := r.leadership.Load()
 	if l == nil {

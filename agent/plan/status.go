@@ -41,7 +41,8 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 			hubs[r.object.Name] = true
 		}
 		progress, err := rollout.ProgressOf(m, r.plan, now)
-		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace { // the planner reports the error as a reason to wait; a Plan elsewhere has no nodes
+		// the planner reports the error as a reason to wait; a Plan elsewhere has no nodes
+		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace {
 			progress = rollout.Progress{}
 		}
 		if !l.addLogs(ctx, r.object, progress.Failures, jobs) {
@@ -53,7 +54,8 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 	maps.DeleteFunc(l.planStates, func(uid string, _ *planState) bool { return !there[uid] })
 }
 
-// ofHub reports whether a Plan is from the hub. One in another namespace never is, even if it has the same name and annotations.
+// ofHub reports whether a Plan is from the hub. One in another namespace never is, even if it has the same name and
+// annotations.
 func ofHub(o *v1.Plan) bool {
 	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
 }
@@ -68,7 +70,8 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 		return
 	}
 	now, c := l.options.Now(), l.planState(string(o.UID))
-	if due := later(c.limiter.due(conditionsChanged(o.Status.Conditions, status.Conditions)), c.status.until); now.Before(due) {
+	if due := later(c.limiter.due(conditionsChanged(o.Status.Conditions, status.Conditions)),
+		c.status.until); now.Before(due) {
 		next.by(due)
 		return
 	}
@@ -76,7 +79,8 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 		l.publisher.publish(protocol.PlanState{Name: o.Name, Status: status})
 	}
 	c.limiter = c.limiter.wrote(now)
-	written, err := l.member.applyStatus(ctx, &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
+	written, err := l.member.applyStatus(ctx,
+		&v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Namespace: o.Namespace, UID: o.UID}, Status: status})
 	switch {
 	case err == nil:
 		c.status = backoff{}
@@ -98,7 +102,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// addLogs adds the last lines of the failed Jobs; false while they are being read. The lines of a Job that is gone are in the status.
+// addLogs adds the last lines of the failed Jobs; false while they are being read. The lines of a Job that is gone are
+// in the status.
 func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure, jobs []knownJob) bool {
 	failed := map[string]*knownJob{}
 	for i := range jobs {
@@ -140,9 +145,11 @@ func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
 		status.Nodes = &p.Nodes
 	}
 	complete := wait.Reason == v1.ReasonComplete || wait.Reason == v1.ReasonNoNodes
-	stalled := r.problem != nil && r.problem.stalled || wait.Reason == v1.ReasonNodeFailed || wait.Reason == v1.ReasonInvalidPlan
+	stalled := r.problem != nil && r.problem.stalled || wait.Reason == v1.ReasonNodeFailed ||
+		wait.Reason == v1.ReasonInvalidPlan
 	add := func(kind string, is bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: o.Generation}
+		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+			ObservedGeneration: o.Generation}
 		if is {
 			c.Status = metav1.ConditionTrue
 		}

@@ -20,12 +20,15 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: state}}}
 	}
 	unscheduled := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/3 nodes are available: 1 Insufficient cpu",
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable,
+		Message: "0/3 nodes are available: 1 Insufficient cpu",
 	}}}
 	warning := func(kind, about, reason, message string, second int) *corev1.Event {
 		return &corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{Name: about + reason, Namespace: "drover-plans"}, Type: corev1.EventTypeWarning, Reason: reason, Message: message,
-			InvolvedObject: corev1.ObjectReference{Kind: kind, UID: types.UID("uid-" + about)}, LastTimestamp: metav1.Unix(int64(second), 0),
+			ObjectMeta: metav1.ObjectMeta{Name: about + reason, Namespace: "drover-plans"}, Type: corev1.EventTypeWarning,
+			Reason: reason, Message: message,
+			InvolvedObject: corev1.ObjectReference{Kind: kind, UID: types.UID("uid-" + about)},
+			LastTimestamp:  metav1.Unix(int64(second), 0),
 		}
 	}
 	for name, tt := range map[string]struct {
@@ -34,16 +37,23 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 		events []*corev1.Event
 		want   string
 	}{
-		"it is not scheduled":                             {pod: &unscheduled, want: "its pod has not started: it cannot be scheduled: 0/3 nodes are available: 1 Insufficient cpu"},
-		"its image is not there":                          {pod: new(container("ErrImagePull", "not found")), node: "a", want: "its pod has not started: ErrImagePull: not found"},
-		"its image's architecture":                        {pod: new(container("ErrImagePull", "no match for platform in manifest")), node: "a", want: "its pod has not started: ErrImagePull: no match for platform in manifest"},
-		"its variables are of a Secret that is not there": {pod: new(container("CreateContainerConfigError", "")), node: "a", want: "its pod has not started: CreateContainerConfigError"},
-		"it is being created":                             {pod: new(container("ContainerCreating", "")), node: "a", want: ""},
+		"it is not scheduled": {pod: &unscheduled,
+			want: "its pod has not started: it cannot be scheduled: 0/3 nodes are available: 1 Insufficient cpu"},
+		"its image is not there": {pod: new(container("ErrImagePull", "not found")), node: "a",
+			want: "its pod has not started: ErrImagePull: not found"},
+		"its image's architecture": {pod: new(container("ErrImagePull", "no match for platform in manifest")), node: "a",
+			want: "its pod has not started: ErrImagePull: no match for platform in manifest"},
+		"its variables are of a Secret that is not there": {pod: new(container("CreateContainerConfigError", "")), node: "a",
+			want: "its pod has not started: CreateContainerConfigError"},
+		"it is being created": {pod: new(container("ContainerCreating", "")), node: "a", want: ""},
 		"its volume cannot be mounted": {pod: new(container("ContainerCreating", "")), node: "a", events: []*corev1.Event{
-			warning("Pod", "pod", "FailedScheduling", "was before", 9), warning("Pod", "pod", "FailedMount", `secret "s" not found`, 5), warning("Job", "job", "FailedCreate", "earlier", 1),
+			warning("Pod", "pod", "FailedScheduling", "was before", 9),
+			warning("Pod", "pod", "FailedMount", `secret "s" not found`, 5),
+			warning("Job", "job", "FailedCreate", "earlier", 1),
 		}, want: `its pod has not started: secret "s" not found`},
 		"a quota refuses it": {events: []*corev1.Event{
-			warning("Job", "job", "FailedCreate", "exceeded quota: q", 2), warning("Job", "job", "Earlier", "else", 1), warning("Job", "other", "FailedCreate", "of another Job", 3),
+			warning("Job", "job", "FailedCreate", "exceeded quota: q", 2), warning("Job", "job", "Earlier", "else", 1),
+			warning("Job", "other", "FailedCreate", "of another Job", 3),
 		}, want: "its pod is not made: exceeded quota: q"},
 		"it runs":          {pod: &corev1.PodStatus{Phase: corev1.PodRunning}, node: "a", want: ""},
 		"there is no word": {want: ""},
@@ -52,7 +62,8 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 			l := &leadership{stores: stores{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}}
 			if tt.pod != nil {
 				l.pods.Wrote(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-					Name: "p", Namespace: "drover-plans", UID: "uid-pod", ResourceVersion: "1", OwnerReferences: []metav1.OwnerReference{{Kind: "Job", UID: "uid-job", Controller: new(true)}},
+					Name: "p", Namespace: "drover-plans", UID: "uid-pod", ResourceVersion: "1",
+					OwnerReferences: []metav1.OwnerReference{{Kind: "Job", UID: "uid-job", Controller: new(true)}},
 				}, Spec: corev1.PodSpec{NodeName: tt.node}, Status: *tt.pod})
 			}
 			for _, e := range tt.events {
@@ -75,7 +86,8 @@ func TestTheReasonIsKeptWhenThePodGoesAtTheDeadline(t *testing.T) {
 	l.explain([]knownJob{running})
 	failed := knownJob{uid: "j", overdue: true, Job: rollout.Job{State: rollout.Failed, Message: "the Job took longer"}}
 	l.explain([]knownJob{failed})
-	if got := l.withWaiting(failed).Message; !strings.HasPrefix(got, "the Job took longer; ") || !strings.Contains(got, "no such image") {
+	if got := l.withWaiting(failed).Message; !strings.HasPrefix(got, "the Job took longer; ") ||
+		!strings.Contains(got, "no such image") {
 		t.Errorf("the message is %q, want that the Job took longer, and why", got)
 	}
 	if len(l.waiting) != 1 {

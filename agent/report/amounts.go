@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts is a resource list in little memory: what every node and pod has in fields, the rest in a map that is mostly nil.
+// amounts is a resource list in little memory: what every node and pod has in fields, the rest in a map that is mostly
+// nil.
 type amounts struct {
 	milliCPU         int64
 	memory           int64 // bytes

@@ -12,7 +12,8 @@ import (
 // distributionPlain is a cluster without signs of another distribution.
 const distributionPlain = "kubernetes"
 
-// versionDistribution reads the distribution from the API server's version, such as "v1.36.3+k3s1". Empty if it is not known.
+// versionDistribution reads the distribution from the API server's version, such as "v1.36.3+k3s1". Empty if it is not
+// known.
 func versionDistribution(version string) string {
 	for _, sign := range []struct{ text, distribution string }{
 		{"+k3s", "k3s"},

@@ -25,7 +25,8 @@ const (
 // maxMessage bounds a health message, in bytes.
 const maxMessage = 512
 
-// healthState turns the results of probes into health that does not flap: after success, one failure is probed again before it counts.
+// healthState turns the results of probes into health that does not flap: after success, one failure is probed again
+// before it counts.
 type healthState struct {
 	health    protocol.Health
 	known     bool
@@ -52,7 +53,8 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 	return probeInterval
 }
 
-// interpret returns the problem that a response to /readyz shows, empty for none. While the cause is the same, the message must not change between probes.
+// interpret returns the problem that a response to /readyz shows, empty for none. While the cause is the same, the
+// message must not change between probes.
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden: // it serves; the agent may only not see more

@@ -32,7 +32,8 @@ func (t *podTally) strings() map[string]string {
 }
 
 func readPod(pod *corev1.Pod) amounts {
-	requested := amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), maxOfPod) // what the scheduler counts
+	// what the scheduler counts
+	requested := amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), maxOfPod)
 	requested.pods = 1
 	return requested
 }

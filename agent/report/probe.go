@@ -15,7 +15,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// versionInterval is how often the version is read. An upgrade mostly shows earlier, by the API server's going away and coming back.
+// versionInterval is how often the version is read. An upgrade mostly shows earlier, by the API server's going away and
+// coming back.
 const versionInterval = time.Minute
 
 // probe asks the API server for its health and version.
@@ -62,8 +63,8 @@ func (p *probe) readyz(ctx context.Context) string {
 // maxChecks bounds what is read of a response to /readyz, in bytes.
 const maxChecks = 64 << 10
 
-// get sends a request without client-go's reading of the response: of one that failed and is text, as that of /readyz is,
-// client-go returns neither the code nor the body.
+// get sends a request without client-go's reading of the response: of one that failed and is text, as that of /readyz
+// is, client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	client := &http.Client{}
 	if c, ok := p.client.(*rest.RESTClient); ok && c.Client != nil {

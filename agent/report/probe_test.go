@@ -14,20 +14,25 @@ import (
 
 func TestReadyz(t *testing.T) {
 	t.Parallel()
-	checks := strings.Repeat("[+]poststarthook/some-check-with-a-long-name ok\n", 100) // more than client-go keeps of an error
+	// more than client-go keeps of an error
+	checks := strings.Repeat("[+]poststarthook/some-check-with-a-long-name ok\n", 100)
 	for name, c := range map[string]struct {
 		code        int
 		contentType string
 		body        string
 		want        string
 	}{
-		"ready":                        {http.StatusOK, "text/plain; charset=utf-8", "ok", ""},
-		"etcd is away":                 {http.StatusInternalServerError, "text/plain; charset=utf-8", "[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n", "checks of /readyz fail: etcd"},
-		"a late check":                 {http.StatusInternalServerError, "text/plain; charset=utf-8", checks + "[-]shutdown failed: reason withheld\n", "checks of /readyz fail: shutdown"},
-		"no type":                      {http.StatusInternalServerError, "", "[-]etcd failed: reason withheld\n", "checks of /readyz fail: etcd"},
-		"a proxy that has no server":   {http.StatusBadGateway, "text/html", "<html>", "/readyz answers Bad Gateway"},
-		"one that may not see it":      {http.StatusForbidden, "application/json", "{}", ""},
-		"credentials that do not work": {http.StatusUnauthorized, "application/json", "{}", "the API server does not accept the agent's credentials"},
+		"ready": {http.StatusOK, "text/plain; charset=utf-8", "ok", ""},
+		"etcd is away": {http.StatusInternalServerError, "text/plain; charset=utf-8",
+			"[+]ping ok\n[-]etcd failed: reason withheld\nreadyz check failed\n", "checks of /readyz fail: etcd"},
+		"a late check": {http.StatusInternalServerError, "text/plain; charset=utf-8",
+			checks + "[-]shutdown failed: reason withheld\n", "checks of /readyz fail: shutdown"},
+		"no type": {http.StatusInternalServerError, "", "[-]etcd failed: reason withheld\n",
+			"checks of /readyz fail: etcd"},
+		"a proxy that has no server": {http.StatusBadGateway, "text/html", "<html>", "/readyz answers Bad Gateway"},
+		"one that may not see it":    {http.StatusForbidden, "application/json", "{}", ""},
+		"credentials that do not work": {http.StatusUnauthorized, "application/json", "{}",
+			"the API server does not accept the agent's credentials"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

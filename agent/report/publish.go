@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// When a change is reported. What users wait for is sent at once. What pods request changes all the time, and each report becomes a write
-// on the hub.
+// When a change is reported. What users wait for is sent at once. What pods request changes all the time, and each
+// report becomes a write on the hub.
 const (
 	firstWithin      = 5 * time.Second        // a first report goes even if something is still unknown
 	podsWithin       = 250 * time.Millisecond // a first report waits no longer for pods, once the rest is known

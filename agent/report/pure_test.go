@@ -48,15 +48,18 @@ func TestQuantities(t *testing.T) {
 		sum  []corev1.ResourceList
 		want string
 	}{
-		"nothing is nothing":                       {nil, ""},
-		"whole CPUs":                               {[]corev1.ResourceList{list("cpu=4"), list("cpu=92")}, "cpu=96"},
-		"a few milli-CPUs are exact":               {[]corev1.ResourceList{list("cpu=1250m"), list("cpu=1m")}, "cpu=1251m"},
-		"many are rounded down to a tenth":         {[]corev1.ResourceList{list("cpu=10"), list("cpu=199m")}, "cpu=10100m"},
-		"memory from 10Gi on is in Gi":             {[]corev1.ResourceList{list("memory=8140260Ki"), list("memory=8140260Ki")}, "memory=15Gi"},
-		"memory below is in Mi":                    {[]corev1.ResourceList{list("memory=8140260Ki")}, "memory=7949Mi"},
-		"very little memory is exact":              {[]corev1.ResourceList{list("memory=1234")}, "memory=1234"},
-		"storage, pods, huge pages and GPUs count": {[]corev1.ResourceList{list("ephemeral-storage=100Gi", "pods=110", "nvidia.com/gpu=8", "hugepages-2Mi=20Gi")}, "ephemeral-storage=100Gi hugepages-2Mi=20Gi nvidia.com/gpu=8 pods=110"},
-		"zero and volume limits are left out":      {[]corev1.ResourceList{list("hugepages-1Gi=0", "attachable-volumes-aws-ebs=25", "cpu=0")}, ""},
+		"nothing is nothing":               {nil, ""},
+		"whole CPUs":                       {[]corev1.ResourceList{list("cpu=4"), list("cpu=92")}, "cpu=96"},
+		"a few milli-CPUs are exact":       {[]corev1.ResourceList{list("cpu=1250m"), list("cpu=1m")}, "cpu=1251m"},
+		"many are rounded down to a tenth": {[]corev1.ResourceList{list("cpu=10"), list("cpu=199m")}, "cpu=10100m"},
+		"memory from 10Gi on is in Gi": {[]corev1.ResourceList{list("memory=8140260Ki"), list("memory=8140260Ki")},
+			"memory=15Gi"},
+		"memory below is in Mi":       {[]corev1.ResourceList{list("memory=8140260Ki")}, "memory=7949Mi"},
+		"very little memory is exact": {[]corev1.ResourceList{list("memory=1234")}, "memory=1234"},
+		"storage, pods, huge pages and GPUs count": {[]corev1.ResourceList{list("ephemeral-storage=100Gi", "pods=110",
+			"nvidia.com/gpu=8", "hugepages-2Mi=20Gi")}, "ephemeral-storage=100Gi hugepages-2Mi=20Gi nvidia.com/gpu=8 pods=110"},
+		"zero and volume limits are left out": {[]corev1.ResourceList{list("hugepages-1Gi=0", "attachable-volumes-aws-ebs=25",
+			"cpu=0")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -93,25 +96,31 @@ func TestPodRequests(t *testing.T) {
 		want string
 	}{
 		"containers add up": {
-			corev1.PodSpec{Containers: []corev1.Container{container("cpu=1"), container("cpu=2", "memory=1Gi")}}, "cpu=3 memory=1Gi",
+			corev1.PodSpec{Containers: []corev1.Container{container("cpu=1"), container("cpu=2", "memory=1Gi")}},
+			"cpu=3 memory=1Gi",
 		},
 		"the greatest init container counts, if it is greater": {
-			corev1.PodSpec{InitContainers: []corev1.Container{container("cpu=2"), container("cpu=5")}, Containers: []corev1.Container{container("cpu=3", "memory=1Gi")}}, "cpu=5 memory=1Gi",
+			corev1.PodSpec{InitContainers: []corev1.Container{container("cpu=2"), container("cpu=5")},
+				Containers: []corev1.Container{container("cpu=3", "memory=1Gi")}}, "cpu=5 memory=1Gi",
 		},
 		"sidecars add to containers": {
-			corev1.PodSpec{InitContainers: []corev1.Container{sidecar("cpu=1")}, Containers: []corev1.Container{container("cpu=3")}}, "cpu=4",
+			corev1.PodSpec{InitContainers: []corev1.Container{sidecar("cpu=1")},
+				Containers: []corev1.Container{container("cpu=3")}}, "cpu=4",
 		},
 		"sidecars add to the init containers after them": {
-			corev1.PodSpec{InitContainers: []corev1.Container{container("cpu=5"), sidecar("cpu=2"), container("cpu=4")}, Containers: []corev1.Container{container("cpu=1")}}, "cpu=6",
+			corev1.PodSpec{InitContainers: []corev1.Container{container("cpu=5"), sidecar("cpu=2"), container("cpu=4")},
+				Containers: []corev1.Container{container("cpu=1")}}, "cpu=6",
 		},
 		"overhead comes on top": {
 			corev1.PodSpec{Containers: []corev1.Container{container("cpu=1")}, Overhead: list("cpu=250m")}, "cpu=1250m",
 		},
 		"requests of the pod replace those of its containers": {
-			corev1.PodSpec{Containers: []corev1.Container{container("cpu=1", "memory=1Gi", "nvidia.com/gpu=1")}, Resources: &corev1.ResourceRequirements{Requests: list("cpu=5")}}, "cpu=5 memory=1Gi nvidia.com/gpu=1",
+			corev1.PodSpec{Containers: []corev1.Container{container("cpu=1", "memory=1Gi", "nvidia.com/gpu=1")},
+				Resources: &corev1.ResourceRequirements{Requests: list("cpu=5")}}, "cpu=5 memory=1Gi nvidia.com/gpu=1",
 		},
 		"extended resources of init containers": {
-			corev1.PodSpec{InitContainers: []corev1.Container{container("nvidia.com/gpu=2")}, Containers: []corev1.Container{container("nvidia.com/gpu=1")}}, "nvidia.com/gpu=2",
+			corev1.PodSpec{InitContainers: []corev1.Container{container("nvidia.com/gpu=2")},
+				Containers: []corev1.Container{container("nvidia.com/gpu=1")}}, "nvidia.com/gpu=2",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +137,8 @@ func TestPodRequests(t *testing.T) {
 func TestDistribution(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{
-		"v1.36.3": "", "v1.36.3+k3s1": "k3s", "v1.35.1+rke2r1": "rke2", "v1.34.2-eks-113cf36": "eks", "v1.34.3-gke.1612000": "gke", "v1.33.1+k0s": "k0s",
+		"v1.36.3": "", "v1.36.3+k3s1": "k3s", "v1.35.1+rke2r1": "rke2", "v1.34.2-eks-113cf36": "eks",
+		"v1.34.3-gke.1612000": "gke", "v1.33.1+k0s": "k0s",
 	} {
 		if got := versionDistribution(version); got != want {
 			t.Errorf("%s: got %q, want %q", version, got, want)
@@ -175,7 +185,8 @@ func TestHealthState(t *testing.T) {
 				again = v.observe(a, start.Add(time.Duration(i)*time.Minute))
 			}
 			since := start.Add(time.Duration(tc.since) * time.Minute)
-			if !v.known || v.health.Healthy != tc.healthy || v.health.Message != tc.message || !v.health.Since.Equal(since) || again != tc.again {
+			if !v.known || v.health.Healthy != tc.healthy || v.health.Message != tc.message || !v.health.Since.Equal(since) ||
+				again != tc.again {
 				t.Errorf("got %+v, again in %s", v, again)
 			}
 		})
@@ -198,15 +209,19 @@ func TestInterpret(t *testing.T) {
 		err  error
 		want string
 	}{
-		"200 is healthy":                     {code: 200, body: "ok"},
-		"403 is healthy, it serves":          {code: 403, err: errors.New("forbidden")},
-		"401 says whose fault it is":         {code: 401, err: errors.New("unauthorized"), want: "credentials"},
-		"500 names the checks that fail":     {code: 500, body: "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/x failed: y\n", want: "checks of /readyz fail: etcd, poststarthook/x"},
-		"500 without a list":                 {code: 500, body: "<html>", want: "/readyz answers Internal Server Error"},
-		"a timeout":                          {ctx: late, err: context.DeadlineExceeded, want: "does not answer within 5s"},
-		"a reset connection without a port":  {err: reset(40000), want: "the API server cannot be reached: connection reset by peer"},
-		"another failure keeps its own text": {err: &url.Error{Op: "Get", URL: "https://x", Err: io.ErrUnexpectedEOF}, want: "cannot be reached: unexpected EOF"},
-		"a very long message is cut":         {code: 500, body: strings.Repeat("[-]x failed\n", 1000), want: "x, x, x"},
+		"200 is healthy":             {code: 200, body: "ok"},
+		"403 is healthy, it serves":  {code: 403, err: errors.New("forbidden")},
+		"401 says whose fault it is": {code: 401, err: errors.New("unauthorized"), want: "credentials"},
+		"500 names the checks that fail": {code: 500,
+			body: "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/x failed: y\n",
+			want: "checks of /readyz fail: etcd, poststarthook/x"},
+		"500 without a list": {code: 500, body: "<html>", want: "/readyz answers Internal Server Error"},
+		"a timeout":          {ctx: late, err: context.DeadlineExceeded, want: "does not answer within 5s"},
+		"a reset connection without a port": {err: reset(40000),
+			want: "the API server cannot be reached: connection reset by peer"},
+		"another failure keeps its own text": {err: &url.Error{Op: "Get", URL: "https://x", Err: io.ErrUnexpectedEOF},
+			want: "cannot be reached: unexpected EOF"},
+		"a very long message is cut": {code: 500, body: strings.Repeat("[-]x failed\n", 1000), want: "x, x, x"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -238,10 +253,12 @@ func TestSumsOfAmountsDoNotOverflow(t *testing.T) {
 	t.Parallel()
 	const most = "9223372036854775807"
 	huge := corev1.ResourceList{}
-	for _, name := range []corev1.ResourceName{"cpu", "memory", "pods", "ephemeral-storage", "example.com/gpu", "hugepages-2Mi"} {
+	for _, name := range []corev1.ResourceName{"cpu", "memory", "pods", "ephemeral-storage", "example.com/gpu",
+		"hugepages-2Mi"} {
 		huge[name] = resource.MustParse(most)
 	}
-	usual := corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110")}
+	usual := corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi"),
+		"pods": resource.MustParse("110")}
 	const nodes = 4999 // Kubernetes supports one more, of which the sum has a round number of CPUs
 	var sum amounts
 	for range nodes {

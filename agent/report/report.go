@@ -28,15 +28,18 @@ type Options struct {
 	AgentVersion, ClusterUID string
 	// Restored goes into each report, too.
 	Restored time.Time
-	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it changes.
+	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it
+	// changes.
 	SettingsDigest func() string
-	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer changes.
+	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer
+	// changes.
 	Deployment func() *protocol.Deployment
 	// Left is what protocol.Report.Left says, asked as Deployment is.
 	Left func() []string
 	// Unclaimed is what protocol.Report.Unclaimed says, asked as Deployment is.
 	Unclaimed func() []string
-	// DirectAuthority is what protocol.Report.DirectAuthority says, asked of each replica. Call Reporter.Touch when the answer changes. May be nil.
+	// DirectAuthority is what protocol.Report.DirectAuthority says, asked of each replica. Call Reporter.Touch when the
+	// answer changes. May be nil.
 	DirectAuthority func() string
 	// Capabilities of the agent.
 	Capabilities protocol.Capabilities
@@ -104,7 +107,8 @@ func New(o Options) *Reporter {
 	if o.Stream == nil {
 		o.Stream = stream.New()
 	}
-	r := &Reporter{options: o, topic: o.Stream.Topic(protocol.SubjectReport), soon: make(chan struct{}, 1), later: make(chan struct{}, 1)}
+	r := &Reporter{options: o, topic: o.Stream.Topic(protocol.SubjectReport), soon: make(chan struct{}, 1),
+		later: make(chan struct{}, 1)}
 	r.nodes = newNodeTally(func() { r.learn(&r.facts.nodes, nil); signal(r.soon); r.options.NodesChanged() })
 	r.pods = newPodTally(r.podsChanged)
 	o.Stream.Opened = r.Touch // the settings change between joining and connecting
@@ -211,7 +215,8 @@ func (r *Reporter) setVersion(version string, err error) {
 // failed records that a resource could not be read. It is logged once until it can be read.
 func (r *Reporter) failed(resource string, k *resourceState, err error) {
 	if first := r.learn(k, err); first {
-		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource", resource)
+		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource",
+			resource)
 	}
 	signal(r.soon)
 }
@@ -229,8 +234,8 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 	return first
 }
 
-// readiness reports whether everything that a first report needs is known or known to be missing, and whether pods are too. Where the API
-// server is not healthy, it may take long until the leader is known.
+// readiness reports whether everything that a first report needs is known or known to be missing, and whether pods are
+// too. Where the API server is not healthy, it may take long until the leader is known.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()

@@ -31,7 +31,8 @@ import (
 )
 
 func node(name string, ready corev1.ConditionStatus) *corev1.Node {
-	have := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("16Gi"), "pods": resource.MustParse("110")}
+	have := corev1.ResourceList{"cpu": resource.MustParse("4"), "memory": resource.MustParse("16Gi"),
+		"pods": resource.MustParse("110")}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status: corev1.NodeStatus{
@@ -140,7 +141,8 @@ func (w *world) next(t *testing.T) protocol.Report {
 	return r
 }
 
-// await returns the first report that is as wanted. Reports before it may lack what a busy machine has not read yet; TestPace has the exact times.
+// await returns the first report that is as wanted. Reports before it may lack what a busy machine has not read yet;
+// TestPace has the exact times.
 func (w *world) await(t *testing.T, wanted func(protocol.Report) bool) protocol.Report {
 	t.Helper()
 	for {
@@ -177,7 +179,8 @@ func TestReporter(t *testing.T) {
 		if r.Nodes == nil || fmt.Sprint(*r.Nodes) != fmt.Sprint(want) {
 			t.Errorf("nodes %+v, want %+v", r.Nodes, want)
 		}
-		if r.Version != "v1.36.3" || r.Distribution != "kubernetes" || !r.Health.Healthy || r.Protocol != protocol.Version || r.ClusterUID != "uid" {
+		if r.Version != "v1.36.3" || r.Distribution != "kubernetes" || !r.Health.Healthy || r.Protocol != protocol.Version ||
+			r.ClusterUID != "uid" {
 			t.Errorf("got %+v", r)
 		}
 	})
@@ -276,7 +279,8 @@ func TestReporter(t *testing.T) {
 		t.Parallel()
 		w := prepare(t)
 		w.startWith(t, false)
-		if r := w.await(t, versioned); r.Leader || r.Nodes != nil || r.Distribution != "" || r.Deployment != nil || r.Version != "v1.36.3" || !r.Health.Healthy {
+		if r := w.await(t, versioned); r.Leader || r.Nodes != nil || r.Distribution != "" || r.Deployment != nil ||
+			r.Version != "v1.36.3" || !r.Health.Healthy {
 			t.Errorf("got %+v", r)
 		}
 		for _, request := range w.api.Seen() {

@@ -12,7 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Stream is the http.Handler of protocol.PathReport. It has any number of readers. A slow reader gets the latest state of each thing only.
+// Stream is the http.Handler of protocol.PathReport. It has any number of readers. A slow reader gets the latest state
+// of each thing only.
 type Stream struct {
 	// Opened is called before a reader gets its first line. May be nil.
 	Opened func()

@@ -137,14 +137,17 @@ func TestStream(t *testing.T) {
 		},
 		"the same again is no change, and a slow reader gets the latest only": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
 			sets.Sync()
-			if !put(sets, "crtb/a", protocol.SetPending) || put(sets, "crtb/a", protocol.SetPending) || !put(sets, "crtb/a", protocol.SetApplied) {
+			if !put(sets, "crtb/a", protocol.SetPending) || put(sets, "crtb/a", protocol.SetPending) ||
+				!put(sets, "crtb/a", protocol.SetApplied) {
 				t.Error("Put reports a change where there is none, or none where there is one")
 			}
 			r := read(t, s, protocol.SubjectSets)
 			r.expect("crtb/a Applied", "synced")
 		},
 		"a line is cut to its bounds": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
-			sets.Put("crtb/a", &protocol.Line{Set: &protocol.SetEvent{State: &protocol.SetState{ID: "crtb/a", Message: strings.Repeat("x", 1<<20)}}})
+			sets.Put("crtb/a",
+				&protocol.Line{Set: &protocol.SetEvent{State: &protocol.SetState{ID: "crtb/a",
+					Message: strings.Repeat("x", 1<<20)}}})
 			if got := len(sets.Get("crtb/a").Set.State.Message); got > protocol.MaxLine {
 				t.Errorf("the message has %d bytes", got)
 			}

@@ -32,7 +32,8 @@ type entry struct {
 	version uint64
 }
 
-// Put sets the line of a key, cut to its bounds, and reports whether it differs from the one before. The line must not be changed after.
+// Put sets the line of a key, cut to its bounds, and reports whether it differs from the one before. The line must not
+// be changed after.
 func (t *Topic) Put(key string, line *protocol.Line) bool {
 	line.Bound()
 	t.stream.mu.Lock()
@@ -85,7 +86,8 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica leads. Readers are told that they get no more changes; what they have is not gone.
+// Reset removes all lines because another replica leads. Readers are told that they get no more changes; what they have
+// is not gone.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()

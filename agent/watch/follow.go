@@ -3,8 +3,9 @@
 
 // Package watch keeps what the agent reads of the objects in the member up to date.
 //
-// It is a reflector of client-go and a store that holds the few fields that are read in place of the objects. An informer would hold the objects,
-// in two places, and would not have the agent's own writes before their events arrive. docs/design/0015-the-agents-queues.md gives the reasons.
+// It is a reflector of client-go and a store that holds the few fields that are read in place of the objects. An
+// informer would hold the objects, in two places, and would not have the agent's own writes before their events arrive.
+// docs/design/0015-the-agents-queues.md gives the reasons.
 package watch
 
 import (
@@ -25,8 +26,10 @@ const pageSize = 500
 
 // Of objects of any kind only the metadata is read: their content may be large, or secret.
 const (
-	metadataEvents = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	metadataLists  = runtime.ContentTypeProtobuf + ";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	metadataEvents = runtime.ContentTypeProtobuf +
+		";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	metadataLists = runtime.ContentTypeProtobuf +
+		";as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 )
 
 // Collection is a part of the member's API.
@@ -44,7 +47,8 @@ type Collection struct {
 	Log     logr.Logger
 }
 
-// Follow keeps the store up to date with a collection until ctx ends. The reflector's own log is off: it repeats what is logged here.
+// Follow keeps the store up to date with a collection until ctx ends. The reflector's own log is off: it repeats what
+// is logged here.
 func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	silent := logr.Discard()
 	ctx = logr.NewContext(ctx, silent)
@@ -62,8 +66,9 @@ type follower[O Object, T any] struct {
 	store *Store[O, T]
 }
 
-// list gets a page and keeps of each object what the store keeps, so that the whole list is never in memory. Version 0 is asked as the newest: a
-// cache may be behind what was just written, and API servers that answer from their cache ignore the page size.
+// list gets a page and keeps of each object what the store keeps, so that the whole list is never in memory. Version 0
+// is asked as the newest: a cache may be behind what was just written, and API servers that answer from their cache
+// ignore the page size.
 func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
@@ -78,7 +83,8 @@ func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (r
 		return nil, err
 	}
 	out := &metav1.List{ListMeta: metav1.ListMeta{
-		ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue(), RemainingItemCount: page.GetRemainingItemCount(),
+		ResourceVersion: page.GetResourceVersion(), Continue: page.GetContinue(),
+		RemainingItemCount: page.GetRemainingItemCount(),
 	}}
 	err = meta.EachListItem(list, func(obj runtime.Object) error {
 		e, err := f.store.entryOf(obj)

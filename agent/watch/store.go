@@ -32,14 +32,15 @@ type Options[O Object, T any] struct {
 	Read func(O) (T, bool)
 	// Index returns the key under which an object is found with Of. May be nil.
 	Index func(T) string
-	// Changed is called with what is stored of an object before and after a change; nil for nothing. Calls for one object may overlap. May be nil.
+	// Changed is called with what is stored of an object before and after a change; nil for nothing. Calls for one object
+	// may overlap. May be nil.
 	Changed func(name Name, before, now *T)
 	// Seen is called after each event and each list. May be nil.
 	Seen func()
 }
 
-// Store holds a value for each object of a collection. It is a cache.TransformingStore. Own writes are stored too: what the API server responded
-// counts until the watch has reached its version.
+// Store holds a value for each object of a collection. It is a cache.TransformingStore. Own writes are stored too: what
+// the API server responded counts until the watch has reached its version.
 type Store[O Object, T any] struct {
 	options Options[O, T]
 	known   chan struct{}
@@ -60,7 +61,8 @@ type stored[T any] struct {
 
 // NewStore makes a Store. Follow fills it.
 func NewStore[O Object, T any](o Options[O, T]) *Store[O, T] {
-	return &Store[O, T]{options: o, known: make(chan struct{}), entries: map[Name]stored[T]{}, index: map[string]map[Name]bool{}}
+	return &Store[O, T]{options: o, known: make(chan struct{}), entries: map[Name]stored[T]{},
+		index: map[string]map[Name]bool{}}
 }
 
 // Known is closed when all objects of the collection are known.
@@ -68,7 +70,8 @@ func (s *Store[O, T]) Known() <-chan struct{} { return s.known }
 
 func (s *Store[O, T]) setKnown() { s.once.Do(func() { close(s.known) }) }
 
-// Stale reports whether the API server has last said that it does not have the kind. The objects may be gone, or it has just started.
+// Stale reports whether the API server has last said that it does not have the kind. The objects may be gone, or it has
+// just started.
 func (s *Store[O, T]) Stale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -236,7 +239,8 @@ func (s *Store[O, T]) Update(obj any) error {
 	return nil
 }
 
-// Delete removes an object that is gone, or that the collection's selectors no longer select, unless it was created again.
+// Delete removes an object that is gone, or that the collection's selectors no longer select, unless it was created
+// again.
 func (s *Store[O, T]) Delete(obj any) error {
 	e, err := s.entryOf(obj)
 	if err != nil {
@@ -254,11 +258,10 @@ func (s *Store[O, T]) Delete(obj any) error {
 	return nil
 }
 
-// Replace stores all objects of a list. Objects that were written later than the list stay. A list is never older
-// than an event before it, so where its version
-// is lower, the API server was restored from a backup: then only the list counts. Otherwise a role that the backup has with more rights would
-// pass for the one that was applied. A restore may also move versions forward: then an object that is older than
-// before was restored.
+// Replace stores all objects of a list. Objects that were written later than the list stay. A list is never older than
+// an event before it, so where its version is lower, the API server was restored from a backup: then only the list
+// counts. Otherwise a role that the backup has with more rights would pass for the one that was applied. A restore may
+// also move versions forward: then an object that is older than before was restored.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {
@@ -302,7 +305,8 @@ func (s *Store[O, T]) Replace(objs []any, version string) error {
 // Resync does nothing.
 func (s *Store[O, T]) Resync() error { return nil }
 
-// entry is what is kept of an object, from where it is decoded until it is stored. It is a runtime.Object, which the reflector requires.
+// entry is what is kept of an object, from where it is decoded until it is stored. It is a runtime.Object, which the
+// reflector requires.
 type entry[T any] struct {
 	metav1.ObjectMeta // namespace, name and version
 	version           uint64
@@ -330,7 +334,8 @@ func (s *Store[O, T]) entryOf(obj any) (*entry[T], error) {
 }
 
 func (s *Store[O, T]) entry(o O) *entry[T] {
-	e := &entry[T]{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), ResourceVersion: o.GetResourceVersion()}}
+	e := &entry[T]{ObjectMeta: metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(),
+		ResourceVersion: o.GetResourceVersion()}}
 	e.version = number(e.ResourceVersion)
 	e.value, e.keep = s.options.Read(o)
 	return e

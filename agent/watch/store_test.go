@@ -15,7 +15,8 @@ import (
 
 // secret is an object whose content is the value that is stored of it. Those without content are not stored.
 func secret(name, version, content string) *corev1.Secret {
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, ResourceVersion: version}, Type: corev1.SecretType(content)}
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, ResourceVersion: version},
+		Type: corev1.SecretType(content)}
 }
 
 func newSecrets(changes *[]string, seen *int) *Store[*corev1.Secret, string] {

@@ -83,7 +83,8 @@ func bind(t *testing.T, env *testkit.Env, templates access.Templates, name, who,
 		env.Apply(t, object)
 	}
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error {
-		if !decides(t, env, who, access.Action{Verb: "get", Group: "probe.example.com", Resource: "probes", Namespace: namespace}) {
+		if !decides(t, env, who,
+			access.Action{Verb: "get", Group: "probe.example.com", Resource: "probes", Namespace: namespace}) {
 			return fmt.Errorf("the binding of %s is not in force", who)
 		}
 		return nil

@@ -103,7 +103,8 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 				}
 				for _, resource := range r.Resources {
 					// "get" on the first four is to act, over a WebSocket.
-					acts := []string{"pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy", "serviceaccounts/token"}
+					acts := []string{"pods/exec", "pods/attach", "pods/portforward", "pods/proxy", "services/proxy", "nodes/proxy",
+						"serviceaccounts/token"}
 					if slices.Contains(acts, resource) || resource == "secrets" && name != "secrets-view" {
 						t.Errorf("%s: %v, want nothing that acts, and no Secrets", name, r)
 					}
@@ -115,9 +116,12 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 		for name, template := range templates {
 			for _, a := range []access.Action{
 				{Verb: "create", Resource: "serviceaccounts/token"}, {Verb: "impersonate", Resource: "serviceaccounts"},
-				{Verb: "update", Resource: "resourcequotas"}, {Verb: "update", Resource: "limitranges"}, {Verb: "update", Resource: "namespaces"},
-				{Verb: "escalate", Group: "rbac.authorization.k8s.io", Resource: "roles"}, {Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
-				{Verb: "create", Resource: "endpoints"}, {Verb: "create", Resource: "pods/binding"}, {Verb: "update", Resource: "pods/status"},
+				{Verb: "update", Resource: "resourcequotas"}, {Verb: "update", Resource: "limitranges"},
+				{Verb: "update", Resource: "namespaces"},
+				{Verb: "escalate", Group: "rbac.authorization.k8s.io", Resource: "roles"},
+				{Verb: "bind", Group: "rbac.authorization.k8s.io", Resource: "clusterroles"},
+				{Verb: "create", Resource: "endpoints"}, {Verb: "create", Resource: "pods/binding"},
+				{Verb: "update", Resource: "pods/status"},
 			} {
 				rules, _ := access.Flatten(templates, name)
 				for _, r := range rules {
@@ -129,7 +133,8 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 		}
 	})
 	t.Run("managers may view, and owners have what members have", func(t *testing.T) {
-		inherits := map[string]string{"project-member": "project-viewer", "project-owner": "project-member", "cluster-viewer": "cluster-member"}
+		inherits := map[string]string{"project-member": "project-viewer", "project-owner": "project-member",
+			"cluster-viewer": "cluster-member"}
 		for name := range templates {
 			if part, manages := strings.CutSuffix(name, "-manage"); manages {
 				inherits[name] = part + "-view"
@@ -141,12 +146,15 @@ func TestBuiltInRoleTemplates(t *testing.T) {
 			}
 		}
 	})
-	t.Run("the API server takes them and knows their resources", func(t *testing.T) { testBuiltInsOnAServer(t, templates) })
+	t.Run("the API server takes them and knows their resources",
+		func(t *testing.T) { testBuiltInsOnAServer(t, templates) })
 }
 
-// addOns are groups that a plain API server does not serve. All of their resources that are named here are in namespaces, but for these.
+// addOns are groups that a plain API server does not serve. All of their resources that are named here are in
+// namespaces, but for these.
 func addOns() map[string][]string {
-	return map[string][]string{"metrics.k8s.io": {"nodes"}, "gateway.networking.k8s.io": {"gatewayclasses"}, "monitoring.coreos.com": nil}
+	return map[string][]string{"metrics.k8s.io": {"nodes"}, "gateway.networking.k8s.io": {"gatewayclasses"},
+		"monitoring.coreos.com": nil}
 }
 
 func testBuiltInsOnAServer(t *testing.T, templates access.Templates) {
@@ -176,7 +184,8 @@ func testBuiltInsOnAServer(t *testing.T, templates access.Templates) {
 					if !known {
 						t.Errorf("%s: no resource %q in group %q", name, resource, group)
 					}
-					// To get a namespace by its name is asked in that namespace, so a RoleBinding there grants it; and nothing else of it.
+					// To get a namespace by its name is asked in that namespace, so a RoleBinding there grants it; and nothing else of
+					// it.
 					itself := resource == "namespaces" && slices.Equal(r.Verbs, []string{"get"})
 					if !namespaced && !itself && template.Spec.Context == v1.ContextProject {
 						t.Errorf("%s is for projects and names %s, which is in no namespace", name, resource)

@@ -30,8 +30,8 @@ type Workspace struct {
 type Place struct {
 	// Cluster is the name of the member.
 	Cluster string
-	// Project of the action's namespace, as the namespace's label in the member says. Empty if that is not known: then the namespaces
-	// that projects list decide.
+	// Project of the action's namespace, as the namespace's label in the member says. Empty if that is not known: then the
+	// namespaces that projects list decide.
 	Project string
 }
 
@@ -158,12 +158,14 @@ func (w Workspace) ask(about func(v1.Subject) bool, where Place, what Action) Ex
 			explanation.Decision = Unknown
 		}
 	}
-	slices.SortStableFunc(explanation.Missing, func(a, b Missing) int { return cmp.Compare(a.Lack.distance(), b.Lack.distance()) })
+	slices.SortStableFunc(explanation.Missing,
+		func(a, b Missing) int { return cmp.Compare(a.Lack.distance(), b.Lack.distance()) })
 	return explanation
 }
 
 func (l Lack) distance() int {
-	return slices.Index([]Lack{LackRule, LackExpired, LackRole, LackNamespace, LackScope, LackProject, LackCluster, LackBinding}, l)
+	return slices.Index([]Lack{LackRule, LackExpired, LackRole, LackNamespace, LackScope, LackProject, LackCluster,
+		LackBinding}, l)
 }
 
 // candidate is a binding of either kind.
@@ -222,7 +224,8 @@ func (w Workspace) projectCandidate(b *v1.ProjectRoleTemplateBinding) candidate 
 
 // decide returns how one binding grants the action, or why it does not: exactly one of the results is not nil.
 func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missing) {
-	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project, Expires: c.expires}
+	missing := &Missing{Lack: c.lack, Binding: c.binding, Subject: c.subject, RoleTemplate: c.role, Project: c.project,
+		Expires: c.expires}
 	lacks := func(lack Lack, err error) (*Chain, *Missing) {
 		missing.Lack, missing.Err = lack, err
 		return nil, missing
@@ -267,8 +270,8 @@ func (w Workspace) decide(c candidate, where Place, what Action) (*Chain, *Missi
 	return lacks(LackRule, nil)
 }
 
-// projectOf returns the project of a namespace in a member: what its label says or, if that is not known, the oldest project that lists it.
-// A reserved namespace is in none, whatever its label says.
+// projectOf returns the project of a namespace in a member: what its label says or, if that is not known, the oldest
+// project that lists it. A reserved namespace is in none, whatever its label says.
 func (w Workspace) projectOf(where Place, namespace string) string {
 	switch {
 	case set.Reserved(namespace):
@@ -282,7 +285,8 @@ func (w Workspace) projectOf(where Place, namespace string) string {
 		if err != nil || !hit || !slices.Contains(p.Spec.Namespaces, namespace) {
 			continue
 		}
-		if owner == nil || cmp.Or(p.CreationTimestamp.Compare(owner.CreationTimestamp.Time), cmp.Compare(p.Name, owner.Name)) < 0 {
+		if owner == nil ||
+			cmp.Or(p.CreationTimestamp.Compare(owner.CreationTimestamp.Time), cmp.Compare(p.Name, owner.Name)) < 0 {
 			owner = p
 		}
 	}

@@ -22,20 +22,25 @@ func workspace() access.Workspace {
 	past, future := metav1.NewTime(now), metav1.NewTime(now.Add(time.Second))
 	prod := v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}
 	project := func(name string, target v1.ClusterTarget, namespaces ...string) *v1.Project {
-		return &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Spec: v1.ProjectSpec{ClusterTarget: target, Namespaces: namespaces}}
+		return &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name},
+			Spec: v1.ProjectSpec{ClusterTarget: target, Namespaces: namespaces}}
 	}
 	w := access.Workspace{
 		Now:      now,
 		Clusters: map[string]labels.Set{"prod": {"env": "prod"}, "test": {"env": "test"}},
 		Projects: map[string]*v1.Project{"web": project("web", prod, "web"), "db": project("db", prod, "db")},
-		Templates: index(template(v1.ContextCluster, "reader", []string{"viewer"}, rule("", "nodes", "get")), external(v1.ContextCluster, "admin", "cluster-admin"),
-			template(v1.ContextProject, "deployer", []string{"viewer"}, rule("apps", "deployments", "*")), template(v1.ContextProject, "viewer", nil, rule("", "pods", "get"))),
+		Templates: index(template(v1.ContextCluster, "reader", []string{"viewer"}, rule("", "nodes", "get")),
+			external(v1.ContextCluster, "admin", "cluster-admin"),
+			template(v1.ContextProject, "deployer", []string{"viewer"}, rule("apps", "deployments", "*")),
+			template(v1.ContextProject, "viewer", nil, rule("", "pods", "get"))),
 		ClusterBindings: []v1.ClusterRoleTemplateBinding{
-			clusterBinding("ops", "reader", group("ops"), prod), clusterBinding("ended", "reader", user("old"), prod), clusterBinding("lasting", "reader", user("new"), prod),
+			clusterBinding("ops", "reader", group("ops"), prod), clusterBinding("ended", "reader", user("old"), prod),
+			clusterBinding("lasting", "reader", user("new"), prod),
 			clusterBinding("root", "admin", user("root"), prod), clusterBinding("lost", "gone", user("lost"), prod),
 		},
 		ProjectBindings: []v1.ProjectRoleTemplateBinding{
-			projectBinding("devs", "deployer", "web", group("devs")), projectBinding("nowhere", "deployer", "gone", user("ghost")),
+			projectBinding("devs", "deployer", "web", group("devs")),
+			projectBinding("nowhere", "deployer", "gone", user("ghost")),
 		},
 	}
 	w.ClusterBindings[1].Spec.ExpiresAt, w.ClusterBindings[2].Spec.ExpiresAt = &past, &future
@@ -52,29 +57,46 @@ func TestExplain(t *testing.T) {
 		decision access.Decision
 		lack     access.Lack
 	}{
-		"a group has it in the cluster":                 {"x", []string{"ops"}, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
-		"and for what is in no namespace":               {"x", []string{"ops"}, access.Place{Cluster: "prod"}, access.Action{Verb: "get", Resource: "nodes"}, access.Granted, ""},
-		"a user's name is not a group's":                {"ops", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted, access.LackBinding},
-		"no user has it in a member not targeted":       {"x", []string{"ops"}, access.Place{Cluster: "test"}, getPod, access.NotGranted, access.LackCluster},
-		"nor in one that does not exist":                {"x", []string{"ops"}, access.Place{Cluster: "none"}, getPod, access.NotGranted, access.LackCluster},
-		"a verb that no rule has":                       {"x", []string{"ops"}, access.Place{Cluster: "prod"}, access.Action{Verb: "delete", Resource: "pods", Namespace: "web"}, access.NotGranted, access.LackRule},
-		"a binding that ends at this moment":            {"old", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted, access.LackExpired},
-		"a binding that still lasts":                    {"new", nil, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
-		"a role template that is gone":                  {"lost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted, access.LackRole},
-		"an external role is the member's to judge":     {"root", nil, access.Place{Cluster: "prod"}, getPod, access.Unknown, ""},
-		"a project's group in its namespace":            {"x", []string{"devs"}, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
-		"and in one that was labelled in the member":    {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "web"}, access.Action{Verb: "get", Resource: "pods", Namespace: "made-there"}, access.Granted, ""},
-		"not in another project's":                      {"x", []string{"devs"}, access.Place{Cluster: "prod"}, access.Action{Verb: "get", Resource: "pods", Namespace: "db"}, access.NotGranted, access.LackNamespace},
-		"not in one that moved to another":              {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "db"}, getPod, access.NotGranted, access.LackNamespace},
-		"not in a namespace of no project":              {"x", []string{"devs"}, access.Place{Cluster: "prod"}, access.Action{Verb: "get", Resource: "pods", Namespace: "kube-system"}, access.NotGranted, access.LackNamespace},
-		"not in one of the cluster's, however labelled": {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "web"}, access.Action{Verb: "get", Resource: "pods", Namespace: "kube-system"}, access.NotGranted, access.LackNamespace},
-		"not over all namespaces":                       {"x", []string{"devs"}, access.Place{Cluster: "prod"}, access.Action{Verb: "get", Resource: "pods"}, access.NotGranted, access.LackScope},
-		"a project that is gone":                        {"ghost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted, access.LackProject},
+		"a group has it in the cluster": {"x", []string{"ops"}, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
+		"and for what is in no namespace": {"x", []string{"ops"}, access.Place{Cluster: "prod"},
+			access.Action{Verb: "get", Resource: "nodes"}, access.Granted, ""},
+		"a user's name is not a group's": {"ops", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+			access.LackBinding},
+		"no user has it in a member not targeted": {"x", []string{"ops"}, access.Place{Cluster: "test"}, getPod,
+			access.NotGranted, access.LackCluster},
+		"nor in one that does not exist": {"x", []string{"ops"}, access.Place{Cluster: "none"}, getPod, access.NotGranted,
+			access.LackCluster},
+		"a verb that no rule has": {"x", []string{"ops"}, access.Place{Cluster: "prod"},
+			access.Action{Verb: "delete", Resource: "pods", Namespace: "web"}, access.NotGranted, access.LackRule},
+		"a binding that ends at this moment": {"old", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+			access.LackExpired},
+		"a binding that still lasts": {"new", nil, access.Place{Cluster: "prod"}, getPod, access.Granted, ""},
+		"a role template that is gone": {"lost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+			access.LackRole},
+		"an external role is the member's to judge": {"root", nil, access.Place{Cluster: "prod"}, getPod, access.Unknown, ""},
+		"a project's group in its namespace": {"x", []string{"devs"}, access.Place{Cluster: "prod"}, getPod, access.Granted,
+			""},
+		"and in one that was labelled in the member": {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "web"},
+			access.Action{Verb: "get", Resource: "pods", Namespace: "made-there"}, access.Granted, ""},
+		"not in another project's": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
+			access.Action{Verb: "get", Resource: "pods", Namespace: "db"}, access.NotGranted, access.LackNamespace},
+		"not in one that moved to another": {"x", []string{"devs"}, access.Place{Cluster: "prod", Project: "db"}, getPod,
+			access.NotGranted, access.LackNamespace},
+		"not in a namespace of no project": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
+			access.Action{Verb: "get", Resource: "pods", Namespace: "kube-system"}, access.NotGranted, access.LackNamespace},
+		"not in one of the cluster's, however labelled": {"x", []string{"devs"},
+			access.Place{Cluster: "prod", Project: "web"},
+			access.Action{Verb: "get", Resource: "pods", Namespace: "kube-system"}, access.NotGranted, access.LackNamespace},
+		"not over all namespaces": {"x", []string{"devs"}, access.Place{Cluster: "prod"},
+			access.Action{Verb: "get", Resource: "pods"}, access.NotGranted, access.LackScope},
+		"a project that is gone": {"ghost", nil, access.Place{Cluster: "prod"}, getPod, access.NotGranted,
+			access.LackProject},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := access.Explain(workspace(), tt.user, tt.groups, tt.where, tt.what)
-			if got.Decision != tt.decision || (tt.lack != "") != (len(got.Missing) > 0) || tt.lack != "" && got.Missing[0].Lack != tt.lack {
+			if got.Decision != tt.decision || (tt.lack != "") != (len(got.Missing) > 0) ||
+				tt.lack != "" && got.Missing[0].Lack != tt.lack {
 				t.Errorf("got %+v, want %s %s", got, tt.decision, tt.lack)
 			}
 		})
@@ -82,9 +104,11 @@ func TestExplain(t *testing.T) {
 	t.Run("the chain leads from the binding to the object in the member", func(t *testing.T) {
 		got := access.Explain(workspace(), "x", []string{"devs"}, access.Place{Cluster: "prod"}, getPod)
 		want := []access.Chain{{
-			Binding: access.Reference{Kind: "ProjectRoleTemplateBinding", Namespace: "team-a", Name: "devs"}, Subject: group("devs"),
+			Binding:   access.Reference{Kind: "ProjectRoleTemplateBinding", Namespace: "team-a", Name: "devs"},
+			Subject:   group("devs"),
 			Templates: []string{"deployer", "viewer"}, Rule: rule("", "pods", "get"),
-			Object: access.Reference{Kind: "RoleBinding", Namespace: "web", Name: "drover:prtb:devs:drover:project:deployer"}, Role: "drover:project:deployer",
+			Object: access.Reference{Kind: "RoleBinding", Namespace: "web", Name: "drover:prtb:devs:drover:project:deployer"},
+			Role:   "drover:project:deployer",
 		}}
 		if !reflect.DeepEqual(got.Chains, want) {
 			t.Errorf("got %+v, want %+v", got.Chains, want)
@@ -101,7 +125,8 @@ func TestExplain(t *testing.T) {
 	})
 	t.Run("an external role names the member's ClusterRole", func(t *testing.T) {
 		chain := access.Explain(workspace(), "root", nil, access.Place{Cluster: "prod"}, getPod).Chains[0]
-		if chain.External != "cluster-admin" || chain.Role != "cluster-admin" || !reflect.DeepEqual(chain.Rule, rbacv1.PolicyRule{}) {
+		if chain.External != "cluster-admin" || chain.Role != "cluster-admin" ||
+			!reflect.DeepEqual(chain.Rule, rbacv1.PolicyRule{}) {
 			t.Errorf("the chain is %+v, want the external role and no rule", chain)
 		}
 	})

@@ -52,8 +52,9 @@ type Source struct {
 	Rule rbacv1.PolicyRule
 }
 
-// Flatten returns the rules of a template and of all that it inherits: its own first, then those of its parents as they are
-// listed, each template and each rule once. The error is an *Error. An external template has no rules here: it is an error.
+// Flatten returns the rules of a template and of all that it inherits: its own first, then those of its parents as they
+// are listed, each template and each rule once. The error is an *Error. An external template has no rules here: it is
+// an error.
 func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	sources, err := Sources(templates, name)
 	if err != nil {
@@ -66,7 +67,8 @@ func Flatten(templates Templates, name string) ([]rbacv1.PolicyRule, error) {
 	return rules, nil
 }
 
-// Sources is Flatten with the place where each rule was written. A rule that is in several places is returned with the first.
+// Sources is Flatten with the place where each rule was written. A rule that is in several places is returned with the
+// first.
 func Sources(templates Templates, name string) ([]Source, error) {
 	w := &walk{templates: templates, done: map[string]bool{}, rules: map[string]bool{}}
 	if err := w.visit(name); err != nil {
@@ -87,7 +89,8 @@ type walk struct {
 func (w *walk) visit(name string) error {
 	if slices.Contains(w.path, name) {
 		cycle := append(slices.Clone(w.path[slices.Index(w.path, name):]), name)
-		return refuse(v1.ReasonInheritanceCycle, "role template %s inherits itself: %s; take one of these out of inherits", name, arrows(cycle))
+		return refuse(v1.ReasonInheritanceCycle, "role template %s inherits itself: %s; take one of these out of inherits",
+			name, arrows(cycle))
 	}
 	template, err := w.template(name)
 	if err != nil || w.done[name] {
@@ -116,22 +119,29 @@ func (w *walk) template(name string) (*v1.RoleTemplate, error) {
 	case !found && len(w.path) == 0:
 		return nil, refuse(v1.ReasonRoleTemplateNotFound, "role template %s does not exist", name)
 	case !found:
-		return nil, refuse(v1.ReasonRoleTemplateNotFound, "role template %s does not exist, and %s inherits it", name, arrows(w.path))
+		return nil,
+			refuse(v1.ReasonRoleTemplateNotFound, "role template %s does not exist, and %s inherits it", name, arrows(w.path))
 	case template.Spec.External != "" && len(w.path) == 0:
-		return nil, refuse(v1.ReasonInheritsExternal, "role template %s is external: its rules are those of ClusterRole %s in the member", name, template.Spec.External)
+		return nil,
+			refuse(v1.ReasonInheritsExternal,
+				"role template %s is external: its rules are those of ClusterRole %s in the member", name, template.Spec.External)
 	case template.Spec.External != "":
 		return nil, refuse(v1.ReasonInheritsExternal,
-			"role template %s is external, so that its rules are not known here, and cannot be inherited by %s; bind it beside", name, arrows(w.path))
-	case len(w.path) > 0 && template.Spec.Context != v1.ContextProject && w.templates[w.path[0]].Spec.Context != v1.ContextCluster:
+			"role template %s is external, so that its rules are not known here, and cannot be inherited by %s; bind it beside",
+			name, arrows(w.path))
+	case len(w.path) > 0 && template.Spec.Context != v1.ContextProject &&
+		w.templates[w.path[0]].Spec.Context != v1.ContextCluster:
 		return nil, refuse(v1.ReasonContextMismatch,
-			"role template %s has context %s and cannot be inherited by %s, which has context %s", name, template.Spec.Context, arrows(w.path), v1.ContextProject)
+			"role template %s has context %s and cannot be inherited by %s, which has context %s", name, template.Spec.Context,
+			arrows(w.path), v1.ContextProject)
 	}
 	return template, nil
 }
 
 func (w *walk) add(template *v1.RoleTemplate, rule rbacv1.PolicyRule) error {
 	if len(rule.NonResourceURLs) > 0 && template.Spec.Context != v1.ContextCluster {
-		return refuse(v1.ReasonInvalidRules, "role template %s grants %v, which is possible only with context Cluster", template.Name, rule.NonResourceURLs)
+		return refuse(v1.ReasonInvalidRules, "role template %s grants %v, which is possible only with context Cluster",
+			template.Name, rule.NonResourceURLs)
 	}
 	key := ruleKey(rule)
 	if w.rules[key] {

@@ -24,7 +24,8 @@ func rule(group, resource string, verbs ...string) rbacv1.PolicyRule {
 }
 
 func template(context v1.RoleContext, name string, inherits []string, rules ...rbacv1.PolicyRule) v1.RoleTemplate {
-	return v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.RoleTemplateSpec{Context: context, Inherits: inherits, Rules: rules}}
+	return v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1.RoleTemplateSpec{Context: context, Inherits: inherits, Rules: rules}}
 }
 
 func external(context v1.RoleContext, name, role string) v1.RoleTemplate {
@@ -45,24 +46,40 @@ func TestFlatten(t *testing.T) {
 		reason    string
 		message   string
 	}{
-		"a template alone":                 {index(template(project, "a", nil, pods, secrets)), []rbacv1.PolicyRule{pods, secrets}, "", ""},
-		"its own rules, then its parents'": {index(template(project, "a", []string{"c", "b"}, pods), template(project, "b", nil, secrets), template(project, "c", nil, nodes)), []rbacv1.PolicyRule{pods, nodes, secrets}, "", ""},
-		"a parent that is met twice counts once": {index(template(project, "a", []string{"b", "c"}), template(project, "b", []string{"d"}, pods),
-			template(project, "c", []string{"d"}, secrets), template(project, "d", nil, nodes)), []rbacv1.PolicyRule{pods, nodes, secrets}, "", ""},
-		"equal rules come once, whatever the order in their lists": {index(template(project, "a", []string{"b"}, pods), template(project, "b", nil, rule("", "pods", "list", "get", "get"))), []rbacv1.PolicyRule{pods}, "", ""},
-		"CVE-2021-25318: the same resource of another group is another rule": {index(template(project, "a", []string{"b"}, rule("catalog.example.com", "apps", "get")),
-			template(project, "b", nil, rule("apps", "apps", "get"))), []rbacv1.PolicyRule{rule("catalog.example.com", "apps", "get"), rule("apps", "apps", "get")}, "", ""},
-		"CVE-2023-32194: create on namespaces stays create on namespaces": {index(template(cluster, "a", nil, rule("", "namespaces", "create"))), []rbacv1.PolicyRule{rule("", "namespaces", "create")}, "", ""},
-		"one of the cluster may inherit one of projects":                  {index(template(cluster, "a", []string{"b"}, metrics), template(project, "b", nil, pods)), []rbacv1.PolicyRule{metrics, pods}, "", ""},
-		"one that is not there":                                           {index(), nil, v1.ReasonRoleTemplateNotFound, "role template a does not exist"},
-		"a parent that is not there":                                      {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"})), nil, v1.ReasonRoleTemplateNotFound, "role template c does not exist, and a → b inherits it"},
-		"one that inherits itself":                                        {index(template(project, "a", []string{"a"})), nil, v1.ReasonInheritanceCycle, "a → a"},
-		"a cycle, with the whole path": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}), template(project, "c", []string{"d"}), template(project, "d", []string{"b"})), nil,
+		"a template alone": {index(template(project, "a", nil, pods, secrets)), []rbacv1.PolicyRule{pods, secrets}, "", ""},
+		"its own rules, then its parents'": {index(template(project, "a", []string{"c", "b"}, pods),
+			template(project, "b", nil, secrets), template(project, "c", nil, nodes)), []rbacv1.PolicyRule{pods, nodes, secrets},
+			"", ""},
+		"a parent that is met twice counts once": {index(template(project, "a", []string{"b", "c"}),
+			template(project, "b", []string{"d"}, pods),
+			template(project, "c", []string{"d"}, secrets), template(project, "d", nil, nodes)),
+			[]rbacv1.PolicyRule{pods, nodes, secrets}, "", ""},
+		"equal rules come once, whatever the order in their lists": {index(template(project, "a", []string{"b"}, pods),
+			template(project, "b", nil, rule("", "pods", "list", "get", "get"))), []rbacv1.PolicyRule{pods}, "", ""},
+		"CVE-2021-25318: the same resource of another group is another rule": {index(template(project, "a", []string{"b"},
+			rule("catalog.example.com", "apps", "get")),
+			template(project, "b", nil, rule("apps", "apps", "get"))),
+			[]rbacv1.PolicyRule{rule("catalog.example.com", "apps", "get"), rule("apps", "apps", "get")}, "", ""},
+		"CVE-2023-32194: create on namespaces stays create on namespaces": {index(template(cluster, "a", nil,
+			rule("", "namespaces", "create"))), []rbacv1.PolicyRule{rule("", "namespaces", "create")}, "", ""},
+		"one of the cluster may inherit one of projects": {index(template(cluster, "a", []string{"b"}, metrics),
+			template(project, "b", nil, pods)), []rbacv1.PolicyRule{metrics, pods}, "", ""},
+		"one that is not there": {index(), nil, v1.ReasonRoleTemplateNotFound, "role template a does not exist"},
+		"a parent that is not there": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"})),
+			nil, v1.ReasonRoleTemplateNotFound, "role template c does not exist, and a → b inherits it"},
+		"one that inherits itself": {index(template(project, "a", []string{"a"})), nil, v1.ReasonInheritanceCycle, "a → a"},
+		"a cycle, with the whole path": {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}),
+			template(project, "c", []string{"d"}), template(project, "d", []string{"b"})), nil,
 			v1.ReasonInheritanceCycle, "role template b inherits itself: b → c → d → b"},
 		"an external one": {index(external(project, "a", "edit")), nil, v1.ReasonInheritsExternal, "ClusterRole edit"},
-		"CVE-2023-32196: an external parent, whose rules are not checked": {index(template(project, "a", []string{"b"}, pods), external(project, "b", "edit")), nil, v1.ReasonInheritsExternal, "cannot be inherited by a"},
-		"a project's, with a parent of the cluster":                       {index(template(project, "a", []string{"b"}), template(cluster, "b", nil, nodes)), nil, v1.ReasonContextMismatch, "b has context Cluster and cannot be inherited by a"},
-		"one of the cluster hidden behind a project's":                    {index(template(project, "a", []string{"b"}), template(project, "b", []string{"c"}), template(cluster, "c", nil, nodes)), nil, v1.ReasonContextMismatch, "cannot be inherited by a → b"},
+		"CVE-2023-32196: an external parent, whose rules are not checked": {index(template(project, "a", []string{"b"}, pods),
+			external(project, "b", "edit")), nil, v1.ReasonInheritsExternal, "cannot be inherited by a"},
+		"a project's, with a parent of the cluster": {index(template(project, "a", []string{"b"}),
+			template(cluster, "b", nil, nodes)), nil, v1.ReasonContextMismatch,
+			"b has context Cluster and cannot be inherited by a"},
+		"one of the cluster hidden behind a project's": {index(template(project, "a", []string{"b"}),
+			template(project, "b", []string{"c"}), template(cluster, "c", nil, nodes)), nil, v1.ReasonContextMismatch,
+			"cannot be inherited by a → b"},
 		"URLs in a project": {index(template(project, "a", nil, metrics)), nil, v1.ReasonInvalidRules, "/metrics"},
 	}
 	for name, tt := range tests {

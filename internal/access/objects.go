@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has it.
+// Role is the ClusterRole of a template in a member. It is nil, without an error, for an external one: the member has
+// it.
 func Role(templates Templates, name string) (*rbacv1.ClusterRole, error) {
 	template, found := templates[name]
 	if found && template.Spec.External != "" {
@@ -37,10 +38,11 @@ func ClusterBinding(templates Templates, b *v1.ClusterRoleTemplateBinding) (*rba
 		return nil, err
 	}
 	return &rbacv1.ClusterRoleBinding{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterBindingName(b.Name, role.Name), Labels: set.Labels(set.ID(set.ClusterBinding, b.Name))},
-		RoleRef:    role,
-		Subjects:   []rbacv1.Subject{subject(b.Spec.Subject)},
+		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "ClusterRoleBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: clusterBindingName(b.Name, role.Name),
+			Labels: set.Labels(set.ID(set.ClusterBinding, b.Name))},
+		RoleRef:  role,
+		Subjects: []rbacv1.Subject{subject(b.Spec.Subject)},
 	}, nil
 }
 
@@ -52,10 +54,11 @@ func ProjectBinding(templates Templates, b *v1.ProjectRoleTemplateBinding) (*rba
 		return nil, err
 	}
 	return &rbacv1.RoleBinding{
-		TypeMeta:   metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
-		ObjectMeta: metav1.ObjectMeta{Name: projectBindingName(b.Name, role.Name), Labels: set.Labels(set.ID(set.ProjectBinding, b.Name))},
-		RoleRef:    role,
-		Subjects:   []rbacv1.Subject{subject(b.Spec.Subject)},
+		TypeMeta: metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: "RoleBinding"},
+		ObjectMeta: metav1.ObjectMeta{Name: projectBindingName(b.Name, role.Name),
+			Labels: set.Labels(set.ID(set.ProjectBinding, b.Name))},
+		RoleRef:  role,
+		Subjects: []rbacv1.Subject{subject(b.Spec.Subject)},
 	}, nil
 }
 
@@ -96,15 +99,15 @@ func subject(s v1.Subject) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: string(s.Kind), Name: s.Name}
 }
 
-// roleName returns the name of the ClusterRole of a template that is not external. Names of RBAC objects may hold colons and those of our kinds
-// may not, so names of two kinds never collide. The context is part of it: a binding must never get the rules that its template has in another
-// context, not even until it is removed.
+// roleName returns the name of the ClusterRole of a template that is not external. Names of RBAC objects may hold
+// colons and those of our kinds may not, so names of two kinds never collide. The context is part of it: a binding must
+// never get the rules that its template has in another context, not even until it is removed.
 func roleName(t *v1.RoleTemplate) string {
 	return set.RolePrefix + strings.ToLower(string(t.Spec.Context)) + ":" + t.Name
 }
 
-// The role is part of a binding's name, because the role of a binding is immutable in Kubernetes: a change of role creates a new object, and
-// the old one is removed when the new one is there.
+// The role is part of a binding's name, because the role of a binding is immutable in Kubernetes: a change of role
+// creates a new object, and the old one is removed when the new one is there.
 func clusterBindingName(binding, role string) string { return "drover:crtb:" + binding + ":" + role }
 
 func projectBindingName(binding, role string) string { return "drover:prtb:" + binding + ":" + role }

@@ -33,7 +33,8 @@ func group(name string) v1.Subject { return v1.Subject{Kind: v1.SubjectGroup, Na
 func TestObjects(t *testing.T) {
 	templates := index(
 		template(v1.ContextCluster, "owner", nil, rule("*", "*", "*")), external(v1.ContextCluster, "admin", "cluster-admin"),
-		template(v1.ContextProject, "deployer", nil, rule("apps", "deployments", "*")), external(v1.ContextProject, "editor", "edit"),
+		template(v1.ContextProject, "deployer", nil, rule("apps", "deployments", "*")),
+		external(v1.ContextProject, "editor", "edit"),
 		template(v1.ContextCluster, "broken", []string{"broken"}),
 	)
 	labels := func(set string) map[string]string {
@@ -42,8 +43,10 @@ func TestObjects(t *testing.T) {
 	in := v1.ClusterTarget{ClusterName: "prod"}
 	t.Run("a template is a ClusterRole with its rules and no aggregation", func(t *testing.T) {
 		got, err := access.Role(templates, "deployer")
-		want := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"},
-			ObjectMeta: metav1.ObjectMeta{Name: "drover:project:deployer", Labels: labels("role.deployer")}, Rules: []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
+		want := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1",
+			Kind: "ClusterRole"},
+			ObjectMeta: metav1.ObjectMeta{Name: "drover:project:deployer", Labels: labels("role.deployer")},
+			Rules:      []rbacv1.PolicyRule{rule("apps", "deployments", "*")}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("the ClusterRole is %+v, %v, want another", got, err)
 		}
@@ -58,7 +61,8 @@ func TestObjects(t *testing.T) {
 		}
 		b := projectBinding("devs", "deployer", "web", group("github:dev"))
 		bound, err := access.ProjectBinding(templates, &b)
-		if err != nil || bound.RoleRef.Name != role(v1.ContextProject).Name || bound.RoleRef.Name == role(v1.ContextCluster).Name {
+		if err != nil || bound.RoleRef.Name != role(v1.ContextProject).Name ||
+			bound.RoleRef.Name == role(v1.ContextCluster).Name {
 			t.Errorf("the RoleBinding is %+v, %v, want it bound to the role of the project's context", bound, err)
 		}
 	})
@@ -70,7 +74,8 @@ func TestObjects(t *testing.T) {
 	t.Run("a cluster binding is a ClusterRoleBinding", func(t *testing.T) {
 		b := clusterBinding("alice", "owner", user("github:alice"), in)
 		got, err := access.ClusterBinding(templates, &b)
-		want := &rbacv1.ClusterRoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRoleBinding"},
+		want := &rbacv1.ClusterRoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1",
+			Kind: "ClusterRoleBinding"},
 			ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:drover:cluster:owner", Labels: labels("crtb.alice")},
 			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:cluster:owner"},
 			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "User", Name: "github:alice"}}}
@@ -81,10 +86,12 @@ func TestObjects(t *testing.T) {
 	t.Run("a project binding is a RoleBinding without a namespace", func(t *testing.T) {
 		b := projectBinding("devs", "deployer", "web", group("github:acme/web"))
 		got, err := access.ProjectBinding(templates, &b)
-		want := &rbacv1.RoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding"},
+		want := &rbacv1.RoleBinding{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1",
+			Kind: "RoleBinding"},
 			ObjectMeta: metav1.ObjectMeta{Name: "drover:prtb:devs:drover:project:deployer", Labels: labels("prtb.devs")},
-			RoleRef:    rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole", Name: "drover:project:deployer"},
-			Subjects:   []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "github:acme/web"}}}
+			RoleRef: rbacv1.RoleRef{APIGroup: "rbac.authorization.k8s.io", Kind: "ClusterRole",
+				Name: "drover:project:deployer"},
+			Subjects: []rbacv1.Subject{{APIGroup: "rbac.authorization.k8s.io", Kind: "Group", Name: "github:acme/web"}}}
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("the RoleBinding is %+v, %v, want another", got, err)
 		}

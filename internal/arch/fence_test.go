@@ -18,8 +18,10 @@ func allRules() []rule { return slices.Concat(rules(), packageRules(), agentRule
 
 // packageRules are about packages of the hub that rules does not name.
 func packageRules() []rule {
-	requests := []string{"./internal/proxy", "./internal/identity", "./internal/peer", "./internal/server", "./internal/signin", "./internal/portal"}
-	connections := []string{"./internal/members", "./internal/peer", "./internal/tunnel", "./internal/server", "./internal/delivery"}
+	requests := []string{"./internal/proxy", "./internal/identity", "./internal/peer", "./internal/server",
+		"./internal/signin", "./internal/portal"}
+	connections := []string{"./internal/members", "./internal/peer", "./internal/tunnel", "./internal/server",
+		"./internal/delivery"}
 	deciders := []string{"./internal/access", "./internal/tenancy", "./internal/rollout"}
 	return []rule{
 		{
@@ -43,8 +45,9 @@ func packageRules() []rule {
 			why: "the configuration is read before anything runs that it is for",
 		},
 		{
-			from: "internal/delivery", never: slices.Concat(requests, deciders, []string{"./internal/tunnel", "./internal/index"}),
-			why: "delivery carries sets and does not know what makes them, nor how a request reaches a member",
+			from:  "internal/delivery",
+			never: slices.Concat(requests, deciders, []string{"./internal/tunnel", "./internal/index"}),
+			why:   "delivery carries sets and does not know what makes them, nor how a request reaches a member",
 		},
 		{
 			from: "internal/index", ours: []string{"./api"},
@@ -71,8 +74,9 @@ func packageRules() []rule {
 			why: "the page is static files: what it shows comes from the API that every client has",
 		},
 		{
-			from: "internal/portal/subscribe", never: slices.Concat(connections, deciders, []string{"./internal/proxy", "./internal/index"}),
-			why: "a user sees an object because the API server lets them watch it, not because of what Drover knows of it",
+			from:  "internal/portal/subscribe",
+			never: slices.Concat(connections, deciders, []string{"./internal/proxy", "./internal/index"}),
+			why:   "a user sees an object because the API server lets them watch it, not because of what Drover knows of it",
 		},
 		{
 			from: "internal/provision/cloudconfig", ours: []string{"./internal/untrusted"}, never: effects(),
@@ -155,8 +159,9 @@ func agentRules() []rule {
 			why: "watch holds objects for whoever asks, and knows no duty",
 		},
 		{
-			from: "agent/host", ours: with("./agent/hostplan", "./agent/identity", "./agent/link", "./agent/stream", "./internal/tunnel"),
-			why: "the agent of a machine is no agent of a cluster: it has no API server to speak to",
+			from: "agent/host",
+			ours: with("./agent/hostplan", "./agent/identity", "./agent/link", "./agent/stream", "./internal/tunnel"),
+			why:  "the agent of a machine is no agent of a cluster: it has no API server to speak to",
 		},
 		{
 			from: "agent/hostplan", ours: []string{"./internal/protocol"},
@@ -169,7 +174,9 @@ func agentRules() []rule {
 func programRules() []rule {
 	return []rule{
 		{
-			from: "cmd", never: []string{"./controllers", "./internal/members", "./internal/peer", "./internal/server", "./internal/delivery"},
+			from: "cmd",
+			never: []string{"./controllers", "./internal/members", "./internal/peer", "./internal/server",
+				"./internal/delivery"},
 			why: "programs beside the manager speak to the hub as any other client does",
 		},
 		{
@@ -243,7 +250,8 @@ func TestFenceRule(t *testing.T) {
 func pure() []string {
 	return []string{
 		"internal/access", "cmd/kubectl-drover/rancher", "internal/rollout", "internal/set", "internal/tenancy",
-		"internal/provision/cloudconfig", "internal/provision/installation", "internal/provision/kubeadmetcd", "internal/provision/schedule",
+		"internal/provision/cloudconfig", "internal/provision/installation", "internal/provision/kubeadmetcd",
+		"internal/provision/schedule",
 	}
 }
 
@@ -274,7 +282,8 @@ func clockProblems(files []source) []string {
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			if sel, ok := n.(*ast.SelectorExpr); ok && slices.Contains(clock, sel.Sel.Name) {
 				if pkg, ok := sel.X.(*ast.Ident); ok && (pkg.Name == "time" || pkg.Name == "metav1") {
-					problems = append(problems, fmt.Sprintf("%s: uses %s.%s: a pure package is given the time", f.at(sel), pkg.Name, sel.Sel.Name))
+					problems = append(problems,
+						fmt.Sprintf("%s: uses %s.%s: a pure package is given the time", f.at(sel), pkg.Name, sel.Sel.Name))
 				}
 			}
 			return true
@@ -285,8 +294,10 @@ func clockProblems(files []source) []string {
 
 func TestClockRule(t *testing.T) {
 	text := "package rollout\n\nimport \"time\"\n\nfunc f() time.Time { return time.Now() }\n"
-	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a.go", text)}), "time.Now: a pure package is given the time")
-	expect(t, clockProblems([]source{fixture(t, "internal/provision/schedule/a.go", text)}), "time.Now: a pure package is given the time")
+	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a.go", text)}),
+		"time.Now: a pure package is given the time")
+	expect(t, clockProblems([]source{fixture(t, "internal/provision/schedule/a.go", text)}),
+		"time.Now: a pure package is given the time")
 	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a_test.go", text)}), "")
 	expect(t, clockProblems([]source{fixture(t, "internal/members/a.go", text)}), "")
 }

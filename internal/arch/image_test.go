@@ -32,7 +32,8 @@ type goPackage struct {
 // dependencies are the packages that a program of this module is built from, for the platform of the image.
 func dependencies(t *testing.T, program string) []goPackage {
 	t.Helper()
-	command := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=Dir,GoFiles,CgoFiles,SFiles,HFiles,EmbedFiles,Module", program)
+	command := exec.CommandContext(t.Context(), "go", "list", "-deps",
+		"-json=Dir,GoFiles,CgoFiles,SFiles,HFiles,EmbedFiles,Module", program)
 	command.Dir = root(t)
 	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	var stderr bytes.Buffer
@@ -69,7 +70,8 @@ func TestBuildContextHasAllThatTheImageIsBuiltFrom(t *testing.T) {
 
 	t.Run("a file that is left out is named", func(t *testing.T) {
 		rules := ignoreRules(t, "*\n!main.go\n!api\n")
-		expect(t, leftOut(t, rules, []string{"main.go", "api/v1/a.go", "config/crd/a.yaml"}), ".dockerignore leaves out config/crd/a.yaml")
+		expect(t, leftOut(t, rules, []string{"main.go", "api/v1/a.go", "config/crd/a.yaml"}),
+			".dockerignore leaves out config/crd/a.yaml")
 	})
 }
 

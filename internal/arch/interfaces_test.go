@@ -13,8 +13,9 @@ import (
 	"testing"
 )
 
-// singleInterfaces are the interfaces of the product that at most one type of the product implements, each with the reason. Elsewhere a concrete
-// type or a function does, and a test answers its requests with a handler or gives another function.
+// singleInterfaces are the interfaces of the product that at most one type of the product implements, each with the
+// reason. Elsewhere a concrete type or a function does, and a test answers its requests with a handler or gives another
+// function.
 func singleInterfaces() map[string]string {
 	return map[string]string{
 		"internal/signin/connector.PostCallback": "a capability for a type such as SAML; a test signs a user in through it",
@@ -32,10 +33,13 @@ func TestInterfaceProblems(t *testing.T) {
 		allowed []string
 		want    []string
 	}{
-		"two implementations":          {"type I interface{ M(int) }; type a int; func (a) M(int) {}; type b int; func (*b) M(int) {}", nil, nil},
-		"one":                          {"type I interface{ M(int) }; type a int; func (a) M(int) {}", nil, []string{"x.I"}},
-		"another signature":            {"type I interface{ M(int) }; type a int; func (a) M(int) {}; type b int; func (*b) M() {}", nil, []string{"x.I"}},
-		"by embedding":                 {"type I interface{ M() }; type a int; func (a) M() {}; type b struct{ *a }", nil, nil},
+		"two implementations": {"type I interface{ M(int) }; type a int; func (a) M(int) {}; type b int; func (*b) M(int) {}",
+			nil, nil},
+		"one": {"type I interface{ M(int) }; type a int; func (a) M(int) {}", nil, []string{"x.I"}},
+		"another signature": {"type I interface{ M(int) }; type a int; func (a) M(int) {}; type b int; func (*b) M() {}", nil,
+			[]string{"x.I"}},
+		"by embedding": {"type I interface{ M() }; type a int; func (a) M() {}; type b struct{ *a }", nil,
+			nil},
 		"an interface that has others": {"type I interface{ J }; type J interface{ M() }; type a int; func (a) M() {}; type b int; func (b) M() {}", nil, nil},
 		"a constraint":                 {"type I interface{ ~int | ~string }", nil, nil},
 		"one that is allowed":          {"type I interface{ M() }", []string{"x.I"}, nil},
@@ -58,15 +62,17 @@ func TestInterfaceProblems(t *testing.T) {
 	}
 }
 
-// declared is a type of the product: its methods with the numbers of their parameters and results, and the types that it embeds.
+// declared is a type of the product: its methods with the numbers of their parameters and results, and the types that
+// it embeds.
 type declared struct {
 	methods    map[string]bool
 	embeds     []string
 	constraint bool // an interface of types, not of methods
 }
 
-// interfaceProblems lists the interfaces of the product that fewer than two of its types implement, and that are not allowed, and what is
-// allowed without need. Methods are compared by name and by the numbers of their parameters and results.
+// interfaceProblems lists the interfaces of the product that fewer than two of its types implement, and that are not
+// allowed, and what is allowed without need. Methods are compared by name and by the numbers of their parameters and
+// results.
 func interfaceProblems(files []source, allowed map[string]string) []string {
 	interfaces, types := map[string]*declared{}, map[string]*declared{}
 	for _, file := range files {
@@ -93,11 +99,13 @@ func interfaceProblems(files []source, allowed map[string]string) []string {
 		if _, is := allowed[name]; is && count < 2 {
 			delete(unused, name)
 		} else if count < 2 {
-			problems = append(problems, fmt.Sprintf("%s: an interface with %d implementations; take the type itself, or a function", name, count))
+			problems = append(problems,
+				fmt.Sprintf("%s: an interface with %d implementations; take the type itself, or a function", name, count))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unused)) {
-		problems = append(problems, name+": it is in the list of interfaces with one implementation and is none; remove it there")
+		problems = append(problems,
+			name+": it is in the list of interfaces with one implementation and is none; remove it there")
 	}
 	return problems
 }

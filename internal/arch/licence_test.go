@@ -26,7 +26,8 @@ func licenceProblems(files []source, header string) []string {
 	for _, f := range files {
 		above, _, found := bytes.Cut(f.text, []byte(header+"\n"))
 		if !found || len(bytes.TrimSpace(above)) > 0 && !onlyConstraint(above) {
-			problems = append(problems, fmt.Sprintf("%s: does not begin with the licence header of hack/boilerplate.go.txt", f.path))
+			problems = append(problems,
+				fmt.Sprintf("%s: does not begin with the licence header of hack/boilerplate.go.txt", f.path))
 		}
 	}
 	return problems

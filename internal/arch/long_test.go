@@ -20,7 +20,8 @@ func TestLongTestsAreRunByTestLong(t *testing.T) {
 	list := regexp.MustCompile(`(?m)^long := (.+)$`).FindSubmatch(makefile)
 	command := regexp.MustCompile(`(?m)^\t.*-run '\^\(\$\(long\)\)\$\$' (.+)$`).FindSubmatch(makefile)
 	if list == nil || command == nil {
-		t.Fatalf("the Makefile has the long tests as %q, and runs them in %q; want a list of names, and folders", list, command)
+		t.Fatalf("the Makefile has the long tests as %q, and runs them in %q; want a list of names, and folders", list,
+			command)
 	}
 	declared := map[string]bool{}
 	for _, folder := range strings.Fields(string(command[1])) {
@@ -40,7 +41,8 @@ func TestLongTestsAreRunByTestLong(t *testing.T) {
 	}
 	for _, name := range strings.Split(string(list[1]), "|") {
 		if !declared[name] {
-			t.Errorf("the long test %s is in none of %s: name the folder in the target test-long, or mend the name", name, command[1])
+			t.Errorf("the long test %s is in none of %s: name the folder in the target test-long, or mend the name", name,
+				command[1])
 		}
 	}
 }

@@ -71,16 +71,18 @@ func sentenceProblem(folder []source) string {
 
 func TestPackageSentenceRule(t *testing.T) {
 	tests := map[string]struct{ source, want string }{
-		"one sentence passes":                            {"// Package fleet knows who is connected.\npackage fleet", ""},
-		"more paragraphs may follow":                     {"// Package fleet knows who is connected.\n//\n// It forgets. Always.\npackage fleet", ""},
+		"one sentence passes": {"// Package fleet knows who is connected.\npackage fleet", ""},
+		"more paragraphs may follow": {"// Package fleet knows who is connected.\n//\n// It forgets. Always.\npackage fleet",
+			""},
 		"a sentence over two lines passes":               {"// Package fleet knows\n// who is connected.\npackage fleet", ""},
 		"a command passes":                               {"// Command lab runs things.\npackage main", ""},
 		"a missing comment fails":                        {"package fleet", "no package comment"},
 		"a comment apart from the clause does not count": {"// Package fleet knows.\n\npackage fleet", "no package comment"},
 		"another beginning fails":                        {"// The fleet knows.\npackage fleet", "begins with"},
 		"the wrong name fails":                           {"// Package fleets knows.\npackage fleet", "begins with"},
-		"two sentences in the first paragraph fail":      {"// Package fleet knows. It forgets.\npackage fleet", "not one sentence"},
-		"a sentence without a full stop fails":           {"// Package fleet knows\npackage fleet", "not one sentence"},
+		"two sentences in the first paragraph fail": {"// Package fleet knows. It forgets.\npackage fleet",
+			"not one sentence"},
+		"a sentence without a full stop fails": {"// Package fleet knows\npackage fleet", "not one sentence"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

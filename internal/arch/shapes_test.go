@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// The budgets of a type: a type with more methods is several types, and embedding must not hide fields from the budget of
-// a struct. Types of the API and generated code are free of the latter.
+// The budgets of a type: a type with more methods is several types, and embedding must not hide fields from the budget
+// of a struct. Types of the API and generated code are free of the latter.
 const (
 	maxMethods = 40
 	maxFields  = 24 // with the fields of embedded structs
@@ -53,7 +53,8 @@ type shape struct {
 	at      string
 }
 
-// shapeProblems lists the types of the product above a budget that are not excused, and the excuses that are not needed.
+// shapeProblems lists the types of the product above a budget that are not excused, and the excuses that are not
+// needed.
 func shapeProblems(files []source, excused map[string]string) []string {
 	shapes := map[string]*shape{}
 	for _, f := range files {
@@ -117,8 +118,8 @@ func addShapes(f source, shapes map[string]*shape) {
 	}
 }
 
-// flattened counts the fields of a struct, with the fields of the structs of the product that it embeds. Another embedded
-// type counts as one field.
+// flattened counts the fields of a struct, with the fields of the structs of the product that it embeds. Another
+// embedded type counts as one field.
 func flattened(name string, shapes map[string]*shape, within []string) int {
 	s := shapes[name]
 	if pattern, elsewhere := strings.CutPrefix(name, "*/"); elsewhere {
@@ -152,7 +153,8 @@ func TestShapeRules(t *testing.T) {
 		"an excuse that is not needed fails":     {methods(maxMethods), "x.s", "x.s: it is within the budgets"},
 		"an excuse of a type that is gone fails": {"", "x.s", "x.s: it is within the budgets"},
 		"as many fields as allowed pass":         {fields("s", maxFields), "", ""},
-		"a field more fails":                     {fields("s", maxFields+1), "", "x.s: 25 fields with those of embedded structs"},
+		"a field more fails": {fields("s", maxFields+1), "",
+			"x.s: 25 fields with those of embedded structs"},
 		"fields of embedded structs count": {
 			fields("a", maxFields-1) + "type s struct { a; *b; sync.Mutex; c int }\ntype b int\n", "", "x.s: 26 fields",
 		},

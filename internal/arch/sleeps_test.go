@@ -26,7 +26,8 @@ func sleepProblems(files []source) []string {
 		for _, sleep := range calls(f, "time", "Sleep") {
 			within := func(bubble *ast.CallExpr) bool { return bubble.Pos() < sleep.Pos() && sleep.End() <= bubble.End() }
 			if !slices.ContainsFunc(bubbles, within) {
-				problems = append(problems, fmt.Sprintf("%s: time.Sleep outside of synctest.Test: wait for a condition or a channel", f.at(sleep)))
+				problems = append(problems,
+					fmt.Sprintf("%s: time.Sleep outside of synctest.Test: wait for a condition or a channel", f.at(sleep)))
 			}
 		}
 	}
@@ -53,9 +54,11 @@ func calls(f source, pkg, name string) []*ast.CallExpr {
 
 func TestSleepRule(t *testing.T) {
 	tests := map[string]struct{ path, body, want string }{
-		"a sleep in a test fails":               {"a_test.go", "time.Sleep(1)", "outside of synctest"},
-		"a sleep in a bubble passes":            {"a_test.go", "synctest.Test(t, func(t *testing.T) { go func() { time.Sleep(1) }() })", ""},
-		"a sleep beside a bubble fails":         {"a_test.go", "synctest.Test(t, func(t *testing.T) {}); time.Sleep(1)", "outside of synctest"},
+		"a sleep in a test fails": {"a_test.go", "time.Sleep(1)", "outside of synctest"},
+		"a sleep in a bubble passes": {"a_test.go", "synctest.Test(t, func(t *testing.T) { go func() { time.Sleep(1) }() })",
+			""},
+		"a sleep beside a bubble fails": {"a_test.go", "synctest.Test(t, func(t *testing.T) {}); time.Sleep(1)",
+			"outside of synctest"},
 		"a sleep that is no test is not judged": {"a.go", "time.Sleep(1)", ""},
 	}
 	for name, tt := range tests {

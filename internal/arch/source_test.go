@@ -62,7 +62,8 @@ func root(t *testing.T) string {
 	}
 }
 
-// goFiles returns every Go file of the tree, nested modules (such as the benches) included. The tests of this package share them.
+// goFiles returns every Go file of the tree, nested modules (such as the benches) included. The tests of this package
+// share them.
 func goFiles(t *testing.T) []source {
 	t.Helper()
 	top := root(t)

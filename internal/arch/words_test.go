@@ -14,7 +14,8 @@ import (
 	"testing"
 )
 
-// plainWords are the words that have a better one for every use in this tree, and that one. docs/contributing.md has the rules behind them.
+// plainWords are the words that have a better one for every use in this tree, and that one. docs/contributing.md has
+// the rules behind them.
 func plainWords() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"name what is absent, or the user": regexp.MustCompile(`\b([Nn]o|[Ss]ome|[Aa]ny)body\b`),
@@ -40,7 +41,8 @@ func TestPlainWords(t *testing.T) {
 			return skipFolder(entry.Name(), path == top)
 		}
 		rel, err := filepath.Rel(top, path)
-		if err != nil || slices.Contains(exempt, filepath.ToSlash(rel)) || !slices.Contains(extensions, filepath.Ext(path)) || !entry.Type().IsRegular() {
+		if err != nil || slices.Contains(exempt, filepath.ToSlash(rel)) || !slices.Contains(extensions, filepath.Ext(path)) ||
+			!entry.Type().IsRegular() {
 			return err
 		}
 		text, err := os.ReadFile(path)

@@ -3,8 +3,8 @@
 
 // Package audit writes who did what in which member.
 //
-// Each request is logged as a line of JSON when it has ended, and a long-running one also when its response begins. Lines go through a bounded buffer to
-// one writer. Tokens, and the bodies of objects with secrets, are never written.
+// Each request is logged as a line of JSON when it has ended, and a long-running one also when its response begins.
+// Lines go through a bounded buffer to one writer. Tokens, and the bodies of objects with secrets, are never written.
 package audit
 
 import (
@@ -49,7 +49,8 @@ type Settings struct {
 	Mode  Mode
 	// Path of the file, "-" for standard output.
 	Path string
-	// MaxSize in bytes of the file; then it is renamed to Path.1, that one to Path.2 and so on, and a new one begun. 0 for no bound.
+	// MaxSize in bytes of the file; then it is renamed to Path.1, that one to Path.2 and so on, and a new one begun. 0 for
+	// no bound.
 	MaxSize int64
 	// MaxBackups is how many renamed files are kept.
 	MaxBackups int
@@ -66,7 +67,8 @@ type Observer struct {
 // maxPending bounds what waits to be written, in bytes.
 const maxPending = 4 << 20
 
-// Log writes lines. Open makes it. All methods may be called concurrently, and on nil, which is a log that writes nothing.
+// Log writes lines. Open makes it. All methods may be called concurrently, and on nil, which is a log that writes
+// nothing.
 type Log struct {
 	settings Settings
 	observer Observer

@@ -95,7 +95,8 @@ func TestWrap(t *testing.T) {
 		w := serve(l, r, func(w http.ResponseWriter, r *http.Request) {
 			record := From(r.Context())
 			record.About("team-a/prod", request.Of(r, "/api/v1/namespaces/web/pods/a"))
-			record.Identified(User{Name: "alice", Groups: []string{"dev"}, Extra: map[string][]string{"scopes": {"x"}}}, &User{Name: "bob"})
+			record.Identified(User{Name: "alice", Groups: []string{"dev"}, Extra: map[string][]string{"scopes": {"x"}}},
+				&User{Name: "bob"})
 			record.Refused("Forbidden")
 			w.WriteHeader(http.StatusForbidden)
 		})
@@ -105,8 +106,10 @@ func TestWrap(t *testing.T) {
 		}
 		line := all[0]
 		for key, want := range map[string]any{
-			"stage": stageComplete, "member": "team-a/prod", "verb": "get", "resource": "pods", "namespace": "web", "name": "a", "code": 403.0,
-			"reason": "Forbidden", "sourceIP": "192.0.2.1", "userAgent": "kubectl\uFFFDforged", "method": "GET", "id": w.Header().Get("Audit-ID"),
+			"stage": stageComplete, "member": "team-a/prod", "verb": "get", "resource": "pods", "namespace": "web", "name": "a",
+			"code":   403.0,
+			"reason": "Forbidden", "sourceIP": "192.0.2.1", "userAgent": "kubectl\uFFFDforged", "method": "GET",
+			"id":  w.Header().Get("Audit-ID"),
 			"uri": "/k8s/clusters/team-a/prod/api/v1/namespaces/web/pods/a?token=[redacted]",
 		} {
 			if line[key] != want {
@@ -129,7 +132,8 @@ func TestWrap(t *testing.T) {
 			_, _ = io.WriteString(w, "{}")
 		})
 		all := lines(t, l, s)
-		if len(all) != 2 || all[0]["stage"] != stageStarted || all[1]["stage"] != stageComplete || all[0]["id"] != all[1]["id"] {
+		if len(all) != 2 || all[0]["stage"] != stageStarted || all[1]["stage"] != stageComplete ||
+			all[0]["id"] != all[1]["id"] {
 			t.Errorf("lines %v", all)
 		}
 	})
@@ -142,7 +146,8 @@ func TestWrap(t *testing.T) {
 					t.Error("the panic was lost")
 				}
 			}()
-			serve(l, httptest.NewRequest("GET", "/v1/cacerts", nil), func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+			serve(l, httptest.NewRequest("GET", "/v1/cacerts", nil),
+				func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		}()
 		if all := lines(t, l, s); len(all) != 1 || all[0]["stage"] != stageAborted {
 			t.Errorf("lines %v", all)
@@ -163,7 +168,8 @@ func TestWrap(t *testing.T) {
 			r := httptest.NewRequest("GET", "/v1/cacerts", nil)
 			r.Header.Set("Audit-ID", tt.given)
 			var passed string
-			w := serve(l, r, func(w http.ResponseWriter, r *http.Request) { passed = r.Header.Get("Audit-ID"); w.WriteHeader(200) })
+			w := serve(l, r,
+				func(w http.ResponseWriter, r *http.Request) { passed = r.Header.Get("Audit-ID"); w.WriteHeader(200) })
 			got := lines(t, l, s)[0]["id"]
 			if got != passed || got != w.Header().Get("Audit-ID") || got == "" || (got == tt.given) != tt.kept {
 				t.Errorf("written %q, passed on %q, answered %q", got, passed, w.Header().Get("Audit-ID"))
@@ -191,7 +197,8 @@ func TestWrap(t *testing.T) {
 		})
 	})
 	t.Run("bodies are written at the level Request only, and only small ones", func(t *testing.T) {
-		for body, want := range map[string]any{`{"a":"b"}`: map[string]any{"a": "b"}, `{"a":"` + strings.Repeat("b", maxBody) + `"}`: nil} {
+		for body, want := range map[string]any{`{"a":"b"}`: map[string]any{"a": "b"},
+			`{"a":"` + strings.Repeat("b", maxBody) + `"}`: nil} {
 			for level, written := range map[Level]bool{LevelMetadata: false, LevelRequest: true} {
 				s := &sink{}
 				l := start(Settings{Level: level}, Observer{}, s)
@@ -220,7 +227,8 @@ func TestLog(t *testing.T) {
 	}
 	run("lines that there is no room for are counted, and the log says that it has a gap", func(t *testing.T) {
 		s, dropped, written := &sink{hold: make(chan struct{})}, atomic.Int64{}, atomic.Int64{}
-		l := start(metadata(), Observer{Dropped: func(n int) { dropped.Add(int64(n)) }, Written: func(n int) { written.Add(int64(n)) }}, s)
+		l := start(metadata(),
+			Observer{Dropped: func(n int) { dropped.Add(int64(n)) }, Written: func(n int) { written.Add(int64(n)) }}, s)
 		l.write(t.Context(), line)
 		synctest.Wait() // the writer has it
 		for range room + 5 {
@@ -231,13 +239,15 @@ func TestLog(t *testing.T) {
 			t.Error(err)
 		}
 		gap := s.content.String()[(room+1)*maxLine:] // it is where the lines are missing
-		if dropped.Load() != 5 || written.Load() != room+1 || !strings.Contains(gap, `"stage":"Dropped","latencyMs":0,"dropped":5`) {
+		if dropped.Load() != 5 || written.Load() != room+1 ||
+			!strings.Contains(gap, `"stage":"Dropped","latencyMs":0,"dropped":5`) {
 			t.Errorf("%d dropped, %d written", dropped.Load(), written.Load())
 		}
 	})
 	run("in the blocking mode requests wait for room, and none is lost", func(t *testing.T) {
 		s, dropped := &sink{hold: make(chan struct{})}, atomic.Int64{}
-		l := start(Settings{Level: LevelMetadata, Mode: ModeBlocking}, Observer{Dropped: func(n int) { dropped.Add(int64(n)) }}, s)
+		l := start(Settings{Level: LevelMetadata, Mode: ModeBlocking},
+			Observer{Dropped: func(n int) { dropped.Add(int64(n)) }}, s)
 		var all sync.WaitGroup
 		for range 3 * room {
 			all.Go(func() { l.write(t.Context(), line) })
@@ -316,7 +326,8 @@ func TestFile(t *testing.T) {
 	if about, err := os.Stat(path); err != nil || about.Mode().Perm() != 0o600 {
 		t.Errorf("mode %v, %v: others may read it (CVE-2023-32197)", about.Mode(), err)
 	}
-	if _, err := Open(Settings{Level: LevelMetadata, Path: filepath.Join(path, "no")}, Observer{}, logr.Discard()); err == nil {
+	if _, err := Open(Settings{Level: LevelMetadata, Path: filepath.Join(path, "no")}, Observer{},
+		logr.Discard()); err == nil {
 		t.Error("a path that cannot be is no error")
 	}
 }

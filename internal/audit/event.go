@@ -51,7 +51,8 @@ type object struct {
 func objectOf(info request.Info) object {
 	return object{
 		Verb: info.Verb, APIGroup: clip(info.Group, maxName), Resource: clip(info.Resource, maxName),
-		Subresource: clip(info.Subresource, maxName), Namespace: clip(info.Namespace, maxName), Name: clip(info.Name, maxName),
+		Subresource: clip(info.Subresource, maxName), Namespace: clip(info.Namespace, maxName),
+		Name: clip(info.Name, maxName),
 	}
 }
 

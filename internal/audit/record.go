@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// idHeader carries the ID of a request, as with kube-apiserver: the caller may choose it, and it is in the response and in the audit log of the
-// member's API server.
+// idHeader carries the ID of a request, as with kube-apiserver: the caller may choose it, and it is in the response and
+// in the audit log of the member's API server.
 const idHeader = "Audit-Id"
 
 // Record collects what is logged about a request. Its methods may be called concurrently, and on nil.
@@ -54,7 +54,8 @@ func (r *Record) Identified(user User, impersonated *User) {
 	r.event.User, r.event.Impersonated, r.event.Claimed = user.clipped(), impersonated.clipped(), ""
 }
 
-// Claimed records who the sender claims to be, until Identified says that it is true: the name that a password was tried for.
+// Claimed records who the sender claims to be, until Identified says that it is true: the name that a password was
+// tried for.
 func (r *Record) Claimed(name string) {
 	if r == nil {
 		return
@@ -115,8 +116,9 @@ func (l *Log) begin(r *http.Request) *Record {
 		host = r.RemoteAddr
 	}
 	return &Record{log: l, begun: time.Now(), event: event{
-		ID:     idOf(r.Header),
-		sender: sender{SourceIP: clip(host, maxName), UserAgent: jwt.ReplaceAllString(clip(r.UserAgent(), maxName), redacted)},
+		ID: idOf(r.Header),
+		sender: sender{SourceIP: clip(host, maxName),
+			UserAgent: jwt.ReplaceAllString(clip(r.UserAgent(), maxName), redacted)},
 		Method: clip(r.Method, 16),
 		URI:    address(r.URL),
 	}}

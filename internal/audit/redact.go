@@ -31,16 +31,21 @@ const (
 // a token in a parameter with an unknown name is not written either.
 func openParameters() []string {
 	return []string{
-		"allowWatchBookmarks", "command", "container", "continue", "dryRun", "fieldManager", "fieldSelector", "fieldValidation", "follow",
-		"force", "gracePeriodSeconds", "insecureSkipTLSVerifyBackend", "labelSelector", "limit", "limitBytes", "orphanDependents", "ports",
-		"pretty", "previous", "propagationPolicy", "resourceVersion", "resourceVersionMatch", "sendInitialEvents", "sinceSeconds",
-		"sinceTime", "stderr", "stdin", "stdout", "stream", "tailLines", "timeout", "timeoutSeconds", "timestamps", "tty", "watch",
+		"allowWatchBookmarks", "command", "container", "continue", "dryRun", "fieldManager", "fieldSelector",
+		"fieldValidation", "follow",
+		"force", "gracePeriodSeconds", "insecureSkipTLSVerifyBackend", "labelSelector", "limit", "limitBytes",
+		"orphanDependents", "ports",
+		"pretty", "previous", "propagationPolicy", "resourceVersion", "resourceVersionMatch", "sendInitialEvents",
+		"sinceSeconds",
+		"sinceTime", "stderr", "stdin", "stdout", "stream", "tailLines", "timeout", "timeoutSeconds", "timestamps", "tty",
+		"watch",
 	}
 }
 
 // openPaths returns the paths of the hub itself that are logged as they are.
 func openPaths() []string {
-	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token", "/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
+	return []string{"/v1/connect", "/v1/register", "/v1/cacerts", "/v1/auth/authorize", "/v1/auth/login", "/v1/auth/token",
+		"/v1/auth/revoke", "/v1/auth/keys", "/v1/auth/device", "/v1/auth/tokens", "/metrics", "/"}
 }
 
 // jwt matches a token of the most common form anywhere in a text, or one for scripts, with its secret whole or cut.
@@ -61,8 +66,8 @@ func URI(u *url.URL, info request.Info) string {
 	return clip(path, maxURI)
 }
 
-// redactPath returns a path as it may be logged. It takes the decoded path, so that no encoding hides anything. Of an unknown path outside of the
-// Kubernetes APIs only the first element is kept.
+// redactPath returns a path as it may be logged. It takes the decoded path, so that no encoding hides anything. Of an
+// unknown path outside of the Kubernetes APIs only the first element is kept.
 func redactPath(path string) string {
 	if strings.Contains(path+"/", "/v1/import/") {
 		return "/v1/import/" + redacted + ".yaml"
@@ -80,7 +85,8 @@ func redactPath(path string) string {
 	return "/" + first + "/" + redacted
 }
 
-// redactQuery keeps names and order. Of requests that are proxied to a workload it keeps no values, since workloads have parameters of their own.
+// redactQuery keeps names and order. Of requests that are proxied to a workload it keeps no values, since workloads
+// have parameters of their own.
 func redactQuery(raw string, workload bool) string {
 	if raw == "" {
 		return ""
@@ -118,7 +124,8 @@ func redactName(name string, decoded bool) string {
 	return name
 }
 
-// Body returns the body of a request as it may be logged: nil if it has secrets, may have some that cannot be recognised, or is not JSON.
+// Body returns the body of a request as it may be logged: nil if it has secrets, may have some that cannot be
+// recognised, or is not JSON.
 func Body(info request.Info, raw []byte) json.RawMessage {
 	if len(raw) == 0 || len(raw) > maxBody || holdsSecrets(info) {
 		return nil
@@ -149,7 +156,8 @@ func holdsSecrets(info request.Info) bool {
 		info.Subresource == "token" || info.Subresource == "proxy" || info.Verb == "proxy"
 }
 
-// redactValue replaces values whose keys suggest a secret. It returns false if the value contains an object that must not be logged at all.
+// redactValue replaces values whose keys suggest a secret. It returns false if the value contains an object that must
+// not be logged at all.
 func redactValue(value any) (any, bool) {
 	switch v := value.(type) {
 	case map[string]any:
@@ -183,7 +191,8 @@ func redactObject(object map[string]any) bool {
 		object[key] = clean
 	}
 	for _, key := range []string{"name", "key", "path"} { // environment variables, and patches
-		if name, _ := object[key].(string); soundsSecret(name[strings.LastIndexByte(name, '/')+1:]) && object["value"] != nil {
+		if name, _ := object[key].(string); soundsSecret(name[strings.LastIndexByte(name, '/')+1:]) &&
+			object["value"] != nil {
 			object["value"] = redacted
 		}
 	}
@@ -196,7 +205,8 @@ func secretKind(kind string) bool {
 
 // redactText returns a string value as it may be logged: a JSON document in it may hold anything.
 func redactText(text string) string {
-	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") || strings.Contains(text, "PRIVATE KEY") {
+	if trimmed := strings.TrimSpace(text); strings.HasPrefix(trimmed, "{") || strings.HasPrefix(trimmed, "[") ||
+		strings.Contains(text, "PRIVATE KEY") {
 		return redacted
 	}
 	return jwt.ReplaceAllString(text, redacted)
@@ -236,7 +246,8 @@ func soundsSecret(key string) bool {
 			return false
 		}
 	}
-	for _, word := range []string{"password", "passwd", "passphrase", "token", "secret", "credential", "privatekey", "apikey", "accesskey", "authorization", "cookie"} {
+	for _, word := range []string{"password", "passwd", "passphrase", "token", "secret", "credential", "privatekey",
+		"apikey", "accesskey", "authorization", "cookie"} {
 		if strings.Contains(folded, word) {
 			return true
 		}

@@ -30,23 +30,33 @@ func infoOf(method string, u *url.URL) request.Info {
 func TestURI(t *testing.T) {
 	const prod = "/k8s/clusters/team-a/prod"
 	for name, tt := range map[string]struct{ uri, want string }{
-		"what is known of the API stays":         {prod + "/api/v1/pods?labelSelector=app%3Dweb&limit=500&watch=true", prod + "/api/v1/pods?labelSelector=app%3Dweb&limit=500&watch=true"},
-		"a command stays":                        {prod + "/api/v1/namespaces/w/pods/a/exec?command=ls&command=-l&stdin", prod + "/api/v1/namespaces/w/pods/a/exec?command=ls&command=-l&stdin"},
-		"a token goes, by any name":              {prod + "/api/v1/pods?token=s3cret&access_token=s3cret&X=s3cret", prod + "/api/v1/pods?token=[redacted]&access_token=[redacted]&X=[redacted]"},
-		"a name that is none goes":               {prod + "/api/v1/pods?s3cret1=1&%zz=1", prod + "/api/v1/pods?[redacted]=[redacted]&[redacted]=[redacted]"},
-		"a JWT goes, wherever it is":             {prod + "/api/v1/pods/" + someJWT + "?labelSelector=" + someJWT, prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
-		"a token for scripts goes":               {prod + "/api/v1/pods/token-" + someID + ":c2VjcmV0?labelSelector=token-" + someID + "%3Ac2VjcmV0", prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
-		"its ID stays where it is revoked":       {"/v1/auth/tokens/" + someID + "?a=b", "/v1/auth/tokens/" + someID + "?a=[redacted]"},
-		"and nothing else":                       {"/v1/auth/tokens/token-" + someID + ":c2VjcmV0", "/v1/%5Bredacted%5D"},
-		"of a workload nothing is known":         {prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=s3cret", prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=[redacted]"},
-		"a join token goes":                      {"/v1/import/s3cret.yaml", "/v1/import/[redacted].yaml"},
-		"also if it is encoded":                  {"/v1/%69mport/s3cret.yaml", "/v1/import/[redacted].yaml"},
-		"also with what follows":                 {"/v1/import/s3cret.yaml/more?authImage=s3cret", "/v1/import/[redacted].yaml?authImage=[redacted]"},
+		"what is known of the API stays": {prod + "/api/v1/pods?labelSelector=app%3Dweb&limit=500&watch=true",
+			prod + "/api/v1/pods?labelSelector=app%3Dweb&limit=500&watch=true"},
+		"a command stays": {prod + "/api/v1/namespaces/w/pods/a/exec?command=ls&command=-l&stdin",
+			prod + "/api/v1/namespaces/w/pods/a/exec?command=ls&command=-l&stdin"},
+		"a token goes, by any name": {prod + "/api/v1/pods?token=s3cret&access_token=s3cret&X=s3cret",
+			prod + "/api/v1/pods?token=[redacted]&access_token=[redacted]&X=[redacted]"},
+		"a name that is none goes": {prod + "/api/v1/pods?s3cret1=1&%zz=1",
+			prod + "/api/v1/pods?[redacted]=[redacted]&[redacted]=[redacted]"},
+		"a JWT goes, wherever it is": {prod + "/api/v1/pods/" + someJWT + "?labelSelector=" + someJWT,
+			prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
+		"a token for scripts goes": {prod + "/api/v1/pods/token-" + someID + ":c2VjcmV0?labelSelector=token-" + someID +
+			"%3Ac2VjcmV0", prod + "/api/v1/pods/%5Bredacted%5D?labelSelector=%5Bredacted%5D"},
+		"its ID stays where it is revoked": {"/v1/auth/tokens/" + someID + "?a=b",
+			"/v1/auth/tokens/" + someID + "?a=[redacted]"},
+		"and nothing else": {"/v1/auth/tokens/token-" + someID + ":c2VjcmV0", "/v1/%5Bredacted%5D"},
+		"of a workload nothing is known": {prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=s3cret",
+			prod + "/api/v1/namespaces/w/services/s/proxy/login?limit=[redacted]"},
+		"a join token goes":     {"/v1/import/s3cret.yaml", "/v1/import/[redacted].yaml"},
+		"also if it is encoded": {"/v1/%69mport/s3cret.yaml", "/v1/import/[redacted].yaml"},
+		"also with what follows": {"/v1/import/s3cret.yaml/more?authImage=s3cret",
+			"/v1/import/[redacted].yaml?authImage=[redacted]"},
 		"also in a place where it is not served": {"/k8s/clusters/a/../v1/import/s3cret.yaml", "/v1/import/[redacted].yaml"},
 		"also misspelt":                          {"//v1//import/s3cret", "//%5Bredacted%5D"},
 		"also with capitals":                     {"/v1/Import/s3cret", "/v1/%5Bredacted%5D"},
 		"other paths of the hub stay":            {"/v1/connect", "/v1/connect"},
-		"a new line stays within its line":       {prod + "/api/v1/pods/a%0A%7B%22user%22:1%7D", prod + "/api/v1/pods/a%0A%7B%22user%22:1%7D"},
+		"a new line stays within its line": {prod + "/api/v1/pods/a%0A%7B%22user%22:1%7D",
+			prod + "/api/v1/pods/a%0A%7B%22user%22:1%7D"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, err := url.ParseRequestURI(tt.uri)
@@ -66,26 +76,44 @@ func TestBody(t *testing.T) {
 		info       request.Info
 		body, want string
 	}{
-		"a body stays":                           {pods, `{"kind":"Pod","n":1.10}`, `{"kind":"Pod","n":1.10}`},
-		"that of a Secret is not written":        {request.Info{Resource: "secrets"}, `{"kind":"Secret"}`, ""},
-		"nor its patch":                          {request.Info{Resource: "secrets", Verb: "patch"}, `[{"op":"add","path":"/data/a","value":"eA=="}]`, ""},
+		"a body stays":                    {pods, `{"kind":"Pod","n":1.10}`, `{"kind":"Pod","n":1.10}`},
+		"that of a Secret is not written": {request.Info{Resource: "secrets"}, `{"kind":"Secret"}`, ""},
+		"nor its patch": {request.Info{Resource: "secrets", Verb: "patch"}, `[{"op":"add","path":"/data/a","value":"eA=="}]`,
+			""},
 		"nor one that is where it should not be": {pods, `{"kind":"Pod","items":[{"kind":"Secret","data":{}}]}`, ""},
-		"nor a request for a token":              {request.Info{Resource: "serviceaccounts", Subresource: "token"}, `{"spec":{}}`, ""},
-		"nor a review of one":                    {request.Info{Group: "authentication.k8s.io", Resource: "tokenreviews"}, `{"spec":{}}`, ""},
-		"nor what is proxied to a workload":      {request.Info{Resource: "services", Subresource: "proxy"}, `{"a":"b"}`, ""},
-		"nor what is no JSON":                    {pods, "k8s\x00\x0a\x09", ""},
-		"nor JSON with something behind it":      {pods, `{"a":1} token`, ""},
-		"a password goes":                        {pods, `{"spec":{"adminPassword":"s3cret"}}`, `{"spec":{"adminPassword":"[redacted]"}}`},
-		"a reference to a Secret stays":          {pods, `{"secretName":"a","imagePullSecrets":[{"name":"b"}]}`, `{"imagePullSecrets":[{"name":"b"}],"secretName":"a"}`},
-		"the value of a variable that sounds so": {pods, `{"env":[{"name":"DB_PASSWORD","value":"s3cret"},{"name":"A","value":"b"}]}`, `{"env":[{"name":"DB_PASSWORD","value":"[redacted]"},{"name":"A","value":"b"}]}`},
-		"a reference in an object stays":         {pods, `{"volumes":[{"secret":{"secretName":"a"}}],"secretRef":{"name":"b"}}`, `{"secretRef":{"name":"b"},"volumes":[{"secret":{"secretName":"a"}}]}`},
-		"a text by the name of a secret goes":    {pods, `{"hmacSecret":"s3cret","data":{"OIDC_CLIENT_SECRET":"s3cret"},"secrets":["s3cret"]}`, `{"data":{"OIDC_CLIENT_SECRET":"[redacted]"},"hmacSecret":"[redacted]","secrets":"[redacted]"}`},
-		"the value of a variable of such a name": {pods, `{"env":[{"name":"JWT_SECRET","value":"s3cret"},{"name":"APP_SECRETS","value":"s3cret"}]}`, `{"env":[{"name":"JWT_SECRET","value":"[redacted]"},{"name":"APP_SECRETS","value":"[redacted]"}]}`},
-		"the value of a patch of such a name":    {pods, `[{"op":"add","path":"/spec/webhookSecret","value":"s3cret"}]`, `[{"op":"add","path":"/spec/webhookSecret","value":"[redacted]"}]`},
-		"a variable that refers to a Secret":     {pods, `{"env":[{"name":"JWT_SECRET","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}]}`, `{"env":[{"name":"JWT_SECRET","valueFrom":{"secretKeyRef":{"key":"b","name":"a"}}}]}`},
-		"the value of a patch that sounds so":    {pods, `[{"op":"add","path":"/spec/token","value":"s3cret"}]`, `[{"op":"add","path":"/spec/token","value":"[redacted]"}]`},
-		"what was applied last":                  {pods, `{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"password\":1}"}}`, `{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"[redacted]"}}`},
-		"a JWT goes":                             {pods, `{"a":"Bearer ` + someJWT + `"}`, `{"a":"Bearer [redacted]"}`},
+		"nor a request for a token": {request.Info{Resource: "serviceaccounts", Subresource: "token"},
+			`{"spec":{}}`, ""},
+		"nor a review of one": {request.Info{Group: "authentication.k8s.io", Resource: "tokenreviews"},
+			`{"spec":{}}`, ""},
+		"nor what is proxied to a workload": {request.Info{Resource: "services", Subresource: "proxy"}, `{"a":"b"}`, ""},
+		"nor what is no JSON":               {pods, "k8s\x00\x0a\x09", ""},
+		"nor JSON with something behind it": {pods, `{"a":1} token`, ""},
+		"a password goes": {pods, `{"spec":{"adminPassword":"s3cret"}}`,
+			`{"spec":{"adminPassword":"[redacted]"}}`},
+		"a reference to a Secret stays": {pods, `{"secretName":"a","imagePullSecrets":[{"name":"b"}]}`,
+			`{"imagePullSecrets":[{"name":"b"}],"secretName":"a"}`},
+		"the value of a variable that sounds so": {pods,
+			`{"env":[{"name":"DB_PASSWORD","value":"s3cret"},{"name":"A","value":"b"}]}`,
+			`{"env":[{"name":"DB_PASSWORD","value":"[redacted]"},{"name":"A","value":"b"}]}`},
+		"a reference in an object stays": {pods, `{"volumes":[{"secret":{"secretName":"a"}}],"secretRef":{"name":"b"}}`,
+			`{"secretRef":{"name":"b"},"volumes":[{"secret":{"secretName":"a"}}]}`},
+		"a text by the name of a secret goes": {pods,
+			`{"hmacSecret":"s3cret","data":{"OIDC_CLIENT_SECRET":"s3cret"},"secrets":["s3cret"]}`,
+			`{"data":{"OIDC_CLIENT_SECRET":"[redacted]"},"hmacSecret":"[redacted]","secrets":"[redacted]"}`},
+		"the value of a variable of such a name": {pods,
+			`{"env":[{"name":"JWT_SECRET","value":"s3cret"},{"name":"APP_SECRETS","value":"s3cret"}]}`,
+			`{"env":[{"name":"JWT_SECRET","value":"[redacted]"},{"name":"APP_SECRETS","value":"[redacted]"}]}`},
+		"the value of a patch of such a name": {pods, `[{"op":"add","path":"/spec/webhookSecret","value":"s3cret"}]`,
+			`[{"op":"add","path":"/spec/webhookSecret","value":"[redacted]"}]`},
+		"a variable that refers to a Secret": {pods,
+			`{"env":[{"name":"JWT_SECRET","valueFrom":{"secretKeyRef":{"name":"a","key":"b"}}}]}`,
+			`{"env":[{"name":"JWT_SECRET","valueFrom":{"secretKeyRef":{"key":"b","name":"a"}}}]}`},
+		"the value of a patch that sounds so": {pods, `[{"op":"add","path":"/spec/token","value":"s3cret"}]`,
+			`[{"op":"add","path":"/spec/token","value":"[redacted]"}]`},
+		"what was applied last": {pods,
+			`{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"{\"password\":1}"}}`,
+			`{"annotations":{"kubectl.kubernetes.io/last-applied-configuration":"[redacted]"}}`},
+		"a JWT goes": {pods, `{"a":"Bearer ` + someJWT + `"}`, `{"a":"Bearer [redacted]"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := string(Body(tt.info, []byte(tt.body))); got != tt.want {
@@ -133,7 +161,8 @@ func FuzzLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, agent string, body []byte) {
 		u := &url.URL{Path: name, RawQuery: agent}
 		user := (&User{Name: name, Groups: []string{agent, name}, Extra: map[string][]string{name: {agent}}}).clipped()
-		e := event{User: user, URI: URI(u, request.Info{Path: name}), sender: sender{UserAgent: clip(agent, maxName)}, Body: Body(request.Info{Resource: "pods"}, body)}
+		e := event{User: user, URI: URI(u, request.Info{Path: name}), sender: sender{UserAgent: clip(agent, maxName)},
+			Body: Body(request.Info{Resource: "pods"}, body)}
 		e.object = objectOf(request.Info{Resource: name, Name: agent})
 		line := e.line()
 		if bytes.Count(line, []byte("\n")) != 1 || line[len(line)-1] != '\n' || len(line) > maxLine || !utf8.Valid(line) {

@@ -13,13 +13,14 @@ import (
 type BacklogBounds struct {
 	// Member bounds the bytes of responses of one member, All those of all members. Zero means no bound.
 	Member, All int64
-	// Grace is how long a write to a user may take before it may be ended because of a bound. Beyond twice a bound it is ended at once.
+	// Grace is how long a write to a user may take before it may be ended because of a bound. Beyond twice a bound it is
+	// ended at once.
 	Grace time.Duration
 }
 
-// Backlog counts the bytes of responses that wait for their users. A response that waits for the member has nothing in memory. One that waits for its
-// user has at most a window. So a window is counted only while a write is in progress: the count is never too low, and watches without events, however
-// many, do not count. NewBacklog makes it.
+// Backlog counts the bytes of responses that wait for their users. A response that waits for the member has nothing in
+// memory. One that waits for its user has at most a window. So a window is counted only while a write is in progress:
+// the count is never too low, and watches without events, however many, do not count. NewBacklog makes it.
 type Backlog struct {
 	bounds BacklogBounds
 	cut    func(Scope)
@@ -62,18 +63,20 @@ type Origin struct {
 
 // NewBacklog makes an empty backlog. cut, if not nil, is called each time a response is cut.
 func NewBacklog(bounds BacklogBounds, cut func(Scope)) *Backlog {
-	b := &Backlog{bounds: bounds, cut: cut, members: map[string]*held{}, workspaces: map[string]*held{}, writes: list.New()}
+	b := &Backlog{bounds: bounds, cut: cut, members: map[string]*held{}, workspaces: map[string]*held{},
+		writes: list.New()}
 	b.timer = time.AfterFunc(time.Hour, b.look)
 	b.timer.Stop()
 	return b
 }
 
-// Flow begins a response. cut must end the write under way; it is called at most once, without any lock held, and never after Close
-// has returned. Close the flow.
+// Flow begins a response. cut must end the write under way; it is called at most once, without any lock held, and never
+// after Close has returned. Close the flow.
 func (b *Backlog) Flow(from Origin, cut func()) *Flow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return &Flow{backlog: b, from: from, cut: cut, member: join(b.members, from.Member), workspace: join(b.workspaces, from.Workspace)}
+	return &Flow{backlog: b, from: from, cut: cut, member: join(b.members, from.Member),
+		workspace: join(b.workspaces, from.Workspace)}
 }
 
 func join(all map[string]*held, name string) *held {
@@ -163,7 +166,8 @@ func (b *Backlog) remove(f *Flow) {
 	}
 }
 
-// judge returns the flows to cut, which no longer count, and sets the timer for when a write that is too recent may be cut.
+// judge returns the flows to cut, which no longer count, and sets the timer for when a write that is too recent may be
+// cut.
 func (b *Backlog) judge() []*Flow {
 	var victims []*Flow
 	for {
@@ -180,8 +184,9 @@ func (b *Backlog) judge() []*Flow {
 	}
 }
 
-// victim returns the oldest write beyond a bound: of a member that exceeds its own bound; otherwise, if all together exceed theirs, of the workspace
-// that holds most, so that a user who stalls many responses loses them first. If it is too recent to be cut, later is how long it still is.
+// victim returns the oldest write beyond a bound: of a member that exceeds its own bound; otherwise, if all together
+// exceed theirs, of the workspace that holds most, so that a user who stalls many responses loses them first. If it is
+// too recent to be cut, later is how long it still is.
 func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.Duration) {
 	var fullest *held
 	if exceeds(b.held, b.bounds.All) {
@@ -201,7 +206,8 @@ func (b *Backlog) victim(now time.Time) (victim *Flow, scope Scope, later time.D
 		if member {
 			scope = ScopeMember
 		}
-		if age := now.Sub(f.since); age < b.bounds.Grace && !exceeds(f.member.bytes, 2*b.bounds.Member) && !exceeds(b.held, 2*b.bounds.All) {
+		if age := now.Sub(f.since); age < b.bounds.Grace && !exceeds(f.member.bytes, 2*b.bounds.Member) &&
+			!exceeds(b.held, 2*b.bounds.All) {
 			if later == 0 {
 				later = b.bounds.Grace - age // those behind are younger, but may be of a member that is worse
 			}

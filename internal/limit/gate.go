@@ -3,9 +3,9 @@
 
 // Package limit shares the hub's capacity fairly among users and members.
 //
-// A Gate hands out seats. A request that finds none waits. The requests of one user are served in order, and the users round-robin: a
-// user with ten thousand requests waits behind their own, and another user behind at most one of them. A Backlog bounds what the hub
-// holds in memory for users who do not read.
+// A Gate hands out seats. A request that finds none waits. The requests of one user are served in order, and the users
+// round-robin: a user with ten thousand requests waits behind their own, and another user behind at most one of them. A
+// Backlog bounds what the hub holds in memory for users who do not read.
 package limit
 
 import (
@@ -61,7 +61,8 @@ func (e *FullError) Error() string {
 	return fmt.Sprintf("no room for one more (bound of: %s)", e.Scope)
 }
 
-// Observer has functions that a Gate calls, for metrics. Each may be nil, is called by several goroutines at once and must not block.
+// Observer has functions that a Gate calls, for metrics. Each may be nil, is called by several goroutines at once and
+// must not block.
 type Observer struct {
 	// Queued receives how long a request has waited, whether or not it got a seat.
 	Queued func(d time.Duration)
@@ -90,7 +91,8 @@ type share struct {
 	uses  int       // seats and waiters; none, and the share is forgotten
 }
 
-// waiter is a request that waits for a seat. Whatever makes room gives it to a waiter at once, so that there is never room for a waiter.
+// waiter is a request that waits for a seat. Whatever makes room gives it to a waiter at once, so that there is never
+// room for a waiter.
 type waiter struct {
 	user, member *share
 	begun        time.Time
@@ -110,7 +112,8 @@ func NewGate(bounds Bounds, observer Observer) *Gate {
 	return &Gate{bounds: bounds, observer: observer, users: map[string]*share{}, members: map[string]*share{}}
 }
 
-// Enter returns a seat. Without room it waits as the bounds allow, and returns a *FullError then, or the cause of ctx's end.
+// Enter returns a seat. Without room it waits as the bounds allow, and returns a *FullError then, or the cause of ctx's
+// end.
 func (g *Gate) Enter(ctx context.Context, who Requester) (*Seat, error) {
 	g.mu.Lock()
 	user, member := use(g.users, who.User), use(g.members, who.Member)
@@ -216,8 +219,8 @@ func (g *Gate) callNext() {
 	}
 }
 
-// enqueue adds a waiter if there is room for it. A full queue drops the newest waiter of the user with the most of them rather than the
-// first one of another user.
+// enqueue adds a waiter if there is room for it. A full queue drops the newest waiter of the user with the most of them
+// rather than the first one of another user.
 func (g *Gate) enqueue(user, member *share) (*waiter, bool) {
 	if g.bounds.Queue <= 0 || g.bounds.Wait <= 0 || reached(len(user.queue), g.bounds.QueueUser) {
 		return nil, false

@@ -43,13 +43,19 @@ func TestGateBounds(t *testing.T) {
 		next   limit.Requester
 		want   limit.Scope
 	}{
-		"a user has a share and no more":          {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")}, asker("a", "o"), limit.ScopeUser},
-		"another user has their own":              {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")}, asker("b", "m"), ""},
-		"a member has its share, whoever asks":    {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")}, asker("c", "m"), limit.ScopeMember},
-		"another member has its own":              {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")}, asker("c", "n"), ""},
-		"all together have theirs":                {limit.Bounds{All: 2}, []limit.Requester{asker("a", "m"), asker("b", "n")}, asker("c", "o"), limit.ScopeAll},
-		"what has no member is bound by no share": {limit.Bounds{Member: 1}, []limit.Requester{asker("a", ""), asker("b", "")}, asker("c", ""), ""},
-		"zero is no bound":                        {limit.Bounds{}, []limit.Requester{asker("a", "m"), asker("a", "m")}, asker("a", "m"), ""},
+		"a user has a share and no more": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
+			asker("a", "o"), limit.ScopeUser},
+		"another user has their own": {limit.Bounds{User: 2}, []limit.Requester{asker("a", "m"), asker("a", "n")},
+			asker("b", "m"), ""},
+		"a member has its share, whoever asks": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
+			asker("c", "m"), limit.ScopeMember},
+		"another member has its own": {limit.Bounds{Member: 2}, []limit.Requester{asker("a", "m"), asker("b", "m")},
+			asker("c", "n"), ""},
+		"all together have theirs": {limit.Bounds{All: 2}, []limit.Requester{asker("a", "m"), asker("b", "n")},
+			asker("c", "o"), limit.ScopeAll},
+		"what has no member is bound by no share": {limit.Bounds{Member: 1},
+			[]limit.Requester{asker("a", ""), asker("b", "")}, asker("c", ""), ""},
+		"zero is no bound": {limit.Bounds{}, []limit.Requester{asker("a", "m"), asker("a", "m")}, asker("a", "m"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := limit.NewGate(tt.bounds, limit.Observer{})
@@ -207,13 +213,14 @@ func TestGateQueue(t *testing.T) {
 	})
 }
 
-// One user with ten thousand goroutines, and one with one request at a time. The clock is not the real one, so what is measured is
-// the discipline of the queue and nothing else.
+// One user with ten thousand goroutines, and one with one request at a time. The clock is not the real one, so what is
+// measured is the discipline of the queue and nothing else.
 func TestOneUserDoesNotSlowAnother(t *testing.T) {
 	const takes = 10 * time.Millisecond
 	for name, bounds := range map[string]limit.Bounds{
 		"with the default bounds": limit.Defaults().Short,
-		"even where one user may take all seats, as their requests then wait in order": {All: 50, Queue: 2000, QueueUser: 2000, Wait: 5 * time.Second},
+		"even where one user may take all seats, as their requests then wait in order": {All: 50, Queue: 2000,
+			QueueUser: 2000, Wait: 5 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -258,7 +265,8 @@ func TestOneUserDoesNotSlowAnother(t *testing.T) {
 
 // Whatever happens at once, no bound is exceeded, and in the end nothing is left.
 func TestGateHoldsItsBoundsUnderLoad(t *testing.T) {
-	g := limit.NewGate(limit.Bounds{User: 3, Member: 5, All: 8, Queue: 20, QueueUser: 8, Wait: time.Millisecond}, limit.Observer{})
+	g := limit.NewGate(limit.Bounds{User: 3, Member: 5, All: 8, Queue: 20, QueueUser: 8, Wait: time.Millisecond},
+		limit.Observer{})
 	var mu sync.Mutex // guards open
 	open := map[string]int{}
 	add := func(n int, names ...string) {
@@ -292,7 +300,8 @@ func TestGateHoldsItsBoundsUnderLoad(t *testing.T) {
 	}
 }
 
-// What a seat costs where there is room: the goal is under 1 µs. go test -bench Gate -count 10 ./internal/limit | benchstat -
+// What a seat costs where there is room: the goal is under 1 µs. go test -bench Gate -count 10 ./internal/limit |
+// benchstat -
 func BenchmarkGateWithRoom(b *testing.B) {
 	l := limit.New(limit.Defaults(), limit.Observers{})
 	b.ReportAllocs()

@@ -10,10 +10,12 @@ import (
 	"sync"
 )
 
-// leastHeap is what a heap is taken for at least, in bytes: the runtime collects no garbage before there are GOGC percent of it.
+// leastHeap is what a heap is taken for at least, in bytes: the runtime collects no garbage before there are GOGC
+// percent of it.
 const leastHeap = 4 << 20
 
-// leastObject is a size, in bytes, that the allocator does not put into one block with other objects, which would keep it.
+// leastObject is a size, in bytes, that the allocator does not put into one block with other objects, which would keep
+// it.
 const leastObject = 16
 
 // collector sets after each collection when the next one is due: as GOGC says, or later.
@@ -49,7 +51,8 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the share of what is held that garbage may grow to. Held is what the runtime counts: objects, stacks and globals.
+// percentLocked returns the share of what is held that garbage may grow to. Held is what the runtime counts: objects,
+// stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
 	c.peak = max(c.peak, held+c.garbage, held+held*uint64(max(c.configured, 0))/100)

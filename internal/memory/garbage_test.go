@@ -28,9 +28,11 @@ func TestGarbageIsCollectedAsGOGCSaysOrLater(t *testing.T) {
 		"one that holds more may have as much as GOGC allows":    {50, []uint64{64 * mib, 640 * mib}, []int{50, 50}},
 		"a GOGC that allows more is kept":                        {400, []uint64{20 * mib}, []int{400}},
 		"of what is held, the runtime counts 4 MiB at least":     {50, []uint64{1}, []int{800}},
-		"one that holds less than before may use what it had":    {50, []uint64{400 * mib, 300 * mib, 200 * mib, 350 * mib}, []int{50, 100, 200, 71}},
-		"until it has returned it":                               {50, []uint64{400 * mib, 0, 200 * mib}, []int{50, 50}},
-		"what it had does not grow by itself":                    {50, []uint64{400 * mib, 200 * mib, 400 * mib, 200 * mib}, []int{50, 200, 50, 200}},
+		"one that holds less than before may use what it had": {50, []uint64{400 * mib, 300 * mib, 200 * mib, 350 * mib},
+			[]int{50, 100, 200, 71}},
+		"until it has returned it": {50, []uint64{400 * mib, 0, 200 * mib}, []int{50, 50}},
+		"what it had does not grow by itself": {50, []uint64{400 * mib, 200 * mib, 400 * mib, 200 * mib},
+			[]int{50, 200, 50, 200}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,15 +17,18 @@ func TestMemoryIsReturnedOnceThereIsNoWork(t *testing.T) {
 		want      []bool
 	}{
 		"memory is returned once the work of the start is done": {0, []uint64{5 * mib, 5*mib + 1}, []bool{false, true}},
-		"not while there is work":                               {0, []uint64{5 * mib, 10 * mib, 15 * mib}, []bool{false, false, false}},
+		"not while there is work": {0, []uint64{5 * mib, 10 * mib, 15 * mib},
+			[]bool{false, false, false}},
 		"once after each burst": {
 			0, []uint64{5 * mib, 5 * mib, 5 * mib, 9 * mib, 9 * mib, 9 * mib}, []bool{false, true, false, false, true, false},
 		},
 		"an idle process returns little, and seldom": {
-			0, []uint64{mib / 4, mib / 2, mib * 3 / 4, mib, mib * 5 / 4, mib * 3 / 2, mib * 7 / 4, 2 * mib}, []bool{false, false, false, true, false, false, false, true},
+			0, []uint64{mib / 4, mib / 2, mib * 3 / 4, mib, mib * 5 / 4, mib * 3 / 2, mib * 7 / 4, 2 * mib},
+			[]bool{false, false, false, true, false, false, false, true},
 		},
 		"a process that holds much is calm with more, and returns it when there is more to return": {
-			160 * mib, []uint64{10 * mib, 20 * mib, 29 * mib, 38 * mib, 47 * mib, 58 * mib}, []bool{true, true, false, true, false, false},
+			160 * mib, []uint64{10 * mib, 20 * mib, 29 * mib, 38 * mib, 47 * mib, 58 * mib},
+			[]bool{true, true, false, true, false, false},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -52,7 +52,8 @@ func By(object metav1.Object, owner types.UID) bool {
 
 // WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is
 // AlreadyExists or Conflict if that is no longer the state of the API server.
-func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration, by client.FieldOwner) error {
+func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
+	by client.FieldOwner) error {
 	if read == nil {
 		return hub.Create(ctx, NewSecret(want), by)
 	}

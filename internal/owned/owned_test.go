@@ -41,7 +41,8 @@ func TestASecretIsRecognizedByAllItsMarks(t *testing.T) {
 		"without an owner":        {func(s *corev1.Secret) { s.OwnerReferences = nil }, false},
 		"with the owner's former": {func(s *corev1.Secret) { s.OwnerReferences[0].UID = "former" }, false},
 	} {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(marks.Labels), OwnerReferences: []metav1.OwnerReference{{UID: "owner"}}}, Type: marks.Type}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(marks.Labels),
+			OwnerReferences: []metav1.OwnerReference{{UID: "owner"}}}, Type: marks.Type}
 		tc.change(secret)
 		if got := marks.Has(secret); got != tc.want {
 			t.Errorf("a Secret %s: recognized %t, want %t", name, got, tc.want)
@@ -56,7 +57,9 @@ func TestASecretIsRecognizedByAllItsMarks(t *testing.T) {
 func writes() map[string]func(context.Context, client.Client, *corev1.Secret) error {
 	return map[string]func(context.Context, client.Client, *corev1.Secret) error{
 		"WriteSecret": func(ctx context.Context, c client.Client, read *corev1.Secret) error {
-			return owned.WriteSecret(ctx, c, read, corev1ac.Secret(read.Name, read.Namespace).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{"by": []byte("drover")}), by)
+			return owned.WriteSecret(ctx, c, read,
+				corev1ac.Secret(read.Name,
+					read.Namespace).WithType(corev1.SecretTypeOpaque).WithData(map[string][]byte{"by": []byte("drover")}), by)
 		},
 		"Apply": func(ctx context.Context, c client.Client, read *corev1.Secret) error {
 			part := owned.Part(read, corev1.SchemeGroupVersion.WithKind("Secret"))
@@ -83,7 +86,9 @@ func TestOnlyWhatWasReadIsWritten(t *testing.T) {
 				if err := c.Delete(ctx, s.DeepCopy()); err != nil {
 					return err
 				}
-				return c.Create(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name}, Data: map[string][]byte{"by": []byte("another")}})
+				return c.Create(ctx,
+					&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Name},
+						Data: map[string][]byte{"by": []byte("another")}})
 			},
 		} {
 			t.Run(name+"/"+what, func(t *testing.T) {
@@ -104,11 +109,13 @@ func TestOnlyWhatWasReadIsWritten(t *testing.T) {
 				now := &corev1.Secret{}
 				gone := apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(secret), now))
 				switch {
-				case what == "no other writer" && (err != nil || gone != (name == "Delete") || !gone && string(now.Data["by"]) != "drover"):
+				case what == "no other writer" &&
+					(err != nil || gone != (name == "Delete") || !gone && string(now.Data["by"]) != "drover"):
 					t.Errorf("got %v, gone %t, %s: want what was asked for", err, gone, now.Data["by"])
 				case what == "deleted" && (!gone || apierrors.IsConflict(err) == (name == "Delete")):
 					t.Errorf("got %v, gone %t: want it to be gone, and a conflict unless that was asked for", err, gone)
-				case (what == "changed" || what == "replaced") && (!apierrors.IsConflict(err) || string(now.Data["by"]) != "another"):
+				case (what == "changed" || what == "replaced") &&
+					(!apierrors.IsConflict(err) || string(now.Data["by"]) != "another"):
 					t.Errorf("got %v, written by %q: want a conflict, and what the other writer wrote", err, now.Data["by"])
 				}
 			})
@@ -121,18 +128,23 @@ func TestASecretThatWasNotThereIsOnlyCreated(t *testing.T) {
 	env := testkit.Shared(t)
 	name := client.ObjectKey{Namespace: env.Workspace(t), Name: "s"}
 	want := func() *corev1ac.SecretApplyConfiguration {
-		return corev1ac.Secret(name.Name, name.Namespace).WithType(corev1.SecretTypeOpaque).WithLabels(map[string]string{"a": "b"}).WithData(map[string][]byte{"by": []byte("drover")})
+		return corev1ac.Secret(name.Name,
+			name.Namespace).WithType(corev1.SecretTypeOpaque).WithLabels(map[string]string{"a": "b"}).WithData(map[string][]byte{"by": []byte("drover")})
 	}
 	c := testkit.Competing(env.Client, func(ctx context.Context, _ any) bool {
-		env.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: map[string][]byte{"by": []byte("another")}})
+		env.Apply(t,
+			&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name},
+				Data: map[string][]byte{"by": []byte("another")}})
 		return true
 	})
 	if err := owned.WriteSecret(t.Context(), c, nil, want(), by); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("got %v, want AlreadyExists", err)
 	}
 	secret := &corev1.Secret{}
-	if err := env.Client.Get(t.Context(), name, secret); err != nil || string(secret.Data["by"]) != "another" || len(secret.Labels) > 0 {
-		t.Errorf("got %v, written by %q with the labels %v: want what the other writer wrote", err, secret.Data["by"], secret.Labels)
+	if err := env.Client.Get(t.Context(), name, secret); err != nil || string(secret.Data["by"]) != "another" ||
+		len(secret.Labels) > 0 {
+		t.Errorf("got %v, written by %q with the labels %v: want what the other writer wrote", err, secret.Data["by"],
+			secret.Labels)
 	}
 	if err := env.Client.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)

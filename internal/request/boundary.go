@@ -13,13 +13,13 @@ import (
 
 // boundaries finds in a stream where an event has ended. It sees the stream piece by piece.
 type boundaries interface {
-	// scan takes the next piece and returns how many bytes of it are up to the first and up to the last end of an event in it, -1 if
-	// there is none. A stream begins at a boundary.
+	// scan takes the next piece and returns how many bytes of it are up to the first and up to the last end of an event in
+	// it, -1 if there is none. A stream begins at a boundary.
 	scan(p []byte) (first, last int)
 }
 
-// boundariesOf chooses how to find the events of an answer. Of a format that it does not know, each piece that was read counts as whole:
-// API servers write an event at a time.
+// boundariesOf chooses how to find the events of an answer. Of a format that it does not know, each piece that was read
+// counts as whole: API servers write an event at a time.
 func boundariesOf(h http.Header) boundaries {
 	if encoding := h.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return pieces{}

@@ -29,8 +29,9 @@ func (b *Buffers) Put(buffer []byte) {
 	}
 }
 
-// FewWrites keeps httputil.ReverseProxy from flushing the header and each piece of a response whose length is not known in advance. ReverseProxy does so
-// that streams arrive as they are written; an object or a list is of no use before it is complete.
+// FewWrites keeps httputil.ReverseProxy from flushing the header and each piece of a response whose length is not known
+// in advance. ReverseProxy does so that streams arrive as they are written; an object or a list is of no use before it
+// is complete.
 func (i Info) FewWrites(response *http.Response) {
 	if i.Resource != "" && i.Subresource == "" && !i.Long && response.ContentLength < 0 {
 		response.ContentLength = 0 // ReverseProxy reads it for this decision only: what is sent is the header

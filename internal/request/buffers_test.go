@@ -46,7 +46,8 @@ func TestOnlyStreamsAreFlushed(t *testing.T) {
 			proxy := &httputil.ReverseProxy{
 				Rewrite: func(*httputil.ProxyRequest) {},
 				Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
-					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, ContentLength: -1, Body: io.NopCloser(strings.NewReader("body")), Request: r}, nil
+					return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, ContentLength: -1,
+						Body: io.NopCloser(strings.NewReader("body")), Request: r}, nil
 				}),
 				ModifyResponse: func(r *http.Response) error {
 					request.Of(r.Request, r.Request.URL.Path).FewWrites(r)

@@ -18,7 +18,8 @@ const (
 	Short Kind = iota
 	// Watch ends between two events on request, and its user continues elsewhere.
 	Watch
-	// Session lasts as long as its user wants, and the user notices its loss: a shell, a forwarded port, a log that is followed.
+	// Session lasts as long as its user wants, and the user notices its loss: a shell, a forwarded port, a log that is
+	// followed.
 	Session
 
 	kinds
@@ -80,8 +81,9 @@ func (g *Group) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// EndResponse makes the response to a watch end with any of some contexts, and with RenewWatches and EndWatches if the request went through Handler;
-// also, when the responder is lost between two events. Call it before any of the response is read. It reports whether the response ends so.
+// EndResponse makes the response to a watch end with any of some contexts, and with RenewWatches and EndWatches if the
+// request went through Handler; also, when the responder is lost between two events. Call it before any of the response
+// is read. It reports whether the response ends so.
 func EndResponse(response *http.Response, r *http.Request, with ...context.Context) bool {
 	if KindOf(r) != Watch {
 		return false

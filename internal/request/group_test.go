@@ -24,9 +24,10 @@ func TestKindOf(t *testing.T) {
 		header http.Header
 		want   request.Kind
 	}{
-		"a GET is a request":                          {"/api/v1/pods", nil, request.Short},
-		"a watch is one":                              {"/api/v1/pods?watch=true", nil, request.Watch},
-		"a shell is a session":                        {"/api/v1/namespaces/a/pods/b/exec?command=sh", upgrade, request.Session},
+		"a GET is a request": {"/api/v1/pods", nil, request.Short},
+		"a watch is one":     {"/api/v1/pods?watch=true", nil, request.Watch},
+		"a shell is a session": {"/api/v1/namespaces/a/pods/b/exec?command=sh", upgrade,
+			request.Session},
 		"a watch over a WebSocket is a session":       {"/api/v1/pods?watch=true", upgrade, request.Session},
 		"a log that is followed is a session":         {"/api/v1/namespaces/a/pods/b/log?follow=true", nil, request.Session},
 		"a log that is not followed is a request":     {"/api/v1/namespaces/a/pods/b/log?follow=False", nil, request.Short},
@@ -68,12 +69,14 @@ func follow(t *testing.T, g *request.Group) <-chan error {
 	body, source := io.Pipe()
 	ended := make(chan error, 1)
 	go g.Handler(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		answer := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: body}
+		answer := &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+			Body: body}
 		request.EndResponse(answer, r)
 		_, err := io.Copy(io.Discard, answer.Body)
 		_ = answer.Body.Close()
 		ended <- err
-	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/a?watch=true", nil))
+	})).ServeHTTP(httptest.NewRecorder(),
+		httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/a?watch=true", nil))
 	_, _ = io.WriteString(source, "{}\n") // fails if the watch has ended
 	synctest.Wait()
 	return ended

@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// Strip removes from a user's header what is for the server that they came to, is a claim of theirs that no proxy has made, or is of no use to an API server.
+// Strip removes from a user's header what is for the server that they came to, is a claim of theirs that no proxy has
+// made, or is of no use to an API server.
 func Strip(h http.Header) {
 	for name := range h {
 		if staysHere(name) {
@@ -58,7 +59,8 @@ func hasFoldedPrefix(name, prefix string) bool {
 
 // StripAnswer removes from the header of an answer what would act on the server's host rather than on the answer.
 func StripAnswer(h http.Header) {
-	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data", "Public-Key-Pins"} {
+	for _, name := range []string{"Set-Cookie", "Set-Cookie2", "Alt-Svc", "Strict-Transport-Security", "Clear-Site-Data",
+		"Public-Key-Pins"} {
 		delete(h, name)
 	}
 }

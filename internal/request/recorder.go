@@ -19,7 +19,8 @@ type Recorder struct {
 	begun  func(status int) // may be nil
 }
 
-// NewRecorder wraps w, which http.ResponseController still finds behind it. A Recorder is not wrapped again: audit, metrics and spans share one.
+// NewRecorder wraps w, which http.ResponseController still finds behind it. A Recorder is not wrapped again: audit,
+// metrics and spans share one.
 func NewRecorder(w http.ResponseWriter) *Recorder {
 	if r, ok := w.(*Recorder); ok {
 		return r

@@ -19,18 +19,29 @@ func TestRecorder(t *testing.T) {
 		serve http.HandlerFunc
 		want  int
 	}{
-		"a status is noted":                 {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }, http.StatusTeapot},
-		"a body without a status means 200": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") }, http.StatusOK},
-		"nothing at all means 200":          {func(http.ResponseWriter, *http.Request) {}, http.StatusOK},
-		"the first of two statuses counts":  {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404); w.WriteHeader(500) }, http.StatusNotFound},
-		"an informational answer is none":   {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(103); w.WriteHeader(409) }, http.StatusConflict},
+		"a status is noted": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) },
+			http.StatusTeapot},
+		"a body without a status means 200": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "x") },
+			http.StatusOK},
+		"nothing at all means 200": {func(http.ResponseWriter, *http.Request) {}, http.StatusOK},
+		"the first of two statuses counts": {func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(404)
+			w.WriteHeader(500)
+		}, http.StatusNotFound},
+		"an informational answer is none": {func(w http.ResponseWriter,
+			_ *http.Request) {
+			w.WriteHeader(103)
+			w.WriteHeader(409)
+		}, http.StatusConflict},
 		"a flush sends the header": {func(w http.ResponseWriter, _ *http.Request) {
 			_ = http.NewResponseController(w).Flush()
 			w.WriteHeader(500)
 		}, http.StatusOK},
 		"a deadline reaches the one behind":    {deadline, http.StatusNoContent},
 		"a connection that is taken over, 101": {hijack, http.StatusSwitchingProtocols},
-		"a handler that gives up answers none": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, request.Aborted},
+		"a handler that gives up answers none": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			request.Aborted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := make(chan int, 1)

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package request knows a request to a Kubernetes API on its way: what it does, how it was answered, and how it is brought to its end.
+// Package request knows a request to a Kubernetes API on its way: what it does, how it was answered, and how it is
+// brought to its end.
 package request
 
 import (
@@ -13,8 +14,9 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Info is what a request does. It is read as kube-apiserver's RequestInfoFactory does it, so that limits, audit and metrics use the same words as
-// the audit log of the API server behind. It judges nothing: an API server decides by itself what a request is. For a path that is no resource (/version, /apis) only Path and Verb are set.
+// Info is what a request does. It is read as kube-apiserver's RequestInfoFactory does it, so that limits, audit and
+// metrics use the same words as the audit log of the API server behind. It judges nothing: an API server decides by
+// itself what a request is. For a path that is no resource (/version, /apis) only Path and Verb are set.
 type Info struct {
 	// Path in the Kubernetes API, decoded.
 	Path string
@@ -31,8 +33,8 @@ type Info struct {
 	Subresource string
 	// Name of the object, empty for a collection.
 	Name string
-	// Long reports whether it is meant to last: a watch, logs that are followed, an exec, an attach, a port forward, something proxied to a
-	// workload, and anything that upgrades.
+	// Long reports whether it is meant to last: a watch, logs that are followed, an exec, an attach, a port forward,
+	// something proxied to a workload, and anything that upgrades.
 	Long bool
 }
 
@@ -50,7 +52,8 @@ func Of(r *http.Request, path string) Info {
 // plainVerb is the verb on a path that is no resource.
 func plainVerb(method string) string {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete,
+		http.MethodOptions:
 		return strings.ToLower(method)
 	}
 	return ""
@@ -185,7 +188,8 @@ func (q *lazyQuery) truth(name string) bool {
 	return BoolParameter(q.values[name])
 }
 
-// BoolParameter reads the values of a boolean parameter as API servers do: there, and neither false nor 0. Empty is true.
+// BoolParameter reads the values of a boolean parameter as API servers do: there, and neither false nor 0. Empty is
+// true.
 func BoolParameter(values []string) bool {
 	return len(values) > 0 && values[0] != "0" && !strings.EqualFold(values[0], "false")
 }

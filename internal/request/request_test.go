@@ -39,10 +39,12 @@ func TestOf(t *testing.T) {
 			want: request.Info{Verb: "watch", Version: "v1", Resource: "pods", Long: true}},
 		"the old form of a watch lasts": {method: "GET", target: "/api/v1/watch/namespaces/web/pods",
 			want: request.Info{Verb: "watch", Version: "v1", Namespace: "web", Resource: "pods", Long: true}},
-		"a collection limited to one name has it": {method: "GET", target: "/api/v1/namespaces/web/pods?watch=1&fieldSelector=metadata.name%3Da",
-			want: request.Info{Verb: "watch", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Long: true}},
+		"a collection limited to one name has it": {method: "GET",
+			target: "/api/v1/namespaces/web/pods?watch=1&fieldSelector=metadata.name%3Da",
+			want:   request.Info{Verb: "watch", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Long: true}},
 		"a namespace is in itself": {method: "PUT", target: "/api/v1/namespaces/web/finalize",
-			want: request.Info{Verb: "update", Version: "v1", Namespace: "web", Resource: "namespaces", Name: "web", Subresource: "finalize"}},
+			want: request.Info{Verb: "update", Version: "v1", Namespace: "web", Resource: "namespaces", Name: "web",
+				Subresource: "finalize"}},
 		"a create": {method: "POST", target: "/api/v1/namespaces/web/secrets",
 			want: request.Info{Verb: "create", Version: "v1", Namespace: "web", Resource: "secrets"}},
 		"a deletion of many": {method: "DELETE", target: "/api/v1/namespaces/web/secrets",
@@ -50,15 +52,20 @@ func TestOf(t *testing.T) {
 		"logs are short": {method: "GET", target: "/api/v1/namespaces/web/pods/a/log?follow=false",
 			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "log"}},
 		"logs that are followed last": {method: "GET", target: "/api/v1/namespaces/web/pods/a/log?follow=true",
-			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "log", Long: true}},
+			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "log",
+				Long: true}},
 		"an exec lasts": {method: "POST", target: "/api/v1/namespaces/web/pods/a/exec?command=ls", header: upgrade,
-			want: request.Info{Verb: "create", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "exec", Long: true}},
+			want: request.Info{Verb: "create", Version: "v1", Namespace: "web", Resource: "pods", Name: "a", Subresource: "exec",
+				Long: true}},
 		"what is proxied to a workload lasts": {method: "GET", target: "/api/v1/namespaces/web/services/s/proxy/a/b/c/d/e",
-			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "services", Name: "s", Subresource: "proxy", Long: true}},
-		"any upgrade lasts":                 {method: "GET", target: "/version", header: upgrade, want: request.Info{Verb: "get", Long: true}},
-		"discovery is no resource":          {method: "GET", target: "/apis/apps/v1", want: request.Info{Verb: "get"}},
-		"the root is no resource":           {method: "GET", target: "/", want: request.Info{Verb: "get"}},
-		"an unknown method has no verb":     {method: "BREW", target: "/api/v1/pods", want: request.Info{Version: "v1", Resource: "pods"}},
+			want: request.Info{Verb: "get", Version: "v1", Namespace: "web", Resource: "services", Name: "s",
+				Subresource: "proxy", Long: true}},
+		"any upgrade lasts": {method: "GET", target: "/version", header: upgrade,
+			want: request.Info{Verb: "get", Long: true}},
+		"discovery is no resource": {method: "GET", target: "/apis/apps/v1", want: request.Info{Verb: "get"}},
+		"the root is no resource":  {method: "GET", target: "/", want: request.Info{Verb: "get"}},
+		"an unknown method has no verb": {method: "BREW", target: "/api/v1/pods",
+			want: request.Info{Version: "v1", Resource: "pods"}},
 		"a lone watch prefix is a resource": {method: "GET", target: "/api/v1/watch", want: request.Info{Verb: "get"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +79,8 @@ func TestOf(t *testing.T) {
 }
 
 func FuzzOfNeverPanics(f *testing.F) {
-	for _, path := range []string{"", "/", "//", "/api/v1/", "/apis/a/b/watch/namespaces", "/api/v1/namespaces//pods", "/api/v1/watch//"} {
+	for _, path := range []string{"", "/", "//", "/api/v1/", "/apis/a/b/watch/namespaces", "/api/v1/namespaces//pods",
+		"/api/v1/watch//"} {
 		f.Add("GET", path, "watch=%zz&fieldSelector=metadata.name=")
 	}
 	f.Fuzz(func(t *testing.T, method, path, query string) {

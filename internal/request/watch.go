@@ -19,8 +19,8 @@ const watchPatience = 5 * time.Second
 // ErrBrokenOff means that a watch had to end within an event.
 var ErrBrokenOff = errors.New("the watch was broken off within an event")
 
-// IsWatch reports whether a request asks for a watch, which never ends by itself. The path may have any prefix. A request that goes
-// through an API server to a pod, service or node is not one.
+// IsWatch reports whether a request asks for a watch, which never ends by itself. The path may have any prefix. A
+// request that goes through an API server to a pod, service or node is not one.
 func IsWatch(r *http.Request) bool {
 	if r.Method != http.MethodGet {
 		return false
@@ -29,13 +29,15 @@ func IsWatch(r *http.Request) bool {
 	return asks && !proxied(r.URL.Path) // last: few requests come so far
 }
 
-// Repeatable reports whether a request may be sent again although it may have been served: it reads from an API server. What a pod, service or node behind
-// one does on a GET is its own.
+// Repeatable reports whether a request may be sent again although it may have been served: it reads from an API server.
+// What a pod, service or node behind one does on a GET is its own.
 func Repeatable(r *http.Request) bool {
-	return (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions) && !proxied(r.URL.Path)
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions) &&
+		!proxied(r.URL.Path)
 }
 
-// proxied reports whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no such names in a row.
+// proxied reports whether a path leads on to a pod, service or node. The agent's and the hub's own prefixes hold no
+// such names in a row.
 func proxied(path string) bool {
 	parts := strings.Split(path, "/")
 	for i := 2; i < len(parts); i++ {
@@ -57,7 +59,8 @@ func deprecated(path string) bool {
 	return n >= 2 && parts[n-2] == "api" || n >= 3 && parts[n-3] == "apis"
 }
 
-// watchBody is the body of the response to a watch that can be ended. Read and Close are for one goroutine each, as with any body.
+// watchBody is the body of the response to a watch that can be ended. Read and Close are for one goroutine each, as
+// with any body.
 type watchBody struct {
 	source  io.ReadCloser
 	forget  []func() bool    // stop waiting for the end
@@ -71,11 +74,12 @@ type watchBody struct {
 	deadline *time.Timer
 }
 
-// EndWatch makes the response of a watch end when ctx does: at once between two events, else with the present one. An event that then does
-// not come to its end within 5 s is broken off.
+// EndWatch makes the response of a watch end when ctx does: at once between two events, else with the present one. An
+// event that then does not come to its end within 5 s is broken off.
 func EndWatch(ctx context.Context, response *http.Response) { endWatch(response, nil, ctx) }
 
-// EndWatchOrFailure is EndWatch; also, a failure of the source between two events ends the response cleanly if excused accepts the error.
+// EndWatchOrFailure is EndWatch; also, a failure of the source between two events ends the response cleanly if excused
+// accepts the error.
 func EndWatchOrFailure(ctx context.Context, response *http.Response, excused func(error) bool) {
 	endWatch(response, excused, ctx)
 }

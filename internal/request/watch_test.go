@@ -40,9 +40,11 @@ func TestRepeatable(t *testing.T) {
 func TestIsWatch(t *testing.T) {
 	t.Parallel()
 	for query, want := range map[string]bool{
-		"watch=true": true, "watch=1": true, "limit=5&watch=yes": true, "": false, "watch": true, "watch=": true, "watch=false": false, "watch=False": false, "watch=0": false, "unwatch=1": false,
+		"watch=true": true, "watch=1": true, "limit=5&watch=yes": true, "": false, "watch": true, "watch=": true,
+		"watch=false": false, "watch=False": false, "watch=0": false, "unwatch=1": false,
 	} {
-		if got := IsWatch(&http.Request{Method: http.MethodGet, URL: &url.URL{Path: "/api/v1/pods", RawQuery: query}}); got != want {
+		if got := IsWatch(&http.Request{Method: http.MethodGet,
+			URL: &url.URL{Path: "/api/v1/pods", RawQuery: query}}); got != want {
 			t.Errorf("query %q: %t, want another answer", query, got)
 		}
 	}
@@ -55,8 +57,10 @@ func TestIsWatch(t *testing.T) {
 		}
 	}
 	for what, want := range map[string]bool{
-		"GET /v1/k8s/api/v1/namespaces/a/services/b/proxy/download": false, "GET /api/v1/namespaces/a/pods/b:80/proxy": false, "GET /api/v1/nodes/b/proxy/logs": false,
-		"POST /api/v1/pods": false, "DELETE /api/v1/pods": false, "GET /k8s/clusters/pods/b/api/v1/pods": true, "GET /api/v1/namespaces/proxy/pods": true,
+		"GET /v1/k8s/api/v1/namespaces/a/services/b/proxy/download": false, "GET /api/v1/namespaces/a/pods/b:80/proxy": false,
+		"GET /api/v1/nodes/b/proxy/logs": false,
+		"POST /api/v1/pods":              false, "DELETE /api/v1/pods": false, "GET /k8s/clusters/pods/b/api/v1/pods": true,
+		"GET /api/v1/namespaces/proxy/pods": true,
 	} {
 		method, path, _ := strings.Cut(what, " ")
 		if got := IsWatch(&http.Request{Method: method, URL: &url.URL{Path: path, RawQuery: "watch=1"}}); got != want {
@@ -81,16 +85,21 @@ func TestBoundaries(t *testing.T) {
 		pieces         []string
 		want           [][2]int
 	}{
-		"JSON ends with a newline":                    {typeJSON, "", []string{"{}\n"}, [][2]int{{3, 3}}},
-		"JSON in two pieces ends with the second":     {typeJSON + ";stream=watch", "", []string{`{"a`, "\":1}\n"}, [][2]int{{-1, -1}, {5, 5}}},
-		"several events are found":                    {typeJSON, "", []string{"{}\n{}\n{"}, [][2]int{{3, 6}}},
-		"protobuf ends where its length says":         {typeProtobuf, "", []string{frame("abc")}, [][2]int{{7, 7}}},
-		"a newline in protobuf is no end":             {typeProtobuf, "", []string{frame("a\nc")[:6], "c"}, [][2]int{{-1, -1}, {1, 1}}},
-		"a length may come byte by byte":              {typeProtobuf, "", []string{"\x00", "\x00", "\x00", "\x01", "x"}, [][2]int{{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {1, 1}}},
-		"an event may be empty":                       {typeProtobuf, "", []string{frame("") + frame("x")}, [][2]int{{4, 9}}},
-		"the rest of one event and part of the next":  {typeProtobuf, "", []string{frame("abc")[:5], "bc" + frame("def")[:4]}, [][2]int{{-1, -1}, {2, 2}}},
-		"of an unknown format each piece is an event": {"application/cbor-seq", "", []string{"ab", "c"}, [][2]int{{2, 2}, {1, 1}}},
-		"compressed JSON has no lines":                {typeJSON, "gzip", []string{"ab", "c\nd"}, [][2]int{{2, 2}, {3, 3}}},
+		"JSON ends with a newline": {typeJSON, "", []string{"{}\n"}, [][2]int{{3, 3}}},
+		"JSON in two pieces ends with the second": {typeJSON + ";stream=watch", "", []string{`{"a`, "\":1}\n"},
+			[][2]int{{-1, -1}, {5, 5}}},
+		"several events are found":            {typeJSON, "", []string{"{}\n{}\n{"}, [][2]int{{3, 6}}},
+		"protobuf ends where its length says": {typeProtobuf, "", []string{frame("abc")}, [][2]int{{7, 7}}},
+		"a newline in protobuf is no end": {typeProtobuf, "", []string{frame("a\nc")[:6], "c"},
+			[][2]int{{-1, -1}, {1, 1}}},
+		"a length may come byte by byte": {typeProtobuf, "", []string{"\x00", "\x00", "\x00", "\x01", "x"},
+			[][2]int{{-1, -1}, {-1, -1}, {-1, -1}, {-1, -1}, {1, 1}}},
+		"an event may be empty": {typeProtobuf, "", []string{frame("") + frame("x")}, [][2]int{{4, 9}}},
+		"the rest of one event and part of the next": {typeProtobuf, "", []string{frame("abc")[:5], "bc" + frame("def")[:4]},
+			[][2]int{{-1, -1}, {2, 2}}},
+		"of an unknown format each piece is an event": {"application/cbor-seq", "", []string{"ab", "c"},
+			[][2]int{{2, 2}, {1, 1}}},
+		"compressed JSON has no lines": {typeJSON, "gzip", []string{"ab", "c\nd"}, [][2]int{{2, 2}, {3, 3}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -45,8 +45,8 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID holds the labels of a Namespace to the one that was seen: applied to one that has gone since, they are a conflict and do
-	// not make it anew.
+	// UID holds the labels of a Namespace to the one that was seen: applied to one that has gone since, they are a
+	// conflict and do not make it anew.
 	UID types.UID
 	// Created is the time that its API server gave it. Order by it does not change when a namespace is added.
 	Created metav1.Time
@@ -58,8 +58,8 @@ type Namespace struct {
 
 // Result is what a member is to have of a set.
 type Result struct {
-	// Objects in a stable order: those that are whole, then by namespace the labels of the Namespace, the quota and the templates as
-	// given. An object of kind Namespace is merged into what is there; Drover never deletes one.
+	// Objects in a stable order: those that are whole, then by namespace the labels of the Namespace, the quota and the
+	// templates as given. An object of kind Namespace is merged into what is there; Drover never deletes one.
 	Objects []*unstructured.Unstructured
 	// Short are the namespaces that got less quota than the default, in the order of their names.
 	Short []string
@@ -69,11 +69,12 @@ type Result struct {
 
 // Reserved reports whether a namespace belongs to the cluster and is never part of a project, whatever its labels say.
 func Reserved(namespace string) bool {
-	return namespace == metav1.NamespaceDefault || strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "drover-")
+	return namespace == metav1.NamespaceDefault || strings.HasPrefix(namespace, "kube-") ||
+		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand computes all objects of a set. namespaces are those that the member's labels put into the project, in any order; reserved
-// ones are left out. labels go onto what is made here: Labels of the set. No object comes twice.
+// Expand computes all objects of a set. namespaces are those that the member's labels put into the project, in any
+// order; reserved ones are left out. labels go onto what is made here: Labels of the set. No object comes twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace
@@ -90,7 +91,8 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// A Namespace that is among the objects has these labels already; a second one would take the first's other labels away.
+		// A Namespace that is among the objects has these labels already; a second one would take the first's other labels
+		// away.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))
 		}
@@ -112,14 +114,16 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 func (p *PerNamespace) check() error {
 	for i := range p.Templates {
 		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
-			return fmt.Errorf("expand templates of project %s: template %d has no kind or name, or names a namespace", p.Project, i)
+			return fmt.Errorf("expand templates of project %s: template %d has no kind or name, or names a namespace", p.Project,
+				i)
 		}
 	}
 	return nil
 }
 
 func (c Content) has(kind, name string) bool {
-	return slices.ContainsFunc(c.Objects, func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
+	return slices.ContainsFunc(c.Objects,
+		func(o *unstructured.Unstructured) bool { return o.GetKind() == kind && o.GetName() == name })
 }
 
 func (p *PerNamespace) instances(namespace string, labels map[string]string) []*unstructured.Unstructured {
@@ -136,7 +140,8 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 	return out
 }
 
-// labelled is the part of a Namespace that Drover manages where a person made it: neither its project nor that it is ours.
+// labelled is the part of a Namespace that Drover manages where a person made it: neither its project nor that it is
+// ours.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)

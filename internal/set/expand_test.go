@@ -61,25 +61,32 @@ func TestDivide(t *testing.T) {
 		namespaces []set.Namespace
 		want       map[string]string
 	}{
-		"no namespace, no share":               {quota, nil, map[string]string{}},
-		"no quota, no share":                   {nil, []set.Namespace{fresh("a", 1)}, map[string]string{}},
-		"an empty quota is none":               {&set.Quota{}, []set.Namespace{fresh("a", 1)}, map[string]string{}},
-		"each gets the default while it lasts": {quota, []set.Namespace{fresh("b", 2), fresh("a", 1)}, map[string]string{"a": "4", "b": "4"}},
-		"the youngest gets what is left, then nothing": {quota, []set.Namespace{fresh("d", 4), fresh("c", 3), fresh("b", 2), fresh("a", 1)},
+		"no namespace, no share": {quota, nil, map[string]string{}},
+		"no quota, no share":     {nil, []set.Namespace{fresh("a", 1)}, map[string]string{}},
+		"an empty quota is none": {&set.Quota{}, []set.Namespace{fresh("a", 1)}, map[string]string{}},
+		"each gets the default while it lasts": {quota, []set.Namespace{fresh("b", 2), fresh("a", 1)},
+			map[string]string{"a": "4", "b": "4"}},
+		"the youngest gets what is left, then nothing": {quota,
+			[]set.Namespace{fresh("d", 4), fresh("c", 3), fresh("b", 2), fresh("a", 1)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short", "d": "0 short"}},
 		"names decide between those of one age": {quota, []set.Namespace{fresh("c", 1), fresh("b", 1), fresh("a", 1)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short"}},
-		"an older namespace that joins takes nothing from a holder": {quota, []set.Namespace{fresh("old", 0), held("a", 1, "4"), held("b", 2, "4")},
+		"an older namespace that joins takes nothing from a holder": {quota,
+			[]set.Namespace{fresh("old", 0), held("a", 1, "4"), held("b", 2, "4")},
 			map[string]string{"old": "2 short", "a": "4", "b": "4"}},
-		"who holds less grows before a newcomer gets its share": {quota, []set.Namespace{held("a", 1, "4"), held("b", 2, "2"), fresh("c", 3)},
+		"who holds less grows before a newcomer gets its share": {quota,
+			[]set.Namespace{held("a", 1, "4"), held("b", 2, "2"), fresh("c", 3)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short"}},
 		"a smaller total takes from the youngest": {&set.Quota{Total: amounts("pods", "6"), Default: amounts("pods", "4")},
-			[]set.Namespace{held("a", 1, "4"), held("b", 2, "4"), held("c", 3, "2")}, map[string]string{"a": "4", "b": "2 short", "c": "0 short"}},
+			[]set.Namespace{held("a", 1, "4"), held("b", 2, "4"), held("c", 3, "2")},
+			map[string]string{"a": "4", "b": "2 short", "c": "0 short"}},
 		"a smaller default takes from all": {&set.Quota{Total: amounts("pods", "10"), Default: amounts("pods", "1")},
 			[]set.Namespace{held("a", 1, "4"), held("b", 2, "4")}, map[string]string{"a": "1", "b": "1"}},
-		"a share that was raised by hand is not kept": {quota, []set.Namespace{held("a", 1, "400")}, map[string]string{"a": "4"}},
+		"a share that was raised by hand is not kept": {quota, []set.Namespace{held("a", 1, "400")},
+			map[string]string{"a": "4"}},
 		"a terminating namespace keeps what it holds until it is gone": {quota,
-			[]set.Namespace{{Name: "a", Created: at(1), Terminating: true, Held: amounts("pods", "4")}, held("b", 2, "4"), fresh("c", 3)},
+			[]set.Namespace{{Name: "a", Created: at(1), Terminating: true, Held: amounts("pods", "4")}, held("b", 2, "4"),
+				fresh("c", 3)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short"}},
 		"a terminating namespace gets no more than it holds": {quota,
 			[]set.Namespace{{Name: "a", Created: at(1), Terminating: true, Held: amounts("pods", "1")}, fresh("b", 2)},
@@ -137,8 +144,10 @@ func life(t *testing.T, r *rand.Rand) {
 		check(t, quota, shares)
 		for i, ns := range namespaces {
 			now := shares[ns.Name].Hard
-			if was, held := before[ns.Name]["limits.cpu"]; held && grew && now.Name("limits.cpu", resource.DecimalSI).Cmp(was) < 0 {
-				t.Errorf("%s had %s and has %s though the quota did not change", ns.Name, was.String(), now.Name("limits.cpu", resource.DecimalSI))
+			if was, held := before[ns.Name]["limits.cpu"]; held && grew &&
+				now.Name("limits.cpu", resource.DecimalSI).Cmp(was) < 0 {
+				t.Errorf("%s had %s and has %s though the quota did not change", ns.Name, was.String(),
+					now.Name("limits.cpu", resource.DecimalSI))
 			}
 			namespaces[i].Held = now
 		}
@@ -173,7 +182,8 @@ func pairs(shares map[string]set.Share) map[string]int64 {
 }
 
 func template(kind, name string) *unstructured.Unstructured {
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind, "data": map[string]any{"namespace": "{{namespace}} $(namespace)"}}}
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind,
+		"data": map[string]any{"namespace": "{{namespace}} $(namespace)"}}}
 	o.SetName(name)
 	o.SetLabels(map[string]string{"app": "web", "cluster.drover.dev/set": "forged"})
 	return o
@@ -182,10 +192,12 @@ func template(kind, name string) *unstructured.Unstructured {
 func TestExpand(t *testing.T) {
 	per := &set.PerNamespace{
 		Project: "web", NamespaceLabels: map[string]string{"pod-security.kubernetes.io/enforce": "baseline"},
-		Templates: []set.Template{{Object: template("Secret", "registry"), Except: []string{"b"}}, {Object: template("ConfigMap", "x")}},
-		Quota:     &set.Quota{Total: amounts("pods", "5"), Default: amounts("pods", "4")},
+		Templates: []set.Template{{Object: template("Secret", "registry"), Except: []string{"b"}},
+			{Object: template("ConfigMap", "x")}},
+		Quota: &set.Quota{Total: amounts("pods", "5"), Default: amounts("pods", "4")},
 	}
-	namespaces := []set.Namespace{{Name: "b", Created: at(2)}, {Name: "gone", Created: at(3), Terminating: true}, {Name: "a", Created: at(1)}}
+	namespaces := []set.Namespace{{Name: "b", Created: at(2)}, {Name: "gone", Created: at(3), Terminating: true},
+		{Name: "a", Created: at(1)}}
 	got, err := set.Content{PerNamespace: per}.Expand(namespaces, set.Labels("project/web"))
 	if err != nil {
 		t.Fatal(err)
@@ -211,7 +223,8 @@ func TestExpand(t *testing.T) {
 		if text, _, _ := unstructured.NestedString(secret.Object, "data", "namespace"); text != "{{namespace}} $(namespace)" {
 			t.Errorf("the data is %v, want it as given: nothing is filled in", text)
 		}
-		want := map[string]string{"app": "web", "app.kubernetes.io/managed-by": "drover", "cluster.drover.dev/set": "project.web"}
+		want := map[string]string{"app": "web", "app.kubernetes.io/managed-by": "drover",
+			"cluster.drover.dev/set": "project.web"}
 		if !reflect.DeepEqual(secret.GetLabels(), want) {
 			t.Errorf("the copy's labels are %v, want those of the set beside its own", secret.GetLabels())
 		}
@@ -222,14 +235,16 @@ func TestExpand(t *testing.T) {
 		}
 	})
 	t.Run("the templates themselves stay as they are", func(t *testing.T) {
-		if per.Templates[0].Object.GetNamespace() != "" || per.Templates[0].Object.GetLabels()["cluster.drover.dev/set"] != "forged" {
+		if per.Templates[0].Object.GetNamespace() != "" ||
+			per.Templates[0].Object.GetLabels()["cluster.drover.dev/set"] != "forged" {
 			t.Errorf("the template is %v, want it unchanged", per.Templates[0].Object)
 		}
 	})
 	t.Run("a template that names a namespace is refused", func(t *testing.T) {
 		o := template("Secret", "x")
 		o.SetNamespace("kube-system")
-		if _, err := (set.Content{PerNamespace: &set.PerNamespace{Project: "web", Templates: []set.Template{{Object: o}}}}).Expand(nil, nil); err == nil {
+		if _, err := (set.Content{PerNamespace: &set.PerNamespace{Project: "web",
+			Templates: []set.Template{{Object: o}}}}).Expand(nil, nil); err == nil {
 			t.Error("taken")
 		}
 	})
@@ -240,7 +255,8 @@ func TestExpand(t *testing.T) {
 	})
 	t.Run("a Namespace that the set holds comes once, with its own labels", func(t *testing.T) {
 		listed := template("Namespace", "a")
-		got, err := (set.Content{Objects: []*unstructured.Unstructured{listed}, PerNamespace: &set.PerNamespace{Project: "web", NamespaceLabels: per.NamespaceLabels}}).
+		got, err := (set.Content{Objects: []*unstructured.Unstructured{listed},
+			PerNamespace: &set.PerNamespace{Project: "web", NamespaceLabels: per.NamespaceLabels}}).
 			Expand(namespaces, nil)
 		if err != nil || len(got.Objects) != 2 || got.Objects[0] != listed || got.Objects[1].GetName() != "b" {
 			t.Errorf("got %v, %v, want the listed namespace as it is, and b", got, err)
@@ -261,7 +277,8 @@ func TestExpand(t *testing.T) {
 func TestSetLabelIsAlwaysALabelValueAndTellsIDsApart(t *testing.T) {
 	long := strings.Repeat("a", 62)
 	seen := map[string]string{}
-	for _, id := range []string{"crtb/alice", "role/a.b", "project/" + long + "a", "project/" + long + "b", "secrets/" + strings.Repeat("a.", 30) + "z", "prtb/alice"} {
+	for _, id := range []string{"crtb/alice", "role/a.b", "project/" + long + "a", "project/" + long + "b",
+		"secrets/" + strings.Repeat("a.", 30) + "z", "prtb/alice"} {
 		label := set.Label(id)
 		if problems := validation.IsValidLabelValue(label); len(problems) > 0 {
 			t.Errorf("the label's value is invalid: %s: %s: %v", id, label, problems)

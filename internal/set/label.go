@@ -15,8 +15,9 @@ const (
 	hashLength = 12
 )
 
-// Label returns the value of the label cluster.drover.dev/set for a set's ID: "/" becomes ".". A value that is too long for a label is cut: it begins with
-// "kind-" instead of "kind." and ends in a hash of the ID, so that a user cannot choose an ID with the label of another.
+// Label returns the value of the label cluster.drover.dev/set for a set's ID: "/" becomes ".". A value that is too long
+// for a label is cut: it begins with "kind-" instead of "kind." and ends in a hash of the ID, so that a user cannot
+// choose an ID with the label of another.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {

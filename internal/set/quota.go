@@ -36,8 +36,8 @@ type Share struct {
 //     is left, down to zero;
 //   - the same namespaces always give the same shares, whatever their order.
 //
-// Served are, in order: what is held, then the rest up to the default, each time the older namespace before the younger.
-// A nil quota, or an empty one, gives no shares.
+// Served are, in order: what is held, then the rest up to the default, each time the older namespace before the
+// younger. A nil quota, or an empty one, gives no shares.
 func (q *Quota) Divide(namespaces []Namespace) map[string]Share {
 	if q == nil || len(q.Default) == 0 && len(q.Total) == 0 {
 		return nil

@@ -1,10 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package set defines what one object of the hub puts into one member: a Set has an ID, a digest, perhaps an end, and its content.
+// Package set defines what one object of the hub puts into one member: a Set has an ID, a digest, perhaps an end, and
+// its content.
 //
-// Hub and agent share it: the hub encodes objects and templates into a set, and the agent expands the templates whenever a namespace is added
-// or removed, with or without the hub. It is pure: no client, no context, no clock, no logger.
+// Hub and agent share it: the hub encodes objects and templates into a set, and the agent expands the templates
+// whenever a namespace is added or removed, with or without the hub. It is pure: no client, no context, no clock, no
+// logger.
 package set
 
 import (
@@ -27,8 +29,8 @@ const MaxSize = 8 << 20
 
 // Kinds of sets: the first part of an ID.
 const (
-	// Guards has the policies that guard the other sets. A member has one such set, whose ID is its kind. An agent that removes all sets removes
-	// it last.
+	// Guards has the policies that guard the other sets. A member has one such set, whose ID is its kind. An agent that
+	// removes all sets removes it last.
 	Guards = "guards"
 	// Role has the ClusterRole of a RoleTemplate.
 	Role = "role"
@@ -49,13 +51,13 @@ const (
 // ID returns the ID of the set of one kind that an object of the hub has.
 func ID(kind, object string) string { return kind + "/" + object }
 
-// Set is what one object of the hub puts into one member. It is immutable, and holds its content as JSON only: the hub has thousands of sets,
-// and decoded each would take ten times the memory.
+// Set is what one object of the hub puts into one member. It is immutable, and holds its content as JSON only: the hub
+// has thousands of sets, and decoded each would take ten times the memory.
 type Set struct {
 	// ID names the object of the hub: "crtb/alice-owns-prod".
 	ID string
-	// Digest of all else: the SHA-256, in hex, of the JSON with an empty digest. That JSON is canonical: Go writes fields in their order and
-	// the keys of maps sorted.
+	// Digest of all else: the SHA-256, in hex, of the JSON with an empty digest. That JSON is canonical: Go writes fields
+	// in their order and the keys of maps sorted.
 	Digest string
 	// ExpiresAt is when the agent removes the set's objects, by its own clock. Nil for never.
 	ExpiresAt *time.Time
@@ -88,7 +90,8 @@ func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	whole := bytes.Replace(raw, []byte(`"digest":""`), []byte(`"digest":"`+digest+`"`), 1) // the first one: an ID has no quotes
+	// the first one: an ID has no quotes
+	whole := bytes.Replace(raw, []byte(`"digest":""`), []byte(`"digest":"`+digest+`"`), 1)
 	return &Set{ID: id, Digest: digest, ExpiresAt: expiresAt, json: whole}, nil
 }
 
@@ -102,14 +105,15 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 		return nil, "", fmt.Errorf("make set %s: %w", s.ID, err)
 	}
 	if len(raw) > MaxSize {
-		return nil, "", fmt.Errorf("make set %s: it has %d bytes, at most %d are sent: split what it is made of", s.ID, len(raw), MaxSize)
+		return nil, "",
+			fmt.Errorf("make set %s: it has %d bytes, at most %d are sent: split what it is made of", s.ID, len(raw), MaxSize)
 	}
 	sum := sha256.Sum256(raw)
 	return raw, hex.EncodeToString(sum[:]), nil
 }
 
-// Parse reads the JSON of a set, which it keeps, and returns the content too. It fails if the digest does not match: if hub and agent differ in
-// what a set can hold, they differ in the digest too. The error holds nothing of the content.
+// Parse reads the JSON of a set, which it keeps, and returns the content too. It fails if the digest does not match: if
+// hub and agent differ in what a set can hold, they differ in the digest too. The error holds nothing of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
 	if err := json.Unmarshal(raw, &s); err != nil {

@@ -39,7 +39,8 @@ func TestDigestOfASet(t *testing.T) {
 	base := newSet(t, "crtb/a", &now, first)
 	t.Run("it survives the way through JSON", func(t *testing.T) {
 		got, c, err := set.Parse(base.JSON())
-		if err != nil || got.ID != base.ID || got.Digest != base.Digest || !got.ExpiresAt.Equal(now) || !bytes.Equal(got.JSON(), base.JSON()) {
+		if err != nil || got.ID != base.ID || got.Digest != base.Digest || !got.ExpiresAt.Equal(now) ||
+			!bytes.Equal(got.JSON(), base.JSON()) {
 			t.Errorf("got %+v and %v, want %+v", got, err, base)
 		}
 		if want := first.Objects[0].GetName(); len(c.Objects) != 1 || c.Objects[0].GetName() != want {

@@ -101,12 +101,15 @@ func TestPace(t *testing.T) {
 		for _, tt := range []struct{ delay, until, want time.Duration }{
 			{time.Second, 0, time.Second}, {time.Second, time.Minute, time.Second}, {time.Minute, time.Second, time.Second},
 		} {
-			got := write(status.Change{Delay: tt.delay, Until: tt.until}, func(c *v1.Cluster, _ *status.Update) bool { c.Status.Version = "never"; return true })
+			got := write(status.Change{Delay: tt.delay, Until: tt.until},
+				func(c *v1.Cluster, _ *status.Update) bool { c.Status.Version = "never"; return true })
 			if got != tt.want || writes != before {
-				t.Errorf("delay %v, until %v: it comes back after %v with %d writes, want %v and none", tt.delay, tt.until, got, writes-before, tt.want)
+				t.Errorf("delay %v, until %v: it comes back after %v with %d writes, want %v and none", tt.delay, tt.until, got,
+					writes-before, tt.want)
 			}
 		}
-		got := write(status.Change{Until: time.Minute}, func(c *v1.Cluster, _ *status.Update) bool { c.Status.Version = "now"; return false })
+		got := write(status.Change{Until: time.Minute},
+			func(c *v1.Cluster, _ *status.Update) bool { c.Status.Version = "now"; return false })
 		if got != time.Minute || writes != before+1 {
 			t.Errorf("it comes back after %v with %d writes, want a minute and one", got, writes-before)
 		}

@@ -26,10 +26,12 @@ type Readiness struct {
 	Again time.Duration
 }
 
-// Write sets the conditions Ready and Stalled, the latter while a person must act, and observed to the generation that they are about, as kstatus reads them.
+// Write sets the conditions Ready and Stalled, the latter while a person must act, and observed to the generation that
+// they are about, as kstatus reads them.
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation
-	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason, Message: protocol.Cut(r.Message, maxMessage), ObservedGeneration: generation}
+	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason,
+		Message: protocol.Cut(r.Message, maxMessage), ObservedGeneration: generation}
 	if r.Ready {
 		c.Status = metav1.ConditionTrue
 	}

@@ -33,10 +33,13 @@ func TestCommit(t *testing.T) {
 		failed  bool
 		version string
 	}{
-		"what has not changed is not written":         {change: func(*v1.Cluster) {}, events: 1},
-		"what has changed is written once, then told": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patches: 1, events: 1, version: "v1"},
-		"what could not be written is not told":       {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patch: errors.New("boom"), patches: 1, failed: true},
-		"an object that is gone is no error":          {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, gone: true, patches: 1, events: 1},
+		"what has not changed is not written": {change: func(*v1.Cluster) {}, events: 1},
+		"what has changed is written once, then told": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patches: 1,
+			events: 1, version: "v1"},
+		"what could not be written is not told": {change: func(c *v1.Cluster) { c.Status.Version = "v1" },
+			patch: errors.New("boom"), patches: 1, failed: true},
+		"an object that is gone is no error": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, gone: true,
+			patches: 1, events: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "member"}}
@@ -76,7 +79,8 @@ func TestCommit(t *testing.T) {
 				return
 			}
 			stored := &v1.Cluster{}
-			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), stored); err != nil || stored.Status.Version != tc.version {
+			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), stored); err != nil ||
+				stored.Status.Version != tc.version {
 				t.Errorf("stored %q, %v", stored.Status.Version, err)
 			}
 		})

@@ -21,8 +21,9 @@ const (
 	maxRest   = 10 * time.Second
 )
 
-// Written remembers what a controller wrote of the objects of one kind: each object until the cache has it, and when its status was written. What
-// is decided from an older state would be written, and reported as an event, again. The zero value is ready.
+// Written remembers what a controller wrote of the objects of one kind: each object until the cache has it, and when
+// its status was written. What is decided from an older state would be written, and reported as an event, again. The
+// zero value is ready.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards what follows
 	objects map[types.NamespacedName]T
@@ -50,10 +51,11 @@ type Change struct {
 	Delay time.Duration
 	// Until is how long it takes until time alone changes the status; 0 for never.
 	Until time.Duration
-	// Rest is the wait between two writes. With 0 it grows: each write waits longer for the one before, from a second to ten, until there is none for a
-	// while.
+	// Rest is the wait between two writes. With 0 it grows: each write waits longer for the one before, from a second to
+	// ten, until there is none for a while.
 	Rest time.Duration
-	// Fill changes the object, and reports whether that is urgent: it does not wait, nor, where the wait grows, does the write that follows it.
+	// Fill changes the object, and reports whether that is urgent: it does not wait, nor, where the wait grows, does the
+	// write that follows it.
 	Fill func(*Update) (urgent bool)
 }
 
@@ -102,8 +104,8 @@ func (w *Written[T]) Note(object T) {
 	}
 }
 
-// Newest returns an object as it was written, or as the cache has it if that is not older. The caller may change what was written, and not what it
-// passed, if that is shared.
+// Newest returns an object as it was written, or as the cache has it if that is not older. The caller may change what
+// was written, and not what it passed, if that is shared.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()

@@ -41,7 +41,8 @@ func guarded(t *testing.T) fixture {
 		t.Fatal(err)
 	}
 	for _, o := range c.Objects {
-		if err := m.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()), client.FieldOwner("drover")); err != nil {
+		if err := m.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o.DeepCopy()),
+			client.FieldOwner("drover")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -54,15 +55,19 @@ func (m fixture) user(name string, more ...rbacv1.PolicyRule) client.Client {
 	return m.as(m.unique(name), more...)
 }
 
-// as returns a client that acts as a user who may write namespaces and the guarded kinds, and has these verbs on virtual resources.
+// as returns a client that acts as a user who may write namespaces and the guarded kinds, and has these verbs on
+// virtual resources.
 func (m fixture) as(name string, more ...rbacv1.PolicyRule) client.Client {
 	m.t.Helper()
 	rules := append(more, rbacv1.PolicyRule{APIGroups: []string{"", "networking.k8s.io"}, Verbs: []string{"*"},
-		Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize", "secrets", "resourcequotas", "resourcequotas/status", "limitranges", "networkpolicies"}})
+		Resources: []string{"namespaces", "namespaces/status", "namespaces/finalize", "secrets", "resourcequotas",
+			"resourcequotas/status", "limitranges", "networkpolicies"}})
 	role := metav1.ObjectMeta{Name: m.unique(name)}
 	m.Apply(m.t, &rbacv1.ClusterRole{ObjectMeta: role, Rules: rules})
-	m.Apply(m.t, &rbacv1.ClusterRoleBinding{ObjectMeta: role, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
+	m.Apply(m.t,
+		&rbacv1.ClusterRoleBinding{ObjectMeta: role,
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}})
 	m.AwaitRights(m.t, name, "", rules...)
 	config := rest.CopyConfig(m.Config)
 	config.Impersonate = rest.ImpersonationConfig{UserName: name, Groups: []string{"system:authenticated"}}
@@ -74,12 +79,14 @@ func (m fixture) as(name string, more ...rbacv1.PolicyRule) client.Client {
 }
 
 func on(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
-	return rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
+	return rbacv1.PolicyRule{APIGroups: []string{"cluster.drover.dev"}, Resources: []string{resource},
+		ResourceNames: names, Verbs: verbs}
 }
 
 func (m fixture) label(c client.Client, namespace, key, value string) error {
 	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
-	return c.Patch(m.t.Context(), object, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+key+`":`+value+`}}}`)))
+	return c.Patch(m.t.Context(), object,
+		client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"`+key+`":`+value+`}}}`)))
 }
 
 func (m fixture) refused(err error, message string) {
@@ -104,11 +111,14 @@ func TestGuards(t *testing.T) {
 	webMover := m.user("web-mover", on("projects", []string{"web"}, "manage-namespaces"))
 	security := m.user("security", on("projects", nil, "manage-namespaces", "updatepsa"))
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}})
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "copy", Labels: map[string]string{"cluster.drover.dev/set": "secrets.web"}}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: shop, Name: "copy",
+		Labels: map[string]string{"cluster.drover.dev/set": "secrets.web"}}}
 	// The API server takes a moment to learn of policies and rights.
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
-		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("probe"), Labels: map[string]string{"cluster.drover.dev/project": "web"}}}
-		for _, err := range []error{stranger.Create(ctx, probe, client.DryRunAll), stranger.Create(ctx, secret.DeepCopy(), client.DryRunAll)} {
+		probe := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("probe"),
+			Labels: map[string]string{"cluster.drover.dev/project": "web"}}}
+		for _, err := range []error{stranger.Create(ctx, probe, client.DryRunAll),
+			stranger.Create(ctx, secret.DeepCopy(), client.DryRunAll)} {
 			if err == nil || !strings.Contains(err.Error(), "drover-guard") {
 				return errors.Join(errors.New("not guarded yet"), err)
 			}
@@ -130,7 +140,8 @@ func TestGuards(t *testing.T) {
 			now := &corev1.Namespace{}
 			m.taken(m.Client.Get(t.Context(), client.ObjectKey{Name: shop}, now))
 			now.Labels[project] = "web"
-			m.refused(stranger.SubResource(subresource).Update(t.Context(), now.DeepCopy()), "from project 'db' to project 'web'")
+			m.refused(stranger.SubResource(subresource).Update(t.Context(), now.DeepCopy()),
+				"from project 'db' to project 'web'")
 			now.Labels[project] = "db"
 			m.taken(stranger.SubResource(subresource).Update(t.Context(), now))
 		}
@@ -139,7 +150,8 @@ func TestGuards(t *testing.T) {
 		made := func(labels map[string]string) *corev1.Namespace {
 			return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"), Labels: labels}}
 		}
-		m.refused(stranger.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll), "manage-namespaces")
+		m.refused(stranger.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll),
+			"manage-namespaces")
 		m.taken(mover.Create(t.Context(), made(map[string]string{project: "web"}), client.DryRunAll))
 		m.taken(stranger.Create(t.Context(), made(nil), client.DryRunAll))
 	})
@@ -148,9 +160,11 @@ func TestGuards(t *testing.T) {
 		m.refused(m.label(mover, shop, enforce, `"privileged"`), "updatepsa")
 		m.taken(m.label(security, shop, enforce, `"baseline"`))
 		m.refused(m.label(mover, shop, enforce, "null"), "updatepsa")
-		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"), Labels: map[string]string{project: "web", enforce: "privileged"}}}
+		made := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: m.unique("made"),
+			Labels: map[string]string{project: "web", enforce: "privileged"}}}
 		m.refused(mover.Create(t.Context(), made, client.DryRunAll), "updatepsa")
-		unguarded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: free, Labels: map[string]string{enforce: "privileged"}}}
+		unguarded := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: free,
+			Labels: map[string]string{enforce: "privileged"}}}
 		m.taken(stranger.Create(t.Context(), unguarded))
 		m.refused(m.label(mover, free, project, `"web"`), "updatepsa")
 		m.taken(m.label(security, free, project, `"web"`))
@@ -190,7 +204,8 @@ func TestGuardOfQuotaStatus(t *testing.T) {
 	m := guarded(t)
 	depot := m.unique("depot")
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: depot}})
-	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: depot, Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
+	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: depot, Name: "drover-project",
+		Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}}
 	m.Apply(t, quota)
 	own := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: depot, Name: "own"}}
 	m.Apply(t, own)
@@ -198,10 +213,12 @@ func TestGuardOfQuotaStatus(t *testing.T) {
 	counter := m.as("system:serviceaccount:kube-system:resourcequota-controller")
 	raise := func(c client.Client, quota *corev1.ResourceQuota, labels string) error {
 		patch := `{"metadata":{"labels":` + labels + `},"status":{"hard":{"pods":"1000"}}}`
-		return c.SubResource("status").Patch(t.Context(), quota.DeepCopy(), client.RawPatch("application/merge-patch+json", []byte(patch)), client.FieldOwner("raise"))
+		return c.SubResource("status").Patch(t.Context(), quota.DeepCopy(),
+			client.RawPatch("application/merge-patch+json", []byte(patch)), client.FieldOwner("raise"))
 	}
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
-		if err := stranger.Update(ctx, annotated(quota), client.DryRunAll); err == nil || !strings.Contains(err.Error(), "drover-guard") {
+		if err := stranger.Update(ctx, annotated(quota), client.DryRunAll); err == nil ||
+			!strings.Contains(err.Error(), "drover-guard") {
 			return errors.Join(errors.New("not guarded yet"), err)
 		}
 		return nil
@@ -227,7 +244,8 @@ func TestGuardsStayAsTheyAreWhenAppliedAgain(t *testing.T) {
 		if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), before); err != nil {
 			t.Fatal(err)
 		}
-		if err := m.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("drover")); err != nil {
+		if err := m.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o),
+			client.FieldOwner("drover")); err != nil {
 			t.Fatal(err)
 		}
 		if o.GetResourceVersion() != before.GetResourceVersion() || o.GetLabels()["cluster.drover.dev/set"] != "guards" {

@@ -24,16 +24,18 @@ type SkippedSecret struct {
 	Message string
 }
 
-// Secrets returns the copies of a project's secrets in each namespace of each of its members. Of the secrets given, only those of the
-// project's own workspace that are labelled for it count; a project of the same name in another workspace has no part in them.
+// Secrets returns the copies of a project's secrets in each namespace of each of its members. Of the secrets given,
+// only those of the project's own workspace that are labelled for it count; a project of the same name in another
+// workspace has no part in them.
 //
-// A copy has the name, type, data and labels of its source, without the labels by which a tool on the hub says that the object
-// is its own. It has none of the annotations: one of them may repeat the data (last-applied-configuration). It is not immutable
-// even where the source is, so that it can follow a source that is recreated.
+// A copy has the name, type, data and labels of its source, without the labels by which a tool on the hub says that the
+// object is its own. It has none of the annotations: one of them may repeat the data (last-applied-configuration). It
+// is not immutable even where the source is, so that it can follow a source that is recreated.
 func Secrets(p *v1.Project, secrets []corev1.Secret) (set.Content, []SkippedSecret, error) {
 	per := &set.PerNamespace{Project: p.Name}
 	var skipped []SkippedSecret
-	ordered := slices.SortedFunc(slices.Values(secrets), func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
+	ordered := slices.SortedFunc(slices.Values(secrets),
+		func(a, b corev1.Secret) int { return cmp.Compare(a.Name, b.Name) })
 	for i := range ordered {
 		source := &ordered[i]
 		if source.Namespace != p.Namespace || source.Labels[v1.LabelProject] != p.Name || source.DeletionTimestamp != nil {
@@ -70,7 +72,8 @@ func NeverCopied(s *corev1.Secret) string {
 	return ""
 }
 
-// Copy returns a Secret as members have it: with the name, type, data and labels, without those by which a tool on the hub says that it is its own.
+// Copy returns a Secret as members have it: with the name, type, data and labels, without those by which a tool on the
+// hub says that it is its own.
 func Copy(s *corev1.Secret) *corev1.Secret {
 	labels := map[string]string{}
 	for key, value := range s.Labels {
@@ -86,13 +89,15 @@ func Copy(s *corev1.Secret) *corev1.Secret {
 	}
 }
 
-// ClaimsOwnership reports whether a label makes a tool regard the object as its own, and remove it if it does not know it.
+// ClaimsOwnership reports whether a label makes a tool regard the object as its own, and remove it if it does not know
+// it.
 func ClaimsOwnership(key string) bool {
 	if key == v1.LabelManagedBy || key == "app.kubernetes.io/instance" {
 		return true
 	}
 	domain, _, _ := strings.Cut(key, "/")
-	for _, owner := range []string{v1.Group, "argocd.argoproj.io", "toolkit.fluxcd.io", "helm.sh", "helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"} {
+	for _, owner := range []string{v1.Group, "argocd.argoproj.io", "toolkit.fluxcd.io", "helm.sh",
+		"helm.toolkit.fluxcd.io", "kustomize.toolkit.fluxcd.io"} {
 		if domain == owner {
 			return true
 		}

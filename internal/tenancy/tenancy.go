@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tenancy turns a project into what its members hold: namespaces, quota, limits, network policies and copies of secrets.
+// Package tenancy turns a project into what its members hold: namespaces, quota, limits, network policies and copies of
+// secrets.
 //
 // It is pure: no client, no context, no clock, no logger. What depends on the namespaces that a member has comes out as
 // templates, which package set expands on either side.
@@ -36,8 +37,8 @@ const (
 	namespaceName   = "kubernetes.io/metadata.name"
 )
 
-// Content returns what each member of a project gets, without the copies of Secrets. It leaves out the namespaces of spec.namespaces in taken: they
-// belong to another project in that member (see Claims).
+// Content returns what each member of a project gets, without the copies of Secrets. It leaves out the namespaces of
+// spec.namespaces in taken: they belong to another project in that member (see Claims).
 func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	content := set.Content{
 		PerNamespace: &set.PerNamespace{
@@ -67,8 +68,8 @@ func Content(p *v1.Project, taken map[string]string) (set.Content, error) {
 	return content, nil
 }
 
-// namespace returns a Namespace that the spec lists. It has the labels of pod security from the start. It is not labelled as managed by Drover: Drover
-// does not own it, and never deletes it.
+// namespace returns a Namespace that the spec lists. It has the labels of pod security from the start. It is not
+// labelled as managed by Drover: Drover does not own it, and never deletes it.
 func namespace(p *v1.Project, name string, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(name)
@@ -110,9 +111,9 @@ func limitRange(defaults *v1.ContainerDefaults) *corev1.LimitRange {
 	}
 }
 
-// networkPolicy returns a policy that admits connections to the project's pods from the project, from kube-system (where K3s and RKE2 have their ingress
-// controllers, and only administrators of the cluster run pods) and from namespaces that an administrator has labelled for ingress. It does not restrict
-// outgoing connections.
+// networkPolicy returns a policy that admits connections to the project's pods from the project, from kube-system
+// (where K3s and RKE2 have their ingress controllers, and only administrators of the cluster run pods) and from
+// namespaces that an administrator has labelled for ingress. It does not restrict outgoing connections.
 func networkPolicy(project string) *networkingv1.NetworkPolicy {
 	from := func(label, value string) networkingv1.NetworkPolicyPeer {
 		return networkingv1.NetworkPolicyPeer{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{label: value}}}

@@ -35,9 +35,10 @@ func list(pairs ...string) corev1.ResourceList {
 func full() *v1.Project {
 	return &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "web"}, Spec: v1.ProjectSpec{
 		ClusterTarget: v1.ClusterTarget{ClusterName: "prod"}, Namespaces: []string{"web", "web-staging"},
-		ResourceQuota: list("limits.cpu", "40", "requests.memory", "64Gi"), NamespaceDefaultResourceQuota: list("limits.cpu", "30", "requests.memory", "16Gi"),
-		ContainerDefaults: &v1.ContainerDefaults{Requests: list("cpu", "50m"), Limits: list("memory", "256Mi")},
-		NetworkIsolation:  v1.IsolationProject, PodSecurity: v1.PodSecurityBaseline,
+		ResourceQuota:                 list("limits.cpu", "40", "requests.memory", "64Gi"),
+		NamespaceDefaultResourceQuota: list("limits.cpu", "30", "requests.memory", "16Gi"),
+		ContainerDefaults:             &v1.ContainerDefaults{Requests: list("cpu", "50m"), Limits: list("memory", "256Mi")},
+		NetworkIsolation:              v1.IsolationProject, PodSecurity: v1.PodSecurityBaseline,
 	}}
 }
 
@@ -62,7 +63,8 @@ func TestContent(t *testing.T) {
 	t.Run("a project that asks for nothing gives its name, by the label that Headlamp reads", func(t *testing.T) {
 		c := content(t, &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}}, nil)
 		got, err := c.Expand([]set.Namespace{{Name: "a"}}, nil)
-		if err != nil || len(got.Objects) != 1 || !reflect.DeepEqual(got.Objects[0].GetLabels(), map[string]string{"headlamp.dev/project-id": "web"}) {
+		if err != nil || len(got.Objects) != 1 ||
+			!reflect.DeepEqual(got.Objects[0].GetLabels(), map[string]string{"headlamp.dev/project-id": "web"}) {
 			t.Errorf("got %v, %v, want the namespace with one label", got.Objects, err)
 		}
 	})
@@ -71,7 +73,8 @@ func TestContent(t *testing.T) {
 		if want := []string{"Namespace /web", "Namespace /web-staging"}; !reflect.DeepEqual(names(c.Objects), want) {
 			t.Fatalf("got %v, want both namespaces", names(c.Objects))
 		}
-		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web", "headlamp.dev/project-id": "web"}
+		want := map[string]string{"cluster.drover.dev/project": "web", "cluster.drover.dev/set": "project.web",
+			"headlamp.dev/project-id": "web"}
 		for _, mode := range []string{"enforce", "warn", "audit"} {
 			want["pod-security.kubernetes.io/"+mode] = "baseline"
 			want["pod-security.kubernetes.io/"+mode+"-version"] = "latest"
@@ -87,7 +90,8 @@ func TestContent(t *testing.T) {
 		}
 	})
 	t.Run("a namespace of the cluster's own is left out, whatever the schema let through", func(t *testing.T) {
-		p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: v1.ProjectSpec{Namespaces: []string{"default", "kube-system", "drover-agent"}}}
+		p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: "web"},
+			Spec: v1.ProjectSpec{Namespaces: []string{"default", "kube-system", "drover-agent"}}}
 		if c := content(t, p, nil); len(c.Objects) != 0 {
 			t.Errorf("got %v, want no objects", names(c.Objects))
 		}
@@ -114,7 +118,8 @@ func TestContent(t *testing.T) {
 			t.Errorf("got %v, want a NetworkPolicy for Ingress only", policy)
 		}
 		text, _ := json.Marshal(policy.Object["spec"])
-		for _, want := range []string{`"cluster.drover.dev/project":"web"`, `"kubernetes.io/metadata.name":"kube-system"`, `"cluster.drover.dev/ingress":"true"`} {
+		for _, want := range []string{`"cluster.drover.dev/project":"web"`, `"kubernetes.io/metadata.name":"kube-system"`,
+			`"cluster.drover.dev/ingress":"true"`} {
 			if !strings.Contains(string(text), want) {
 				t.Errorf("%s is not in %s", want, text)
 			}
@@ -133,7 +138,8 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 		t.Helper()
 		for _, o := range objects {
 			o = o.DeepCopy()
-			if err := env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o), client.FieldOwner("drover")); err != nil {
+			if err := env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(o),
+				client.FieldOwner("drover")); err != nil {
 				t.Fatalf("%s %s/%s: %v", o.GetKind(), o.GetNamespace(), o.GetName(), err)
 			}
 			versions = append(versions, o.GetResourceVersion())
@@ -142,7 +148,8 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 	}
 	c := content(t, full(), nil)
 	apply(c.Objects)
-	namespaces := []set.Namespace{{Name: "web", Created: metav1.Unix(1, 0)}, {Name: "web-staging", Created: metav1.Unix(2, 0)}}
+	namespaces := []set.Namespace{{Name: "web", Created: metav1.Unix(1, 0)},
+		{Name: "web-staging", Created: metav1.Unix(2, 0)}}
 	got, err := c.Expand(namespaces, set.Labels(set.ID(set.Project, "web")))
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +161,8 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 	all := append(got.Objects, copies.Objects...)
 	want := []string{"Namespace /web", "Namespace /web-staging",
 		"ResourceQuota web/drover-project", "LimitRange web/drover-project", "NetworkPolicy web/drover-project",
-		"ResourceQuota web-staging/drover-project", "LimitRange web-staging/drover-project", "NetworkPolicy web-staging/drover-project",
+		"ResourceQuota web-staging/drover-project", "LimitRange web-staging/drover-project",
+		"NetworkPolicy web-staging/drover-project",
 		"Secret web/registry", "Secret web-staging/registry"}
 	if !reflect.DeepEqual(names(all), want) {
 		t.Fatalf("got %v, want %v", names(all), want)
@@ -165,22 +173,26 @@ func TestAMemberTakesWhatAProjectBecomes(t *testing.T) {
 	}
 	t.Run("the namespace that came last has what is left of the quota", func(t *testing.T) {
 		quota := &corev1.ResourceQuota{}
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "web-staging", Name: "drover-project"}, quota); err != nil {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: "web-staging", Name: "drover-project"},
+			quota); err != nil {
 			t.Fatal(err)
 		}
 		cpu, memory := quota.Spec.Hard["limits.cpu"], quota.Spec.Hard["requests.memory"]
 		if cpu.String() != "10" || memory.String() != "16Gi" || !reflect.DeepEqual(got.Short, []string{"web-staging"}) {
-			t.Errorf("the default quota is %v, %v, %v, want 10, 16Gi and web-staging short", cpu.String(), memory.String(), got.Short)
+			t.Errorf("the default quota is %v, %v, %v, want 10, 16Gi and web-staging short", cpu.String(), memory.String(),
+				got.Short)
 		}
 	})
 	t.Run("labels for a namespace that is gone do not make it anew", func(t *testing.T) {
 		unlisted := full()
 		unlisted.Spec.Namespaces = nil
-		got, err := content(t, unlisted, nil).Expand([]set.Namespace{{Name: "gone", UID: "8f3b5c0e-0000-4000-8000-000000000000"}}, nil)
+		got, err := content(t, unlisted,
+			nil).Expand([]set.Namespace{{Name: "gone", UID: "8f3b5c0e-0000-4000-8000-000000000000"}}, nil)
 		if err != nil || got.Objects[0].GetKind() != "Namespace" {
 			t.Fatalf("got %v, %v, want the namespace", names(got.Objects), err)
 		}
-		err = env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(got.Objects[0]), client.FieldOwner("drover"))
+		err = env.Client.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(got.Objects[0]),
+			client.FieldOwner("drover"))
 		if !apierrors.IsConflict(err) {
 			t.Errorf("got %v, want a conflict", err)
 		}
@@ -217,8 +229,11 @@ func TestSecrets(t *testing.T) {
 		if err != nil || len(refused) > 0 || len(c.PerNamespace.Templates) != 1 {
 			t.Fatalf("got %v, %v, %v, want one template and nothing refused", c, refused, err)
 		}
-		want := map[string]any{"apiVersion": "v1", "kind": "Secret", "type": "example.com/registry", "data": map[string]any{"password": "aHVudGVyMg=="},
-			"metadata": map[string]any{"name": "registry", "labels": map[string]any{"app": "web", "app.kubernetes.io/managed-by": "drover", "cluster.drover.dev/set": "secrets.web"}}}
+		want := map[string]any{"apiVersion": "v1", "kind": "Secret", "type": "example.com/registry",
+			"data": map[string]any{"password": "aHVudGVyMg=="},
+			"metadata": map[string]any{"name": "registry",
+				"labels": map[string]any{"app": "web", "app.kubernetes.io/managed-by": "drover",
+					"cluster.drover.dev/set": "secrets.web"}}}
 		if got := c.PerNamespace.Templates[0].Object.Object; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -243,7 +258,8 @@ func TestSecrets(t *testing.T) {
 			"a set":                    change(func(s *corev1.Secret) { s.Type = "cluster.drover.dev/set" }),
 		} {
 			c, refused, err := tenancy.Secrets(full(), []corev1.Secret{s})
-			if err != nil || len(c.PerNamespace.Templates) > 0 || len(refused) != 1 || refused[0].Name != "other" || strings.Contains(refused[0].Message, "hunter2") {
+			if err != nil || len(c.PerNamespace.Templates) > 0 || len(refused) != 1 || refused[0].Name != "other" ||
+				strings.Contains(refused[0].Message, "hunter2") {
 				t.Errorf("%s: %v %v %v, want the Secret refused without its content", name, c.PerNamespace.Templates, refused, err)
 			}
 		}
@@ -263,15 +279,19 @@ func TestSecrets(t *testing.T) {
 
 func TestClaims(t *testing.T) {
 	project := func(name string, age int64, namespaces ...string) *v1.Project {
-		return &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(age, 0)}, Spec: v1.ProjectSpec{Namespaces: namespaces}}
+		return &v1.Project{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.Unix(age, 0)},
+			Spec: v1.ProjectSpec{Namespaces: namespaces}}
 	}
 	tests := map[string]struct {
 		projects []*v1.Project
 		want     map[string]map[string]string
 	}{
-		"projects apart take nothing from each other": {[]*v1.Project{project("a", 1, "x"), project("b", 2, "y")}, map[string]map[string]string{}},
-		"the older keeps what both list":              {[]*v1.Project{project("a", 2, "x", "y"), project("b", 1, "x")}, map[string]map[string]string{"a": {"x": "b"}}},
-		"names decide between those of one age":       {[]*v1.Project{project("b", 1, "x"), project("a", 1, "x"), project("c", 1, "x")}, map[string]map[string]string{"b": {"x": "a"}, "c": {"x": "a"}}},
+		"projects apart take nothing from each other": {[]*v1.Project{project("a", 1, "x"), project("b", 2, "y")},
+			map[string]map[string]string{}},
+		"the older keeps what both list": {[]*v1.Project{project("a", 2, "x", "y"), project("b", 1, "x")},
+			map[string]map[string]string{"a": {"x": "b"}}},
+		"names decide between those of one age": {[]*v1.Project{project("b", 1, "x"), project("a", 1, "x"),
+			project("c", 1, "x")}, map[string]map[string]string{"b": {"x": "a"}, "c": {"x": "a"}}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -29,7 +29,8 @@ const (
 
 // guardedObjects returns an object of each guarded kind, as the agent makes them in a namespace.
 func (m fixture) guardedObjects(namespace string) []client.Object {
-	meta := metav1.ObjectMeta{Namespace: namespace, Name: "drover-project", Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}
+	meta := metav1.ObjectMeta{Namespace: namespace, Name: "drover-project",
+		Labels: map[string]string{"cluster.drover.dev/set": "project.web"}}
 	global := metav1.ObjectMeta{Name: m.unique("drover"), Labels: meta.Labels}
 	role := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"}
 	return []client.Object{
@@ -46,8 +47,9 @@ func (m fixture) guardedObjects(namespace string) []client.Object {
 // migrate writes an object as Kubernetes' StorageVersionMigration does.
 func migrate(ctx context.Context, c client.Client, o client.Object) error {
 	patch, err := json.Marshal(map[string]any{
-		"apiVersion": o.GetObjectKind().GroupVersionKind().GroupVersion().String(), "kind": o.GetObjectKind().GroupVersionKind().Kind,
-		"metadata": map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()},
+		"apiVersion": o.GetObjectKind().GroupVersionKind().GroupVersion().String(),
+		"kind":       o.GetObjectKind().GroupVersionKind().Kind,
+		"metadata":   map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion()},
 	})
 	if err != nil {
 		return err
@@ -56,14 +58,16 @@ func migrate(ctx context.Context, c client.Client, o client.Object) error {
 	target.SetGroupVersionKind(o.GetObjectKind().GroupVersionKind())
 	target.SetNamespace(o.GetNamespace())
 	target.SetName(o.GetName())
-	return c.Patch(ctx, target, client.RawPatch(types.ApplyPatchType, patch), client.FieldOwner("storage-version-migrator-controller"))
+	return c.Patch(ctx, target, client.RawPatch(types.ApplyPatchType, patch),
+		client.FieldOwner("storage-version-migrator-controller"))
 }
 
 func TestGuardsAllowUpdatesThatChangeNothing(t *testing.T) {
 	m := guarded(t)
 	shop := m.unique("shop")
 	m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop, Labels: map[string]string{
-		"cluster.drover.dev/project": "web", "cluster.drover.dev/ingress": "true", "pod-security.kubernetes.io/enforce": "privileged",
+		"cluster.drover.dev/project": "web", "cluster.drover.dev/ingress": "true",
+		"pod-security.kubernetes.io/enforce": "privileged",
 	}}})
 	objects := m.guardedObjects(shop)
 	for _, o := range objects {
@@ -74,10 +78,12 @@ func TestGuardsAllowUpdatesThatChangeNothing(t *testing.T) {
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: shop}}
 	roles := rbacv1.PolicyRule{APIGroups: []string{rbacv1.GroupName}, Resources: []string{"*"}, Verbs: []string{"*"}}
 	migrating, collecting := m.as(migrator, roles), m.as(collector, roles)
-	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server takes a moment to learn of policies
+	// the API server takes a moment to learn of policies
+	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error {
 		changed := objects[0].DeepCopyObject().(client.Object)
 		changed.SetAnnotations(map[string]string{"a": "b"})
-		if err := migrating.Update(ctx, changed, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "drover-guard") {
+		if err := migrating.Update(ctx, changed, client.DryRunAll); err == nil ||
+			!strings.Contains(err.Error(), "drover-guard") {
 			return errors.Join(errors.New("not guarded yet"), err)
 		}
 		return nil
@@ -109,7 +115,8 @@ func TestGuardsAllowUpdatesThatChangeNothing(t *testing.T) {
 			} {
 				changed := now.DeepCopy()
 				change(changed)
-				if err := migrating.Update(t.Context(), changed); err == nil || !strings.Contains(err.Error(), "cannot manage sets") {
+				if err := migrating.Update(t.Context(), changed); err == nil ||
+					!strings.Contains(err.Error(), "cannot manage sets") {
 					t.Errorf("an update to %s has the error %v, want a guard's refusal", what, err)
 				}
 			}
@@ -118,7 +125,8 @@ func TestGuardsAllowUpdatesThatChangeNothing(t *testing.T) {
 	}
 }
 
-// collect deletes an object in the foreground, and has the garbage collector take its finalizer away. It may change nothing else.
+// collect deletes an object in the foreground, and has the garbage collector take its finalizer away. It may change
+// nothing else.
 func (m fixture) collect(c client.Client, o *unstructured.Unstructured) {
 	m.t.Helper()
 	changed := o.DeepCopy()

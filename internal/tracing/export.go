@@ -26,8 +26,9 @@ import (
 // exportTimeout bounds sending one batch.
 const exportTimeout = 10 * time.Second
 
-// exporter sends spans as OTLP in JSON over HTTP. That of the SDK would bring gRPC and protobuf into the agent: half again as large a
-// program, for a message that encoding/json can write. A batch that cannot be sent is lost; spans are not worth memory.
+// exporter sends spans as OTLP in JSON over HTTP. That of the SDK would bring gRPC and protobuf into the agent: half
+// again as large a program, for a message that encoding/json can write. A batch that cannot be sent is lost; spans are
+// not worth memory.
 type exporter struct {
 	url     string
 	header  http.Header
@@ -58,13 +59,16 @@ func newExporter(o Options) (*exporter, error) {
 		}
 		tlsConfig.RootCAs = x509.NewCertPool()
 		if !tlsConfig.RootCAs.AppendCertsFromPEM(bundle) {
-			return nil, fmt.Errorf("read OTEL_EXPORTER_OTLP_CERTIFICATE: %s has no certificate: put the collector's CA there, as PEM", path)
+			return nil,
+				fmt.Errorf("read OTEL_EXPORTER_OTLP_CERTIFICATE: %s has no certificate: put the collector's CA there, as PEM", path)
 		}
 	}
-	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, IdleConnTimeout: time.Minute, MaxIdleConns: 1}
+	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig,
+		IdleConnTimeout: time.Minute, MaxIdleConns: 1}
 	return &exporter{
 		url: target, header: header, log: o.Log,
-		client: &http.Client{Transport: transport, Timeout: exportTimeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		client: &http.Client{Transport: transport, Timeout: exportTimeout,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}, nil
 }
 

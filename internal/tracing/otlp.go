@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// What follows is ExportTraceServiceRequest of OTLP 1 in its JSON form, as far as spans made here need it: ids are hexadecimal, enums
-// are numbers, and numbers of 64 bits are strings.
+// What follows is ExportTraceServiceRequest of OTLP 1 in its JSON form, as far as spans made here need it: ids are
+// hexadecimal, enums are numbers, and numbers of 64 bits are strings.
 type otlpRequest struct {
 	ResourceSpans []otlpResourceSpans `json:"resourceSpans"`
 }
@@ -88,7 +88,8 @@ func encode(spans []sdk.ReadOnlySpan) otlpRequest {
 func encodeSpan(span sdk.ReadOnlySpan) otlpSpan {
 	out := otlpSpan{
 		otlpContext: encodeContext(span.SpanContext()), Name: span.Name(), Kind: int(span.SpanKind()),
-		Start: nanoseconds(span.StartTime()), End: nanoseconds(span.EndTime()), Attributes: encodeAttributes(span.Attributes()),
+		Start: nanoseconds(span.StartTime()), End: nanoseconds(span.EndTime()),
+		Attributes: encodeAttributes(span.Attributes()),
 	}
 	if parent := span.Parent(); parent.IsValid() {
 		out.ParentSpanID = parent.SpanID().String()
@@ -103,7 +104,8 @@ func encodeSpan(span sdk.ReadOnlySpan) otlpSpan {
 }
 
 func encodeContext(c trace.SpanContext) otlpContext {
-	return otlpContext{TraceID: c.TraceID().String(), SpanID: c.SpanID().String(), TraceState: c.TraceState().String(), Flags: uint32(c.TraceFlags())}
+	return otlpContext{TraceID: c.TraceID().String(), SpanID: c.SpanID().String(), TraceState: c.TraceState().String(),
+		Flags: uint32(c.TraceFlags())}
 }
 
 // encodeAttributes writes lists as text; no span here has one.

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing makes OpenTelemetry spans of requests and hands their trace on, from hub to replica, agent and API server.
+// Package tracing makes OpenTelemetry spans of requests and hands their trace on, from hub to replica, agent and API
+// server.
 //
 // A nil *Tracer traces nothing and costs nothing. No span has a name of a person, a path, a query, a header or a body.
 package tracing
@@ -41,9 +42,11 @@ const maxText = 128
 
 // Options of a Tracer.
 type Options struct {
-	// Endpoint is the base URL of a collector that takes OTLP over HTTP, to which /v1/traces is added. Empty turns tracing off.
+	// Endpoint is the base URL of a collector that takes OTLP over HTTP, to which /v1/traces is added. Empty turns tracing
+	// off.
 	Endpoint string
-	// Ratio of requests that are traced, of those that begin here: 0 to 1. Those that come with a trusted trace follow that.
+	// Ratio of requests that are traced, of those that begin here: 0 to 1. Those that come with a trusted trace follow
+	// that.
 	Ratio float64
 	// Service, Version and Instance name this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
 	Service, Version, Instance string
@@ -72,7 +75,8 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 		return nil, nil
 	}
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
-		attribute.String("service.name", o.Service), attribute.String("service.version", o.Version), attribute.String("service.instance.id", o.Instance),
+		attribute.String("service.name", o.Service), attribute.String("service.version", o.Version),
+		attribute.String("service.instance.id", o.Instance),
 	), resource.WithFromEnv())
 	if err != nil && !errors.Is(err, resource.ErrPartialResource) && !errors.Is(err, resource.ErrSchemaURLConflict) {
 		return nil, fmt.Errorf("set up tracing: read OTEL_RESOURCE_ATTRIBUTES: %w", err)
@@ -103,8 +107,9 @@ type About struct {
 	Cluster, Verb, Resource string
 }
 
-// Entrance serves requests of clients outside of Drover. Each begins a new trace: a client that could continue one would decide what is sampled, and could
-// add spans to the traces of others. The trace that the client names becomes a link. Its headers are removed, whether or not tracing is on.
+// Entrance serves requests of clients outside of Drover. Each begins a new trace: a client that could continue one
+// would decide what is sampled, and could add spans to the traces of others. The trace that the client names becomes a
+// link. Its headers are removed, whether or not tracing is on.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -115,7 +120,8 @@ func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) ht
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		options := []trace.SpanStartOption{trace.WithNewRoot()}
 		if named := trace.SpanContextFromContext(named(r)); named.IsValid() {
-			options = append(options, trace.WithLinks(trace.Link{SpanContext: named.WithTraceState(trace.TraceState{})})) // the state is free text
+			// the state is free text
+			options = append(options, trace.WithLinks(trace.Link{SpanContext: named.WithTraceState(trace.TraceState{})}))
 		}
 		t.serve(w, r, next, about(r), options)
 	})
@@ -137,8 +143,10 @@ func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) ht
 }
 
 // serve serves a request in a span of its own, which the request's header names from then on.
-func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About, options []trace.SpanStartOption) {
-	options = append(options, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(about.attributes(r.Method)...))
+func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About,
+	options []trace.SpanStartOption) {
+	options = append(options, trace.WithSpanKind(trace.SpanKindServer),
+		trace.WithAttributes(about.attributes(r.Method)...))
 	ctx, span := t.tracer.Start(r.Context(), clip(about.Name), options...)
 	defer span.End()
 	forget(r.Header)
@@ -193,8 +201,8 @@ func clip(s string) string {
 	return s
 }
 
-// Kubernetes returns the attributes of a request to a Kubernetes API. path is the path in that API, and where names the part of Drover that serves it.
-// cluster may be empty.
+// Kubernetes returns the attributes of a request to a Kubernetes API. path is the path in that API, and where names the
+// part of Drover that serves it. cluster may be empty.
 func Kubernetes(r *http.Request, path, where, cluster string) About {
 	info := request.Of(r, path)
 	resource := info.Resource
@@ -204,7 +212,8 @@ func Kubernetes(r *http.Request, path, where, cluster string) About {
 	if info.Subresource != "" {
 		resource += "/" + info.Subresource
 	}
-	return About{Name: strings.TrimSpace(where + " " + info.Verb + " " + resource), Cluster: cluster, Verb: info.Verb, Resource: resource}
+	return About{Name: strings.TrimSpace(where + " " + info.Verb + " " + resource), Cluster: cluster, Verb: info.Verb,
+		Resource: resource}
 }
 
 // Endpoint returns OTEL_EXPORTER_OTLP_ENDPOINT of an environment, empty if it is not set.

@@ -116,7 +116,8 @@ func (c *collector) after(t *testing.T, tracers ...*tracing.Tracer) map[string]s
 func (c *collector) tracer(t *testing.T, ratio float64, environ ...string) *tracing.Tracer {
 	t.Helper()
 	tracer, err := tracing.New(t.Context(), tracing.Options{
-		Endpoint: c.URL, Ratio: ratio, Service: "test", Version: "v1", Instance: "a", Log: logr.Discard(), Environ: env(environ...),
+		Endpoint: c.URL, Ratio: ratio, Service: "test", Version: "v1", Instance: "a", Log: logr.Discard(),
+		Environ: env(environ...),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +149,8 @@ func ask(serve func(http.Handler) http.Handler, status int, header ...string) ht
 		seen = r.Header.Clone()
 		w.WriteHeader(status)
 	}))
-	r := httptest.NewRequest(http.MethodGet, "https://hub/k8s/clusters/team-a/prod/api/v1/secrets/hush?token=hush", strings.NewReader("hush"))
+	r := httptest.NewRequest(http.MethodGet, "https://hub/k8s/clusters/team-a/prod/api/v1/secrets/hush?token=hush",
+		strings.NewReader("hush"))
 	r.Header.Set("Authorization", "Bearer hush")
 	for n := 0; n+1 < len(header); n += 2 {
 		r.Header.Set(header[n], header[n+1])
@@ -171,10 +173,12 @@ func TestEntrance(t *testing.T) {
 		tracer := c.tracer(t, 1)
 		seen := ask(entrance(tracer), http.StatusOK, "Traceparent", strangersParent, "Tracestate", "them=1")
 		got := c.after(t, tracer)["hub"]
-		if got.TraceID == strangersTrace || got.ParentSpanID != "" || len(got.Links) != 1 || got.Links[0].TraceID != strangersTrace {
+		if got.TraceID == strangersTrace || got.ParentSpanID != "" || len(got.Links) != 1 ||
+			got.Links[0].TraceID != strangersTrace {
 			t.Errorf("the span is %+v, want a trace of its own with a link to the caller's", got)
 		}
-		if want := "00-" + got.TraceID + "-" + got.SpanID + "-01"; seen.Get("Traceparent") != want || seen.Get("Tracestate") != "" {
+		if want := "00-" + got.TraceID + "-" + got.SpanID + "-01"; seen.Get("Traceparent") != want ||
+			seen.Get("Tracestate") != "" {
 			t.Errorf("handed on %q, %q, want %q", seen.Get("Traceparent"), seen.Get("Tracestate"), want)
 		}
 		if got.Kind != 2 || got.Start == "" || got.End < got.Start {
@@ -185,12 +189,14 @@ func TestEntrance(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 0)
 		seen := ask(entrance(tracer), http.StatusOK, "Traceparent", strangersParent)
-		if spans := c.after(t, tracer); len(spans) > 0 || !strings.HasSuffix(seen.Get("Traceparent"), "-00") || strings.Contains(seen.Get("Traceparent"), strangersTrace) {
+		if spans := c.after(t, tracer); len(spans) > 0 || !strings.HasSuffix(seen.Get("Traceparent"), "-00") ||
+			strings.Contains(seen.Get("Traceparent"), strangersTrace) {
 			t.Errorf("%+v, handed on %q", spans, seen.Get("Traceparent"))
 		}
 	})
 	t.Run("with tracing off a stranger's trace goes no further either", func(t *testing.T) {
-		if seen := ask(entrance(nil), http.StatusOK, "Traceparent", strangersParent, "Tracestate", "them=1"); seen.Get("Traceparent")+seen.Get("Tracestate") != "" {
+		if seen := ask(entrance(nil), http.StatusOK, "Traceparent", strangersParent, "Tracestate",
+			"them=1"); seen.Get("Traceparent")+seen.Get("Tracestate") != "" {
 			t.Errorf("the next server gets %v, want no trace of a caller's", seen)
 		}
 	})
@@ -217,7 +223,8 @@ func TestEntrance(t *testing.T) {
 	t.Run("a request that is ended without an answer is an error", func(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 1)
-		handler := tracer.Entrance(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), about("hub"))
+		handler := tracer.Entrance(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }),
+			about("hub"))
 		func() {
 			defer func() {
 				if err, _ := recover().(error); !errors.Is(err, http.ErrAbortHandler) {
@@ -238,7 +245,8 @@ func TestContinue(t *testing.T) {
 		tracer := c.tracer(t, 0)
 		seen := ask(continued(tracer), http.StatusOK, "Traceparent", strangersParent)
 		got := c.after(t, tracer)["agent"]
-		if got.TraceID != strangersTrace || got.ParentSpanID != "00f067aa0ba902b7" || !strings.Contains(seen.Get("Traceparent"), got.SpanID) {
+		if got.TraceID != strangersTrace || got.ParentSpanID != "00f067aa0ba902b7" ||
+			!strings.Contains(seen.Get("Traceparent"), got.SpanID) {
 			t.Errorf("%+v, handed on %q", got, seen.Get("Traceparent"))
 		}
 	})
@@ -256,7 +264,8 @@ func TestContinue(t *testing.T) {
 		})
 	}
 	t.Run("with tracing off the trace is passed on as it is", func(t *testing.T) {
-		if seen := ask(continued(nil), http.StatusOK, "Traceparent", strangersParent); seen.Get("Traceparent") != strangersParent {
+		if seen := ask(continued(nil), http.StatusOK, "Traceparent",
+			strangersParent); seen.Get("Traceparent") != strangersParent {
 			t.Errorf("the next server gets %v, want the caller's trace", seen)
 		}
 	})
@@ -292,8 +301,10 @@ func TestNew(t *testing.T) {
 	}{
 		"an endpoint needs a scheme":            {"collector:4318", "no URL of the form", nil},
 		"a password in the endpoint is refused": {"http://me:hush@collector:4318", "OTEL_EXPORTER_OTLP_HEADERS", nil},
-		"a malformed header is refused":         {"http://collector:4318", "OTEL_EXPORTER_OTLP_HEADERS", []string{"OTEL_EXPORTER_OTLP_HEADERS", "hush"}},
-		"a CA that is not there is said":        {"https://collector:4318", "OTEL_EXPORTER_OTLP_CERTIFICATE", []string{"OTEL_EXPORTER_OTLP_CERTIFICATE", "/nonexistent"}},
+		"a malformed header is refused": {"http://collector:4318", "OTEL_EXPORTER_OTLP_HEADERS",
+			[]string{"OTEL_EXPORTER_OTLP_HEADERS", "hush"}},
+		"a CA that is not there is said": {"https://collector:4318", "OTEL_EXPORTER_OTLP_CERTIFICATE",
+			[]string{"OTEL_EXPORTER_OTLP_CERTIFICATE", "/nonexistent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tracing.New(t.Context(), tracing.Options{Endpoint: tt.endpoint, Environ: env(tt.environ...)})

@@ -38,8 +38,8 @@ type KeyPair struct {
 	Key  []byte
 }
 
-// NewAuthority makes a self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its certificate does not limit how many
-// authorities may be below it: it is to vouch for those that follow it.
+// NewAuthority makes a self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its certificate does
+// not limit how many authorities may be below it: it is to vouch for those that follow it.
 func NewAuthority(now time.Time) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -72,11 +72,12 @@ var errCannotVouch = errors.New("the certificate of the CA allows no CA below it
 
 // mayVouch reports whether an authority may sign the certificate of another.
 func mayVouch(authority *x509.Certificate) bool {
-	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 || authority.MaxPathLen == 0 && !authority.MaxPathLenZero
+	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 ||
+		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
 }
 
-// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the one before it (cross-signed). It ends with
-// the latter.
+// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the one before it
+// (cross-signed). It ends with the latter.
 func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	parent, err := tls.X509KeyPair(before.Cert, before.Key)
 	if err != nil {
@@ -102,15 +103,17 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// IssueServing signs a server certificate for the hosts (DNS names or IP addresses), valid for ServingLifetime but never
-// beyond the authority itself. The result's chain holds the leaf only.
+// IssueServing signs a server certificate for the hosts (DNS names or IP addresses), valid for ServingLifetime but
+// never beyond the authority itself. The result's chain holds the leaf only.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
 }
 
-// IssueReplica signs a certificate that a replica of the hub shows to others, as client and as server, valid as those of IssueServing.
+// IssueReplica signs a certificate that a replica of the hub shows to others, as client and as server, valid as those
+// of IssueServing.
 func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
-	return issue(authority, []string{ReplicaName}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
+	return issue(authority, []string{ReplicaName},
+		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
 }
 
 func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now time.Time) (*tls.Certificate, error) {

@@ -86,22 +86,30 @@ func TestDecide(t *testing.T) {
 		in   trust.Input
 		want trust.Step
 	}{
-		"the first authority is made":                       {trust.Input{Now: now}, trust.StepCreate},
-		"an authority in order stays":                       {trust.Input{State: stable, Now: now}, trust.StepWait},
-		"a request changes it":                              {trust.Input{State: stable, Requested: true, Now: now}, trust.StepChange},
-		"it is changed in its last year without a request":  {trust.Input{State: stable, Now: lastYear}, trust.StepChange},
-		"and not before":                                    {trust.Input{State: stable, Now: lastYear.Add(-time.Second)}, trust.StepWait},
-		"who is away holds up no change":                    {trust.Input{State: stable, Requested: true, Missing: []string{"a/b"}, Now: now}, trust.StepChange},
-		"the old one is announced for a while":              {trust.Input{State: changed, Now: now.Add(trust.RetireAfter - time.Hour)}, trust.StepWait},
-		"and retired then":                                  {trust.Input{State: changed, Now: now.Add(trust.RetireAfter)}, trust.StepRetire},
-		"a retired one still verifies":                      {trust.Input{State: retired, Now: lastYear}, trust.StepWait},
-		"until it ends":                                     {trust.Input{State: retired, Now: end}, trust.StepRetire},
-		"a stolen one is revoked when all connected know":   {trust.Input{State: changed, Revoked: true, Now: now}, trust.StepRevoke},
-		"also one that was retired before":                  {trust.Input{State: retired, Revoked: true, Now: now}, trust.StepRevoke},
-		"a connected member that does not know holds it up": {trust.Input{State: changed, Revoked: true, Missing: []string{"a/b"}, Now: now.Add(trust.RevokePatience - time.Second)}, trust.StepWait},
-		"for some minutes":                                  {trust.Input{State: changed, Revoked: true, Missing: []string{"a/b"}, Now: now.Add(trust.RevokePatience)}, trust.StepRevoke},
-		"with nothing to revoke nothing is revoked":         {trust.Input{State: stable, Revoked: true, Now: now}, trust.StepWait},
-		"an authority that may not vouch stays":             {trust.Input{State: trust.State{Active: leafOnly(t)}, Requested: true, Now: now}, trust.StepWait},
+		"the first authority is made": {trust.Input{Now: now}, trust.StepCreate},
+		"an authority in order stays": {trust.Input{State: stable, Now: now}, trust.StepWait},
+		"a request changes it": {trust.Input{State: stable, Requested: true, Now: now},
+			trust.StepChange},
+		"it is changed in its last year without a request": {trust.Input{State: stable, Now: lastYear}, trust.StepChange},
+		"and not before": {trust.Input{State: stable, Now: lastYear.Add(-time.Second)},
+			trust.StepWait},
+		"who is away holds up no change": {trust.Input{State: stable, Requested: true, Missing: []string{"a/b"}, Now: now},
+			trust.StepChange},
+		"the old one is announced for a while": {trust.Input{State: changed, Now: now.Add(trust.RetireAfter - time.Hour)},
+			trust.StepWait},
+		"and retired then":             {trust.Input{State: changed, Now: now.Add(trust.RetireAfter)}, trust.StepRetire},
+		"a retired one still verifies": {trust.Input{State: retired, Now: lastYear}, trust.StepWait},
+		"until it ends":                {trust.Input{State: retired, Now: end}, trust.StepRetire},
+		"a stolen one is revoked when all connected know": {trust.Input{State: changed, Revoked: true, Now: now},
+			trust.StepRevoke},
+		"also one that was retired before": {trust.Input{State: retired, Revoked: true, Now: now}, trust.StepRevoke},
+		"a connected member that does not know holds it up": {trust.Input{State: changed, Revoked: true,
+			Missing: []string{"a/b"}, Now: now.Add(trust.RevokePatience - time.Second)}, trust.StepWait},
+		"for some minutes": {trust.Input{State: changed, Revoked: true, Missing: []string{"a/b"},
+			Now: now.Add(trust.RevokePatience)}, trust.StepRevoke},
+		"with nothing to revoke nothing is revoked": {trust.Input{State: stable, Revoked: true, Now: now}, trust.StepWait},
+		"an authority that may not vouch stays": {trust.Input{State: trust.State{Active: leafOnly(t)}, Requested: true,
+			Now: now}, trust.StepWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := trust.Decide(tc.in)
@@ -134,8 +142,10 @@ func leafOnly(t *testing.T) trust.KeyPair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "leaf-only"}, NotBefore: now.Add(-time.Hour),
-		NotAfter: now.Add(trust.AuthorityLifetime), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "leaf-only"},
+		NotBefore: now.Add(-time.Hour),
+		NotAfter:  now.Add(trust.AuthorityLifetime), IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +191,8 @@ func verify(t *testing.T, cert *tls.Certificate, root []byte, at time.Time) erro
 		}
 		others.AddCert(between)
 	}
-	_, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: others, DNSName: "hub.example.com", CurrentTime: at})
+	_, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: others, DNSName: "hub.example.com",
+		CurrentTime: at})
 	return err
 }
 
@@ -261,19 +272,22 @@ func TestOpenSSLVerifiesAcrossAChange(t *testing.T) {
 	bridges := write("bridges.crt", third.Bridges)
 	for name, trusted := range map[string]trust.State{"first": first, "second": second, "third": third} {
 		root := write(name+".crt", trusted.Active.Cert)
-		arguments := []string{"verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "hub.example.com", "-CAfile", root, "-untrusted", bridges, leaf}
+		arguments := []string{"verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "hub.example.com",
+			"-CAfile", root, "-untrusted", bridges, leaf}
 		if out, err := exec.CommandContext(t.Context(), openssl, arguments...).CombinedOutput(); err != nil {
 			t.Errorf("a client of the %s authority: %v: %s", name, err, out)
 		}
 	}
 	stranger := write("stranger.crt", authority(t, at).Cert)
-	if out, err := exec.CommandContext(t.Context(), openssl, "verify", "-CAfile", stranger, "-untrusted", bridges, leaf).CombinedOutput(); err == nil {
+	if out, err := exec.CommandContext(t.Context(), openssl, "verify", "-CAfile", stranger, "-untrusted", bridges,
+		leaf).CombinedOutput(); err == nil {
 		t.Errorf("a client of another authority verifies: %s", out)
 	}
 }
 
 func TestASecretKeepsTheWholeState(t *testing.T) {
-	state := apply(t, apply(t, trust.State{Identity: trust.Identity("a-uid")}, trust.StepCreate, now), trust.StepChange, now)
+	state := apply(t, apply(t, trust.State{Identity: trust.Identity("a-uid")}, trust.StepCreate, now), trust.StepChange,
+		now)
 	secret := &corev1.Secret{}
 	trust.WriteSecret(secret, state)
 	got, err := trust.ReadSecret(secret)
@@ -285,7 +299,8 @@ func TestASecretKeepsTheWholeState(t *testing.T) {
 // Agents know the hub by its identity, whatever authority it has.
 func TestTheIdentityOutlivesEveryAuthority(t *testing.T) {
 	state := trust.State{Identity: trust.Identity("a-uid")}
-	for _, step := range []trust.Step{trust.StepCreate, trust.StepWait, trust.StepChange, trust.StepRetire, trust.StepChange, trust.StepRevoke} {
+	for _, step := range []trust.Step{trust.StepCreate, trust.StepWait, trust.StepChange, trust.StepRetire,
+		trust.StepChange, trust.StepRevoke} {
 		if state = apply(t, state, step, now); state.Identity != "drover-hub:a-uid" {
 			t.Fatalf("after %s the identity is %q", step, state.Identity)
 		}
@@ -302,7 +317,8 @@ func TestTheIdentityOutlivesEveryAuthority(t *testing.T) {
 	if trust.Identify(&corev1.Secret{}, trust.Identity("another")) {
 		t.Error("a Secret without an authority gets an identity")
 	}
-	for _, malformed := range []string{"a-uid", "drover-hub:", "drover-hub:a b", "drover-hub:a\n", "x drover-hub:a", "drover-hub:" + strings.Repeat("a", 65)} {
+	for _, malformed := range []string{"a-uid", "drover-hub:", "drover-hub:a b", "drover-hub:a\n", "x drover-hub:a",
+		"drover-hub:" + strings.Repeat("a", 65)} {
 		secret.Data["identity"] = []byte(malformed)
 		if _, err := trust.ReadSecret(secret); err == nil {
 			t.Errorf("the identity %q is taken", malformed)

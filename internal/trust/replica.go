@@ -13,8 +13,9 @@ import (
 // errNoReplica means that the other end has a certificate of the hub's CA, but not one of a replica.
 var errNoReplica = errors.New("the certificate is not that of a replica of the hub")
 
-// ReplicaTLS is for a connection between two replicas of the hub, at either end. Both show a certificate of the hub's own CA that is
-// for replicas only; that of the hub's port is not. It holds for one connection: it is out of date when the CA changes.
+// ReplicaTLS is for a connection between two replicas of the hub, at either end. Both show a certificate of the hub's
+// own CA that is for replicas only; that of the hub's port is not. It holds for one connection: it is out of date when
+// the CA changes.
 func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 	cert, roots, err := h.replica()
 	if err != nil {
@@ -54,7 +55,8 @@ func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if h.issued.replica, err = h.state.WithBridges(renewed); err != nil { // a replica that has not loaded this authority yet verifies by them
+		// a replica that has not loaded this authority yet verifies by them
+		if h.issued.replica, err = h.state.WithBridges(renewed); err != nil {
 			return nil, nil, err
 		}
 	}

@@ -78,7 +78,8 @@ func TestReplicaTLS(t *testing.T) {
 					if step == trust.StepRetire && cert == before {
 						continue // no replica shows it for that long
 					}
-					options := x509.VerifyOptions{Roots: config.RootCAs, DNSName: config.ServerName, CurrentTime: clock.Now(), KeyUsages: []x509.ExtKeyUsage{usage}}
+					options := x509.VerifyOptions{Roots: config.RootCAs, DNSName: config.ServerName, CurrentTime: clock.Now(),
+						KeyUsages: []x509.ExtKeyUsage{usage}}
 					if _, err := cert.Verify(options); err != nil {
 						t.Errorf("%s: %v", step, err)
 					}

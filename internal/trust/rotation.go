@@ -16,12 +16,13 @@ import (
 
 // State is the hub's identity and its authority, with what clients need that trust only an earlier one.
 type State struct {
-	// Identity names the hub in the tokens of its agents. It outlives every authority, and the cluster that the hub runs in.
+	// Identity names the hub in the tokens of its agents. It outlives every authority, and the cluster that the hub runs
+	// in.
 	Identity string
 	// Active signs the hub's certificates.
 	Active KeyPair
-	// Bridges are certificates, as PEM, that a replaced authority issued for the one after it, the newest first. The hub shows them behind
-	// its own, so that a client that trusts only a replaced authority can verify Active.
+	// Bridges are certificates, as PEM, that a replaced authority issued for the one after it, the newest first. The hub
+	// shows them behind its own, so that a client that trusts only a replaced authority can verify Active.
 	Bridges []byte
 	// Old is the certificate, as PEM, that signed before Active and is still announced to agents.
 	Old []byte
@@ -31,17 +32,18 @@ type State struct {
 
 // Timing of a change of the authority.
 const (
-	// RenewBefore is how long before its end an authority is replaced without a request. People have that time to put the next one into their
-	// kubeconfigs.
+	// RenewBefore is how long before its end an authority is replaced without a request. People have that time to put the
+	// next one into their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is how long after a change the old authority may be revoked only if every connected member knows the new one. One that
-	// never confirms must not keep a stolen key in force.
+	// RevokePatience is how long after a change the old authority may be revoked only if every connected member knows the
+	// new one. One that never confirms must not keep a stolen key in force.
 	RevokePatience = 10 * time.Minute
 )
 
-// maxBridges is the number of changes after which a client that missed them all can still connect. Each adds half a kilobyte to every handshake.
+// maxBridges is the number of changes after which a client that missed them all can still connect. Each adds half a
+// kilobyte to every handshake.
 const maxBridges = 8
 
 // Input is what the next step of an authority depends on.
@@ -64,7 +66,8 @@ const (
 	StepWait Step = "Wait"
 	// StepCreate makes the first authority.
 	StepCreate Step = "Create"
-	// StepChange makes another authority, which signs from then on. The one before it cross-signs it and is still announced.
+	// StepChange makes another authority, which signs from then on. The one before it cross-signs it and is still
+	// announced.
 	StepChange Step = "Change"
 	// StepRetire stops announcing the old one, and drops bridges that have ended.
 	StepRetire Step = "Retire"
@@ -105,8 +108,9 @@ func Decide(in Input) (Decision, error) {
 func decideChange(in Input, active *x509.Certificate) Decision {
 	switch {
 	case !mayVouch(active):
-		return Decision{Step: StepWait, Why: "the authority must be changed and cannot vouch for another: its certificate allows no authority below it. " +
-			"See \"When the CA's key is lost\" in docs/operations/certificates.md"}
+		return Decision{Step: StepWait,
+			Why: "the authority must be changed and cannot vouch for another: its certificate allows no authority below it. " +
+				"See \"When the CA's key is lost\" in docs/operations/certificates.md"}
 	case in.Requested:
 		return Decision{Step: StepChange, Why: "a change was requested; " + until(active)}
 	}
@@ -115,7 +119,8 @@ func decideChange(in Input, active *x509.Certificate) Decision {
 
 // until returns until when clients can connect with the authority that is replaced.
 func until(active *x509.Certificate) string {
-	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) + ": give them the new one from /v1/cacerts by then"
+	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) +
+		": give them the new one from /v1/cacerts by then"
 }
 
 func decideRevocation(in Input) Decision {
@@ -123,7 +128,8 @@ func decideRevocation(in Input) Decision {
 	if len(in.Missing) > 0 && in.Now.Before(patience) {
 		return Decision{Step: StepWait, Why: missingMessage(in.Missing), LookAt: patience}
 	}
-	return Decision{Step: StepRevoke, Why: "it was requested; who trusts only the old authority no longer verifies the hub"}
+	return Decision{Step: StepRevoke,
+		Why: "it was requested; who trusts only the old authority no longer verifies the hub"}
 }
 
 func decideRetirement(in Input, bridges []*x509.Certificate, renewAt time.Time) Decision {
@@ -148,7 +154,8 @@ func missingMessage(missing []string) string {
 	const most = 5
 	names := slices.Sorted(slices.Values(missing))
 	if len(names) > most {
-		return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority, among them %v", len(names), names[:most])
+		return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority, among them %v", len(names),
+			names[:most])
 	}
 	return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority: %v", len(names), names)
 }

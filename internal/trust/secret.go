@@ -11,7 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Keys of the Secret that holds a State. ca.crt is the bundle, for whoever needs to trust the hub; nothing reads it back.
+// Keys of the Secret that holds a State. ca.crt is the bundle, for whoever needs to trust the hub; nothing reads it
+// back.
 const (
 	keyBundle     = "ca.crt"
 	keyActiveCert = "active.crt"
@@ -28,7 +29,8 @@ var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 // Identity returns the identity of the hub whose namespace kube-system has the UID when its authority is made.
 func Identity(uid string) string { return "drover-hub:" + uid }
 
-// Identify puts the identity of the hub into a Secret with an authority that has none, as earlier versions wrote it. It reports whether it did.
+// Identify puts the identity of the hub into a Secret with an authority that has none, as earlier versions wrote it. It
+// reports whether it did.
 func Identify(secret *corev1.Secret, identity string) bool {
 	if len(secret.Data[keyActiveCert]) == 0 || len(secret.Data[keyIdentity]) > 0 {
 		return false
@@ -46,8 +48,9 @@ func ReadSecret(secret *corev1.Secret) (State, error) {
 		Old:      secret.Data[keyOld],
 	}
 	if state.Identity != "" && !identityForm.MatchString(state.Identity) {
-		return State{}, fmt.Errorf("secret %s/%s: %s is not of the form drover-hub:<letters, digits, dashes>; restore it from a backup, since agents know the hub by it",
-			secret.Namespace, secret.Name, keyIdentity)
+		return State{},
+			fmt.Errorf("secret %s/%s: %s is not of the form drover-hub:<letters, digits, dashes>; restore it from a backup, since agents know the hub by it",
+				secret.Namespace, secret.Name, keyIdentity)
 	}
 	if raw := secret.Data[keyChanged]; len(raw) > 0 {
 		changed, err := time.Parse(time.RFC3339, string(raw))
@@ -64,7 +67,8 @@ func WriteSecret(secret *corev1.Secret, s State) {
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = map[string][]byte{keyBundle: s.Bundle()}
 	for key, value := range map[string][]byte{
-		keyActiveCert: s.Active.Cert, keyActiveKey: s.Active.Key, keyBridges: s.Bridges, keyOld: s.Old, keyIdentity: []byte(s.Identity),
+		keyActiveCert: s.Active.Cert, keyActiveKey: s.Active.Key, keyBridges: s.Bridges, keyOld: s.Old,
+		keyIdentity: []byte(s.Identity),
 	} {
 		if len(value) > 0 {
 			secret.Data[key] = value

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds the certificates that the hub serves with and those that its agents should trust, and decides how both change.
+// Package trust holds the certificates that the hub serves with and those that its agents should trust, and decides how
+// both change.
 package trust
 
 import (
@@ -18,11 +19,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. A person asks for a new CA by
-// setting the annotation v1.AnnotationRotate on it.
+// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. A person asks for a new CA
+// by setting the annotation v1.AnnotationRotate on it.
 const AuthoritySecret = "drover-ca"
 
-// AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace, without any key.
+// AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace, without
+// any key.
 const AuthorityConfigMap = "drover-ca"
 
 // ErrNoAuthority says that the hub's CA has not been made or read yet.
@@ -48,7 +50,8 @@ type Holder struct {
 // issued are certificates that the hub's CA has signed for this process, nil until asked for.
 type issued struct{ serving, replica *tls.Certificate }
 
-// New makes a holder for a hub that is reached under the base URLs. Certificates are issued for their hosts, and for extraHosts.
+// New makes a holder for a hub that is reached under the base URLs. Certificates are issued for their hosts, and for
+// extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	hosts, err := Hosts(urls)
 	if err != nil {
@@ -64,7 +67,8 @@ func (h *Holder) OnChange(f func()) {
 	h.listeners = append(h.listeners, f)
 }
 
-// LoadAuthority loads the hub's CA and identity from their Secret. It refuses what cannot be used, and keeps what was loaded before.
+// LoadAuthority loads the hub's CA and identity from their Secret. It refuses what cannot be used, and keeps what was
+// loaded before.
 func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	state, err := ReadSecret(secret)
 	if err != nil {
@@ -103,15 +107,17 @@ func (h *Holder) Identity() string {
 	return state.Identity
 }
 
-// AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called, nothing is served and agents get no
-// settings: otherwise each restart of the hub would remove the operator's CA from agents for a moment.
+// AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called,
+// nothing is served and agents get no settings: otherwise each restart of the hub would remove the operator's CA from
+// agents for a moment.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.awaiting = !h.complete
 }
 
-// GivenAbsent records that the operator's certificate is missing or invalid. One that was loaded before stays in use; otherwise the hub's own CA is used.
+// GivenAbsent records that the operator's certificate is missing or invalid. One that was loaded before stays in use;
+// otherwise the hub's own CA is used.
 func (h *Holder) GivenAbsent() {
 	h.change(func() bool {
 		h.awaiting = false
@@ -206,8 +212,8 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle returns the certificates that agents with pinned trust should trust, as PEM: the hub's authorities, then the operator's CA. It is empty until
-// the certificates are complete.
+// Bundle returns the certificates that agents with pinned trust should trust, as PEM: the hub's authorities, then the
+// operator's CA. It is empty until the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()

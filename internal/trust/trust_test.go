@@ -30,7 +30,8 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, clock: testkit.NewClock()}
-	holder, err := trust.New([]string{"https://hub.example.com", "https://10.0.0.1:8443"}, []string{"localhost"}, w.clock.Now)
+	holder, err := trust.New([]string{"https://hub.example.com", "https://10.0.0.1:8443"}, []string{"localhost"},
+		w.clock.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,8 @@ func (w *world) serves(ca trust.KeyPair, host string) *tls.Certificate {
 		}
 		between.AddCert(bridge)
 	}
-	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host, CurrentTime: w.clock.Now()}); err != nil {
+	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host,
+		CurrentTime: w.clock.Now()}); err != nil {
 		w.t.Errorf("for %s: %v", host, err)
 	}
 	return cert

@@ -29,7 +29,10 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 		WriteBufferPool:  &cfg.Memory.buffers,
 		Subprotocols:     []string{Subprotocol},
 		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has checked it
-		Error:            func(w http.ResponseWriter, _ *http.Request, status int, reason error) { _ = refuse(w, status, reason) },
+		Error: func(w http.ResponseWriter, _ *http.Request, status int,
+			reason error) {
+			_ = refuse(w, status, reason)
+		},
 	}
 	ws, err := upgrader.Upgrade(w, r, nil)
 	if err != nil {
@@ -51,10 +54,12 @@ func refusal(r *http.Request) (status int, err error) {
 		return http.StatusForbidden, errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
 	case !websocket.IsWebSocketUpgrade(r):
 		return http.StatusUpgradeRequired, fmt.Errorf(
-			"this address is for agents: it needs a WebSocket upgrade to %s; a proxy on the way may have removed it", Subprotocol)
+			"this address is for agents: it needs a WebSocket upgrade to %s; a proxy on the way may have removed it",
+			Subprotocol)
 	case !slices.Contains(websocket.Subprotocols(r), Subprotocol):
-		return http.StatusBadRequest, fmt.Errorf("this hub speaks %s and the agent offered %q: use an agent of a version that fits",
-			Subprotocol, strings.Join(websocket.Subprotocols(r), ", "))
+		return http.StatusBadRequest,
+			fmt.Errorf("this hub speaks %s and the agent offered %q: use an agent of a version that fits",
+				Subprotocol, strings.Join(websocket.Subprotocols(r), ", "))
 	default:
 		return 0, nil
 	}

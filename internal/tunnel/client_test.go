@@ -35,7 +35,8 @@ func (c *brokenConn) SetWriteDeadline(at time.Time) error {
 	return c.Conn.SetWriteDeadline(at)
 }
 
-// A request whose own write notices that the connection is broken says so, and may be sent through another tunnel if it only reads.
+// A request whose own write notices that the connection is broken says so, and may be sent through another tunnel if it
+// only reads.
 func TestARequestThatNoticesABrokenConnection(t *testing.T) {
 	for name, breakConn := range map[string]func(*brokenConn){
 		"by a write":    func(c *brokenConn) { c.writes.Store(true) },
@@ -61,7 +62,8 @@ func TestARequestThatNoticesABrokenConnection(t *testing.T) {
 	}
 }
 
-// What violates HTTP/2 ends the tunnel and its requests, and none of them may be sent again: it must not break other tunnels.
+// What violates HTTP/2 ends the tunnel and its requests, and none of them may be sent again: it must not break other
+// tunnels.
 func TestAnAgentThatViolatesHTTP2EndsTheTunnel(t *testing.T) {
 	for name, frame := range map[string]string{
 		"DATA of a stream of its own":      "000001000000000002" + "78",

@@ -29,11 +29,14 @@ const Subprotocol = "drover.h2.v1"
 
 // Settings that both ends rely on, so they must change together. SPEC.md gives the measurements behind them.
 const (
-	maxStreams      = 100_000  // the library's 250 would be the number of watches of all users of a member
-	maxFrameSize    = 64 << 10 // bytes of one HTTP/2 frame
-	writeBufferSize = 33 << 10 // bytes of one WebSocket frame: a body piece of 32 KiB with its frame head. The default halves bulk
-	readBufferSize  = 4 << 10  // bytes; large reads bypass it
-	frameHeadBuffer = 256      // bytes, of each tunnel on the hub: enough for the heads of WebSocket frames. What they hold goes past it into the buffer of HTTP/2
+	maxStreams   = 100_000  // the library's 250 would be the number of watches of all users of a member
+	maxFrameSize = 64 << 10 // bytes of one HTTP/2 frame
+	// bytes of one WebSocket frame: a body piece of 32 KiB with its frame head. The default halves bulk
+	writeBufferSize = 33 << 10
+	readBufferSize  = 4 << 10 // bytes; large reads bypass it
+	// bytes, of each tunnel on the hub: enough for the heads of WebSocket frames. What they hold goes past it into the
+	// buffer of HTTP/2
+	frameHeadBuffer = 256
 	lowWaterMark    = 64 << 10 // bytes the kernel may hold unsent, see KeepUnsentLow
 	headerOverhead  = 32       // bytes that HTTP/2 counts for each header field beside its text
 
@@ -44,12 +47,12 @@ const (
 // Config has the settings of both ends. The zero value of each field means its default, which is right for
 // production; the fields exist for tests and for links that are unusual.
 type Config struct {
-	// StreamWindow is how many bytes one stream may have in flight at first, and how many a reader that never reads costs in memory.
-	// Default 1 MiB, that is 20 MB/s at a round trip of 50 ms. At most 2^30.
+	// StreamWindow is how many bytes one stream may have in flight at first, and how many a reader that never reads costs
+	// in memory. Default 1 MiB, that is 20 MB/s at a round trip of 50 ms. At most 2^30.
 	StreamWindow int
 
-	// MaxStreamWindow is up to how many bytes the window of a stream grows that reads faster than its path lets it. Default 16 MiB, at
-	// least StreamWindow, at most 2^30.
+	// MaxStreamWindow is up to how many bytes the window of a stream grows that reads faster than its path lets it.
+	// Default 16 MiB, at least StreamWindow, at most 2^30.
 	MaxStreamWindow int
 
 	// PingInterval is the silence after which this end asks whether the other still lives. Default 15 s.
@@ -76,11 +79,12 @@ type Config struct {
 	// the hub sends no more.
 	MaxRequestHeaderBytes int
 
-	// Repeatable reports whether a request without a body may be sent again although a handler may have seen it. Default: GET, HEAD and OPTIONS. Hub only.
+	// Repeatable reports whether a request without a body may be sent again although a handler may have seen it. Default:
+	// GET, HEAD and OPTIONS. Hub only.
 	Repeatable func(*http.Request) bool
 
-	// Memory is shared by all tunnels of a process: an idle one holds no buffer, and windows that grow are bounded together. Nil gives the
-	// tunnel its own.
+	// Memory is shared by all tunnels of a process: an idle one holds no buffer, and windows that grow are bounded
+	// together. Nil gives the tunnel its own.
 	Memory *Memory
 
 	// Observer sees what the tunnel does, for metrics and debugging.

@@ -23,8 +23,8 @@ import (
 type Dialer struct {
 	Config Config
 
-	// TLS says which certificates to trust. It is copied; the least version becomes TLS 1.3 and the only protocol HTTP/1.1, since
-	// WebSockets over HTTP/2 do not pass every proxy. Nil means the system's certificates.
+	// TLS says which certificates to trust. It is copied; the least version becomes TLS 1.3 and the only protocol
+	// HTTP/1.1, since WebSockets over HTTP/2 do not pass every proxy. Nil means the system's certificates.
 	TLS *tls.Config
 
 	// Proxy returns the proxy for a request, as in http.Transport. Nil means http.ProxyFromEnvironment.
@@ -35,7 +35,8 @@ type Dialer struct {
 }
 
 // Dial opens a tunnel at a wss URL (ws is for tests) and sends the header along, typically Authorization. A hub that
-// refuses gives a *HandshakeError, and one that ends the TLS handshake ErrTurnedAway. Call Serve soon after: the hub gives up after Config.HandshakeTimeout.
+// refuses gives a *HandshakeError, and one that ends the TLS handshake ErrTurnedAway. Call Serve soon after: the hub
+// gives up after Config.HandshakeTimeout.
 func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
 	cfg := d.Config.withDefaults()
 	proxy := d.Proxy

@@ -34,11 +34,12 @@ var (
 	// ErrProtocol means that the other end sent what is neither WebSocket nor HTTP/2 as SPEC.md has it.
 	ErrProtocol = errors.New("protocol violated by the other end")
 
-	// ErrNotProcessed means that the request may be sent again through another tunnel: no handler saw it, or it only reads and the tunnel
-	// ended before an answer.
+	// ErrNotProcessed means that the request may be sent again through another tunnel: no handler saw it, or it only reads
+	// and the tunnel ended before an answer.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
-	// ErrTurnedAway means that the hub, or what is in front of it, ended the TLS handshake of a new tunnel: it is busy, as a rule.
+	// ErrTurnedAway means that the hub, or what is in front of it, ended the TLS handshake of a new tunnel: it is busy, as
+	// a rule.
 	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, or the address serves another name")
 
 	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or what the other end

@@ -45,8 +45,8 @@ type frameScanner struct {
 // maxControl is how long the SETTINGS of this end are at most.
 const maxControl = 64
 
-// visitor is called for each frame. Of SETTINGS and WINDOW_UPDATE that are sent it gets the content, and reports whether it has changed
-// that; whole reports whether it may.
+// visitor is called for each frame. Of SETTINGS and WINDOW_UPDATE that are sent it gets the content, and reports
+// whether it has changed that; whole reports whether it may.
 type visitor func(f Frame, content []byte, whole bool) (changed bool, err error)
 
 // newFrameScanner expects the client's preface first if preface is set.

@@ -37,7 +37,8 @@ func TestChunks(t *testing.T) {
 		{"a chunk that is far too long", "\xff\xff\xff\xffx", "", ErrProtocol},
 	} {
 		for way, wrap := range map[string]func(io.Reader) io.Reader{
-			"": func(r io.Reader) io.Reader { return r }, ", byte by byte": iotest.OneByteReader, ", with early EOF": iotest.DataErrReader,
+			"": func(r io.Reader) io.Reader { return r }, ", byte by byte": iotest.OneByteReader,
+			", with early EOF": iotest.DataErrReader,
 		} {
 			t.Run(test.name+way, func(t *testing.T) {
 				got, err := io.ReadAll(&chunkReader{source: wrap(strings.NewReader(test.wire))})
@@ -69,7 +70,8 @@ func FuzzChunkReader(f *testing.F) {
 		for rest := got; len(rest) > 0; rest = rest[min(len(rest), maxChunk):] {
 			again = appendChunk(again, rest[:min(len(rest), maxChunk)])
 		}
-		if back, err := io.ReadAll(&chunkReader{source: bytes.NewReader(appendChunk(again, nil))}); err != nil || !bytes.Equal(back, got) {
+		if back, err := io.ReadAll(&chunkReader{source: bytes.NewReader(appendChunk(again, nil))}); err != nil ||
+			!bytes.Equal(back, got) {
 			t.Errorf("what is written is not what is read: %v", err)
 		}
 	})
@@ -151,8 +153,12 @@ func FuzzAgentBytes(f *testing.F) {
 	f.Add(begin)
 	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88")...)) // an answer 200 to stream 1
 	f.Add(append(bytes.Clone(begin), unhex("000008060100000000"+"0000000000000000")...))
-	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88"+"000003000100000001"+"616263"+"000004080000000001"+"7fffffff")...)) // and a body
-	f.Add(append(bytes.Clone(begin), unhex("000001010000000001"+"88"+"000000090400000001"+"000004030000000001"+"00000008")...))          // CONTINUATION, a reset
+	// and a body
+	f.Add(append(bytes.Clone(begin),
+		unhex("000001010400000001"+"88"+"000003000100000001"+"616263"+"000004080000000001"+"7fffffff")...))
+	// CONTINUATION, a reset
+	f.Add(append(bytes.Clone(begin),
+		unhex("000001010000000001"+"88"+"000000090400000001"+"000004030000000001"+"00000008")...))
 	f.Add([]byte("HTTP/1.1 200 OK\r\n\r\n"))
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		hubEnd, agentEnd := net.Pipe()

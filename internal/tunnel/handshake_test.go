@@ -46,7 +46,8 @@ func TestWhoIsRefused(t *testing.T) {
 		{"an ordinary request", func(h http.Header) { h.Del("Upgrade"); h.Del("Connection") }, 426, Subprotocol},
 		{"another upgrade", func(h http.Header) { h.Set("Upgrade", "h2c") }, 426, Subprotocol},
 		{"an agent that offers no subprotocol", func(h http.Header) { h.Del("Sec-Websocket-Protocol") }, 400, Subprotocol},
-		{"an agent of another version", func(h http.Header) { h.Set("Sec-Websocket-Protocol", "drover.h3.v9") }, 400, "drover.h3.v9"},
+		{"an agent of another version", func(h http.Header) { h.Set("Sec-Websocket-Protocol", "drover.h3.v9") }, 400,
+			"drover.h3.v9"},
 		{"a WebSocket of another version", func(h http.Header) { h.Set("Sec-Websocket-Version", "8") }, 400, "13"},
 		{"a WebSocket without a key", func(h http.Header) { h.Del("Sec-Websocket-Key") }, 400, "Key"},
 	} {
@@ -73,10 +74,16 @@ func TestDialTurnedAway(t *testing.T) {
 		want bool
 	}{
 		"a hub that ends the TLS handshake turns away": {func(s *httptest.Server) {
-			s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return nil, errors.New("busy") }}
+			s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+				return nil,
+					errors.New("busy")
+			}}
 		}, true},
 		"a connection that ends without a word does not": {func(s *httptest.Server) {
-			s.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return nil, hello.Conn.Close() }}
+			s.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+				return nil,
+					hello.Conn.Close()
+			}}
 		}, false},
 		"a certificate that the agent does not trust does not": {func(*httptest.Server) {}, false},
 	} {
@@ -87,7 +94,8 @@ func TestDialTurnedAway(t *testing.T) {
 			server.StartTLS()
 			t.Cleanup(server.Close)
 			dialer := &Dialer{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Proxy: noProxy}
-			if _, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil); err == nil || errors.Is(err, ErrTurnedAway) != tt.want {
+			if _, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil); err == nil ||
+				errors.Is(err, ErrTurnedAway) != tt.want {
 				t.Errorf("got %v, want it turned away: %t", err, tt.want)
 			}
 		})
@@ -113,7 +121,8 @@ func TestDialRefused(t *testing.T) {
 		if !errors.As(err, &refused) {
 			t.Fatalf("got %v, want a RefusedError", err)
 		}
-		if refused.StatusCode != 403 || refused.RetryAfter != 7*time.Second || !strings.HasPrefix(refused.Body, "IdentityMismatch") {
+		if refused.StatusCode != 403 || refused.RetryAfter != 7*time.Second ||
+			!strings.HasPrefix(refused.Body, "IdentityMismatch") {
 			t.Errorf("got %+v, want 403, Retry-After 7 s and the reason", refused)
 		}
 		if len(refused.Body) > 1<<10 {
@@ -191,8 +200,10 @@ func TestDialRefused(t *testing.T) {
 func TestAgentOffersOnlyHTTP1(t *testing.T) {
 	given := &tls.Config{NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS10, ServerName: "x"}
 	got := clientTLS(given)
-	if len(got.NextProtos) != 1 || got.NextProtos[0] != "http/1.1" || got.MinVersion != tls.VersionTLS13 || got.ServerName != "x" {
-		t.Errorf("got %v, %x, %s, want HTTP/1.1, TLS 1.3 and the server's name \"x\"", got.NextProtos, got.MinVersion, got.ServerName)
+	if len(got.NextProtos) != 1 || got.NextProtos[0] != "http/1.1" || got.MinVersion != tls.VersionTLS13 ||
+		got.ServerName != "x" {
+		t.Errorf("got %v, %x, %s, want HTTP/1.1, TLS 1.3 and the server's name \"x\"", got.NextProtos, got.MinVersion,
+			got.ServerName)
 	}
 	if given.NextProtos[0] != "h2" {
 		t.Error("the caller's configuration was changed")
@@ -295,7 +306,8 @@ func TestThroughProxy(t *testing.T) {
 	})
 	t.Run("a proxy that refuses is named as the cause, without the password", func(t *testing.T) {
 		_, err := via("").Dial(t.Context(), hub.url, nil)
-		if err == nil || !strings.Contains(err.Error(), "Proxy Authentication Required") || strings.Contains(err.Error(), "hunter2") {
+		if err == nil || !strings.Contains(err.Error(), "Proxy Authentication Required") ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("got %v, want the proxy's refusal without the password", err)
 		}
 	})
@@ -305,7 +317,8 @@ func TestRetryAfter(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
 		"": 0, "5": 5 * time.Second, "0": 0, "-3": 0, "soon": 0, "99999999999": 24 * time.Hour, "999999999999999999999": 0,
-		"Sat, 21 Nov 2026 12:01:00 GMT": time.Minute, "Sat, 21 Nov 2026 11:00:00 GMT": 0, "Sat, 21 Nov 2099 11:00:00 GMT": 24 * time.Hour,
+		"Sat, 21 Nov 2026 12:01:00 GMT": time.Minute, "Sat, 21 Nov 2026 11:00:00 GMT": 0,
+		"Sat, 21 Nov 2099 11:00:00 GMT": 24 * time.Hour,
 	} {
 		if got := retryAfter(value, now); got != want {
 			t.Errorf("%q means %v, want %v", value, got, want)

@@ -22,8 +22,10 @@ func TestHeadersThatDoNotTravel(t *testing.T) {
 		header http.Header
 		want   string // lines that arrive beside User-Agent
 	}{
-		{"the tunnel's own cannot be smuggled", http.Header{"Drover-Tunnel-Upgrade": {"SPDY/3.1"}, "Drover-Tunnel-Method": {"GET"}}, ""},
-		{"nor in odd case", http.Header{"drover-tunnel-upgrade": {"x"}, "DROVER-TUNNEL-METHOD": {"x"}, "dRoVer-Tunnel-New": {"x"}}, ""},
+		{"the tunnel's own cannot be smuggled",
+			http.Header{"Drover-Tunnel-Upgrade": {"SPDY/3.1"}, "Drover-Tunnel-Method": {"GET"}}, ""},
+		{"nor in odd case",
+			http.Header{"drover-tunnel-upgrade": {"x"}, "DROVER-TUNNEL-METHOD": {"x"}, "dRoVer-Tunnel-New": {"x"}}, ""},
 		{"hop-by-hop", http.Header{
 			"Connection": {"keep-alive"}, "Keep-Alive": {"1"}, "Proxy-Connection": {"x"},
 			"Transfer-Encoding": {"chunked"}, "Http2-Settings": {"x"},
@@ -83,7 +85,8 @@ func TestNothingButTheTunnelEndsTheTunnel(t *testing.T) {
 		{"a request with an invalid header", "/", func(r *http.Request) { r.Header["X\n"] = []string{"\x00"} }},
 		{"a request with an invalid host", "/", func(r *http.Request) { r.Host = "a b\n" }},
 		{"a request with an absurd path", "/", func(r *http.Request) { r.URL.Opaque = "//x\x00y" }},
-		{"a refused body", "/unread", func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", 1<<20))) }},
+		{"a refused body", "/unread",
+			func(r *http.Request) { r.Body = io.NopCloser(strings.NewReader(strings.Repeat("x", 1<<20))) }},
 		{"a body shorter than it says", "/", func(r *http.Request) {
 			r.Body, r.ContentLength = io.NopCloser(strings.NewReader("short")), 100
 		}},
@@ -120,7 +123,8 @@ func TestHeaderLimit(t *testing.T) {
 		w.Header().Set("X-Big", field(size))
 	}
 	mux.HandleFunc("/big", big)
-	mux.HandleFunc("/groups", func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header["Impersonate-Group"])) })
+	mux.HandleFunc("/groups",
+		func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, len(r.Header["Impersonate-Group"])) })
 	mux.HandleFunc("/many", func(w http.ResponseWriter, _ *http.Request) {
 		for i := range 100_000 {
 			w.Header().Set(fmt.Sprintf("X-%d", i), "x")
@@ -198,7 +202,8 @@ func TestHeaderLimit(t *testing.T) {
 					t.Fatal(err)
 				}
 				body := readAll(t, response)
-				if response.StatusCode != test.want || response.Header.Get("X-Secret") != "" || strings.Contains(body, "this must not") {
+				if response.StatusCode != test.want || response.Header.Get("X-Secret") != "" ||
+					strings.Contains(body, "this must not") {
 					t.Errorf("got %s, %.200q, want %d without anything of the response", response.Status, body, test.want)
 				}
 				if test.want == http.StatusBadGateway && !strings.Contains(body, "65536") {

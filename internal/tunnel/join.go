@@ -17,8 +17,8 @@ const (
 	joinedBytes = 16 << 10         // of a message that is copied behind a header
 )
 
-// joiner holds the header of a response back for a moment, so that header and body leave in one message. HTTP/2 writes each by itself, and each wakes up
-// every goroutine on its way at the hub.
+// joiner holds the header of a response back for a moment, so that header and body leave in one message. HTTP/2 writes
+// each by itself, and each wakes up every goroutine on its way at the hub.
 type joiner struct {
 	net.Conn
 	timeout time.Duration // of a write that no caller waits for

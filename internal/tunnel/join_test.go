@@ -43,7 +43,8 @@ func frames(t *testing.T, write func(*http2.Framer) error) string {
 func TestAHeaderLeavesWithWhatFollows(t *testing.T) {
 	header := func(end bool, size int) string {
 		return frames(t, func(f *http2.Framer) error {
-			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, size), EndHeaders: true, EndStream: end})
+			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, size), EndHeaders: true,
+				EndStream: end})
 		})
 	}
 	data := func(size int) string {
@@ -52,15 +53,21 @@ func TestAHeaderLeavesWithWhatFollows(t *testing.T) {
 	other := frames(t, func(f *http2.Framer) error { return f.WritePing(false, [8]byte{}) })
 	const pause = "pause"
 	for name, tc := range map[string]struct{ written, sent []string }{
-		"a small body leaves with its header":            {[]string{header(false, 50), data(500)}, []string{header(false, 50) + data(500)}},
-		"a second response is joined like the first":     {[]string{header(false, 50), data(5), header(false, 9), data(7)}, []string{header(false, 50) + data(5), header(false, 9) + data(7)}},
-		"two headers leave together":                     {[]string{header(false, 50), header(false, 60)}, []string{header(false, 50) + header(false, 60)}},
-		"a header without a body leaves at once":         {[]string{header(true, 50)}, []string{header(true, 50)}},
-		"a header of which nothing follows leaves alone": {[]string{header(false, 50), pause, data(5)}, []string{header(false, 50), data(5)}},
-		"a large body is not copied":                     {[]string{header(false, 50), data(20 << 10)}, []string{header(false, 50), data(20 << 10)}},
-		"a large header is not held back":                {[]string{header(false, 2000)}, []string{header(false, 2000)}},
-		"other frames leave at once":                     {[]string{other}, []string{other}},
-		"what comes with a header is not held back":      {[]string{other + header(false, 50)}, []string{other + header(false, 50)}},
+		"a small body leaves with its header": {[]string{header(false, 50), data(500)},
+			[]string{header(false, 50) + data(500)}},
+		"a second response is joined like the first": {[]string{header(false, 50), data(5), header(false, 9), data(7)},
+			[]string{header(false, 50) + data(5), header(false, 9) + data(7)}},
+		"two headers leave together": {[]string{header(false, 50), header(false, 60)},
+			[]string{header(false, 50) + header(false, 60)}},
+		"a header without a body leaves at once": {[]string{header(true, 50)}, []string{header(true, 50)}},
+		"a header of which nothing follows leaves alone": {[]string{header(false, 50), pause, data(5)},
+			[]string{header(false, 50), data(5)}},
+		"a large body is not copied": {[]string{header(false, 50), data(20 << 10)},
+			[]string{header(false, 50), data(20 << 10)}},
+		"a large header is not held back": {[]string{header(false, 2000)}, []string{header(false, 2000)}},
+		"other frames leave at once":      {[]string{other}, []string{other}},
+		"what comes with a header is not held back": {[]string{other + header(false, 50)},
+			[]string{other + header(false, 50)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -77,7 +84,8 @@ func TestAHeaderLeavesWithWhatFollows(t *testing.T) {
 				}
 				synctest.Wait()
 				if !slices.Equal(conn.writes, tc.sent) {
-					t.Errorf("sent %d messages of %d bytes, want %d of %d", len(conn.writes), len(strings.Join(conn.writes, "")), len(tc.sent), len(strings.Join(tc.sent, "")))
+					t.Errorf("sent %d messages of %d bytes, want %d of %d", len(conn.writes), len(strings.Join(conn.writes, "")),
+						len(tc.sent), len(strings.Join(tc.sent, "")))
 				}
 			})
 		})

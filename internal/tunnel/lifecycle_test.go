@@ -126,7 +126,8 @@ func TestHungPeer(t *testing.T) {
 		want error
 	}{
 		{"by the time a write may take", Config{WriteTimeout: 50 * time.Millisecond}, ErrWriteTimeout},
-		{"by the ping that cannot be written", Config{PingInterval: 30 * time.Millisecond, PingTimeout: 20 * time.Millisecond}, ErrPingTimeout},
+		{"by the ping that cannot be written",
+			Config{PingInterval: 30 * time.Millisecond, PingTimeout: 20 * time.Millisecond}, ErrPingTimeout},
 	} {
 		t.Run("an agent that does not even take bytes is noticed "+test.name, func(t *testing.T) {
 			hubEnd, agentEnd := net.Pipe()

@@ -37,7 +37,8 @@ type link struct {
 
 // newLink makes the link of the hub, which is HTTP/2's client, or of the agent.
 func newLink(conn net.Conn, cfg Config, client bool) *link {
-	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), begun: time.Now(), ended: make(chan struct{})}
+	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), begun: time.Now(),
+		ended: make(chan struct{})}
 	l.sent = newFrameScanner(true, client, l.frameSent)
 	l.received = newFrameScanner(false, !client, l.frameReceived)
 	return l
@@ -130,7 +131,8 @@ func (l *link) countError(kind string) {
 	switch {
 	case kind == "conn_close_lost_ping":
 		l.setCause(ErrPingTimeout)
-	case strings.HasPrefix(kind, "conn_"), strings.HasPrefix(kind, "read_frame_conn_error_"), kind == "read_frame_too_large":
+	case strings.HasPrefix(kind, "conn_"), strings.HasPrefix(kind, "read_frame_conn_error_"),
+		kind == "read_frame_too_large":
 		l.setCause(fmt.Errorf("%w: http2 %s", ErrProtocol, kind))
 	}
 	if l.observer.HTTP2Error != nil {

@@ -226,7 +226,8 @@ func TestStuckStreamsDisturbNoOther(t *testing.T) {
 			}
 			readAll(t, response)
 		}
-		response, err := p.session.RoundTrip(request(t, http.MethodPost, "/upload", bytes.NewReader(content)).WithContext(within))
+		response, err := p.session.RoundTrip(request(t, http.MethodPost, "/upload",
+			bytes.NewReader(content)).WithContext(within))
 		if err != nil {
 			t.Fatalf("an upload beside stuck ones: %v", err)
 		}

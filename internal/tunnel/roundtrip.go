@@ -115,7 +115,8 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
-	case repeatable && !upgrade && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol): // what broke this tunnel must not break others
+	// what broke this tunnel must not break others
+	case repeatable && !upgrade && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol):
 		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, why, err)
 	case why != nil:
 		return fmt.Errorf("tunnel %w: %w", why, err)
@@ -124,8 +125,8 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 	}
 }
 
-// reads reports whether a request changes nothing by its method, so that it may be sent again though a handler may have seen it. One to upgrade travels as
-// a POST.
+// reads reports whether a request changes nothing by its method, so that it may be sent again though a handler may have
+// seen it. One to upgrade travels as a POST.
 func reads(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 }
@@ -142,7 +143,8 @@ func (s *Session) goingAway() bool {
 // staysHere reports whether a header, in any case, is not sent into the tunnel.
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
-	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings", "Priority":
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings",
+		"Priority":
 		return true
 	default:
 		return isPrivate(name)
@@ -193,7 +195,8 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	post.Method, post.Body, post.ContentLength, post.GetBody = http.MethodPost, body, -1, nil
 
 	response, err := s.exchange(post, true,
-		h2.Field{Name: strings.ToLower(headerMethod), Value: method}, h2.Field{Name: strings.ToLower(headerUpgrade), Value: protocol})
+		h2.Field{Name: strings.ToLower(headerMethod), Value: method},
+		h2.Field{Name: strings.ToLower(headerUpgrade), Value: protocol})
 	if err != nil {
 		stopWatching()
 		cancel()

@@ -88,7 +88,8 @@ type upgradedStream struct {
 }
 
 // newUpgradedStream makes the stream that ends with ctx, like a connection that an http.Transport has upgraded.
-func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter, cancel context.CancelFunc) *upgradedStream {
+func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter,
+	cancel context.CancelFunc) *upgradedStream {
 	u := &upgradedStream{decoder: chunkReader{source: response}, response: response, writer: writer, cancel: cancel}
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -121,8 +121,10 @@ func TestUpgrade(t *testing.T) {
 	overEach(t, Config{}, agent, func(t *testing.T, p *pair) {
 		t.Run("a 101 looks like that of the target", func(t *testing.T) {
 			response := p.upgrade(t, "/echo?a=%2Fb")
-			got := fmt.Sprint(response.StatusCode, " ", response.Header.Get("Connection"), " ", response.Header.Get("Upgrade"), " ",
-				response.Header.Get("X-Method"), " ", response.Header.Get("X-Uri"), " ", response.Header.Get("Sec-Websocket-Protocol"))
+			got := fmt.Sprint(response.StatusCode, " ", response.Header.Get("Connection"), " ", response.Header.Get("Upgrade"),
+				" ",
+				response.Header.Get("X-Method"), " ", response.Header.Get("X-Uri"), " ",
+				response.Header.Get("Sec-Websocket-Protocol"))
 			if want := "101 Upgrade echo GET /echo?a=%2Fb v5"; got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
@@ -357,7 +359,8 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 		{"ends in the middle", hijack(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 101 x\r\nX: y\r\n") })},
 		{"never ends its header", hijack(func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte("x"), 1<<20)) })},
 		{"has too large a header", hijack(func(c net.Conn) {
-			_, _ = io.WriteString(c, "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: x\r\n"+strings.Repeat("a: b\r\n", 5000)+"\r\n")
+			_, _ = io.WriteString(c,
+				"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: x\r\n"+strings.Repeat("a: b\r\n", 5000)+"\r\n")
 		})},
 	} {
 		t.Run("one that "+test.name+" gives 502", func(t *testing.T) {

@@ -37,9 +37,10 @@ func (m *Memory) grow(bytes int64) bool {
 
 func (m *Memory) shrink(bytes int64) { m.grown.Add(-bytes) }
 
-// windows lets the window of a stream grow until it holds what is on its way in a round trip. net/http2 has one window for all streams,
-// which cannot change. So it and the client of the hub are given the largest window, the other end is told the initial one, and a stream that reads a whole
-// window within two round trips gets more in its next WINDOW_UPDATE. That the other end keeps to what it was told is checked here.
+// windows lets the window of a stream grow until it holds what is on its way in a round trip. net/http2 has one window
+// for all streams, which cannot change. So it and the client of the hub are given the largest window, the other end is
+// told the initial one, and a stream that reads a whole window within two round trips gets more in its next
+// WINDOW_UPDATE. That the other end keeps to what it was told is checked here.
 type windows struct {
 	initial, most int64
 	client        bool // this end opens the streams
@@ -67,8 +68,8 @@ func newWindows(cfg Config, client bool) *windows {
 	return &windows{initial: int64(cfg.StreamWindow), most: int64(cfg.MaxStreamWindow), client: client, memory: cfg.Memory}
 }
 
-// sent sees a frame before it is written, and reports whether it has changed the content. That of a frame which is not whole, as parts
-// of it were written already, cannot change.
+// sent sees a frame before it is written, and reports whether it has changed the content. That of a frame which is not
+// whole, as parts of it were written already, cannot change.
 func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,8 +185,9 @@ func (w *windows) arrive(s *window, bytes int64) error {
 	return nil
 }
 
-// refill counts bytes that were read, and returns by how much the window grows. If all of it was read within two round trips, the window is less than what the path
-// takes and the reader reads: so it becomes four times as large, or twice if that is what the bounds leave.
+// refill counts bytes that were read, and returns by how much the window grows. If all of it was read within two round
+// trips, the window is less than what the path takes and the reader reads: so it becomes four times as large, or twice
+// if that is what the bounds leave.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	if s == nil {
 		return 0

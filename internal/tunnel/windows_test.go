@@ -23,7 +23,8 @@ import (
 
 const linkRoundTrip = 50 * time.Millisecond
 
-// overLink connects both ends by a link with a round trip of 50 ms and no limit of its rate. Time is simulated: call it in a synctest bubble.
+// overLink connects both ends by a link with a round trip of 50 ms and no limit of its rate. Time is simulated: call it
+// in a synctest bubble.
 func overLink(t *testing.T, cfg Config, h http.Handler) *pair {
 	t.Helper()
 	hubEnd, near := net.Pipe()
@@ -118,14 +119,16 @@ func TestAWindowGrowsWithThePath(t *testing.T) {
 func TestStreamsThatAreGivenUpAreForgotten(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/watch", forEver)
-	mux.HandleFunc("/early", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the body was not read") })
+	mux.HandleFunc("/early",
+		func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the body was not read") })
 	mux.HandleFunc("/abort", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	synctest.Test(t, func(t *testing.T) {
 		p := overLink(t, Config{}, mux)
 		for range 3 {
 			for _, path := range []string{"/watch", "/early", "/abort"} {
 				ctx, cancel := context.WithCancel(t.Context())
-				response, err := p.session.RoundTrip(request(t, http.MethodPost, path, bytes.NewReader(make([]byte, 4<<20))).WithContext(ctx))
+				response, err := p.session.RoundTrip(request(t, http.MethodPost, path,
+					bytes.NewReader(make([]byte, 4<<20))).WithContext(ctx))
 				if err == nil {
 					_ = response.Body.Close()
 				}
@@ -168,7 +171,8 @@ func TestTheWindowOfASlowReaderDoesNotGrow(t *testing.T) {
 	})
 }
 
-// TestGrowthIsBounded lets streams grow that do not end: those of a tunnel within its share, and those of all within the pool.
+// TestGrowthIsBounded lets streams grow that do not end: those of a tunnel within its share, and those of all within
+// the pool.
 func TestGrowthIsBounded(t *testing.T) {
 	memory := &Memory{}
 	var tunnels []*windows

@@ -11,7 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Bounds of metadata that is kept in memory. Kubernetes bounds annotations to 256 KiB, and labels, finalizers and owners only by the size of an object.
+// Bounds of metadata that is kept in memory. Kubernetes bounds annotations to 256 KiB, and labels, finalizers and
+// owners only by the size of an object.
 const (
 	maxFinalizers = 16
 	maxOwners     = 4
@@ -25,7 +26,8 @@ type Metadata struct {
 	Annotations map[string]int
 	// Labels are the keys of those that are read.
 	Labels []string
-	// MoreLabels is how many other labels are kept, the first by name, for objects that people select by labels of their own.
+	// MoreLabels is how many other labels are kept, the first by name, for objects that people select by labels of their
+	// own.
 	MoreLabels int
 	// Finalizers keeps the first 16.
 	Finalizers bool
@@ -33,7 +35,8 @@ type Metadata struct {
 	Owners []string
 }
 
-// Trim drops the rest of an object's metadata. A second call changes nothing. The maps and slices that the object had are not changed.
+// Trim drops the rest of an object's metadata. A second call changes nothing. The maps and slices that the object had
+// are not changed.
 func (k Metadata) Trim(o metav1.Object) {
 	o.SetManagedFields(nil)
 	annotations := map[string]string{}

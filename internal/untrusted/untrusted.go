@@ -3,8 +3,8 @@
 
 // Package untrusted decodes JSON and YAML that others have written, within bounds on what decoding makes of the bytes.
 //
-// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. So everything here is
-// counted before anything large is built.
+// A megabyte of JSON can become fifty megabytes of maps, and a kilobyte of YAML with aliases can become gigabytes. So
+// everything here is counted before anything large is built.
 package untrusted
 
 import (
@@ -64,7 +64,8 @@ func StrictJSON(raw []byte, into any, bounds Bounds) error {
 	return nil
 }
 
-// ReadJSON reads one JSON value, to the end of the reader, and decodes it. It reads at most one byte more than the bounds allow.
+// ReadJSON reads one JSON value, to the end of the reader, and decodes it. It reads at most one byte more than the
+// bounds allow.
 func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	raw, err := io.ReadAll(io.LimitReader(from, int64(bounds.Bytes)+1))
 	if err != nil {
@@ -73,8 +74,8 @@ func ReadJSON(from io.Reader, into any, bounds Bounds) error {
 	return JSON(raw, into, bounds)
 }
 
-// Check reports whether a JSON text is within its bounds. It allocates nothing, and does not say whether the text is valid: of one that is not,
-// encoding/json builds nothing.
+// Check reports whether a JSON text is within its bounds. It allocates nothing, and does not say whether the text is
+// valid: of one that is not, encoding/json builds nothing.
 func Check(raw []byte, bounds Bounds) error {
 	if len(raw) > bounds.Bytes {
 		return fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)

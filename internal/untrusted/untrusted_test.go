@@ -63,11 +63,12 @@ func TestYAMLIsReadAsItIsWritten(t *testing.T) {
 		text string
 		ok   bool
 	}{
-		"a mapping":                              {"a: 1\nb: [x, {c: d}]\nf: 1.5\nnone: ~\nt: true\n", true},
-		"nothing":                                {"", true},
-		"a comment":                              {"# nothing\n", true},
-		"JSON":                                   {`{"a": ["b", 1e3, null]}`, true},
-		"texts in all styles":                    {"a: |\n  x: &y\n  *y\nb: >-\n  folded\n  text\nc: '&x'\nd: \"*x\"\n", true},
+		"a mapping": {"a: 1\nb: [x, {c: d}]\nf: 1.5\nnone: ~\nt: true\n", true},
+		"nothing":   {"", true},
+		"a comment": {"# nothing\n", true},
+		"JSON":      {`{"a": ["b", 1e3, null]}`, true},
+		"texts in all styles": {"a: |\n  x: &y\n  *y\nb: >-\n  folded\n  text\nc: '&x'\nd: \"*x\"\n",
+			true},
 		"a date is a text":                       {"a: 2026-01-02\n", true},
 		"a number as a key":                      {"1: a\n", true},
 		"a directive":                            {"%YAML 1.1\n---\na: 1\n", true},
@@ -119,7 +120,8 @@ func directives(end string) string {
 }
 
 func TestErrorsOfYAMLHaveNothingOfTheText(t *testing.T) {
-	for _, text := range []string{"hunter2: &hunter2 1", "hunter2: *hunter2", "hunter2: [", "hunter2: 1\nhunter2: 2", "!hunter2 a", "\thunter2: x", "? [hunter2]"} {
+	for _, text := range []string{"hunter2: &hunter2 1", "hunter2: *hunter2", "hunter2: [", "hunter2: 1\nhunter2: 2",
+		"!hunter2 a", "\thunter2: x", "? [hunter2]"} {
 		_, err := untrusted.AsJSON([]byte(text), untrusted.Small())
 		if err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%q: got %v, want an error without the text", text, err)
@@ -152,14 +154,20 @@ func TestDecodingIsBounded(t *testing.T) {
 		return head + strings.Repeat(unit, (1<<20-len(head)-len(tail))/len(unit)) + tail
 	}
 	for name, text := range map[string]string{
-		"aliases": aliases, "empty lists": fill("[", "[],", "1]"), "empty maps": fill("[", "{},", "1]"), "small maps": fill("[", `{"":0},`, "1]"),
-		"depth": strings.Repeat("[", 1<<20), "numbers": fill("[", "1,", "1]"), "single pairs": fill("[", "?,", "a]"), "block items": fill("", "- \n", ""),
-		"entries": fill("", "? \n", ""), "nested items": fill("", "- ", ""), "comments": fill("", "#\n", "a: b\n"), "a script": fill("a: |\n", "  echo\n", ""),
-		"newlines": fill("a: |\n", "\n", ""), "escapes": fill(`"`, `\u0000`, `"`), "quotes": fill("'", "''", "'"), "anchors": fill("", "&a ", "b"),
-		"indents": fill("", "-\t", ""), "colons": fill("{", ":", "}"), "questions": fill("{", "?", "}"), "directives": fill("", "%a b\n", "---\na\n"),
+		"aliases": aliases, "empty lists": fill("[", "[],", "1]"), "empty maps": fill("[", "{},", "1]"),
+		"small maps": fill("[", `{"":0},`, "1]"),
+		"depth":      strings.Repeat("[", 1<<20), "numbers": fill("[", "1,", "1]"), "single pairs": fill("[", "?,", "a]"),
+		"block items": fill("", "- \n", ""),
+		"entries":     fill("", "? \n", ""), "nested items": fill("", "- ", ""), "comments": fill("", "#\n", "a: b\n"),
+		"a script": fill("a: |\n", "  echo\n", ""),
+		"newlines": fill("a: |\n", "\n", ""), "escapes": fill(`"`, `\u0000`, `"`), "quotes": fill("'", "''", "'"),
+		"anchors": fill("", "&a ", "b"),
+		"indents": fill("", "-\t", ""), "colons": fill("{", ":", "}"), "questions": fill("{", "?", "}"),
+		"directives": fill("", "%a b\n", "---\na\n"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			for kind, decode := range map[string]func([]byte, any, untrusted.Bounds) error{"JSON": untrusted.JSON, "YAML": untrusted.YAML} {
+			for kind, decode := range map[string]func([]byte, any, untrusted.Bounds) error{"JSON": untrusted.JSON,
+				"YAML": untrusted.YAML} {
 				raw, bounds := []byte(text), untrusted.Large()
 				if kind == "YAML" {
 					bounds.Nodes = 4096
@@ -175,7 +183,8 @@ func TestDecodingIsBounded(t *testing.T) {
 }
 
 func FuzzJSON(f *testing.F) {
-	for _, seed := range []string{`{"a":[1,2,{"b":null}]}`, `["\\","\"["]`, `"abc\`, `[[[]]]`, `{"a":"\u0041"}`, "", "null", `{"a":{},"a":{}}`, "[1,2", `]"[`} {
+	for _, seed := range []string{`{"a":[1,2,{"b":null}]}`, `["\\","\"["]`, `"abc\`, `[[[]]]`, `{"a":"\u0041"}`, "",
+		"null", `{"a":{},"a":{}}`, "[1,2", `]"[`} {
 		f.Add([]byte(seed))
 	}
 	bounds := untrusted.Bounds{Bytes: 4096, Nodes: 64, Depth: 8}
@@ -190,7 +199,8 @@ func FuzzJSON(f *testing.F) {
 			t.Errorf("accepted with %d values, %d deep, want it refused (%v)", nodes, depth, plain)
 		case err == nil && !reflect.DeepEqual(got, want):
 			t.Errorf("got %v, want %v", got, want)
-		case errors.Is(err, untrusted.ErrTooLarge) && plain == nil && 2*nodes < bounds.Nodes && depth < bounds.Depth && len(raw) <= 64:
+		case errors.Is(err, untrusted.ErrTooLarge) && plain == nil && 2*nodes < bounds.Nodes && depth < bounds.Depth &&
+			len(raw) <= 64:
 			t.Errorf("refused with %d values, %d deep, want it accepted: %v", nodes, depth, err)
 		}
 	})
@@ -198,8 +208,10 @@ func FuzzJSON(f *testing.F) {
 
 func FuzzYAML(f *testing.F) {
 	for _, seed := range []string{
-		"a: 1\nb: [x, {c: d}]\n", "a: |\n  x\nb: >-\n  y\n", "a: &x 1\nb: *x\n", "<<: {a: b}", "? [a]\n: b", "a: !!binary aGk=", "- - - a", "[?,?]", "{a: b, a: c}",
-		"%YAML 1.1\n---\na\n...\n---\nb", "\"\\x41\\u0042\"", "a: 0o17\nb: 0x1F\nc: 1_000\nd: .nan", "#c\na: #d\n  - b #e\n#f\n", "a:\n- b\n-\n - c", "'a''b'", "a\tb: c", "\ufeffa: b",
+		"a: 1\nb: [x, {c: d}]\n", "a: |\n  x\nb: >-\n  y\n", "a: &x 1\nb: *x\n", "<<: {a: b}", "? [a]\n: b",
+		"a: !!binary aGk=", "- - - a", "[?,?]", "{a: b, a: c}",
+		"%YAML 1.1\n---\na\n...\n---\nb", "\"\\x41\\u0042\"", "a: 0o17\nb: 0x1F\nc: 1_000\nd: .nan",
+		"#c\na: #d\n  - b #e\n#f\n", "a:\n- b\n-\n - c", "'a''b'", "a\tb: c", "\ufeffa: b",
 	} {
 		f.Add([]byte(seed))
 	}

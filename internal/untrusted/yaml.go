@@ -12,16 +12,17 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// marksPerNode is how many marks a YAML text may have for each node that it may have. A script in a block scalar has marks and is one node.
+// marksPerNode is how many marks a YAML text may have for each node that it may have. A script in a block scalar has
+// marks and is one node.
 const marksPerNode = 4
 
 // marksPerDirective is how many marks a directive counts for. The parser compares each %TAG with all earlier ones, so
 // that 50,000 of them take seconds.
 const marksPerDirective = 16
 
-// YAML decodes the first document of a YAML text, by way of JSON, as sigs.k8s.io/yaml does. It refuses what one person writes for another to be
-// read more than once, or as something else: anchors, aliases, merge keys, tags, and keys that are there twice. Words of YAML 1.1 for truth, such as
-// yes and off, are texts.
+// YAML decodes the first document of a YAML text, by way of JSON, as sigs.k8s.io/yaml does. It refuses what one person
+// writes for another to be read more than once, or as something else: anchors, aliases, merge keys, tags, and keys that
+// are there twice. Words of YAML 1.1 for truth, such as yes and off, are texts.
 //
 // The errors have nothing of the text in them.
 func YAML(raw []byte, into any, bounds Bounds) error {
@@ -41,7 +42,8 @@ func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it has more than %d items and commas", ErrTooLarge, most)
 	}
 	var document yaml.Node
-	if err := yaml.Unmarshal(raw, &document); err != nil { // a Node: the tree as it is written, in which an alias is one node
+	// a Node: the tree as it is written, in which an alias is one node
+	if err := yaml.Unmarshal(raw, &document); err != nil {
 		return nil, errors.New("it is not YAML")
 	}
 	if len(document.Content) != 1 {
@@ -82,8 +84,8 @@ func marks(raw []byte) int {
 	return count
 }
 
-// endsLine reports whether a line of YAML may end with a byte. Those that are not ASCII end the other line breaks of YAML
-// and its mark of the encoding; in UTF-16 the byte beside a line feed is 0.
+// endsLine reports whether a line of YAML may end with a byte. Those that are not ASCII end the other line breaks of
+// YAML and its mark of the encoding; in UTF-16 the byte beside a line feed is 0.
 func endsLine(c byte) bool { return c == '\n' || c == '\r' || c == 0 || c >= 0x80 }
 
 // writer writes nodes as JSON.
@@ -164,7 +166,8 @@ func (w *writer) mapping(n *yaml.Node, depth int) error {
 	return nil
 }
 
-// scalar writes what YAML takes a scalar for: a text, a number, a truth value or null. A date is a text, as for sigs.k8s.io/yaml.
+// scalar writes what YAML takes a scalar for: a text, a number, a truth value or null. A date is a text, as for
+// sigs.k8s.io/yaml.
 func (w *writer) scalar(n *yaml.Node) error {
 	switch n.Tag {
 	case "!!null":

@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// readCheckpoint reads the hub's checkpoint. A host that has lost it would be cleaned by a hub that was restored, so a file that has none is an error.
+// readCheckpoint reads the hub's checkpoint. A host that has lost it would be cleaned by a hub that was restored, so a
+// file that has none is an error.
 func (r *Runner) readCheckpoint() error {
 	path := filepath.Join(r.options.State, fileCheckpoint)
 	raw, err := os.ReadFile(path)
@@ -29,7 +30,8 @@ func (r *Runner) readCheckpoint() error {
 	return nil
 }
 
-// reach stores the checkpoint that came with a plan, before the plan: a host never has a plan with a checkpoint from before it.
+// reach stores the checkpoint that came with a plan, before the plan: a host never has a plan with a checkpoint from
+// before it.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

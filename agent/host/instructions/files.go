@@ -68,7 +68,8 @@ func folderMode(path string) fs.FileMode {
 
 func isWritten(path string, file protocol.HostFile) bool {
 	info, err := os.Lstat(path)
-	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != modeOf(file) || info.Size() != int64(len(file.Content)) {
+	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != modeOf(file) ||
+		info.Size() != int64(len(file.Content)) {
 		return false
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)

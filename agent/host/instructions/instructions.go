@@ -41,7 +41,8 @@ func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.Hos
 			r.fail(plan, protocol.HostFailed, instruction.ID, err.Error(), "")
 			return false
 		case state != unknown && digest != "" && digest != instruction.Digest():
-			r.fail(plan, protocol.HostFailed, instruction.ID, "an instruction of this ID, with another content, has run on this host: give this one an ID of its own", "")
+			r.fail(plan, protocol.HostFailed, instruction.ID,
+				"an instruction of this ID, with another content, has run on this host: give this one an ID of its own", "")
 			return false
 		case state == ended:
 			return r.finish(plan, instruction, result)
@@ -97,7 +98,8 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 // settle removes the command and the variables of an instruction that runs no more.
 func (r *Runner) settle(instruction protocol.HostInstruction) {
 	if err := r.journal.settle(instruction.ID); err != nil {
-		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction", instruction.ID)
+		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction",
+			instruction.ID)
 	}
 }
 
@@ -133,7 +135,8 @@ func (r *Runner) keep(ctx context.Context, plan *order, running *sync.WaitGroup)
 	}
 }
 
-// repeat runs a periodic instruction again and again. What it ran last time does not matter: after a restart of the agent it runs at once.
+// repeat runs a periodic instruction again and again. What it ran last time does not matter: after a restart of the
+// agent it runs at once.
 func (r *Runner) repeat(ctx context.Context, plan *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

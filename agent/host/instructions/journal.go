@@ -31,7 +31,8 @@ const (
 	fileReserved    = "result.reserved"  // has room for the result, and becomes it
 )
 
-// maxEntries bounds the instructions that the journal remembers. A host that has run so many takes no more until it is cleaned.
+// maxEntries bounds the instructions that the journal remembers. A host that has run so many takes no more until it is
+// cleaned.
 const maxEntries = 10000
 
 // Result of an instruction that has ended.
@@ -55,7 +56,8 @@ const (
 	ended                    // it has a result
 )
 
-// journal remembers which one-time instructions have begun on this host, and how they ended. Nothing in it is ever undone.
+// journal remembers which one-time instructions have begun on this host, and how they ended. Nothing in it is ever
+// undone.
 type journal struct{ folder string }
 
 func (j journal) entry(id string) string { return filepath.Join(j.folder, id) }
@@ -69,7 +71,8 @@ func (j journal) look(id string) (state, Result, string, error) {
 	} else if err != nil {
 		return unknown, Result{}, "", fmt.Errorf("journal: %w", err)
 	}
-	held, err := isLocked(filepath.Join(entry, fileLock)) // before the result is read: it is written before the lock is released
+	// before the result is read: it is written before the lock is released
+	held, err := isLocked(filepath.Join(entry, fileLock))
 	if err != nil {
 		return unknown, Result{}, "", err
 	}
@@ -208,8 +211,8 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune forgets instructions that may run again without harm, run no more, and are in the plan no more. Of no other it forgets that it has begun: a hub that was restored may
-// have an old plan.
+// prune forgets instructions that may run again without harm, run no more, and are in the plan no more. Of no other it
+// forgets that it has begun: a hub that was restored may have an old plan.
 func (j journal) prune(plan []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
@@ -218,7 +221,8 @@ func (j journal) prune(plan []protocol.HostInstruction) error {
 	var errs []error
 	for _, entry := range known {
 		id := entry.Name()
-		if !protocol.Repeatable(id) || slices.ContainsFunc(plan, func(i protocol.HostInstruction) bool { return i.ID == id }) {
+		if !protocol.Repeatable(id) ||
+			slices.ContainsFunc(plan, func(i protocol.HostInstruction) bool { return i.ID == id }) {
 			continue
 		}
 		if held, err := isLocked(filepath.Join(j.entry(id), fileLock)); err != nil || held {
@@ -241,7 +245,8 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction begins. It returns fs.ErrExist if it has begun before, whoever began it: the file system decides.
+// begin records that an instruction begins. It returns fs.ErrExist if it has begun before, whoever began it: the file
+// system decides.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -296,7 +301,8 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// WriteDurably writes a file for its owner alone so that, whenever the machine stops, it has either the old or the new content.
+// WriteDurably writes a file for its owner alone so that, whenever the machine stops, it has either the old or the new
+// content.
 func WriteDurably(path string, content []byte) error {
 	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(0o600) })
 }

@@ -61,7 +61,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	// No proxy: what is probed is on the machine.
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, DialContext: dialLoopback}
 	defer transport.CloseIdleConnections()
-	client := http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	client := http.Client{Transport: transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, probe.URL, nil)
 	if err != nil {
 		return err

@@ -29,7 +29,8 @@ func TestAProbeOfTheLoopbackFindsWhoListensOnTheOtherFamily(t *testing.T) {
 			server.StartTLS() // its certificate is for both
 			t.Cleanup(server.Close)
 			ca := filepath.Join(t.TempDir(), "ca.crt")
-			if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
+			if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
+				0o600); err != nil {
 				t.Fatal(err)
 			}
 			_, port, err := net.SplitHostPort(listener.Addr().String())

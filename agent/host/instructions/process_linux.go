@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// withGroup makes a command the first of a group of processes that is killed as a whole, and that ends with its supervisor. The caller calls the
-// function that is returned when the command has ended.
+// withGroup makes a command the first of a group of processes that is killed as a whole, and that ends with its
+// supervisor. The caller calls the function that is returned when the command has ended.
 func withGroup(command *exec.Cmd) func() {
 	runtime.LockOSThread() // the signal is sent when the thread ends that started the command
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

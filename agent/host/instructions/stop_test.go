@@ -32,7 +32,8 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			runner, err := New(Options{State: filepath.Join(dir, "state"), Root: dir, Supervisor: supervisor, Log: logr.Discard()})
+			runner, err := New(Options{State: filepath.Join(dir, "state"), Root: dir, Supervisor: supervisor,
+				Log: logr.Discard()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -89,9 +90,11 @@ func TestFoldersBelowEtcCanBeEnteredByAllUsers(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	for path, want := range map[string]fs.FileMode{
-		"/etc/rancher/k3s/config.yaml": 0o755, "/var/lib/rancher/k3s/server/manifests/a.yaml": 0o700, "/etcetera/x/file": 0o700,
+		"/etc/rancher/k3s/config.yaml": 0o755, "/var/lib/rancher/k3s/server/manifests/a.yaml": 0o700,
+		"/etcetera/x/file": 0o700,
 	} {
-		if err := writeFile(root, protocol.HostFile{Path: path, Content: []byte("token: x"), UID: os.Geteuid(), GID: os.Getegid()}); err != nil {
+		if err := writeFile(root,
+			protocol.HostFile{Path: path, Content: []byte("token: x"), UID: os.Geteuid(), GID: os.Getegid()}); err != nil {
 			t.Fatal(err)
 		}
 		for file, mode := range map[string]fs.FileMode{path: 0o600, filepath.Dir(path): want} {

@@ -26,15 +26,17 @@ import (
 const (
 	// outputTail is how much of an instruction's output is kept, in bytes.
 	outputTail = 8 << 10
-	// pipeDelay is how long a supervisor waits for output after a command has ended: a service that the command started may have kept its output open.
+	// pipeDelay is how long a supervisor waits for output after a command has ended: a service that the command started
+	// may have kept its output open.
 	pipeDelay = 2 * time.Second
 	// defaultPath and defaultHome are the environment of commands where the agent has none itself.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultHome = "/root"
 )
 
-// Supervise runs the instruction in a folder of the journal, if it has never begun, and writes down how it ended. It is a process of its own, which
-// outlives the agent: so an agent that is restarted, or upgraded by the instruction itself, finds the instruction running or its result.
+// Supervise runs the instruction in a folder of the journal, if it has never begun, and writes down how it ended. It is
+// a process of its own, which outlives the agent: so an agent that is restarted, or upgraded by the instruction itself,
+// finds the instruction running or its result.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
@@ -110,7 +112,8 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 // environment returns the variables of a command.
 func environment(instruction protocol.HostInstruction) []string {
 	env := []string{
-		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome), "DROVER_INSTRUCTION=" + instruction.ID,
+		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome),
+		"DROVER_INSTRUCTION=" + instruction.ID,
 	}
 	if self, err := os.Executable(); err == nil {
 		env = append(env, protocol.EnvHostAgent+"="+self)
@@ -154,7 +157,8 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the whole lines that are kept: the rest of a line may be the rest of a secret, which is not recognized.
+// String returns the whole lines that are kept: the rest of a line may be the rest of a secret, which is not
+// recognized.
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

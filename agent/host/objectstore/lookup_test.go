@@ -27,7 +27,8 @@ func TestABucketIsNamedAsItsStoreNeedsIt(t *testing.T) {
 			t.Errorf("%s: it asks %s (%v), want %s", name, asked, err, tt.want)
 		}
 	}
-	if _, err := dial(Object{Bucket: "b", BucketLookup: "other"}, Credentials{}); err == nil || !strings.Contains(err.Error(), "write DNS or Path") {
+	if _, err := dial(Object{Bucket: "b", BucketLookup: "other"}, Credentials{}); err == nil ||
+		!strings.Contains(err.Error(), "write DNS or Path") {
 		t.Errorf("a lookup that is none: %v, want what to write", err)
 	}
 }

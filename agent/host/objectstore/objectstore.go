@@ -77,7 +77,8 @@ func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
 
-// Credentials are what a store knows a user by. Without AccessKey, what the machine is allowed is used, as AWS gives it to its machines.
+// Credentials are what a store knows a user by. Without AccessKey, what the machine is allowed is used, as AWS gives it
+// to its machines.
 type Credentials struct {
 	AccessKey, SecretKey string
 	// CA is what must have signed the store's certificate, PEM. Empty for those that the machine trusts.
@@ -127,7 +128,8 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 	}
 }
 
-// passes reports whether an error is one of a store that is away, or has too much to do, and not an answer to what was asked.
+// passes reports whether an error is one of a store that is away, or has too much to do, and not an answer to what was
+// asked.
 func passes(err error) bool {
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
@@ -158,7 +160,8 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 	return os.Rename(part, file)
 }
 
-// receive writes an object, and checks that it is what was put. It gives up when the store sends nothing for as long as stall.
+// receive writes an object, and checks that it is what was put. It gives up when the store sends nothing for as long as
+// stall.
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -191,7 +194,8 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 	return nil
 }
 
-// fits refuses an object that would fill the disk, on which the control plane has its etcd: beside the copy comes what is made of it.
+// fits refuses an object that would fill the disk, on which the control plane has its etcd: beside the copy comes what
+// is made of it.
 func fits(size int64, file *os.File) error {
 	if size < 0 {
 		return errors.New("the store does not say how large it is")
@@ -201,7 +205,8 @@ func fits(size int64, file *os.File) error {
 		return fmt.Errorf("how much of the disk is free: %w", err)
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; size > free/2 {
-		return fmt.Errorf("it has %d bytes, and twice as much must be free on the disk of %s, which has %d: make room", size, file.Name(), free)
+		return fmt.Errorf("it has %d bytes, and twice as much must be free on the disk of %s, which has %d: make room", size,
+			file.Name(), free)
 	}
 	return nil
 }
@@ -234,7 +239,8 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 		Creds: by, Secure: true, Region: cmp.Or(o.Region, defaultRegion), MaxRetries: tries, BucketLookup: lookup,
 		Transport: bounded{&http.Transport{
 			Proxy: http.ProxyFromEnvironment, DialContext: dialer.DialContext, TLSClientConfig: config, DisableCompression: true,
-			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute, MaxResponseHeaderBytes: maxHeader,
+			TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: time.Minute, IdleConnTimeout: time.Minute,
+			MaxResponseHeaderBytes: maxHeader,
 		}},
 	})
 	if err != nil {
@@ -266,8 +272,10 @@ func explained(err error) error {
 	response := minio.ToErrorResponse(err)
 	advice := map[string]string{
 		minio.NoSuchBucket: "make the bucket", minio.NoSuchKey: "there is no such object: look what the bucket has",
-		minio.AccessDenied: "let the access key put and get objects of the bucket", "InvalidAccessKeyId": "check accessKey in the Secret", "XAdminUserNotFound": "check accessKey in the Secret",
-		"SignatureDoesNotMatch": "check secretKey in the Secret", "AuthorizationHeaderMalformed": "check region", "PermanentRedirect": "check endpoint and region",
+		minio.AccessDenied:   "let the access key put and get objects of the bucket",
+		"InvalidAccessKeyId": "check accessKey in the Secret", "XAdminUserNotFound": "check accessKey in the Secret",
+		"SignatureDoesNotMatch": "check secretKey in the Secret", "AuthorizationHeaderMalformed": "check region",
+		"PermanentRedirect": "check endpoint and region",
 	}[response.Code]
 	unknown, invalid := x509.UnknownAuthorityError{}, x509.HostnameError{}
 	switch {

@@ -71,20 +71,30 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 	if err := objectstore.Put(t.Context(), object, known(s), file, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(s.Folder, "f.db"), []byte("Snapshot"), 0o600); err != nil { // the store's disk is damaged
+	// the store's disk is damaged
+	if err := os.WriteFile(filepath.Join(s.Folder, "f.db"), []byte("Snapshot"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
 		change func(*objectstore.Object, *objectstore.Credentials)
 		want   string
 	}{
-		"a bucket that is not there":     {func(o *objectstore.Object, _ *objectstore.Credentials) { o.Bucket = "another" }, "make the bucket"},
-		"an object that is not there":    {func(o *objectstore.Object, _ *objectstore.Credentials) { o.Key = "g.db" }, "there is no such object"},
-		"a wrong secret key":             {func(_ *objectstore.Object, c *objectstore.Credentials) { c.SecretKey = "hush-hush-of-another" }, "check secretKey"},
-		"an unknown access key":          {func(_ *objectstore.Object, c *objectstore.Credentials) { c.AccessKey = "another" }, "check accessKey"},
-		"a CA that the host has not":     {func(_ *objectstore.Object, c *objectstore.Credentials) { c.CA = nil }, "put the CA of the store's certificate into the Secret"},
-		"a CA that cannot be read":       {func(_ *objectstore.Object, c *objectstore.Credentials) { c.CA = []byte("ca") }, "ca.crt has no certificate"},
-		"what is not what was put there": {func(*objectstore.Object, *objectstore.Credentials) {}, "its SHA-256 is not that of the file that was put there"},
+		"a bucket that is not there": {func(o *objectstore.Object, _ *objectstore.Credentials) { o.Bucket = "another" },
+			"make the bucket"},
+		"an object that is not there": {func(o *objectstore.Object, _ *objectstore.Credentials) { o.Key = "g.db" },
+			"there is no such object"},
+		"a wrong secret key": {func(_ *objectstore.Object,
+			c *objectstore.Credentials) {
+			c.SecretKey = "hush-hush-of-another"
+		}, "check secretKey"},
+		"an unknown access key": {func(_ *objectstore.Object, c *objectstore.Credentials) { c.AccessKey = "another" },
+			"check accessKey"},
+		"a CA that the host has not": {func(_ *objectstore.Object, c *objectstore.Credentials) { c.CA = nil },
+			"put the CA of the store's certificate into the Secret"},
+		"a CA that cannot be read": {func(_ *objectstore.Object, c *objectstore.Credentials) { c.CA = []byte("ca") },
+			"ca.crt has no certificate"},
+		"what is not what was put there": {func(*objectstore.Object, *objectstore.Credentials) {},
+			"its SHA-256 is not that of the file that was put there"},
 	} {
 		o, by := object, known(s)
 		c.change(&o, &by)
@@ -98,7 +108,8 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 		}
 	}
 	object.Bucket = "another"
-	if err := objectstore.Put(t.Context(), object, known(s), file, time.Minute); err == nil || !strings.Contains(err.Error(), "make the bucket") {
+	if err := objectstore.Put(t.Context(), object, known(s), file, time.Minute); err == nil ||
+		!strings.Contains(err.Error(), "make the bucket") {
 		t.Errorf("put: %v", err)
 	}
 }
@@ -114,9 +125,11 @@ func TestCredentialsReachNoOtherServer(t *testing.T) {
 	if err := os.WriteFile(file, []byte("snapshot"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	by := objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush", CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: redirects.Certificate().Raw})}
+	by := objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush",
+		CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: redirects.Certificate().Raw})}
 	o := objectstore.Object{Endpoint: strings.TrimPrefix(redirects.URL, "https://"), Bucket: "snapshots", Key: "f.db"}
-	for verb, err := range map[string]error{"put": objectstore.Put(t.Context(), o, by, file, time.Minute), "get": objectstore.Get(t.Context(), o, by, file+".got")} {
+	for verb, err := range map[string]error{"put": objectstore.Put(t.Context(), o, by, file, time.Minute),
+		"get": objectstore.Get(t.Context(), o, by, file+".got")} {
 		if err == nil || !strings.Contains(err.Error(), "redirect") {
 			t.Errorf("%s: %v, want it to refuse the redirect", verb, err)
 		}
@@ -136,7 +149,8 @@ func store(t *testing.T, handle http.HandlerFunc) (objectstore.Object, objectsto
 	server := httptest.NewTLSServer(handle)
 	t.Cleanup(server.Close)
 	return objectstore.Object{Endpoint: strings.TrimPrefix(server.URL, "https://"), Bucket: "snapshots", Key: "f.db"},
-		objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush", CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
+		objectstore.Credentials{AccessKey: "a", SecretKey: "hush-hush",
+			CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
 }
 
 func TestAStoreThatIsAwayForAMomentGetsItsCopy(t *testing.T) {

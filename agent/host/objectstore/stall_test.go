@@ -25,7 +25,9 @@ func TestAStoreThatFallsSilentIsGivenUp(t *testing.T) {
 	}))
 	defer server.Close()
 	o := Object{Endpoint: strings.TrimPrefix(server.URL, "https://"), Bucket: "snapshots", Key: "f.db"}
-	client, err := dial(o, Credentials{AccessKey: "a", SecretKey: "b", CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})})
+	client, err := dial(o,
+		Credentials{AccessKey: "a", SecretKey: "b",
+			CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +36,8 @@ func TestAStoreThatFallsSilentIsGivenUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer to.Close()
-	if err := receive(t.Context(), client, o, to, 200*time.Millisecond); err == nil || !strings.Contains(err.Error(), "sent nothing for 200ms") {
+	if err := receive(t.Context(), client, o, to, 200*time.Millisecond); err == nil ||
+		!strings.Contains(err.Error(), "sent nothing for 200ms") {
 		t.Errorf("%v, want it to say that the store sends nothing", err)
 	}
 }

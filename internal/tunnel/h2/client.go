@@ -42,8 +42,8 @@ var (
 	errBodyClosed  = errors.New("read after the body was closed")
 )
 
-// Client sends requests over one connection. The goroutine of a request sends its header, and receives its response from
-// its stream, which the one reader of the connection fills: a request without a body starts no goroutine.
+// Client sends requests over one connection. The goroutine of a request sends its header, and receives its response
+// from its stream, which the one reader of the connection fills: a request without a body starts no goroutine.
 type Client struct {
 	conn           net.Conn
 	cfg            Config
@@ -275,7 +275,8 @@ func (c *Client) Ping(ctx context.Context) error {
 		defer c.mu.Unlock()
 		delete(c.pings, content)
 	}()
-	go func() { _ = c.control(append(appendFrameHead(nil, 8, http2.FramePing, 0, 0), content[:]...)) }() // what cannot be written ends the tunnel
+	// what cannot be written ends the tunnel
+	go func() { _ = c.control(append(appendFrameHead(nil, 8, http2.FramePing, 0, 0), content[:]...)) }()
 	select {
 	case <-answered:
 		return nil

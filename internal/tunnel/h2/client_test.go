@@ -28,7 +28,8 @@ func (c askedContext) Err() error {
 	return c.Context.Err()
 }
 
-// A request that waits for a place gets the one of a stream that ended while another request was between its place and its ID.
+// A request that waits for a place gets the one of a stream that ended while another request was between its place and
+// its ID.
 func TestARequestThatWaitsGetsEachPlace(t *testing.T) {
 	arrived, answers := make(chan struct{}), make(chan struct{})
 	client := scriptedAgent{
@@ -76,7 +77,8 @@ func TestARequestThatWaitsGetsEachPlace(t *testing.T) {
 
 // A trailer that the agent would end the tunnel for ends its request only.
 func TestATrailerThatIsTooLargeIsNotSent(t *testing.T) {
-	client := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	client := serve(t,
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	r := request(t, http.MethodPost, "/", struct{ io.Reader }{strings.NewReader("x")})
 	r.Trailer = http.Header{"X-Sum": {strings.Repeat("x", 3<<20)}}
 	_, err := whole(client.RoundTrip(r))
@@ -115,7 +117,8 @@ func TestATrailerOfAStreamThatIsOverIsNotSent(t *testing.T) {
 	body := &lateBody{client: client, over: over, closed: sync.OnceFunc(func() { close(over) })}
 	r := request(t, http.MethodPost, "/", body)
 	r.Trailer = http.Header{"X-Sum": {"1"}}
-	if got, err := whole(client.RoundTrip(r)); err != nil || got != "fine" { // the end of whole waits for the end of the body
+	// the end of whole waits for the end of the body
+	if got, err := whole(client.RoundTrip(r)); err != nil || got != "fine" {
 		t.Fatalf("got %q, %v, want \"fine\"", got, err)
 	}
 	for range 3 {
@@ -128,7 +131,8 @@ func TestClosingAResponseWithoutBodyEndsTheStream(t *testing.T) {
 	for method, ends := range map[string]bool{http.MethodHead: false, http.MethodPut: true} {
 		t.Run(method, func(t *testing.T) {
 			begin := func(to *http2.Framer, id uint32) {
-				_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200"), EndHeaders: true, EndStream: ends})
+				_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200"), EndHeaders: true,
+					EndStream: ends})
 			}
 			client := scriptedAgent{answer: begin, early: begin}.client(t)
 			var body io.Reader
@@ -166,7 +170,8 @@ func TestAResponseThatHasNoBody(t *testing.T) {
 func TestAnErrorOfABodyIsNotItsEnd(t *testing.T) {
 	client := scriptedAgent{answer: respond, takes: func(uint32) {}}.client(t)
 	failure := fmt.Errorf("the source broke off: %w", io.EOF)
-	_, err := whole(client.RoundTrip(request(t, http.MethodPut, "/", io.MultiReader(strings.NewReader("part"), iotest.ErrReader(failure)))))
+	_, err := whole(client.RoundTrip(request(t, http.MethodPut, "/",
+		io.MultiReader(strings.NewReader("part"), iotest.ErrReader(failure)))))
 	if !errors.Is(err, failure) {
 		t.Errorf("got error %v, want %v", err, failure)
 	}
@@ -174,7 +179,8 @@ func TestAnErrorOfABodyIsNotItsEnd(t *testing.T) {
 
 // A Content-Length without a body is not sent: the member would wait for it.
 func TestALengthWithoutBodyIsNotSent(t *testing.T) {
-	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.ContentLength) }))
+	client := serve(t,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.ContentLength) }))
 	r := request(t, http.MethodPost, "/", nil)
 	r.ContentLength = 5
 	if body, err := whole(client.RoundTrip(r)); err != nil || body != "0" {

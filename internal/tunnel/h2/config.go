@@ -4,9 +4,9 @@
 // Package h2 is the HTTP/2 client at the hub's end of a tunnel.
 //
 // It exists because the client of golang.org/x/net/http2 starts a goroutine for each request, which begins with a small
-// stack and grows it below WebSocket and TLS. Without that goroutine, and with a stack that is grown once, a GET through
-// the hub takes 9 to 19 % less of the manager's CPU, and 14 to 20 % less with 16 requests at once. Design 22 has the
-// figures and how to measure them again: "go test -run '^$' -bench Request/GET/hub ./internal/server".
+// stack and grows it below WebSocket and TLS. Without that goroutine, and with a stack that is grown once, a GET
+// through the hub takes 9 to 19 % less of the manager's CPU, and 14 to 20 % less with 16 requests at once. Design 22
+// has the figures and how to measure them again: "go test -run '^$' -bench Request/GET/hub ./internal/server".
 //
 // Frames and header compression are those of golang.org/x/net. The package knows nothing of WebSockets, agents or the
 // tunnel's own headers. It has no push, priorities, CONNECT, compression, informational responses or httptrace.

@@ -34,7 +34,8 @@ type requestFields struct {
 	size               uint64
 }
 
-// fieldsOf returns the header of a request, or what is wrong with it: nothing that is wrong may reach the encoder, which all requests share.
+// fieldsOf returns the header of a request, or what is wrong with it: nothing that is wrong may reach the encoder,
+// which all requests share.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
 		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header, omit: c.cfg.Omit, more: more, length: -1,
@@ -142,8 +143,10 @@ func (f *requestFields) each(to func(name, value string)) {
 var lowered = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
-		"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Content-Length", "Content-Type", "Host", "If-None-Match", "Impersonate-Group",
-		"Impersonate-Uid", "Impersonate-User", "Kubectl-Command", "Kubectl-Session", "Te", "Traceparent", "Tracestate", "User-Agent",
+		"Accept", "Accept-Encoding", "Accept-Language", "Authorization", "Content-Length", "Content-Type", "Host",
+		"If-None-Match", "Impersonate-Group",
+		"Impersonate-Uid", "Impersonate-User", "Kubectl-Command", "Kubectl-Session", "Te", "Traceparent", "Tracestate",
+		"User-Agent",
 	} {
 		names[name] = strings.ToLower(name)
 	}

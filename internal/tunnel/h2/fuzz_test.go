@@ -13,15 +13,23 @@ import (
 	"testing"
 )
 
-// FuzzClientFrames lets a server send any frames to requests that are under way: they end with the connection at the latest, and nothing panics.
+// FuzzClientFrames lets a server send any frames to requests that are under way: they end with the connection at the
+// latest, and nothing panics.
 func FuzzClientFrames(f *testing.F) {
 	settings := "000000040000000000"
-	f.Add(unhex(settings + "000001010400000001" + "88" + "000003000100000001" + "616263"))                                             // a response
-	f.Add(unhex(settings + "000001010000000001" + "88" + "000000090400000001" + "000004030000000003" + "00000008"))                    // CONTINUATION, a reset
-	f.Add(unhex(settings + "000004080000000001" + "7fffffff" + "000004080000000001" + "7fffffff" + "000000040100000000"))              // windows
-	f.Add(unhex(settings + "000008070000000000" + "0000000100000000" + "000001010500000001" + "88"))                                   // GOAWAY
-	f.Add(unhex(settings + "000001010400000001" + "88" + "000005000800000001" + "0361000000" + "000006040000000000" + "000400000000")) // padding
-	f.Add(unhex("000006040000000000" + "000300000001" + "000001010400000001" + "88" + "000005010500000001" + "0001610162"))            // a trailer
+	// a response
+	f.Add(unhex(settings + "000001010400000001" + "88" + "000003000100000001" + "616263"))
+	// CONTINUATION, a reset
+	f.Add(unhex(settings + "000001010000000001" + "88" + "000000090400000001" + "000004030000000003" + "00000008"))
+	// windows
+	f.Add(unhex(settings + "000004080000000001" + "7fffffff" + "000004080000000001" + "7fffffff" + "000000040100000000"))
+	// GOAWAY
+	f.Add(unhex(settings + "000008070000000000" + "0000000100000000" + "000001010500000001" + "88"))
+	// padding
+	f.Add(unhex(settings + "000001010400000001" + "88" + "000005000800000001" + "0361000000" + "000006040000000000" +
+		"000400000000"))
+	// a trailer
+	f.Add(unhex("000006040000000000" + "000300000001" + "000001010400000001" + "88" + "000005010500000001" + "0001610162"))
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		near, far := net.Pipe()
 		go func() { _, _ = io.Copy(io.Discard, far) }()

@@ -18,7 +18,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// scriptedAgent speaks HTTP/2 frame by frame. It answers PING and SETTINGS, and gives back what a request's body took of the windows.
+// scriptedAgent speaks HTTP/2 frame by frame. It answers PING and SETTINGS, and gives back what a request's body took
+// of the windows.
 type scriptedAgent struct {
 	settings []http2.Setting
 	answer   func(to *http2.Framer, id uint32) // a whole request
@@ -108,7 +109,8 @@ func headersOnly(to *http2.Framer, id uint32, fields ...string) {
 	_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(fields...), EndHeaders: true})
 }
 
-// TestHostileFrames has what an agent may send for the first request, and what that ends: nothing, the request, or the connection.
+// TestHostileFrames has what an agent may send for the first request, and what that ends: nothing, the request, or the
+// connection.
 func TestHostileFrames(t *testing.T) {
 	const flood = 20_000
 	long := strings.Repeat("x", 16<<10)
@@ -172,12 +174,16 @@ func TestHostileFrames(t *testing.T) {
 		{"a reset", "request", func(to *http2.Framer, id uint32) { _ = to.WriteRSTStream(id, http2.ErrCodeInternal) }},
 		{"DATA before the header", "request", func(to *http2.Framer, id uint32) { _ = to.WriteData(id, false, []byte("x")) }},
 		{"no status", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, "a", "b") }},
-		{"a status that is no number", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "2x0") }},
+		{"a status that is no number", "request",
+			func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "2x0") }},
 		{"a status that is negative", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "-20") }},
-		{"a header in capitals", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "200", "Big", "b") }},
-		{"a pseudo header of a request", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "200", ":path", "/") }},
+		{"a header in capitals", "request",
+			func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "200", "Big", "b") }},
+		{"a pseudo header of a request", "request",
+			func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "200", ":path", "/") }},
 		{"an informational response that ends the stream", "request", func(to *http2.Framer, id uint32) {
-			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "103"), EndHeaders: true, EndStream: true})
+			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "103"), EndHeaders: true,
+				EndStream: true})
 		}},
 		{"informational responses without end", "request", func(to *http2.Framer, id uint32) {
 			for range 100 {
@@ -185,7 +191,8 @@ func TestHostileFrames(t *testing.T) {
 			}
 		}},
 		{"a header that is too large", "request", func(to *http2.Framer, id uint32) {
-			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200", "a", long, "b", long, "c", long, "d", long, "e", long)[:firstFrameSize]})
+			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id,
+				BlockFragment: block(":status", "200", "a", long, "b", long, "c", long, "d", long, "e", long)[:firstFrameSize]})
 			rest := block(":status", "200", "a", long, "b", long, "c", long, "d", long, "e", long)[firstFrameSize:]
 			for len(rest) > 0 {
 				n := min(len(rest), firstFrameSize)
@@ -197,7 +204,8 @@ func TestHostileFrames(t *testing.T) {
 			_ = to.WriteWindowUpdate(id, largestWindow)
 			_ = to.WriteWindowUpdate(id, largestWindow)
 		}},
-		{"a WINDOW_UPDATE of nothing for the stream", "request", func(to *http2.Framer, id uint32) { _ = to.WriteWindowUpdate(id, 0) }},
+		{"a WINDOW_UPDATE of nothing for the stream", "request",
+			func(to *http2.Framer, id uint32) { _ = to.WriteWindowUpdate(id, 0) }},
 		{"CONTINUATION without end", "connection", func(to *http2.Framer, id uint32) {
 			err := to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200")})
 			for piece := block("a", long); err == nil; {
@@ -217,17 +225,23 @@ func TestHostileFrames(t *testing.T) {
 		}},
 		{"a WINDOW_UPDATE of nothing", "connection", func(to *http2.Framer, _ uint32) { _ = to.WriteWindowUpdate(0, 0) }},
 		{"a push", "connection", func(to *http2.Framer, id uint32) {
-			_ = to.WritePushPromise(http2.PushPromiseParam{StreamID: id, PromiseID: 2, BlockFragment: block(":method", "GET"), EndHeaders: true})
+			_ = to.WritePushPromise(http2.PushPromiseParam{StreamID: id, PromiseID: 2, BlockFragment: block(":method", "GET"),
+				EndHeaders: true})
 		}},
-		{"DATA of a stream that was never opened", "connection", func(to *http2.Framer, id uint32) { _ = to.WriteData(id+2, false, []byte("x")) }},
-		{"DATA of a stream of its own", "connection", func(to *http2.Framer, _ uint32) { _ = to.WriteData(2, false, []byte("x")) }},
-		{"HEADERS of a stream that was never opened", "connection", func(to *http2.Framer, id uint32) { headersOnly(to, id+2, ":status", "200") }},
+		{"DATA of a stream that was never opened", "connection",
+			func(to *http2.Framer, id uint32) { _ = to.WriteData(id+2, false, []byte("x")) }},
+		{"DATA of a stream of its own", "connection",
+			func(to *http2.Framer, _ uint32) { _ = to.WriteData(2, false, []byte("x")) }},
+		{"HEADERS of a stream that was never opened", "connection",
+			func(to *http2.Framer, id uint32) { headersOnly(to, id+2, ":status", "200") }},
 		{"an initial window beyond the largest", "connection", func(to *http2.Framer, _ uint32) {
 			_ = to.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31})
 		}},
-		{"a second acknowledgement of SETTINGS", "connection", func(to *http2.Framer, _ uint32) { _ = to.WriteSettingsAck() }},
+		{"a second acknowledgement of SETTINGS", "connection",
+			func(to *http2.Framer, _ uint32) { _ = to.WriteSettingsAck() }},
 		{"a header block that is none", "connection", func(to *http2.Framer, id uint32) {
-			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, EndHeaders: true})
+			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
+				EndHeaders: true})
 		}},
 		{"a trailer that does not end the stream", "connection", func(to *http2.Framer, id uint32) {
 			headersOnly(to, id, ":status", "200")
@@ -277,7 +291,8 @@ func TestABodyThatIsNotAsLongAsAnnounced(t *testing.T) {
 				headersOnly(to, id, ":status", "200", "content-length", "5")
 				_ = to.WriteData(id, true, []byte(test.sent))
 			}}.client(t)
-			if body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil))); body != test.read || !errors.Is(err, test.err) {
+			if body, err := whole(client.RoundTrip(request(t, http.MethodGet, "/", nil))); body != test.read ||
+				!errors.Is(err, test.err) {
 				t.Errorf("got %q, %v, want %q, %v", body, err, test.read, test.err)
 			}
 		})
@@ -301,7 +316,8 @@ func TestAPartOfAFrameHoldsUpNoResponse(t *testing.T) {
 	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		headersOnly(to, id, ":status", "200")
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, nil)
-		_ = to.WriteRawFrame(http2.FrameData, 0, id, make([]byte, 5000)) // more than the buffers of both ends, so that it comes in parts
+		// more than the buffers of both ends, so that it comes in parts
+		_ = to.WriteRawFrame(http2.FrameData, 0, id, make([]byte, 5000))
 	}}.client(t)
 	response, err := client.RoundTrip(request(t, http.MethodGet, "/", nil))
 	if err != nil {
@@ -326,14 +342,17 @@ func TestAnUploadKeepsToSmallWindows(t *testing.T) {
 			},
 		}.client(t)
 		size := min(window, 1000) * 300
-		body, err := whole(client.RoundTrip(request(t, http.MethodPut, "/", strings.NewReader(strings.Repeat("x", int(size))))))
+		body, err := whole(client.RoundTrip(request(t, http.MethodPut, "/",
+			strings.NewReader(strings.Repeat("x", int(size))))))
 		if err != nil || body != "fine" || total.Load() != size || largest.Load() > window {
-			t.Errorf("window %d: got %q, %v; sent %d bytes of %d, at most %d in one frame", window, body, err, total.Load(), size, largest.Load())
+			t.Errorf("window %d: got %q, %v; sent %d bytes of %d, at most %d in one frame", window, body, err, total.Load(),
+				size, largest.Load())
 		}
 	}
 }
 
-// What waits to be read takes memory in proportion to its bytes, in however small frames it comes, and comes out as it went in.
+// What waits to be read takes memory in proportion to its bytes, in however small frames it comes, and comes out as it
+// went in.
 func TestPiecesTakeMemoryInProportion(t *testing.T) {
 	for _, frame := range []int{1, 3, 511, 513, 5000, 16 << 10, 64 << 10} {
 		var kept pieces

@@ -10,7 +10,8 @@ const (
 	mostPiece  = 16 << 10
 )
 
-// pieces holds bytes that have come and were not read yet. What it takes is proportional to them, in however small frames they came.
+// pieces holds bytes that have come and were not read yet. What it takes is proportional to them, in however small
+// frames they came.
 type pieces struct {
 	list [][]byte // each is filled up to its length; the last has room up to its capacity
 	from int      // bytes of the first that were read

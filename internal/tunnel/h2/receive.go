@@ -57,8 +57,8 @@ func (c *Client) wake() {
 	}
 }
 
-// bringsMore reports whether the next frame is there as a whole and has more of the body of that stream. The body of a small response comes with its
-// header: its reader is woken once for both.
+// bringsMore reports whether the next frame is there as a whole and has more of the body of that stream. The body of a
+// small response comes with its header: its reader is woken once for both.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -68,7 +68,8 @@ func bringsMore(in *bufio.Reader, id uint32) bool {
 		return false
 	}
 	length := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
-	return http2.FrameType(head[3]) == http2.FrameData && binary.BigEndian.Uint32(head[5:]) == id && in.Buffered() >= frameHeadSize+length
+	return http2.FrameType(head[3]) == http2.FrameData && binary.BigEndian.Uint32(head[5:]) == id &&
+		in.Buffered() >= frameHeadSize+length
 }
 
 func (c *Client) process(frame http2.Frame) error {

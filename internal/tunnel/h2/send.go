@@ -13,7 +13,8 @@ import (
 
 const frameHeadSize = 9 // RFC 9113, 4.1
 
-// writer is the sending half of a connection. Its lock is a channel, so that a request that is given up does not wait for it.
+// writer is the sending half of a connection. Its lock is a channel, so that a request that is given up does not wait
+// for it.
 type writer struct {
 	lock    chan struct{}
 	encoder *hpack.Encoder
@@ -76,7 +77,8 @@ func (c *Client) lastWords(code http2.ErrCode) {
 	}
 }
 
-// headersFrames makes a HEADERS frame, and CONTINUATION where it is too long, of a block that has room for the head of a frame before it.
+// headersFrames makes a HEADERS frame, and CONTINUATION where it is too long, of a block that has room for the head of
+// a frame before it.
 func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	var flags http2.Flags
 	if ends {
@@ -99,7 +101,8 @@ func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 }
 
 func appendFrameHead(to []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
-	return append(to, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags), byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+	return append(to, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags), byte(id>>24), byte(id>>16),
+		byte(id>>8), byte(id))
 }
 
 func putFrameHead(at []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) {

@@ -117,7 +117,8 @@ func (s *stream) answer(response *http.Response, ended bool) {
 	if s.state.sent && ended && (bodiless || response.ContentLength <= 0) {
 		response.Body = http.NoBody
 	} else { // closing it ends the stream, even if there is nothing to read
-		s.in.bounded, s.in.left, response.Body = !bodiless && response.ContentLength >= 0, response.ContentLength, (*streamBody)(s)
+		s.in.bounded, s.in.left, response.Body = !bodiless && response.ContentLength >= 0, response.ContentLength,
+			(*streamBody)(s)
 	}
 	s.in.response = response
 	over := ended && s.endLocked()
@@ -270,7 +271,8 @@ func (b *streamBody) Read(p []byte) (int, error) {
 	return of, err // a reader's errors stay as they are
 }
 
-// judge returns how many of the bytes that were read belong to the body, and the reason for its end once all of it was read.
+// judge returns how many of the bytes that were read belong to the body, and the reason for its end once all of it was
+// read.
 func (in *received) judge(n int) (of int, err error) {
 	if in.bytes.size == 0 {
 		err = in.err
@@ -281,7 +283,8 @@ func (in *received) judge(n int) (of int, err error) {
 		return of, errLongerBody
 	}
 	in.left -= int64(n)
-	if !in.ended || !errors.Is(err, io.EOF) { // the body of the request may have failed with an error that has io.EOF in it
+	// the body of the request may have failed with an error that has io.EOF in it
+	if !in.ended || !errors.Is(err, io.EOF) {
 		return n, err
 	}
 	if in.bounded && in.left > 0 {

@@ -164,7 +164,8 @@ func (b *requestBody) sendTrailer(trailer http.Header) error {
 	return c.write(headersFrames(c.out.header.Bytes(), b.stream.id, true, c.frame()))
 }
 
-// mayEnd returns why a trailer cannot be sent, if so: for one that is too large, or of a stream that is over, the other end would end the tunnel.
+// mayEnd returns why a trailer cannot be sent, if so: for one that is too large, or of a stream that is over, the other
+// end would end the tunnel.
 func (b *requestBody) mayEnd(trailer http.Header) error {
 	c := b.stream.client
 	c.mu.Lock()
