@@ -145,7 +145,7 @@ func (m *fixture) emptyAndAwaitRepair(t *testing.T, name string) {
 	})
 }
 
-func TestAnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
+func TestLong_AnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
 	t.Parallel()
 	const sets, namespaces = 150, 10
 	m := newMember(t)

@@ -4,45 +4,58 @@
 package arch
 
 import (
-	"os"
-	"path/filepath"
+	"fmt"
+	"go/ast"
 	"regexp"
 	"strings"
 	"testing"
 )
 
-// A name that no test has would leave the test out of no target, and one of another package would leave it out of all.
+// longPrefix begins the names of long tests.
+const longPrefix = "TestLong_"
+
+// "make test" must leave out exactly the tests that "make test-long" runs, in the folders where that looks for them.
 func TestLongTestsAreRunByTestLong(t *testing.T) {
-	makefile, err := os.ReadFile(filepath.Join(root(t), "Makefile"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	list := regexp.MustCompile(`(?m)^long := (.+)$`).FindSubmatch(makefile)
-	command := regexp.MustCompile(`(?m)^\t.*-run '\^\(\$\(long\)\)\$\$' (.+)$`).FindSubmatch(makefile)
-	if list == nil || command == nil {
-		t.Fatalf("the Makefile has the long tests as %q, and runs them in %q; want a list of names, and folders", list,
-			command)
-	}
-	declared := map[string]bool{}
-	for _, folder := range strings.Fields(string(command[1])) {
-		files, err := filepath.Glob(filepath.Join(root(t), folder, "*_test.go"))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("find tests in %s: %v, %v", folder, files, err)
+	makefile := readFile(t, "Makefile")
+	for what, want := range map[string]string{
+		"the pattern":                  `(?m)^long := \^` + longPrefix + `$`,
+		"what make test leaves out":    `(?m)^mosttests = .* -skip '\$\(long\)'`,
+		"what make test-long runs":     `(?m)^\t.* -run '\$\(long\)' \$\(longpackages\)$`,
+		"where make test-long looks":   `(?m)^longpackages = .*'\^func ` + longPrefix + `' agent api cmd controllers internal test \|`,
+		"what make test leaves of e2e": `(?m)^\t.* -skip '\$\(long\)' \./test/e2e;`,
+	} {
+		if !regexp.MustCompile(want).MatchString(makefile) {
+			t.Errorf("the Makefile has no line for %s; want one that matches %s", what, want)
 		}
-		for _, file := range files {
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
+	}
+	report(t, longProblems(goFiles(t)))
+}
+
+// longProblems lists the long tests that make test-long does not find, and a tree without any.
+func longProblems(files []source) []string {
+	var problems []string
+	found := false
+	for _, f := range files {
+		for _, d := range f.ast.Decls {
+			fn, is := d.(*ast.FuncDecl)
+			if !is || !strings.HasPrefix(fn.Name.Name, longPrefix) {
+				continue
 			}
-			for _, name := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
-				declared[string(name[1])] = true
+			found = true
+			if top, _, _ := strings.Cut(f.dir(), "/"); !inProduct(f.dir()) && top != "test" {
+				problems = append(problems, fmt.Sprintf("%s: make test-long does not look for %s there", f.at(fn), fn.Name))
 			}
 		}
 	}
-	for _, name := range strings.Split(string(list[1]), "|") {
-		if !declared[name] {
-			t.Errorf("the long test %s is in none of %s: name the folder in the target test-long, or mend the name", name,
-				command[1])
-		}
+	if !found {
+		problems = append(problems, "no test begins with "+longPrefix+": make test-long would run nothing")
 	}
+	return problems
+}
+
+func TestLongRule(t *testing.T) {
+	text := "package a\n\nfunc TestLong_X() {}\n"
+	expect(t, longProblems([]source{fixture(t, "test/e2e/a_test.go", text)}), "")
+	expect(t, longProblems([]source{fixture(t, "hack/a_test.go", text)}), "does not look for TestLong_X there")
+	expect(t, longProblems([]source{fixture(t, "test/e2e/a_test.go", "package a\n")}), "no test begins with")
 }

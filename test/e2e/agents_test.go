@@ -27,9 +27,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestTwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller; the test is the kubelet of its
+// TestLong_TwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller; the test is the kubelet of its
 // pods, and the agents are processes.
-func TestTwoAgents(t *testing.T) {
+func TestLong_TwoAgents(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.addNode(t, "one")

@@ -38,8 +38,8 @@ type argoCD struct {
 	sources string
 }
 
-// TestArgoCDDeliversFromGitToHubAndMember runs Argo CD itself: Drover's objects into the hub, and an application through the hub's proxy into a member.
-func TestArgoCDDeliversFromGitToHubAndMember(t *testing.T) {
+// TestLong_ArgoCDDeliversFromGitToHubAndMember runs Argo CD itself: Drover's objects into the hub, and an application through the hub's proxy into a member.
+func TestLong_ArgoCDDeliversFromGitToHubAndMember(t *testing.T) {
 	t.Parallel()
 	redis, err := exec.LookPath("redis-server")
 	if err != nil {

@@ -31,9 +31,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAHubIsRestoredIntoAnotherCluster is the drill of docs/operations/backup.md: the old hub is lost, and its objects come back in a new control plane
+// TestLong_AHubIsRestoredIntoAnotherCluster is the drill of docs/operations/backup.md: the old hub is lost, and its objects come back in a new control plane
 // as Velero restores them.
-func TestAHubIsRestoredIntoAnotherCluster(t *testing.T) {
+func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	second, err := s.plane("second")

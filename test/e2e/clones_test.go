@@ -53,9 +53,9 @@ func cloned(c *v1.Cluster) bool {
 		stalled != nil && stalled.Status == metav1.ConditionTrue
 }
 
-// TestACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent of
+// TestLong_ACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent of
 // that: two clusters have one identity.
-func TestACopyOfAMemberIsServedNothing(t *testing.T) {
+func TestLong_ACopyOfAMemberIsServedNothing(t *testing.T) {
 	t.Parallel()
 	s, first, manifest, _ := withWatcher(t)
 	s.bindFirst(t, "kept")
@@ -142,9 +142,9 @@ func (s *system) awaitBinding(t *testing.T, name, reason string) {
 // manyWrites are so many that a watch of before a restore waits for them in vain.
 const manyWrites = 1000
 
-// TestAMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked, another
+// TestLong_AMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked, another
 // one granted, and the agent's key replaced. The agent is not restarted.
-func TestAMembersEtcdIsRestored(t *testing.T) {
+func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s, first, _, agent := withWatcher(t)
 	s.bindFirst(t, "kept")
@@ -242,9 +242,9 @@ func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, framework.Ready)
 }
 
-// TestAnAgentWithoutItsLeaseIsShown has the member's API server refuse each write of the agent's Lease, as a policy, a
+// TestLong_AnAgentWithoutItsLeaseIsShown has the member's API server refuse each write of the agent's Lease, as a policy, a
 // webhook or API Priority and Fairness can.
-func TestAnAgentWithoutItsLeaseIsShown(t *testing.T) {
+func TestLong_AnAgentWithoutItsLeaseIsShown(t *testing.T) {
 	t.Parallel()
 	s, first, _, _ := withWatcher(t)
 	name := metav1.ObjectMeta{Name: "frozen"}

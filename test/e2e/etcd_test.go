@@ -42,9 +42,9 @@ spec:
   retries: {limit: 2, backoff: 0s}
 `
 
-// TestAHubsEtcdIsRestored is the drill of docs/operations/backup.md: etcd goes back to a snapshot, in the same cluster, and the hub does not undo what
+// TestLong_AHubsEtcdIsRestored is the drill of docs/operations/backup.md: etcd goes back to a snapshot, in the same cluster, and the hub does not undo what
 // happened since.
-func TestAHubsEtcdIsRestored(t *testing.T) {
+func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.playNodes(t, s.member, "node-a")

@@ -44,8 +44,8 @@ const farWorkspace = "far"
 
 var edgeCluster = types.NamespacedName{Namespace: farWorkspace, Name: "edge"}
 
-// TestWhatIsDeliveredIsKept kills, stops and changes managers and agents, and checks what the members have.
-func TestWhatIsDeliveredIsKept(t *testing.T) {
+// TestLong_WhatIsDeliveredIsKept kills, stops and changes managers and agents, and checks what the members have.
+func TestLong_WhatIsDeliveredIsKept(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startPair)
 	edge, err := s.plane("edge")

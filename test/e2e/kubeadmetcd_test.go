@@ -48,8 +48,8 @@ type controlPlane struct {
 	tools              string
 }
 
-// TestEtcdOfControlPlanesIsRestored carries out what hosts are told to, without a hub: manifests and certificates by the true kubeadm, three real etcds and API servers in networks of their own.
-func TestEtcdOfControlPlanesIsRestored(t *testing.T) {
+// TestLong_EtcdOfControlPlanesIsRestored carries out what hosts are told to, without a hub: manifests and certificates by the true kubeadm, three real etcds and API servers in networks of their own.
+func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 	t.Parallel()
 	planes := startControlPlanes(t)
 	one, two, three := planes[0], planes[1], planes[2]

@@ -22,9 +22,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAMemberMovesToAnotherHub is the drill of docs/operations/backup.md, "Move a member to another hub", with which a hub is split, too: the manifest of
+// TestLong_AMemberMovesToAnotherHub is the drill of docs/operations/backup.md, "Move a member to another hub", with which a hub is split, too: the manifest of
 // the second hub is applied through the first.
-func TestAMemberMovesToAnotherHub(t *testing.T) {
+func TestLong_AMemberMovesToAnotherHub(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	first := s.hub

@@ -28,9 +28,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestNodeAgents runs an agent and two node agents of one member as processes. Deployment and DaemonSet are real and have their controllers; the test is
+// TestLong_NodeAgents runs an agent and two node agents of one member as processes. Deployment and DaemonSet are real and have their controllers; the test is
 // the kubelet of their pods.
-func TestNodeAgents(t *testing.T) {
+func TestLong_NodeAgents(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	s.addNode(t, "one")

@@ -30,7 +30,7 @@ exec unshare --mount --propagation private sh -c '
 `
 
 // The manifests set readOnlyRootFilesystem. The manager has nothing that it could write to, the agent has the mount of its socket.
-func TestBothProgramsRunOnAReadOnlyFileSystem(t *testing.T) {
+func TestLong_BothProgramsRunOnAReadOnlyFileSystem(t *testing.T) {
 	t.Parallel()
 	if out, err := exec.CommandContext(t.Context(), "unshare", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt").CombinedOutput(); err != nil {
 		t.Skipf("no namespace of mounts can be made here: %v: %s", err, out)

@@ -39,9 +39,9 @@ rules:
 - level: None
 `
 
-// TestARevokedAgentStaysOutOfARestoredHub is the drill of docs/operations/backup.md: etcd goes back to a snapshot in which an agent is not revoked yet, and
+// TestLong_ARevokedAgentStaysOutOfARestoredHub is the drill of docs/operations/backup.md: etcd goes back to a snapshot in which an agent is not revoked yet, and
 // the audit log, which is not in the snapshot, is what the revocation is repeated from.
-func TestARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
+func TestLong_ARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed, which the join command takes")

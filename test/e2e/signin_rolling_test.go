@@ -52,9 +52,9 @@ func (c *signingIn) note(do func()) {
 	do()
 }
 
-// TestUsersSignInWhileReplicasAreRestarted: three replicas are restarted one after the other, and the key that signs tokens changes, while users sign in, renew their
+// TestLong_UsersSignInWhileReplicasAreRestarted: three replicas are restarted one after the other, and the key that signs tokens changes, while users sign in, renew their
 // tokens, and use them. Nothing fails. It runs alone: beside other tests its logins would wait for the CPU.
-func TestUsersSignInWhileReplicasAreRestarted(t *testing.T) {
+func TestLong_UsersSignInWhileReplicasAreRestarted(t *testing.T) {
 	s := startWith(t, (*system).startSignInReplicas)
 	awaitKeys(t, s)
 	count := &signingIn{logins: map[string]int{}, keys: map[string]bool{}}

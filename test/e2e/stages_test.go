@@ -44,7 +44,7 @@ type stages struct {
 	members map[string]*framework.Plane
 }
 
-func TestAgentsAreUpgradedInStages(t *testing.T) {
+func TestLong_AgentsAreUpgradedInStages(t *testing.T) {
 	t.Parallel()
 	f := startStages(t)
 	var failed, waiting string
