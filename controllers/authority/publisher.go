@@ -13,7 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
@@ -45,7 +45,7 @@ func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result,
 	want := corev1ac.ConfigMap(p.ConfigMap.Name, p.ConfigMap.Namespace).
 		WithLabels(map[string]string{"app.kubernetes.io/part-of": "drover"}).
 		WithData(map[string]string{protocol.KeyCABundle: bundle})
-	if err := p.Client.Apply(ctx, want, client.FieldOwner(v1.ManagedBy), client.ForceOwnership); err != nil {
+	if err := p.Client.Apply(ctx, want, owned.FieldOwner, client.ForceOwnership); err != nil {
 		return ctrl.Result{}, fmt.Errorf("publish the hub's CA in ConfigMap %s: %w", p.ConfigMap, err)
 	}
 	return ctrl.Result{}, nil

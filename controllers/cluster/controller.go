@@ -19,13 +19,14 @@ import (
 	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
 )
 
 // fieldOwner is the field manager of what this controller applies on the hub.
-const fieldOwner = client.FieldOwner("drover")
+const fieldOwner = owned.FieldOwner
 
 // takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's agents come to it.
 const takeoverTime = 15 * time.Second

@@ -18,6 +18,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/clusterprofile"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -84,7 +85,7 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 	if err != nil {
 		return err
 	}
-	if err := r.Client.Apply(ctx, object, client.FieldOwner(v1.ManagedBy), client.ForceOwnership); err != nil {
+	if err := r.Client.Apply(ctx, object, owned.FieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply ClusterProfile %s: %w", client.ObjectKeyFromObject(want), err)
 	}
 	return nil
@@ -101,7 +102,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 	if err != nil {
 		return err
 	}
-	if err := r.Client.Status().Apply(ctx, object, client.FieldOwner(v1.ManagedBy), client.ForceOwnership); err != nil {
+	if err := r.Client.Status().Apply(ctx, object, owned.FieldOwner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply status of ClusterProfile %s: %w", client.ObjectKeyFromObject(want), err)
 	}
 	return nil

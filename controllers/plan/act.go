@@ -15,13 +15,14 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/rollout"
 	"github.com/drover-dev/drover/internal/set"
 )
 
 const (
 	// fieldOwner is the manager's field manager on Clusters.
-	fieldOwner = client.FieldOwner("drover")
+	fieldOwner = owned.FieldOwner
 	// conflictPause is how long a cache has to get what it lacked.
 	conflictPause = 50 * time.Millisecond
 )

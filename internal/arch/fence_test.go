@@ -83,7 +83,7 @@ func packageRules() []rule {
 			why: "cloudconfig is pure: the same text always gives the same files and commands, and a fuzz test needs no machine",
 		},
 		{
-			from: "internal/provision/clusterapi", ours: []string{"./api", "./internal/untrusted"},
+			from: "internal/provision/clusterapi", ours: []string{"./api", "./internal/owned", "./internal/untrusted"},
 			why: "clusterapi reads what the contract of Cluster API promises, for any of its providers",
 		},
 		{

@@ -22,6 +22,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
+// FieldOwner is the field manager of what the manager writes on the hub. A controller that owns some fields of an
+// object beside another one has a name of its own.
+const FieldOwner = client.FieldOwner("drover")
+
 // Marks are the properties by which a Secret of Drover is recognized.
 type Marks struct {
 	Type   corev1.SecretType
@@ -93,6 +97,19 @@ func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructur
 		return fmt.Errorf("apply %s %s: it was not read", part.GetKind(), client.ObjectKeyFromObject(part))
 	}
 	return hub.Apply(ctx, client.ApplyConfigurationFromUnstructured(part), by, client.ForceOwnership)
+}
+
+// SetFinalizer adds or removes a finalizer of an object that was read, by controllerutil.AddFinalizer or
+// RemoveFinalizer, and patches nothing else: the status is written elsewhere. An object that is gone is no error; one
+// that was changed is a Conflict.
+func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
+	change func(client.Object, string) bool) error {
+	patched, is := read.DeepCopyObject().(client.Object)
+	if !is || !change(patched, finalizer) {
+		return nil
+	}
+	lock := client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
+	return client.IgnoreNotFound(hub.Patch(ctx, patched, lock))
 }
 
 // Delete deletes an object that was read. One that is gone is no error; one that was replaced or changed is a Conflict.

@@ -6,6 +6,7 @@ package owned_test
 import (
 	"context"
 	"maps"
+	"slices"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
@@ -120,6 +122,62 @@ func TestOnlyWhatWasReadIsWritten(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+func TestAFinalizerIsSetOnWhatWasRead(t *testing.T) {
+	t.Parallel()
+	const finalizer = "example.com/mine"
+	for name, tc := range map[string]struct {
+		compete  func(context.Context, client.Client, *corev1.Secret) error
+		conflict bool
+		want     []string
+	}{
+		"with no other writer": {want: []string{"example.com/theirs", finalizer}},
+		"and not on what was changed": {
+			compete: func(ctx context.Context, c client.Client, s *corev1.Secret) error {
+				s.Finalizers = []string{"example.com/other"}
+				return c.Update(ctx, s)
+			},
+			conflict: true, want: []string{"example.com/other"},
+		},
+		"and what is gone is no error": {
+			compete: func(ctx context.Context, c client.Client, s *corev1.Secret) error {
+				s.Finalizers = nil
+				if err := c.Update(ctx, s); err != nil {
+					return err
+				}
+				return c.Delete(ctx, s)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			env := testkit.Shared(t)
+			read := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
+				Namespace: env.Workspace(t), Name: "s", Finalizers: []string{"example.com/theirs"},
+			}}
+			if err := env.Client.Create(t.Context(), read); err != nil {
+				t.Fatal(err)
+			}
+			if tc.compete != nil {
+				if err := tc.compete(t.Context(), env.Client, read.DeepCopy()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := owned.SetFinalizer(t.Context(), env.Client, read, finalizer, controllerutil.AddFinalizer)
+			if apierrors.IsConflict(err) != tc.conflict || !tc.conflict && err != nil {
+				t.Errorf("got error %v, want a conflict: %t, and no other error", err, tc.conflict)
+			}
+			now := &corev1.Secret{}
+			if err := client.IgnoreNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(read), now)); err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(now.Finalizers, tc.want) || slices.Contains(read.Finalizers, finalizer) {
+				t.Errorf("the finalizers are %q, and of the object that was read %q; want %q, and that unchanged",
+					now.Finalizers, read.Finalizers, tc.want)
+			}
+		})
 	}
 }
 

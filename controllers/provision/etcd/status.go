@@ -14,6 +14,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/progress"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -81,10 +82,7 @@ func (r *Reconciler) observe(ctx context.Context, o *provisionv1.EtcdRestore) er
 }
 
 // setFinalizer patches the finalizer alone: the status is written elsewhere.
-func setFinalizer(ctx context.Context, c client.Client, restore *provisionv1.EtcdRestore, change func(client.Object, string) bool) error {
-	patched := restore.DeepCopy()
-	if !change(patched, provisionv1.FinalizerRestore) {
-		return nil
-	}
-	return client.IgnoreNotFound(c.Patch(ctx, patched, client.MergeFromWithOptions(restore, client.MergeFromWithOptimisticLock{})))
+func setFinalizer(ctx context.Context, c client.Client, restore *provisionv1.EtcdRestore,
+	change func(client.Object, string) bool) error {
+	return owned.SetFinalizer(ctx, c, restore, provisionv1.FinalizerRestore, change)
 }

@@ -31,7 +31,7 @@ import (
 )
 
 // fieldOwner is the field manager of what this controller applies on the hub.
-const fieldOwner = client.FieldOwner("drover")
+const fieldOwner = owned.FieldOwner
 
 // removalTime is how long a Host that is being deleted waits for an agent that is not connected.
 const removalTime = 20 * time.Second
@@ -322,9 +322,7 @@ func getSecret(ctx context.Context, reader client.Reader, name types.NamespacedN
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change func(client.Object, string) bool) error {
-	patched := host.DeepCopy()
-	change(patched, v1.FinalizerUninstall)
-	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(host, client.MergeFromWithOptimisticLock{})))
+	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }
 
 // lookAgain returns when time alone will change the status, zero if it will not.

@@ -37,7 +37,7 @@ const lookAgain = 5 * time.Second
 const maxDomains = 100
 
 // fieldOwner is the field manager of what this controller applies on the hub.
-const fieldOwner = client.FieldOwner("drover")
+const fieldOwner = owned.FieldOwner
 
 // Reconciler reconciles DroverClusters.
 type Reconciler struct {

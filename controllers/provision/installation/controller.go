@@ -26,6 +26,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/installation"
 	"github.com/drover-dev/drover/internal/status"
@@ -274,9 +275,7 @@ func takenByName(host *v1.Host, name string) bool {
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
-	patched := i.DeepCopy()
-	change(patched, provisionv1.FinalizerHosts)
-	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(i, client.MergeFromWithOptimisticLock{})))
+	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
 // Handler wakes a controller for the installations that a Host, a Cluster, a snapshot or a restore may concern: a free Host concerns all of its namespace.

@@ -104,7 +104,7 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *installation.D
 	spec.CertificateRotation, spec.EncryptionKeyRotation = now.CertificateRotation, now.EncryptionKeyRotation
 	patched := in.installation.DeepCopy()
 	patched.Spec = spec
-	if err := r.Client.Patch(ctx, patched, client.MergeFromWithOptions(in.installation, client.MergeFromWithOptimisticLock{}), client.FieldOwner("drover")); err != nil {
+	if err := r.Client.Patch(ctx, patched, client.MergeFromWithOptions(in.installation, client.MergeFromWithOptimisticLock{}), owned.FieldOwner); err != nil {
 		return fmt.Errorf("write back the spec that EtcdRestore %s brings: %w", d.Restore.Name, err)
 	}
 	d.Stored.Restore.Configured = patched.Generation

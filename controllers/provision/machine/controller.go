@@ -21,6 +21,7 @@ import (
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/status"
@@ -186,9 +187,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
-	patched := machine.DeepCopy()
-	change(patched, infrav1.FinalizerHost)
-	return client.IgnoreNotFound(r.Client.Patch(ctx, patched, client.MergeFromWithOptions(machine, client.MergeFromWithOptimisticLock{})))
+	return owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, change)
 }
 
 // remove gives the Host back, and lets the machine go.

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/drover-dev/drover/internal/owned"
 )
 
 // KubeadmControlPlane is the kind of control planes that are made by kubeadm.
@@ -36,7 +38,7 @@ func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by stri
 	if by == "" {
 		patch = fmt.Appendf(nil, `{"metadata": {"uid": %q, "resourceVersion": %q, "annotations": {%q: null}}, "spec": {"paused": null}}`, cluster.UID, cluster.ResourceVersion, annotationPausedBy)
 	}
-	if err := hub.Patch(ctx, before, client.RawPatch(types.MergePatchType, patch), client.FieldOwner("drover")); err != nil {
+	if err := hub.Patch(ctx, before, client.RawPatch(types.MergePatchType, patch), owned.FieldOwner); err != nil {
 		return fmt.Errorf("pause Cluster %s/%s of Cluster API, or go on with it: %w", cluster.Namespace, cluster.Name, err)
 	}
 	return nil

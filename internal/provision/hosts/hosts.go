@@ -32,7 +32,7 @@ import (
 )
 
 // fieldOwner is the field manager of what this package writes.
-const fieldOwner = client.FieldOwner("drover")
+const fieldOwner = owned.FieldOwner
 
 // annotationDigest is on plans that Drover made, with a digest of their content: the manager's cache has none of that.
 const annotationDigest = v1.AnnotationPlanDigest
