@@ -27,8 +27,7 @@ tool = go tool -modfile=hack/tools/$(1).mod $(1)
 # What a release consists of is built by a module of its own, whose dependencies stay out of go.mod, too.
 release = cd hack/release && go run .
 
-# Long tests: failures, restarts and upgrades of whole systems, and every field of every kind in turn. Their names begin so. "make test" leaves
-# them out, "make test-long" runs them in the packages that have some.
+# Long tests: failures, restarts and upgrades of whole systems, and every field of every kind in turn. "make test" leaves them out.
 long := ^TestLong_
 longpackages = $$(grep -rl --include='*_test.go' '^func TestLong_' agent api cmd controllers internal test | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 

@@ -237,7 +237,8 @@ func taken(t *testing.T, env *testkit.Env, o *unstructured.Unstructured) any {
 	return o.Object["spec"]
 }
 
-// TestLong_EveryKindIsAppliedOnEitherSide applies every kind, with every part empty and full, on the client's side and on the server's in turn.
+// TestLong_EveryKindIsAppliedOnEitherSide applies every kind, with every part empty and full, on the client's side and
+// on the server's in turn.
 func TestLong_EveryKindIsAppliedOnEitherSide(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)

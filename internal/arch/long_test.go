@@ -18,10 +18,11 @@ const longPrefix = "TestLong_"
 func TestLongTestsAreRunByTestLong(t *testing.T) {
 	makefile := readFile(t, "Makefile")
 	for what, want := range map[string]string{
-		"the pattern":                  `(?m)^long := \^` + longPrefix + `$`,
-		"what make test leaves out":    `(?m)^mosttests = .* -skip '\$\(long\)'`,
-		"what make test-long runs":     `(?m)^\t.* -run '\$\(long\)' \$\(longpackages\)$`,
-		"where make test-long looks":   `(?m)^longpackages = .*'\^func ` + longPrefix + `' agent api cmd controllers internal test \|`,
+		"the pattern":               `(?m)^long := \^` + longPrefix + `$`,
+		"what make test leaves out": `(?m)^mosttests = .* -skip '\$\(long\)'`,
+		"what make test-long runs":  `(?m)^\t.* -run '\$\(long\)' \$\(longpackages\)$`,
+		"where make test-long looks": `(?m)^longpackages = .*'\^func ` + longPrefix +
+			`' agent api cmd controllers internal test \|`,
 		"what make test leaves of e2e": `(?m)^\t.* -skip '\$\(long\)' \./test/e2e;`,
 	} {
 		if !regexp.MustCompile(want).MatchString(makefile) {

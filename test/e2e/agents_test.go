@@ -27,8 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_TwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller; the test is the kubelet of its
-// pods, and the agents are processes.
+// TestLong_TwoAgents runs two replicas of one member's agent. Its Deployment is real and has a real controller; the
+// test is the kubelet of its pods, and the agents are processes.
 func TestLong_TwoAgents(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -38,7 +38,8 @@ type argoCD struct {
 	sources string
 }
 
-// TestLong_ArgoCDDeliversFromGitToHubAndMember runs Argo CD itself: Drover's objects into the hub, and an application through the hub's proxy into a member.
+// TestLong_ArgoCDDeliversFromGitToHubAndMember runs Argo CD itself: Drover's objects into the hub, and an application
+// through the hub's proxy into a member.
 func TestLong_ArgoCDDeliversFromGitToHubAndMember(t *testing.T) {
 	t.Parallel()
 	redis, err := exec.LookPath("redis-server")

@@ -31,8 +31,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_AHubIsRestoredIntoAnotherCluster is the drill of docs/operations/backup.md: the old hub is lost, and its objects come back in a new control plane
-// as Velero restores them.
+// TestLong_AHubIsRestoredIntoAnotherCluster is the drill of docs/operations/backup.md: the old hub is lost, and its
+// objects come back in a new control plane as Velero restores them.
 func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 	t.Parallel()
 	s := start(t)

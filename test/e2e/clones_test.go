@@ -53,8 +53,8 @@ func cloned(c *v1.Cluster) bool {
 		stalled != nil && stalled.Status == metav1.ConditionTrue
 }
 
-// TestLong_ACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent of
-// that: two clusters have one identity.
+// TestLong_ACopyOfAMemberIsServedNothing copies the etcd of a member into another control plane, and starts the agent
+// of that: two clusters have one identity.
 func TestLong_ACopyOfAMemberIsServedNothing(t *testing.T) {
 	t.Parallel()
 	s, first, manifest, _ := withWatcher(t)
@@ -142,8 +142,8 @@ func (s *system) awaitBinding(t *testing.T, name, reason string) {
 // manyWrites are so many that a watch of before a restore waits for them in vain.
 const manyWrites = 1000
 
-// TestLong_AMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked, another
-// one granted, and the agent's key replaced. The agent is not restarted.
+// TestLong_AMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked,
+// another one granted, and the agent's key replaced. The agent is not restarted.
 func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s, first, _, agent := withWatcher(t)
@@ -242,8 +242,8 @@ func (s *system) replaceKey(t *testing.T, cluster types.NamespacedName) {
 	s.await(t, cluster, time.Minute, framework.Ready)
 }
 
-// TestLong_AnAgentWithoutItsLeaseIsShown has the member's API server refuse each write of the agent's Lease, as a policy, a
-// webhook or API Priority and Fairness can.
+// TestLong_AnAgentWithoutItsLeaseIsShown has the member's API server refuse each write of the agent's Lease, as a
+// policy, a webhook or API Priority and Fairness can.
 func TestLong_AnAgentWithoutItsLeaseIsShown(t *testing.T) {
 	t.Parallel()
 	s, first, _, _ := withWatcher(t)

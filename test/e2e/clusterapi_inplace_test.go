@@ -30,8 +30,9 @@ import (
 // Versions of the machines. Nothing here is of these versions but the words: what is installed are the stand-ins of testdata.
 const firstVersion, secondVersion, thirdVersion = "v1.36.1", "v1.36.2", "v1.36.3"
 
-// TestLong_ClusterAPIUpdatesHostsInPlace makes a cluster of three control planes and two workers of the ClusterClass that is a sample, with Cluster API's managers as
-// TestLong_ClusterAPIMakesAClusterOfHosts has them, and changes its version twice. Each machine is updated in place, once, and none is made anew.
+// TestLong_ClusterAPIUpdatesHostsInPlace makes a cluster of three control planes and two workers of the ClusterClass
+// that is a sample, with Cluster API's managers as TestLong_ClusterAPIMakesAClusterOfHosts has them, and changes its
+// version twice. Each machine is updated in place, once, and none is made anew.
 func TestLong_ClusterAPIUpdatesHostsInPlace(t *testing.T) {
 	t.Parallel()
 	c := startClusterAPI(t, "ClusterTopology=true,RuntimeSDK=true,InPlaceUpdates=true", true)

@@ -42,8 +42,8 @@ spec:
   retries: {limit: 2, backoff: 0s}
 `
 
-// TestLong_AHubsEtcdIsRestored is the drill of docs/operations/backup.md: etcd goes back to a snapshot, in the same cluster, and the hub does not undo what
-// happened since.
+// TestLong_AHubsEtcdIsRestored is the drill of docs/operations/backup.md: etcd goes back to a snapshot, in the same
+// cluster, and the hub does not undo what happened since.
 func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	t.Parallel()
 	s := start(t)

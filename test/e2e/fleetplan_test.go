@@ -70,8 +70,8 @@ spec:
     - {name: canary, clusterSelector: {matchLabels: {ring: canary}}, soak: 2s}
 `
 
-// TestLong_APlanOfAFleet rolls a plan out to members with their own control planes, lets it fail, mends it, restores an old hub and deletes it; and then has another
-// one run while managers and agents are killed.
+// TestLong_APlanOfAFleet rolls a plan out to members with their own control planes, lets it fail, mends it, restores an
+// old hub and deletes it; and then has another one run while managers and agents are killed.
 func TestLong_APlanOfAFleet(t *testing.T) {
 	t.Parallel()
 	f := startFleet(t)

@@ -33,7 +33,8 @@ var (
 // flux is a hub with Flux's source-controller and kustomize-controller.
 type flux struct{ *gitOps }
 
-// TestLong_FluxDeliversFromGitToHubAndMember runs Flux itself: Drover's objects into the hub, and an application through the hub's proxy into a member.
+// TestLong_FluxDeliversFromGitToHubAndMember runs Flux itself: Drover's objects into the hub, and an application
+// through the hub's proxy into a member.
 func TestLong_FluxDeliversFromGitToHubAndMember(t *testing.T) {
 	t.Parallel()
 	f := &flux{startGitOps(t, "Flux", lab.Flux)}

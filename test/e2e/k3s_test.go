@@ -41,8 +41,9 @@ var (
 // k3sVersions are those that the cluster has, one after another.
 var k3sVersions = []string{"v1.35.1+k3s1", "v1.36.0+k3s1"}
 
-// TestLong_AClusterOfHostsIsInstalledByK3s makes a cluster of five machines, each in a network of its own which nothing leads into. What plays k3s (test/k3s) has a real etcd and kube-apiserver on each
-// server; the hub, the host agents, the cluster's agent and the way through the hub are real.
+// TestLong_AClusterOfHostsIsInstalledByK3s makes a cluster of five machines, each in a network of its own which nothing
+// leads into. What plays k3s (test/k3s) has a real etcd and kube-apiserver on each server; the hub, the host agents,
+// the cluster's agent and the way through the hub are real.
 func TestLong_AClusterOfHostsIsInstalledByK3s(t *testing.T) {
 	t.Parallel()
 	k := startK3s(t)

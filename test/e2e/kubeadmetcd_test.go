@@ -48,7 +48,8 @@ type controlPlane struct {
 	tools              string
 }
 
-// TestLong_EtcdOfControlPlanesIsRestored carries out what hosts are told to, without a hub: manifests and certificates by the true kubeadm, three real etcds and API servers in networks of their own.
+// TestLong_EtcdOfControlPlanesIsRestored carries out what hosts are told to, without a hub: manifests and certificates
+// by the true kubeadm, three real etcds and API servers in networks of their own.
 func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 	t.Parallel()
 	planes := startControlPlanes(t)

@@ -22,8 +22,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_AMemberMovesToAnotherHub is the drill of docs/operations/backup.md, "Move a member to another hub", with which a hub is split, too: the manifest of
-// the second hub is applied through the first.
+// TestLong_AMemberMovesToAnotherHub is the drill of docs/operations/backup.md, "Move a member to another hub", with
+// which a hub is split, too: the manifest of the second hub is applied through the first.
 func TestLong_AMemberMovesToAnotherHub(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -28,8 +28,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_NodeAgents runs an agent and two node agents of one member as processes. Deployment and DaemonSet are real and have their controllers; the test is
-// the kubelet of their pods.
+// TestLong_NodeAgents runs an agent and two node agents of one member as processes. Deployment and DaemonSet are real
+// and have their controllers; the test is the kubelet of their pods.
 func TestLong_NodeAgents(t *testing.T) {
 	t.Parallel()
 	s := start(t)

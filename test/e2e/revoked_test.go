@@ -39,8 +39,9 @@ rules:
 - level: None
 `
 
-// TestLong_ARevokedAgentStaysOutOfARestoredHub is the drill of docs/operations/backup.md: etcd goes back to a snapshot in which an agent is not revoked yet, and
-// the audit log, which is not in the snapshot, is what the revocation is repeated from.
+// TestLong_ARevokedAgentStaysOutOfARestoredHub is the drill of docs/operations/backup.md: etcd goes back to a snapshot
+// in which an agent is not revoked yet, and the audit log, which is not in the snapshot, is what the revocation is
+// repeated from.
 func TestLong_ARevokedAgentStaysOutOfARestoredHub(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

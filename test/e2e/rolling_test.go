@@ -44,7 +44,8 @@ const (
 	trafficObjects = "traffic"
 )
 
-// TestLong_Replicas restarts and kills replicas of the manager under load. It runs alone: beside other tests its requests would wait for the CPU.
+// TestLong_Replicas restarts and kills replicas of the manager under load. It runs alone: beside other tests its
+// requests would wait for the CPU.
 func TestLong_Replicas(t *testing.T) {
 	u := startTraffic(t)
 	t.Run("a rolling restart loses nothing", func(t *testing.T) { testRollingRestart(t, u) })

@@ -52,8 +52,9 @@ func (c *signingIn) note(do func()) {
 	do()
 }
 
-// TestLong_UsersSignInWhileReplicasAreRestarted: three replicas are restarted one after the other, and the key that signs tokens changes, while users sign in, renew their
-// tokens, and use them. Nothing fails. It runs alone: beside other tests its logins would wait for the CPU.
+// TestLong_UsersSignInWhileReplicasAreRestarted: three replicas are restarted one after the other, and the key that
+// signs tokens changes, while users sign in, renew their tokens, and use them. Nothing fails. It runs alone: beside
+// other tests its logins would wait for the CPU.
 func TestLong_UsersSignInWhileReplicasAreRestarted(t *testing.T) {
 	s := startWith(t, (*system).startSignInReplicas)
 	awaitKeys(t, s)

@@ -49,7 +49,8 @@ func (s *system) bindIn(t *testing.T, cluster types.NamespacedName, name string)
 			Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}})
 }
 
-// TestLong_AMemberMovesToAnotherWorkspace is the drill of docs/operations/backup.md, "Move a member to another workspace": the agent stays in place.
+// TestLong_AMemberMovesToAnotherWorkspace is the drill of docs/operations/backup.md, "Move a member to another
+// workspace": the agent stays in place.
 func TestLong_AMemberMovesToAnotherWorkspace(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -98,7 +99,8 @@ func hasReason(c *v1.Cluster, reason string) bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(has metav1.Condition) bool { return has.Type == v1.ConditionReady && has.Reason == reason })
 }
 
-// TestLong_AHubIsSplit is the drill of docs/operations/backup.md, "Split a hub": a second hub takes over one of two members, with its objects, and both hubs go on.
+// TestLong_AHubIsSplit is the drill of docs/operations/backup.md, "Split a hub": a second hub takes over one of two
+// members, with its objects, and both hubs go on.
 func TestLong_AHubIsSplit(t *testing.T) {
 	t.Parallel()
 	s := start(t)

@@ -25,7 +25,8 @@ const (
 	visitMemory = 64 << 20
 )
 
-// TestLong_StrangersLeaveNothing opens and sends forms of sign-in 100,000 times without an account. It runs alone: it takes all CPU that there is.
+// TestLong_StrangersLeaveNothing opens and sends forms of sign-in 100,000 times without an account. It runs alone: it
+// takes all CPU that there is.
 func TestLong_StrangersLeaveNothing(t *testing.T) {
 	s := startWith(t, (*system).startSignIn)
 	secret := makeUser(t, s, "alice")
