@@ -20,20 +20,11 @@ const marksPerNode = 4
 // that 50,000 of them take seconds.
 const marksPerDirective = 16
 
-// YAML decodes the first document of a YAML text, by way of JSON, as sigs.k8s.io/yaml does. It refuses what one person
-// writes for another to be read more than once, or as something else: anchors, aliases, merge keys, tags, and keys that
-// are there twice. Words of YAML 1.1 for truth, such as yes and off, are texts.
+// AsJSON returns the first document of a YAML text as JSON, as sigs.k8s.io/yaml does. It refuses what one person writes
+// for another to be read more than once, or as something else: anchors, aliases, merge keys, tags, and keys that are
+// there twice. Words of YAML 1.1 for truth, such as yes and off, are texts.
 //
 // The errors have nothing of the text in them.
-func YAML(raw []byte, into any, bounds Bounds) error {
-	text, err := AsJSON(raw, bounds)
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(text, into)
-}
-
-// AsJSON returns the first document of a YAML text as JSON, within the same bounds and with the same refusals as YAML.
 func AsJSON(raw []byte, bounds Bounds) ([]byte, error) {
 	if len(raw) > bounds.Bytes {
 		return nil, fmt.Errorf("%w: it has more than %d bytes", ErrTooLarge, bounds.Bytes)
