@@ -97,7 +97,7 @@ func (l *leadership) saveCheckpoint(ctx context.Context) {
 		l.hub.secret)
 	if err != nil {
 		if ctx.Err() == nil {
-			l.log().Error(err, "checkpoint of the hub not stored")
+			l.options.Log.Error(err, "checkpoint of the hub not stored")
 			l.queue.AddRateLimited(checkpointEntry)
 		}
 		return

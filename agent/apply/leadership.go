@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/drover-dev/drover/agent/watch"
@@ -98,8 +97,6 @@ func newLeadership(ctx context.Context, o Options) *leadership {
 	return l
 }
 
-func (l *leadership) log() logr.Logger { return l.options.Log }
-
 // run keeps sets applied until the leadership ends.
 func (l *leadership) run() {
 	ctx := l.ctx
@@ -148,7 +145,7 @@ func (l *leadership) work() {
 // object of it was delivered. All namespaces are watched: one that leaves a project no longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
-		Log: l.log()}
+		Log: l.options.Log}
 	if k.Name == kindNamespace {
 		c.Labels = ""
 	}
@@ -160,7 +157,7 @@ func (l *leadership) load(ctx context.Context) bool {
 	for {
 		all, broken, err := l.store.load(ctx)
 		for _, b := range broken {
-			l.log().Error(b, "a stored set cannot be read: the hub sends it again")
+			l.options.Log.Error(b, "a stored set cannot be read: the hub sends it again")
 		}
 		if err == nil {
 			err = l.loadCheckpoint(ctx)
@@ -171,7 +168,7 @@ func (l *leadership) load(ctx context.Context) bool {
 			}
 			return true
 		}
-		l.log().Error(err, "waiting for stored sets")
+		l.options.Log.Error(err, "waiting for stored sets")
 		timer := time.NewTimer(loadRetry)
 		select {
 		case <-ctx.Done():

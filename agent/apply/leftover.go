@@ -45,7 +45,7 @@ func (l *leadership) offerLeft() {
 		if known || !set.ValidID(id) {
 			continue
 		}
-		l.log().Info("found what an earlier agent left", "set", label)
+		l.options.Log.Info("found what an earlier agent left", "set", label)
 		l.publisher.publish(protocol.SetState{ID: id, Phase: protocol.SetPending, Message: "an earlier agent left it"})
 	}
 }

@@ -37,7 +37,7 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 			continue
 		}
 		if err := l.releaseNamespace(ctx, orphans, r); err != nil && ctx.Err() == nil {
-			l.log().Error(err, "namespace not released")
+			l.options.Log.Error(err, "namespace not released")
 			l.queue.AddAfter(orphans, maxRetry)
 		}
 	}

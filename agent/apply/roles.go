@@ -188,7 +188,7 @@ func (p *pass) unbind(ctx context.Context, r ref) {
 	if now, known := p.cache.get(r); !known || now.set != p.set.label {
 		return
 	}
-	p.log().Info("removing a binding whose role is not Drover's", "object", r.String(), "set", p.set.id)
+	p.options.Log.Info("removing a binding whose role is not Drover's", "object", r.String(), "set", p.set.id)
 	if err := p.delete(ctx, p.set.id, r); err != nil && ctx.Err() == nil {
 		phase, message := explain(r, err)
 		p.problem(r, phase, "it binds a role that is not Drover's, and cannot be removed: "+message)

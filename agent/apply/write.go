@@ -110,7 +110,7 @@ func (p *pass) repair(r ref, now object, known bool) bool {
 	b.cause = fightMessage(now, known)
 	p.mu.Unlock()
 	if wait <= 0 {
-		p.log().Info("repairing", "object", r.String(), "set", p.set.id, "changedBy", now.other)
+		p.options.Log.Info("repairing", "object", r.String(), "set", p.set.id, "changedBy", now.other)
 		return true
 	}
 	p.later(wait)

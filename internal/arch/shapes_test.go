@@ -36,7 +36,6 @@ func largeTypes() map[string]string {
 		"internal/members.Registry":                later,
 		"internal/portal/subscribe.watched":        later + ": it embeds the stream",
 		"internal/rollout.tally":                   later + ": it embeds the view",
-		"agent/apply.leadership":                   later + ": one method too many",
 		"agent/plan.leadership":                    later,
 	}
 }
