@@ -64,8 +64,8 @@ func places() []place {
 	}
 }
 
-// TestAKindIsAddedInTheDocumentedPlaces adds a kind to a copy of the tree in the places that docs/contributing.md lists, and builds the controllers.
-func TestAKindIsAddedInTheDocumentedPlaces(t *testing.T) {
+// TestLong_AKindIsAddedInTheDocumentedPlaces adds a kind to a copy of the tree in the places that docs/contributing.md lists, and builds the controllers.
+func TestLong_AKindIsAddedInTheDocumentedPlaces(t *testing.T) {
 	row := regexp.MustCompile(`(?m)^\| a kind that is delivered to members \| (.+) \|$`).FindStringSubmatch(readFile(t, "docs/contributing.md"))
 	if row == nil {
 		t.Fatal("docs/contributing.md has no row for a kind that is delivered to members, want one that lists all places")

@@ -25,16 +25,14 @@ const (
 func largeTypes() map[string]string {
 	const later = "no branch repairs it yet"
 	return map[string]string{
-		"internal/signin.Server":                   "branch l-signin makes packages by subject of it",
-		"internal/signin/ldap.finder":              "branch l-signin: it embeds its connector",
-		"internal/delivery.Store":                  "branch l-delivery",
-		"internal/provision/installation.decision": "branch l-etcd",
-		"controllers.parts":                        "branch l-prov",
-		"cmd/kubectl-drover/rancher.conversion":    later + ": one method too many",
-		"internal/members.Registry":                later,
-		"internal/portal/subscribe.watched":        later + ": it embeds the stream",
-		"internal/rollout.tally":                   later + ": it embeds the view",
-		"agent/plan.leadership":                    later,
+		"internal/signin/ldap.finder":                 "branch l-signin: it embeds its connector",
+		"controllers.parts":                           "branch l-prov",
+		"cmd/kubectl-drover/rancher.conversion":       later + ": one method too many",
+		"internal/provision/installation.restoration": later + ": it embeds the decision",
+		"internal/members.Registry":                   later,
+		"internal/portal/subscribe.watched":           later + ": it embeds the stream",
+		"internal/rollout.tally":                      later + ": it embeds the view",
+		"agent/plan.leadership":                       later,
 	}
 }
 

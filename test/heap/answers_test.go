@@ -260,7 +260,8 @@ func directory(t *testing.T, text string) {
 	}()
 	roots := x509.NewCertPool()
 	roots.AddCert(lender.Certificate())
-	users, groups := ldap.OpenLDAP("ou=people,dc=example,dc=org", "ou=groups,dc=example,dc=org")
+	users := ldap.Users{Base: "ou=people,dc=example,dc=org", Filter: "(uid={name})", ID: "entryUUID", Name: "uid"}
+	groups := ldap.Groups{Source: ldap.Search, Base: "ou=groups,dc=example,dc=org", Filter: "(member={dn})", Name: "cn"}
 	c, err := ldap.New(ldap.Config{
 		Servers: []string{fmt.Sprintf("ldaps://%s", listener.Addr())}, Roots: roots, BindDN: "cn=drover,dc=example,dc=org",
 		BindPassword: func(context.Context) (string, error) { return "hush", nil }, Users: users, Groups: groups,

@@ -17,6 +17,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/installation"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
