@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/audit"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/cloudconfig"
@@ -102,7 +103,7 @@ func entries() []entry {
 		{"kubeconfig of a cluster to import", "a workspace editor", merged(yamls(mega, ""), yamls(250<<10, ""), dense(mega, `{"clusters":`, "}"), dense(250<<10, `{"extensions":`, "}")),
 			func(_ *testing.T, text string) { _, _ = remote.Config([]byte(text), release.Private) }},
 		{"configuration of a ClusterInstallation", "who may write these", dense(mega, `{"a":`, "}"), func(_ *testing.T, text string) {
-			_, _ = installation.CheckConfig("config", []byte(text))
+			_, _ = installation.CheckConfig(provisionv1.DistributionK3s, "config", []byte(text))
 		}},
 		{"plan of a host", "who may plan", merged(dense(mega, `{"instructions":`, "}"), dense(mega, `{"files":`, "}"), dense(mega, `{"probes":`, "}")), func(_ *testing.T, text string) {
 			_, _ = protocol.ParseHostInstructions([]byte(text))
