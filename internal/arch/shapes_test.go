@@ -45,7 +45,6 @@ type shape struct {
 	methods int
 	fields  int
 	embeds  []string // as embedded names them
-	at      string
 }
 
 // shapeProblems lists the types of the product above a budget that are not excused, and the excuses that are not

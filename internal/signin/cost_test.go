@@ -20,6 +20,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/signin/accesstoken"
@@ -29,7 +31,6 @@ import (
 	"github.com/drover-dev/drover/internal/signin/scripttoken"
 	sessions "github.com/drover-dev/drover/internal/signin/session"
 	"github.com/drover-dev/drover/internal/signin/token"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // held is a cache: it copies what it returns, as that of controller-runtime does.

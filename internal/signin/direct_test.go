@@ -29,7 +29,7 @@ import (
 
 // directly has the issuer give tokens for direct access to team/prod.
 func (f *fixture) directly(lifetime time.Duration) {
-	f.issuer.Access.Options = Direct{Path: "/k8s/clusters/", Lifetime: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (time.Duration, error) {
+	f.issuer.Options = Direct{Path: "/k8s/clusters/", Lifetime: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (time.Duration, error) {
 		switch cluster.String() {
 		case "team/prod":
 			return lifetime, nil

@@ -31,13 +31,14 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"golang.org/x/oauth2"
+
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/signin/grant"
 	"github.com/drover-dev/drover/internal/signin/login"
 	"github.com/drover-dev/drover/internal/signin/scripttoken"
 	"github.com/drover-dev/drover/test/testkit"
-	"golang.org/x/oauth2"
 )
 
 // ci is an issuer of tokens of workloads.

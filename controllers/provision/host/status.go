@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -133,10 +132,6 @@ func problem(p protocol.HostProgress) string {
 		return p.Message
 	}
 	return p.Instruction + ": " + p.Message
-}
-
-func setCondition(host *v1.Host, kind string, state metav1.ConditionStatus, reason, message string) {
-	meta.SetStatusCondition(&host.Status.Conditions, metav1.Condition{Type: kind, Status: state, Reason: reason, Message: message, ObservedGeneration: host.Generation})
 }
 
 func planStatus(report *protocol.HostReport) *v1.HostPlanStatus {
