@@ -346,7 +346,7 @@ func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {
 
 // s3 is a bucket of the cluster.
 func s3() *provisionv1.EtcdS3 {
-	return &provisionv1.EtcdS3{Endpoint: "s3.example.com", Bucket: "b", BucketLookup: provisionv1.BucketLookupDNS, Folder: "/prod/../web", CredentialsSecretName: "keys"}
+	return &provisionv1.EtcdS3{Endpoint: "s3.example.com", Bucket: "b", BucketLookup: provisionv1.BucketLookupDNS, Folder: "prod/web", CredentialsSecretName: "keys"}
 }
 
 func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
@@ -362,7 +362,7 @@ func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 		t.Fatalf("%+v, want it to be copied", o.Status)
 	}
 	m := w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot, infrav1.TaskEtcdUpload)
-	want := infrav1.EtcdTaskS3{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", BucketLookup: provisionv1.BucketLookupDNS, Key: "web/" + o.Status.Snapshot}, CredentialsSecretName: "keys"}
+	want := infrav1.EtcdTaskS3{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", BucketLookup: provisionv1.BucketLookupDNS, Key: "prod/web/" + o.Status.Snapshot}, CredentialsSecretName: "keys"}
 	if task := m.Spec.Tasks[2].Etcd; *task.S3 != want || task.File != o.Status.Snapshot {
 		t.Errorf("%+v, want %+v", task.S3, want)
 	}
