@@ -20,6 +20,10 @@ import (
 // ErrClones says that two clusters have the identity of one member, so that the hub serves neither.
 var ErrClones = errors.New("two clusters have the identity of this member")
 
+// ErrUndecided says that two of a member's agents say that they lead, and that the hub does not know yet whether they
+// are of one cluster.
+var ErrUndecided = errors.New("two agents say that they lead, and it is not known yet whether they are of one cluster")
+
 const (
 	// examineEvery is the pause between two rounds of questions to the agents of a member that may be two clusters.
 	examineEvery = 5 * time.Second
@@ -28,6 +32,9 @@ const (
 	// cloneGone is how long all agents must have agreed before a member counts as one cluster again. It is the
 	// duration of the agents' Lease: an agent of the other cluster that is only restarted is back before.
 	cloneGone = 15 * time.Second
+	// doubtLimit is how long a leader that does not answer keeps sets back from its successor. A tunnel whose agent
+	// hangs ends before.
+	doubtLimit = 30 * time.Second
 	// maxExamined bounds the agents that are asked.
 	maxExamined = 8
 )
@@ -42,6 +49,9 @@ type Clones struct {
 type examination struct {
 	found *Clones   // nil while they may be of one cluster
 	last  time.Time // when they last did not agree
+	begun time.Time
+	// decided reports whether all agents have answered a round of questions, or doubtLimit has passed.
+	decided bool
 }
 
 // sighting is what one process of the agent has seen.
@@ -77,12 +87,23 @@ func agree(seen []sighting) bool {
 	return true
 }
 
+// answered reports whether all processes said which term they saw.
+func answered(seen []sighting) bool {
+	return !slices.ContainsFunc(seen, func(s sighting) bool { return s.term == "" })
+}
+
+// undecided reports whether two agents say that they lead and may be of two clusters. Registry.mu is held.
+func (m *member) undecided() bool {
+	return m.leaders() > 1 && (m.examination == nil || !m.examination.decided)
+}
+
 // after returns the examination after another round of questions.
 func (e examination) after(seen []sighting, now time.Time) examination {
 	a, b, proven := proveClones(seen)
 	connected := func(instance string) bool {
 		return slices.ContainsFunc(seen, func(s sighting) bool { return s.instance == instance })
 	}
+	e.decided = e.decided || answered(seen) || now.Sub(e.begun) >= doubtLimit
 	switch {
 	case proven:
 		e.last = now
@@ -129,7 +150,7 @@ func (r *Registry) examineLocked(name types.NamespacedName) {
 	if m == nil || m.examination != nil || r.closed || m.leaders() < 2 {
 		return
 	}
-	m.examination = &examination{}
+	m.examination = &examination{begun: r.now()}
 	r.sessions.Go(func() {
 		for r.ctx.Err() == nil && r.examine(name, m) {
 			pause(r.ctx, nil, examineEvery)

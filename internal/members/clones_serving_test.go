@@ -82,6 +82,8 @@ func TestTwoClustersWithOneIdentity(t *testing.T) {
 		"are found where another replica of the hub has the one":                            testClonesAcross,
 		"are not what a paused leader and its successor are":                                testPaused,
 		"are not what one leader is, which is asked nothing":                                testOneLeader,
+		"are given no sets before it is known whether they are two":                         testUndecided,
+		"are not what a leader and its predecessor are, which delay nothing":                testSuccessor,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -144,6 +146,10 @@ func testPaused(w *world) {
 	w.leading("a", &lease{away: true}) // stopped by SIGSTOP: its report stays as it was, and it answers nothing
 	w.leading("b", l)
 	l.set(func(l *lease) { l.term = "2/b" })
+	w.pass(time.Minute)
+	if err := w.sendSet(); err != nil {
+		w.t.Errorf("after a minute a set fails with %v, want it sent to the successor", err)
+	}
 	w.pass(10 * time.Minute)
 	if err := w.served(); err != nil {
 		w.t.Errorf("it is served with %v, want it served", err)
@@ -159,6 +165,54 @@ func testOneLeader(w *world) {
 	w.pass(time.Hour)
 	if err := w.served(); err != nil || l.questions() > 0 {
 		w.t.Errorf("it is served with %v and was asked %d times, want it served and not asked", err, l.questions())
+	}
+}
+
+// sendSet asks the leader to take a set, and returns why that fails, nil if an agent was asked.
+func (w *world) sendSet() error {
+	w.t.Helper()
+	agents, err := w.Leading(name("member"))
+	if err != nil {
+		return err
+	}
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, "http://agent"+protocol.SetPathAt("crtb.a", ""), nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	response, err := agents.RoundTrip(request)
+	if err == nil {
+		_ = response.Body.Close()
+	}
+	return err
+}
+
+// A busy agent may answer late. The copy, which connected last, must not be given sets meanwhile.
+func testUndecided(w *world) {
+	one := &lease{term: "1/a", away: true}
+	w.leading("a", one)
+	if err := w.sendSet(); err != nil {
+		w.t.Fatalf("with one leader a set fails with %v, want it sent", err)
+	}
+	w.leading("b", &lease{term: "1/b"})
+	for range 4 {
+		if err := w.sendSet(); !errors.Is(err, members.ErrUndecided) {
+			w.t.Fatalf("before the first agent has answered, a set fails with %v, want %v", err, members.ErrUndecided)
+		}
+		w.pass(4 * time.Second)
+	}
+	one.set(func(l *lease) { l.away = false })
+	w.pass(20 * time.Second)
+	if err := w.sendSet(); !errors.Is(err, members.ErrClones) {
+		w.t.Errorf("once both have answered, a set fails with %v, want %v", err, members.ErrClones)
+	}
+}
+
+func testSuccessor(w *world) {
+	l := &lease{term: "2/b"}
+	w.leading("a", l)
+	w.leading("b", l)
+	if err := w.sendSet(); err != nil {
+		w.t.Errorf("once both have answered, a set fails with %v, want it sent", err)
 	}
 }
 

@@ -22,8 +22,8 @@ const maxAsked = 8
 
 // Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says so in its report, and if
 // it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is
-// not connected, and
-// ErrClones for one that is two clusters. Requests with a body need GetBody.
+// not connected, and ErrClones for one that is two clusters. While it is not known whether a member is two clusters,
+// requests fail with ErrUndecided: the copy must not be given what the member is. Requests with a body need GetBody.
 func (r *Registry) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,9 +47,11 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	cause := ErrNotConnected
 	var tried []string
 	for range maxAsked {
-		next, kin, found := l.registry.leader(l.name, tried)
-		if !found {
-			break
+		next, kin, err := l.registry.leader(l.name, tried)
+		if errors.Is(err, errTried) || errors.Is(err, ErrNotConnected) {
+			break // the cause says more
+		} else if err != nil {
+			return nil, err
 		}
 		attempt := r.Clone(r.Context())
 		if r.GetBody != nil {
@@ -73,25 +75,36 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, cause
 }
 
-// leader is the best route to the agent that says that it leads, or else to another one, and all tunnels of that agent's process.
-func (r *Registry) leader(name types.NamespacedName, tried []string) (found route, kin []string, ok bool) {
+// errTried says that a request has been shown to all of a member's agents.
+var errTried = errors.New("all agents were tried")
+
+// leader returns the best route to the agent that says that it leads, or else to another one, and all tunnels of that
+// agent's process.
+func (r *Registry) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.servesLocked(name); err != nil {
+		return route{}, nil, err
+	}
 	m := r.members[name]
-	if m == nil {
-		return route{}, nil, false
+	if m.undecided() {
+		return route{}, nil, ErrUndecided
 	}
 	routes := m.routes()
+	ok := false
 	if instance, known := m.leadingInstance(routes); known {
 		found, ok = best(of(routes, instance), tried)
 	}
 	if !ok {
 		found, ok = best(slices.Clone(routes), tried)
 	}
+	if !ok {
+		return route{}, nil, errTried
+	}
 	for _, other := range of(routes, found.instance) {
 		kin = append(kin, other.id)
 	}
-	return found, kin, ok
+	return found, kin, nil
 }
 
 // of returns the routes that lead to one process of the agent.
