@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// quickLane bounds the writes in flight that are not overdue, slowLane those that are. API servers count both against
-	// the agent.
+	// quickLane bounds the writes in flight that are not overdue, and slowLane the overdue ones. API servers count both
+	// against the agent.
 	quickLane = 16
 	slowLane  = 48
 	// probeLane is how much of the slow lane may be taken by writes to places that are known to hang.

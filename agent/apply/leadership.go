@@ -347,8 +347,8 @@ func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, 
 	return l.ask(ctx, id, request{})
 }
 
-// ask queues a request in place of an earlier one that no pass has begun with, and waits for the result. The error is
-// errEnded or that of ctx.
+// ask queues a request and waits for the result. The request replaces an earlier one for the same set if no pass has
+// begun with that. The error is errEnded or the error of ctx.
 func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
 	result := make(chan protocol.SetState, 1)
 	l.state.mu.Lock()

@@ -78,12 +78,12 @@ func markOf(f *metav1.ManagedFieldsEntry) uint64 {
 // objectStore holds the objects of a kind.
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
-// objectCache is what is known of the member: objects that carry a set's label, namespaces of projects, and what was
-// just written.
+// objectCache holds the objects of the member that the agent knows: objects that carry a set's label, namespaces of
+// projects, and objects that were just written.
 type objectCache map[string]*objectStore // by kind
 
-// newObjectCache makes a cache that calls changed for each object that changes, with what was known before and is known
-// now; nil for nothing.
+// newObjectCache makes a cache that calls changed for each object that changes, with its former and its present state.
+// Either is nil if the object did not exist then.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}
 	for _, k := range protocol.SetKinds() {

@@ -327,8 +327,8 @@ func rivals(err error) []string {
 	return names
 }
 
-// explain returns the phase and the message for an error. The API server's errors can repeat what was sent, so only the
-// fields are named, and never the values.
+// explain returns the phase and the message for an error. The API server's errors can repeat values that the agent
+// sent, so the message names only the fields.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message

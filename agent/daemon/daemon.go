@@ -289,8 +289,8 @@ func (a *agent) serveLevel(ctx context.Context) {
 	}
 }
 
-// serveMetrics serves those of direct access: none before the API server has said which cluster it is, and in an agent
-// that only reads.
+// serveMetrics serves the metrics of direct access. There are none before the API server has said which cluster it is,
+// and none in an agent that only reads.
 func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if e := a.direct.Load(); e != nil {
 		e.Metrics().ServeHTTP(w, r)

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// routes serves the hub's requests. It is not an http.ServeMux, which cleans paths: those of the API server must not
-// change.
+// routes serves the hub's requests. It is not an http.ServeMux, because a ServeMux cleans paths, and the paths of
+// requests to the API server must not change.
 type routes struct {
 	kubernetes, report, settings, deployment, uninstall, sets, term http.Handler
 }

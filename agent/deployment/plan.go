@@ -174,8 +174,8 @@ func snapshot(d *appsv1.Deployment) []byte {
 	return raw
 }
 
-// setAnnotations returns annotations with those of a Deployment that the hub sets, and without those that it does not
-// set.
+// setAnnotations returns a copy of all with the annotations that the hub sets in from. Annotations that only the hub
+// sets, and that from does not have, are left out.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)

@@ -88,12 +88,10 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Paths: paths(mgr, cfg, catalog.Catalog{
 			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
 		}, logger),
-		Changes: subscribe.New(subscribe.Options{
-			Authenticate: heldByUser(users.authenticate), Watch: access.Watch, Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
-		}),
-		Ready: func() error { return cachesSynced(mgr, cfg) },
-		Stop:  newStop(cfg.Drain),
-		Log:   logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
+		Changes: users.changes(mgr, access, observed),
+		Ready:   func() error { return cachesSynced(mgr, cfg) },
+		Stop:    newStop(cfg.Drain),
+		Log:     logger, telemetry: observed, pace: newPace(observed.turnedAway.Inc),
 	}
 	if server.Audit, err = observed.openAudit(cfg.Audit, logger.WithName("audit")); err != nil {
 		return nil, err
@@ -103,8 +101,20 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		return nil, err
 	}
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
-	scrapes := promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, observed.registry}, promhttp.HandlerOpts{})
-	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(scrapes, users.authenticate, access.NonResource("get", "/metrics")))
+	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate, access.NonResource("get", "/metrics")))
+}
+
+// scrapes serves the metrics of controller-runtime and of the hub.
+func (t *telemetry) scrapes() http.Handler {
+	return promhttp.HandlerFor(prometheus.Gatherers{metrics.Registry, t.registry}, promhttp.HandlerOpts{})
+}
+
+// changes makes the stream of changes for these users.
+func (u *users) changes(mgr ctrl.Manager, access *identity.Access, observed *telemetry) *subscribe.Server {
+	return subscribe.New(subscribe.Options{
+		Authenticate: heldByUser(u.authenticate), Watch: access.Watch,
+		Informers: mgr.GetCache(), Live: mgr.GetAPIReader(), Now: time.Now, Observer: observed.subscriptions(),
+	})
 }
 
 // proxy makes the proxy for these users.
