@@ -104,7 +104,7 @@ e2e: ## Live through an operator's stories on real nodes, with manager and agent
 	@echo "what was typed, and what it printed: $(transcript)"
 e2e-clusterapi: ## Make, grow, mend and change a cluster of Hosts with Cluster API and the true kubeadm. Takes root on Linux, and haproxy.
 	hack/e2e-clusterapi.sh $(nodeprograms)
-conformance: ## Run Kubernetes' own end-to-end tests directly, through the hub and through a second manager; writes docs/conformance.md. Takes root on Linux.
+conformance: ## Run Kubernetes' own end-to-end tests directly, through the hub, through a second manager and at the agent; writes docs/conformance.md. Takes root on Linux.
 	go run ./hack/labctl check && go run ./hack/labctl build $(nodeprograms)
 	go build -o dist/conformance ./test/conformance && dist/conformance -page docs/conformance.md $(CONFORMANCE)
 

@@ -34,7 +34,8 @@ const (
 	upLimit = 10 * time.Minute
 
 	hubPlane, member = "hub", "member"
-	// user is a token that the hub's API server takes, of a user who is bound to all rights in the member.
+	// user is the name of two users who are bound to all rights in the member: one of the hub's API server, who has a
+	// token, and one who signs in at the hub.
 	user, token = "conformance", "conformance-token"
 )
 
@@ -47,14 +48,22 @@ clusters:
 - {name: member, nodes: [{}, {}]}
 `
 
-// binding gives the user all rights in the member.
-const binding = `apiVersion: cluster.drover.dev/v1
+// bindings give both users all rights in the member.
+const bindings = `apiVersion: cluster.drover.dev/v1
 kind: ClusterRoleTemplateBinding
-metadata: {name: conformance, namespace: default}
+metadata: {name: conformance-hub, namespace: default}
 spec:
   clusterName: member
   roleTemplateName: cluster-owner
   subject: {kind: User, name: "hub:conformance"}
+---
+apiVersion: cluster.drover.dev/v1
+kind: ClusterRoleTemplateBinding
+metadata: {name: conformance-local, namespace: default}
+spec:
+  clusterName: member
+  roleTemplateName: cluster-owner
+  subject: {kind: User, name: "local:conformance"}
 `
 
 // A fixture is a hub with two managers, a member with two real nodes whose agents reach the first manager, and the tests.
@@ -65,6 +74,7 @@ type fixture struct {
 	lab     *nodes.Lab
 	suite   *suite
 	kubectl string
+	plugin  string
 }
 
 // bringUp makes a fixture in a folder. down removes what a failed one made, too.
@@ -86,6 +96,9 @@ func bringUp(ctx context.Context, dir string) (*fixture, error) {
 		return f, err
 	}
 	f.kubectl = programs.Kubectl
+	if f.plugin, err = buildPlugin(ctx, root, dir); err != nil {
+		return f, err
+	}
 	image, tarball, err := agentImage(dir, programs.Agent)
 	if err != nil {
 		return f, err
@@ -98,8 +111,13 @@ func bringUp(ctx context.Context, dir string) (*fixture, error) {
 	if err := f.startMember(ctx, append(f.suite.images, tarball)); err != nil {
 		return f, err
 	}
+	name := types.NamespacedName{Namespace: "default", Name: member}
 	say("importing the member")
-	return f, f.importMember(ctx)
+	if err := f.importMember(ctx, name); err != nil {
+		return f, err
+	}
+	say("signing in, and having the agent serve users")
+	return f, f.openAgent(ctx, name)
 }
 
 // agentImage writes the image of the agent, whose name changes with the program.
@@ -128,7 +146,7 @@ func (f *fixture) startHub(ctx context.Context, programs framework.Programs, ima
 	f.hub, err = framework.InstallReplicas(ctx, f.plane, framework.Layout{
 		Replicas: 2, Address: address,
 		URLs:      []string{"https://" + onBridge(address), "https://" + address},
-		Configure: func(c *config.Config) { c.Agent.Image = image },
+		Configure: func(c *config.Config) { c.Agent.Image, c.SignIn.Issuer = image, c.Server.URLs[0] },
 	})
 	return err
 }
@@ -160,19 +178,19 @@ func (f *fixture) startMember(ctx context.Context, images []string) error {
 	return err
 }
 
-// importMember applies the agent's manifest in the member, binds the user and waits until both managers serve them.
-func (f *fixture) importMember(ctx context.Context) error {
+// importMember applies the agent's manifest in the member, binds the users and waits until both managers serve the
+// member.
+func (f *fixture) importMember(ctx context.Context, name types.NamespacedName) error {
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()
-	name := types.NamespacedName{Namespace: "default", Name: member}
 	manifest, err := f.hub.CreateCluster(ctx, name)
 	if err != nil {
 		return err
 	}
-	if _, err := f.plane.Kubectl(ctx, []byte(binding), "apply", "-f", "-"); err != nil {
+	if _, err := f.plane.Kubectl(ctx, []byte(bindings), "apply", "-f", "-"); err != nil {
 		return err
 	}
-	if err := f.atMember(ctx, manifest, "apply", "-f", "-"); err != nil {
+	if _, err := f.atMember(ctx, manifest, "apply", "-f", "-"); err != nil {
 		return err
 	}
 	if _, err := f.hub.AwaitCluster(ctx, name, framework.Ready); err != nil {
@@ -186,13 +204,13 @@ func (f *fixture) importMember(ctx context.Context) error {
 	return f.writeKubeconfigs(ctx, name)
 }
 
-// atMember runs kubectl as the member's administrator.
-func (f *fixture) atMember(ctx context.Context, in []byte, args ...string) error {
-	_, err := framework.Kubectl(ctx, framework.Programs{Kubectl: f.kubectl}, f.lab.Kubeconfig(member), in, args...)
-	return err
+// atMember runs kubectl as the member's administrator and returns what it prints.
+func (f *fixture) atMember(ctx context.Context, in []byte, args ...string) (string, error) {
+	return framework.Kubectl(ctx, framework.Programs{Kubectl: f.kubectl}, f.lab.Kubeconfig(member), in, args...)
 }
 
-// writeKubeconfigs writes a kubeconfig for each way, with the address at which the tests reach it from where they run.
+// writeKubeconfigs writes a kubeconfig for each way but the agent's, with the address at which the tests reach it from
+// where they run.
 func (f *fixture) writeKubeconfigs(ctx context.Context, name types.NamespacedName) error {
 	direct, err := os.ReadFile(f.lab.Kubeconfig(member))
 	if err != nil {

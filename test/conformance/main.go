@@ -3,7 +3,8 @@
 
 //go:build linux
 
-// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, directly and through the hub, and compares.
+// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, directly at its API server
+// and on the ways that Drover offers, and compares.
 package main
 
 import (
@@ -31,7 +32,12 @@ const (
 	wayDirect  = "direct"
 	wayHub     = "hub"
 	wayReplica = "replica"
+	// wayAgent is what Drover calls direct access: the user comes to the member's agent at its own address.
+	wayAgent = "agent"
 )
+
+// ways returns all of them, in the order in which they are run.
+func ways() []string { return []string{wayDirect, wayHub, wayReplica, wayAgent} }
 
 // options of a run.
 type options struct {
@@ -73,17 +79,18 @@ func exit(err error) {
 func parse(args []string) (options, error) {
 	o := options{}
 	set := flag.NewFlagSet("conformance", flag.ExitOnError) // libraries have put their flags into the global one
-	ways := set.String("ways", strings.Join([]string{wayDirect, wayHub, wayReplica}, ","), "the ways to the member, in order")
+	chosenWays := set.String("ways", strings.Join(ways(), ","), "the ways to the member, in order: direct (its API server), "+
+		"hub, replica (a manager to which no agent is connected), agent (its own address, without the hub)")
 	set.StringVar(&o.focus, "focus", "", "run only tests whose name contains this text")
 	set.IntVar(&o.procs, "procs", 8, "tests at a time")
 	set.DurationVar(&o.limit, "limit", time.Hour, "the longest time for one way")
 	set.StringVar(&o.dir, "dir", "", "keep logs, reports and images in this folder; empty for a temporary one")
 	set.StringVar(&o.page, "page", "", "write the result to this Markdown file")
 	_ = set.Parse(args) // it exits when it fails
-	o.ways = strings.Split(*ways, ",")
+	o.ways = strings.Split(*chosenWays, ",")
 	for _, way := range o.ways {
-		if !slices.Contains([]string{wayDirect, wayHub, wayReplica}, way) {
-			return o, fmt.Errorf("-ways %s: want some of %s, %s and %s", *ways, wayDirect, wayHub, wayReplica)
+		if !slices.Contains(ways(), way) {
+			return o, fmt.Errorf("-ways %s: want some of %s", *chosenWays, strings.Join(ways(), ", "))
 		}
 	}
 	for name := range strings.Lines(chosen) {

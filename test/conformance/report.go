@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// accepted has a line for each test that may pass directly and fail through the hub: its name, a tab, and the reason.
+// accepted has a line for each test that may pass directly and fail on other ways: its name, these ways with commas
+// between them, and the reason, with tabs between the three.
 //
 //go:embed accepted.txt
 var accepted string
@@ -44,12 +45,19 @@ type difference struct {
 	reason string
 }
 
-// reasons returns why differences are accepted, by the name of the test.
-func reasons() map[string]string {
-	why := map[string]string{}
+// A place is a test on a way.
+type place struct{ way, test string }
+
+// reasons reads why differences are accepted. A line that is not as accepted.txt has them is left out.
+func reasons(accepted string) map[place]string {
+	why := map[place]string{}
 	for line := range strings.Lines(accepted) {
-		if name, reason, found := strings.Cut(strings.TrimSpace(line), "\t"); found {
-			why[name] = reason
+		fields := strings.Split(strings.TrimSpace(line), "\t")
+		if len(fields) != 3 {
+			continue
+		}
+		for way := range strings.SplitSeq(fields[1], ",") {
+			why[place{way, fields[0]}] = fields[2]
 		}
 	}
 	return why
@@ -58,11 +66,11 @@ func reasons() map[string]string {
 // differences returns the tests that passed on the first way and not on the others.
 func (all outcomes) differences() []difference {
 	var found []difference
-	why := reasons()
+	why := reasons(accepted)
 	for _, o := range all[1:] {
 		for _, r := range o.results {
 			if r.state != passed {
-				found = append(found, difference{o.way, r, why[r.name]})
+				found = append(found, difference{o.way, r, why[place{o.way, r.name}]})
 			}
 		}
 	}
@@ -161,10 +169,16 @@ func report(w io.Writer, all outcomes) {
 
 const head = `# Kubernetes' own end-to-end tests
 
-Made by ` + "`make conformance`" + `; do not edit. The tests of Kubernetes %s ran against a member with two real nodes: directly at its API server, and then, as
-a user who is bound to all rights, each test that had passed: through the hub (*hub*), and through a manager to which no agent of the member is connected
-(*replica*). Tests that fail run again alone, because many of them have bounds that a busy machine exceeds. Which tests run is in
-` + "`test/conformance/tests.txt`" + `; ` + "`accepted.txt`" + ` beside it has the differences that are accepted.
+Made by ` + "`make conformance`" + `; do not edit. The tests of Kubernetes %s ran against a member with two real
+nodes: directly at its API server (*direct*), and then, as a user who is bound to all rights, each test that had passed:
+
+- *hub*: through the hub;
+- *replica*: through a manager to which no agent of the member is connected;
+- *agent*: without the hub, at the agent's own address ([direct access](spec/cluster.md#direct-access)), with the tokens
+  that ` + "`kubectl drover get-token --direct`" + ` gets for a user who has signed in.
+
+Tests that fail run again alone, because many of them have bounds that a busy machine exceeds. Which tests run is in
+` + "`test/conformance/tests.txt`" + `; ` + "`accepted.txt`" + ` beside it has the differences that are accepted, by way.
 
 Drover %s, %s, %d tests at a time: %s.
 

@@ -171,9 +171,9 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 
 const loopback = "127.0.0.1"
 
-// await calls check until it returns nil: every 20 ms at first, then less often, since each is a request to an API server. When ctx ends, it
+// Await calls check until it returns nil: every 20 ms at first, then less often, since each is a request to an API server. When ctx ends, it
 // returns the last error of check.
-func await(ctx context.Context, check func(context.Context) error) error {
+func Await(ctx context.Context, check func(context.Context) error) error {
 	const first, most = 20 * time.Millisecond, 100 * time.Millisecond
 	for pause := first; ; pause = min(most, pause*5/4) {
 		err := check(ctx)

@@ -124,7 +124,7 @@ func (h *Hub) CreateCluster(ctx context.Context, name types.NamespacedName) ([]b
 // Manifest waits for the agent's manifest for one Cluster object.
 func (h *Hub) Manifest(ctx context.Context, name types.NamespacedName, uid types.UID) ([]byte, error) {
 	secret := &corev1.Secret{}
-	err := await(ctx, func(ctx context.Context) error {
+	err := Await(ctx, func(ctx context.Context) error {
 		if err := h.Client.Get(ctx, registration.RegistrationSecret(name), secret); err != nil {
 			return err
 		}
@@ -175,7 +175,7 @@ func NotReady(reason string) func(*v1.Cluster) bool {
 
 // AwaitGone waits until an object does not exist.
 func (p *Plane) AwaitGone(ctx context.Context, object client.Object) error {
-	return await(ctx, func(ctx context.Context) error {
+	return Await(ctx, func(ctx context.Context) error {
 		switch err := p.Client.Get(ctx, client.ObjectKeyFromObject(object), object); {
 		case apierrors.IsNotFound(err):
 			return nil

@@ -291,7 +291,7 @@ func (h *Hub) AwaitServed(ctx context.Context, replica *Replica, cluster types.N
 		return err
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true}
-	return await(ctx, func(ctx context.Context) error {
+	return Await(ctx, func(ctx context.Context) error {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+replica.Address+"/k8s/clusters/"+cluster.String()+"/version", nil)
 		if err != nil {
 			return err

@@ -1,0 +1,233 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/test/framework"
+)
+
+// directPort is the port of the member's nodes that leads to its agent.
+const directPort = "30064"
+
+// directService leads from a port of each node to the agent, as docs/spec/cluster.md asks for.
+const directService = `apiVersion: v1
+kind: Service
+metadata: {name: direct, namespace: drover-agent}
+spec:
+  type: NodePort
+  publishNotReadyAddresses: true
+  selector: {app.kubernetes.io/name: drover-agent}
+  ports: [{port: 6443, nodePort: ` + directPort + `}]
+`
+
+// nodeAddress is the JSONPath of the address of the first node.
+const nodeAddress = `jsonpath={.items[0].status.addresses[?(@.type=="InternalIP")].address}`
+
+// openAgent has the member's agent serve users at an address of its own, signs a user in at the hub, and writes the
+// kubeconfig with which the user comes to that address.
+func (f *fixture) openAgent(ctx context.Context, name types.NamespacedName) error {
+	ctx, cancel := context.WithTimeout(ctx, upLimit)
+	defer cancel()
+	if _, err := f.atMember(ctx, []byte(directService), "apply", "-f", "-"); err != nil {
+		return err
+	}
+	address, err := f.atMember(ctx, nil, "get", "nodes", "-o", nodeAddress)
+	if err != nil {
+		return err
+	}
+	patch := fmt.Sprintf(`{"spec":{"authorizedEndpoint":{"server":"https://%s:%s"}}}`, address, directPort)
+	_, err = f.plane.Kubectl(ctx, nil, "patch", "clusters.cluster.drover.dev", name.Name, "-n", name.Namespace,
+		"--type=merge", "-p", patch)
+	if err != nil {
+		return err
+	}
+	if _, err := f.hub.AwaitCluster(ctx, name, servesUsers); err != nil {
+		return err
+	}
+	if err := f.signIn(ctx); err != nil {
+		return fmt.Errorf("sign in as %s: %w", user, err)
+	}
+	return framework.Await(ctx, func(ctx context.Context) error { return f.writeAgentKubeconfig(ctx, name) })
+}
+
+// servesUsers reports whether the agent of a Cluster has what it serves users by.
+func servesUsers(c *v1.Cluster) bool {
+	return c.Status.DirectAuthority != "" && meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionDirectAccess)
+}
+
+// signIn makes a User of the hub and signs it in by the plugin, as a person does at a computer without a browser.
+func (f *fixture) signIn(ctx context.Context) error {
+	bundle, err := f.hub.Bundle(ctx)
+	if err != nil {
+		return err
+	}
+	ca, admin := filepath.Join(f.dir, "hub-ca.crt"), filepath.Join(f.dir, "hub-admin.kubeconfig")
+	err = errors.Join(os.MkdirAll(f.home(), 0o700), os.WriteFile(ca, bundle, 0o600), f.plane.WriteKubeconfig(admin))
+	if err != nil {
+		return err
+	}
+	password, err := exec.CommandContext(ctx, f.plugin, "user", "create", user, "--kubeconfig", admin).Output()
+	if err != nil {
+		return fmt.Errorf("make the user: %w", err)
+	}
+	visit, err := newVisitor(f.issuer(), f.hub.Replicas[0].Address, bundle)
+	if err != nil {
+		return err
+	}
+	if err := framework.Await(ctx, visit.open); err != nil {
+		return err
+	}
+	login, err := f.drover(ctx, "login", f.issuer(), "--ca", ca, "--device")
+	if err != nil {
+		return err
+	}
+	return logIn(login, func(page, code string) error {
+		return visit.confirm(ctx, page, code, user, strings.TrimSpace(string(password)))
+	})
+}
+
+// logIn runs the plugin's login by a code, which confirm types into the hub's page.
+func logIn(login *exec.Cmd, confirm func(page, code string) error) error {
+	says, err := login.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := login.Start(); err != nil {
+		return err
+	}
+	var said strings.Builder
+	page, code := "", ""
+	for lines := bufio.NewScanner(says); code == "" && lines.Scan(); {
+		said.WriteString(lines.Text() + "\n")
+		page, code = shownCode(said.String())
+	}
+	if code == "" {
+		err = errors.New("the plugin shows no page and code")
+	} else {
+		err = confirm(page, code)
+	}
+	if err != nil {
+		_ = login.Process.Kill() // it would wait for the code
+	}
+	rest, _ := io.ReadAll(says)
+	if err = errors.Join(err, login.Wait()); err != nil {
+		return fmt.Errorf("%w: %s%s", err, said.String(), rest)
+	}
+	return nil
+}
+
+var shown = regexp.MustCompile(`(https://\S+)\s+and enter the code\s+(\S+)\n`)
+
+// shownCode returns the page and the code that the plugin has shown, or nothing if it has not yet.
+func shownCode(said string) (page, code string) {
+	if found := shown.FindStringSubmatch(said); found != nil {
+		return found[1], found[2]
+	}
+	return "", ""
+}
+
+// writeAgentKubeconfig writes what the plugin prints for the Cluster. It returns an error if the plugin does not choose
+// the agent's own address, because the agent does not answer there yet, or if the user may do nothing there yet.
+func (f *fixture) writeAgentKubeconfig(ctx context.Context, name types.NamespacedName) error {
+	command, err := f.drover(ctx, "kubeconfig", name.String(), "--hub", f.issuer())
+	if err != nil {
+		return err
+	}
+	content, err := output(command)
+	if err != nil {
+		return err
+	}
+	config, err := agentKubeconfig(content, f.plugin, f.home())
+	if err != nil {
+		return err
+	}
+	if err := clientcmd.WriteToFile(*config, f.kubeconfig(wayAgent)); err != nil {
+		return err
+	}
+	args, err := f.lab.Beside(f.kubectl, "--kubeconfig", f.kubeconfig(wayAgent), "get", "nodes", "-o", "name")
+	if err != nil {
+		return err
+	}
+	_, err = output(exec.CommandContext(ctx, args[0], args[1:]...))
+	return err
+}
+
+// agentKubeconfig returns the current context of the plugin's kubeconfig, with the path of the plugin and the home of
+// its user, so that it works wherever tests start kubectl.
+func agentKubeconfig(content []byte, plugin, home string) (*clientcmdapi.Config, error) {
+	config, err := clientcmd.Load(content)
+	if err != nil {
+		return nil, fmt.Errorf("read the plugin's kubeconfig: %w", err)
+	}
+	current := config.CurrentContext
+	if !strings.HasSuffix(current, "-direct") {
+		return nil, fmt.Errorf("the plugin has chosen the context %q, and not the agent's own address", current)
+	}
+	chosen := config.Contexts[current]
+	if chosen == nil || config.AuthInfos[chosen.AuthInfo] == nil || config.AuthInfos[chosen.AuthInfo].Exec == nil {
+		return nil, fmt.Errorf("the plugin's kubeconfig has no user with a command for the context %q", current)
+	}
+	call := config.AuthInfos[chosen.AuthInfo].Exec
+	call.Command, call.Env = plugin, append(call.Env, clientcmdapi.ExecEnvVar{Name: "HOME", Value: home})
+	return config, clientcmdapi.MinifyConfig(config)
+}
+
+// drover returns a command of the plugin where the tests run, for the user who signs in.
+func (f *fixture) drover(ctx context.Context, args ...string) (*exec.Cmd, error) {
+	args, err := f.lab.Beside(append([]string{f.plugin}, args...)...)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, args[0], args[1:]...)
+	command.Env = append(os.Environ(), "HOME="+f.home())
+	return command, nil
+}
+
+// output runs a command and returns what it prints. The error has what it prints to standard error.
+func output(command *exec.Cmd) ([]byte, error) {
+	var complaint bytes.Buffer
+	command.Stderr = &complaint
+	out, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("%v: %w: %s", command.Args, err, complaint.String())
+	}
+	return out, nil
+}
+
+// home is the folder in which the plugin keeps the user's session.
+func (f *fixture) home() string { return filepath.Join(f.dir, "home") }
+
+// issuer is the URL at which users sign in.
+func (f *fixture) issuer() string { return "https://" + onBridge(f.hub.Replicas[0].Address) }
+
+// buildPlugin builds kubectl-drover into a folder and returns its path.
+func buildPlugin(ctx context.Context, root, dir string) (string, error) {
+	file := filepath.Join(dir, "kubectl-drover")
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", file, "./cmd/kubectl-drover")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build kubectl-drover: %w\n%s", err, out)
+	}
+	return file, nil
+}

@@ -1,0 +1,99 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// A visitor opens pages of the hub, as the browser of a user does.
+type visitor struct {
+	hub     string
+	browser *http.Client
+}
+
+// newVisitor returns a visitor of the hub at a URL, who connects to an address of this machine.
+func newVisitor(hub, address string, ca []byte) (*visitor, error) {
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(ca) {
+		return nil, errors.New("read the hub's CA: it has no certificate")
+	}
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		return nil, err
+	}
+	var dialer net.Dialer
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}, DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, network, address)
+		},
+	}
+	return &visitor{hub: hub, browser: &http.Client{Transport: transport, Jar: jar}}, nil
+}
+
+// open returns an error unless users can sign in at the hub.
+func (v *visitor) open(ctx context.Context) error {
+	_, err := v.get(ctx, v.hub+"/.well-known/openid-configuration")
+	return err
+}
+
+var signInRequest = regexp.MustCompile(`name="request" value="([^"]+)"`)
+
+// confirm opens the page for a code, and signs in there.
+func (v *visitor) confirm(ctx context.Context, page, code, user, password string) error {
+	shown, err := v.get(ctx, page+"?"+url.Values{"user_code": {code}}.Encode())
+	if err != nil {
+		return err
+	}
+	found := signInRequest.FindStringSubmatch(shown)
+	if found == nil {
+		return fmt.Errorf("the page %s has no form to sign in", page)
+	}
+	form := url.Values{"request": {found[1]}, "user": {user}, "password": {password}}
+	body := strings.NewReader(form.Encode())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, v.hub+"/v1/auth/login", body)
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	request.Header.Set("Origin", v.hub)
+	_, err = v.do(request)
+	return err
+}
+
+func (v *visitor) get(ctx context.Context, address string) (string, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
+	if err != nil {
+		return "", err
+	}
+	return v.do(request)
+}
+
+// do returns the text of an answer. Any status but 200 is an error.
+func (v *visitor) do(request *http.Request) (string, error) {
+	response, err := v.browser.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(io.LimitReader(response.Body, 1<<20))
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s is answered with %s", request.Method, request.URL.Path, response.Status)
+	}
+	return string(content), err
+}
