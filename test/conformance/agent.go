@@ -27,8 +27,13 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// directPort is the port of the member's nodes that leads to its agent.
-const directPort = "30064"
+const (
+	// directPort is the port of the member's nodes that leads to its agent.
+	directPort = "30064"
+	// offline is the life of the user's tokens. The plugin renews them after half of it, so several times in a run of all
+	// tests, and no request is open for as long as the other half.
+	offline = "20m"
+)
 
 // directService leads from a port of each node to the agent, as docs/spec/cluster.md asks for.
 const directService = `apiVersion: v1
@@ -56,7 +61,8 @@ func (f *fixture) openAgent(ctx context.Context, name types.NamespacedName) erro
 	if err != nil {
 		return err
 	}
-	patch := fmt.Sprintf(`{"spec":{"authorizedEndpoint":{"server":"https://%s:%s"}}}`, address, directPort)
+	const endpoint = `{"spec":{"authorizedEndpoint":{"server":"https://%s:%s","offline":%q}}}`
+	patch := fmt.Sprintf(endpoint, address, directPort, offline)
 	_, err = f.plane.Kubectl(ctx, nil, "patch", "clusters.cluster.drover.dev", name.Name, "-n", name.Namespace,
 		"--type=merge", "-p", patch)
 	if err != nil {
