@@ -31,7 +31,7 @@ const (
 	// directPort is the port of the member's nodes that leads to its agent.
 	directPort = "30064"
 	// offline is the life of the user's tokens. The plugin renews them after half of it, so several times in a run of all
-	// tests, and no request is open for as long as the other half.
+	// tests, and a request may be open for the other half at least.
 	offline = "20m"
 )
 
