@@ -348,7 +348,7 @@ func TestImportRules(t *testing.T) {
 		"the agent does not compute projects":     {"agent/apply/a.go", "own.dev/m/internal/tenancy", "agent and hub meet"},
 		"a kind may use its own folders":          {"controllers/cluster/a.go", "own.dev/m/controllers/cluster/scope", ""},
 		"a kind may not use another":              {"controllers/cluster/a.go", "own.dev/m/controllers/plan", "only through the API"},
-		"nor do the kinds of provisioning":        {"controllers/provision/etcd/a.go", "own.dev/m/controllers/provision/host", "only through the API"},
+		"nor do the kinds of provisioning":        {"controllers/provision/etcd/a.go", "own.dev/m/controllers/provision/machine", "only through the API"},
 		"the list of controllers uses all kinds":  {"controllers/setup.go", "own.dev/m/controllers/plan", ""},
 		"the agent may use the tunnel":            {"agent/link/a.go", "own.dev/m/internal/tunnel", ""},
 		"the agent may not use the hub's side":    {"agent/plan/a.go", "own.dev/m/internal/status", "agent and hub meet"},

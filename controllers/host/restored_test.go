@@ -17,7 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/controllers/provision/host"
+	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
 )
