@@ -13,9 +13,9 @@ RACE      ?=
 TESTFLAGS ?=
 PKGS      ?= ./...
 
-# A folder of config/expose: loadbalancer, ingress or gateway. None means config/default.
-EXPOSE  ?=
-export IMG URL EXPOSE KUBECTL VERSION
+# EXPOSE is a folder of config/expose: loadbalancer, ingress or gateway; none means config/default. PROVISION is provision,
+# clusterapi or clusterapi-inplace, which install the provisioner beside; none means no provisioner.
+export IMG URL EXPOSE PROVISION KUBECTL VERSION
 
 # One setting for all: what one target compiles, the next one finds in Go's cache, in a clone elsewhere too. The race detector needs cgo.
 export CGO_ENABLED := $(if $(RACE),1,0)
@@ -55,10 +55,10 @@ help: ## Print this list.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: ## Build bin/manager, bin/drover-agent, bin/drover-host-agent and bin/kubectl-drover, which is also what completes its arguments.
+build: ## Build bin/manager, bin/drover-provisioner, bin/drover-agent, bin/drover-host-agent and bin/kubectl-drover, which is also what completes its arguments.
 	go build -ldflags "$(LDFLAGS)" -o bin/manager .
 	go build -ldflags "$(LDFLAGS)" -o bin/drover-agent ./agent
-	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/drover-host-agent ./cmd/kubectl-drover
+	go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/drover-provisioner ./cmd/drover-host-agent ./cmd/kubectl-drover
 	ln -sf kubectl-drover bin/kubectl_complete-drover
 
 .PHONY: test
@@ -127,7 +127,7 @@ lint: ## Run golangci-lint and go vet.
 	go vet $(PKGS)
 
 .PHONY: generate
-generate: ## Generate deep copies, CRDs, the manager's ClusterRole and the PrometheusRule.
+generate: ## Generate deep copies, CRDs, the ClusterRoles and the PrometheusRule.
 	hack/generate.sh
 
 .PHONY: verify

@@ -33,6 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/internal/wiring"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -96,21 +97,28 @@ func (w *world) lead() {
 	if err := index.Index(w.t.Context(), mgr.GetFieldIndexer()); err != nil {
 		w.t.Fatal(err)
 	}
-	shared := Options{Config: cfg, Members: w.registry, Started: w.started}
+	shares := Options{Config: cfg, Members: w.registry, Started: w.started}
 	if w.clusters {
-		if shared.Trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
+		if shares.Trust, err = trust.New(cfg.Server.URLs, nil, time.Now); err != nil {
 			w.t.Fatal(err)
 		}
 	}
-	made, err := newParts(mgr, shared)
+	s := newShared(mgr, shares)
+	made, err := newWorkspaces(s)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	entries := made.workspaces()
+	list := made.controllers()
 	if w.clusters {
-		entries = append(entries, slices.DeleteFunc(made.hub(), func(e entry) bool { return e.name == "cluster-revocation" })...)
+		list = slices.DeleteFunc(slices.Concat(list, authorities(s), clusters(s, made.deliveries), hosts(s)),
+			func(c wiring.Controller) bool { return c.Name == revocation })
 	}
-	if err := made.add(mgr, entries); err != nil {
+	for _, runnable := range made.runnables() {
+		if err := mgr.Add(runnable); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	if err := wiring.Add(mgr, list); err != nil {
 		w.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

@@ -8,6 +8,7 @@
 #
 # IMG   image of manager and agent (deploy, render, installer)
 # URL   https address of the hub, or several separated by commas (deploy, render; in dist/install.yaml it can be filled in later)
+# PROVISION folder of config/ to apply beside: provision, clusterapi or clusterapi-inplace, which install the provisioner (deploy, render, undeploy)
 # EXPOSE folder of config/expose to apply in place of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
 # FORCE=1 lets undeploy and uninstall delete the Clusters and Hosts first
 # KUBECTL the kubectl to use, with or without flags: KUBECTL="kubectl --context hub"
@@ -32,6 +33,10 @@ require_settings() {
 	[[ -n ${URL:-} ]] || die "URL is missing: say where agents and people reach the hub, for example URL=https://drover.example.com"
 	[[ $IMG =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || die "IMG=$IMG is not an image reference"
 	[[ -f config/$overlay/kustomization.yaml ]] || die "EXPOSE=${EXPOSE:-}: config/expose has no such folder: name one of $(ls -x config/expose)"
+	case ${PROVISION:-} in
+	'' | provision | clusterapi | clusterapi-inplace) ;;
+	*) die "PROVISION=$PROVISION: name one of provision, clusterapi, clusterapi-inplace" ;;
+	esac
 	local url
 	while read -r url; do
 		[[ $url =~ ^https://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\])(:[0-9]+)?/?$ ]] ||
@@ -50,6 +55,8 @@ render() {
 	printf '%s\n' "$config" >"$work/config/manager/config.yaml"
 	deployment=$(<config/manager/deployment.yaml)
 	printf '%s\n' "${deployment//'image: drover:latest'/"image: $IMG"}" >"$work/config/manager/deployment.yaml"
+	deployment=$(<config/provision/deployment.yaml)
+	printf '%s\n' "${deployment//'image: drover:latest'/"image: $IMG"}" >"$work/config/provision/deployment.yaml"
 	local host=${URL%%,*}
 	host=${host#https://}
 	if [[ $overlay != default ]]; then
@@ -57,6 +64,17 @@ render() {
 		sed -i "s/drover\.example\.com/${host%%[:/]*}/" "$work/config/$overlay"/*.yaml
 	fi
 	kustomize_build "$work/config/$overlay"
+	if [[ -n ${PROVISION:-} ]]; then
+		echo ---
+		kustomize_build "$work/config/$PROVISION"
+	fi
+}
+
+# definitions prints the CRDs of what deploy applies.
+definitions() {
+	kustomize_build config/crd
+	[[ -z ${PROVISION:-} ]] || cat config/provision/bases/*.yaml
+	[[ ${PROVISION:-} != clusterapi* ]] || cat config/clusterapi/bases/*.yaml
 }
 
 # installer writes what deploy applies into one file, for people without Go.
@@ -74,10 +92,13 @@ installer() {
 deploy() {
 	render >"$work/all.yaml"
 	# The CRDs first: applying the rest at once races with the API server learning of them.
-	kustomize_build config/crd | "${kubectl[@]}" apply --server-side --force-conflicts -f -
-	kustomize_build config/crd | "${kubectl[@]}" wait --for=condition=Established --timeout=60s -f -
+	definitions | "${kubectl[@]}" apply --server-side --force-conflicts -f -
+	definitions | "${kubectl[@]}" wait --for=condition=Established --timeout=60s -f -
 	"${kubectl[@]}" apply --server-side --force-conflicts -f "$work/all.yaml"
 	"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
+	if [[ -n ${PROVISION:-} ]]; then
+		"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-provisioner --timeout=5m
+	fi
 }
 
 # refuse_while_clusters (and Hosts) keeps people from stranding their agents: with the manager and its CA gone, no agent that
@@ -105,6 +126,7 @@ uninstall)
 	;;
 undeploy)
 	refuse_while_clusters "the hub"
+	[[ -z ${PROVISION:-} ]] || kustomize_build "config/$PROVISION" | "${kubectl[@]}" delete --ignore-not-found -f -
 	kustomize_build "config/$overlay" | "${kubectl[@]}" delete --ignore-not-found -f -
 	;;
 *) die "usage: hack/deploy.sh deploy | undeploy | install | uninstall | render | installer" ;;

@@ -2,7 +2,7 @@
 # Copyright The Drover Authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Generates deep copies, CRDs and the manager's ClusterRole from the Go sources, and the PrometheusRule from the rules.
+# Generates deep copies, CRDs and the ClusterRoles from the Go sources, and the PrometheusRule from the rules.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,14 +20,19 @@ sed -i -E 's/^( +)pattern: \^\(\\\+\|-\)\?.*numkMGTPE.*$/\1maxLength: 32\n\1patt
 # No spec has a field without a bound.
 go run ./hack/bounds config/*/bases/*.yaml
 
-# Rights are +kubebuilder:rbac markers beside the code that needs them.
-rbac_paths=()
-for dir in controllers internal; do
-	if [[ -d $dir ]]; then
-		rbac_paths+=("paths=./$dir/...")
-	fi
+# Rights are +kubebuilder:rbac markers beside the code that needs them. Those of the provisioner are not the manager's.
+rights() { # role, folder of role.yaml, paths…
+	controller_gen rbac:roleName="$1" "${@:3}" output:rbac:artifacts:config="$2"
+}
+core=(paths=./controllers)
+for dir in controllers/*/ internal/*/; do
+	[[ $(basename "$dir") == provision ]] || core+=("paths=./${dir}...")
 done
-controller_gen rbac:roleName=drover-manager "${rbac_paths[@]}" output:rbac:artifacts:config=config/rbac
+rights drover-manager config/rbac "${core[@]}"
+rights drover-provisioner config/provision paths=./controllers/provision paths=./internal/provision/config
+rights drover-provisioner-cluster-api config/clusterapi \
+	paths=./controllers/provision/{infrastructure,machine} paths=./internal/provision/{clusterapi,inplace}
+rights drover-provisioner-cluster-import config/clusterapi/import paths=./controllers/provision/clusterimport
 
 # The operator takes the rules that plain Prometheus takes, wrapped.
 {

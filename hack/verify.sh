@@ -19,7 +19,7 @@ check() { # name, command…
 generated_files() {
 	find api internal -name 'zz_generated.*.go'
 	find config/crd/bases config/clusterapi/bases config/provision/bases -name '*.yaml'
-	find config/rbac -name role.yaml
+	find config/rbac config/provision config/clusterapi -name role.yaml
 	find config/prometheus -name prometheusrule.yaml
 }
 
@@ -93,6 +93,15 @@ deployment_is_complete() {
 			return 1
 		fi
 		out+=$(<"$work/exposed.yaml")
+	done
+	local provision
+	for provision in provision clusterapi clusterapi-inplace; do
+		if ! IMG=registry.test/drover:v9 URL=https://hub.test PROVISION=$provision hack/deploy.sh render >"$work/provision.yaml" ||
+			[[ $(grep -c 'image: registry.test/drover:v9' "$work/provision.yaml") != 2 ]]; then
+			echo "hack/deploy.sh render with PROVISION=$provision: the manager or the provisioner has not the image" >&2
+			return 1
+		fi
+		out+=$(<"$work/provision.yaml")
 	done
 	if grep -nE 'drover:latest|drover\.example\.com' <<<"$out"; then
 		echo "hack/deploy.sh render: the lines above still hold a placeholder" >&2

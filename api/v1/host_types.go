@@ -174,6 +174,13 @@ type HostStatus struct {
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
 
+	// reportedTo is the term of the manager's leader that the agent last reported to. While it is not the term of the
+	// present leader, which the Lease of the manager has, the status may be older than what the machine has: of before
+	// a restart, or of a backup that the hub was restored from.
+	// +optional
+	// +kubebuilder:validation:MaxLength=128
+	ReportedTo string `json:"reportedTo,omitempty"`
+
 	// lastSeen is when the agent was connected last, absent while it is.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`

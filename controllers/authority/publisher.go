@@ -6,6 +6,8 @@ package authority
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -17,34 +19,37 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the certificates that clients of the hub are to trust into a ConfigMap, so that Prometheus and others need no right
-// to read the Secret with the authority's keys.
+// Publisher writes the hub's addresses and the certificates that its clients are to trust into a ConfigMap, so that
+// Prometheus, the provisioner and others need no right to read the Secret with the authority's keys.
 type Publisher struct {
 	Client client.Client
-	// ConfigMap has the certificates, with the key ca.crt.
+	// ConfigMap has the certificates with the key ca.crt, and the addresses with the key servers, one a line.
 	ConfigMap types.NamespacedName
-	// Settings returns those that agents should have: their bundle is what is published.
+	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
 }
 
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,verbs=create;patch
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,resourceNames=drover-ca,verbs=get;list;watch
 
-// Reconcile writes the bundle unless it is there.
+// Reconcile writes the ConfigMap unless it is up to date.
 func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
-	bundle := p.Settings().CABundle
-	if bundle == "" {
+	settings := p.Settings()
+	if settings.CABundle == "" {
 		return ctrl.Result{}, nil // nothing is loaded yet
+	}
+	data := map[string]string{
+		protocol.KeyCABundle: settings.CABundle, protocol.KeyServers: strings.Join(settings.Servers, "\n"),
 	}
 	found := &corev1.ConfigMap{}
 	if err := p.Client.Get(ctx, p.ConfigMap, found); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read ConfigMap %s: %w", p.ConfigMap, err)
-	} else if err == nil && found.Data[protocol.KeyCABundle] == bundle {
+	} else if err == nil && maps.Equal(found.Data, data) {
 		return ctrl.Result{}, nil
 	}
 	want := corev1ac.ConfigMap(p.ConfigMap.Name, p.ConfigMap.Namespace).
 		WithLabels(map[string]string{"app.kubernetes.io/part-of": "drover"}).
-		WithData(map[string]string{protocol.KeyCABundle: bundle})
+		WithData(data)
 	if err := p.Client.Apply(ctx, want, owned.FieldOwner, client.ForceOwnership); err != nil {
 		return ctrl.Result{}, fmt.Errorf("publish the hub's CA in ConfigMap %s: %w", p.ConfigMap, err)
 	}

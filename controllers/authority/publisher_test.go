@@ -46,8 +46,11 @@ func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
 	if got := first.Data["ca.crt"]; got != string(w.trust.Bundle()) {
 		t.Errorf("the published certificates are not those that agents get: %s", got)
 	}
-	if len(first.Data) != 1 || len(first.BinaryData) != 0 || strings.Contains(first.Data["ca.crt"], "PRIVATE") {
-		t.Errorf("more than certificates is published: %v", first.Data)
+	if got, want := first.Data["servers"], strings.Join(w.settings().Servers, "\n"); got != want || got == "" {
+		t.Errorf("the published addresses are %q, want those that agents get: %q", got, want)
+	}
+	if len(first.Data) != 2 || len(first.BinaryData) != 0 || strings.Contains(first.Data["ca.crt"], "PRIVATE") {
+		t.Errorf("%v is published, want certificates and addresses only", first.Data)
 	}
 	if again := published(); again.ResourceVersion != first.ResourceVersion {
 		t.Error("what has not changed is written again")

@@ -50,6 +50,8 @@ type Reconciler struct {
 	// Checkpoint returns the one that is sent with plans, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
+	// Term returns the term in which this manager leads, for the status.
+	Term func() string
 	// Settled reports whether agents have had time to come back since this manager began to accept tunnels: before, one that is missing is not lost.
 	Settled func() bool
 	Now     func() time.Time
@@ -60,15 +62,6 @@ type Reconciler struct {
 // Member returns the name that a Host has among members.
 func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
-}
-
-// ReportsClean returns a function that reports whether a Host's agent has reported to this manager that its machine has no plan. The status may be of before
-// this manager, or of before a backup.
-func ReportsClean(state func(types.NamespacedName) members.State) func(types.NamespacedName) bool {
-	return func(host types.NamespacedName) bool {
-		is := state(Member(host))
-		return is.Connected() && is.Report != nil && is.Report.Host != nil && is.Report.Host.Progress.Version == ""
-	}
 }
 
 // OfMembers calls back with the names of the Hosts that members are.
@@ -97,6 +90,7 @@ type input struct {
 	host   *v1.Host
 	member types.NamespacedName
 	now    time.Time
+	term   string
 	// settling reports whether a missing agent may still come back, after a restart of the manager or a loss of many agents at the same time.
 	settling bool
 
@@ -162,7 +156,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 // gather reads everything that a reconcile depends on.
 func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) {
 	member := Member(client.ObjectKeyFromObject(host))
-	in := &input{host: host, member: member, now: r.Now(), state: r.Members.State(member)}
+	in := &input{host: host, member: member, now: r.Now(), state: r.Members.State(member), term: r.Term()}
 	in.settling = !r.Settled() || in.now.Before(in.state.Returning)
 	err := r.gatherSecret(ctx, in, r.Client)
 	if err == nil {

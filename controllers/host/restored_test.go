@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/controllers/host"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -167,25 +166,33 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 	}
 }
 
-// While a manager settles, the status of a Host is that of before: of a restored hub, that of the backup.
-func TestAHostIsCleanOnlyByWhatItsAgentReports(t *testing.T) {
+// While a manager settles, the status of a Host is of before: of a restored hub, that of the backup. The provisioner
+// takes no Host whose status is of another term.
+func TestTheStatusSaysWhichLeaderTheAgentReportedTo(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w, term := newWorld(t), "lease/1/a"
+	w.r.Term = func() string { return term }
 	w.reconcile()
 	key := testkit.Key(t)
 	h := w.join(key)
-	clean := host.ReportsClean(w.registry.State)
-	if clean(w.name) {
-		t.Error("a host whose agent has not reported counts as clean")
+	reportedTo := func(want string) {
+		t.Helper()
+		w.reconcile()
+		got := &v1.Host{}
+		if err := w.Client.Get(t.Context(), w.name, got); err != nil {
+			t.Fatal(err)
+		}
+		if got.Status.ReportedTo != want {
+			t.Errorf("status.reportedTo is %q, want %q", got.Status.ReportedTo, want)
+		}
 	}
-	agent := w.connect(h, key, protocol.HostProgress{Version: "another", Phase: protocol.HostApplied})
-	if clean(w.name) {
-		t.Error("a host that has a plan counts as clean")
-	}
+	reportedTo("")
+	agent := w.connect(h, key, protocol.HostProgress{})
+	reportedTo("lease/1/a")
 	agent.Kill()
 	testkit.Eventually(t, time.Minute, w.disconnected)
+	term, w.settling = "lease/2/b", true
+	reportedTo("lease/1/a")
 	w.connect(h, key, protocol.HostProgress{})
-	if !clean(w.name) {
-		t.Error("a host that reports no plan does not count as clean")
-	}
+	reportedTo("lease/2/b")
 }

@@ -20,13 +20,14 @@ import (
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
 	if report != nil && in.state.Clones == nil { // of two machines it is not known which one the report is of
-		s.Machine, s.Plan, s.AgentVersion = machine(report.Machine), planStatus(report), in.state.Report.AgentVersion
+		s.Machine, s.Plan = machine(report.Machine), planStatus(report)
+		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
 	switch {
 	case in.state.Connected():
 		s.LastSeen = nil
 	case in.identity == nil:
-		s.Machine, s.Plan, s.AgentVersion, s.LastSeen = nil, nil, "", nil
+		s.Machine, s.Plan, s.AgentVersion, s.ReportedTo, s.LastSeen = nil, nil, "", "", nil
 	case !in.state.LastSeen.IsZero():
 		s.LastSeen = &metav1.Time{Time: in.state.LastSeen.Truncate(1e9)}
 	}

@@ -28,16 +28,20 @@ import (
 
 // The image, as the Dockerfile makes it too.
 const (
-	imageUser   = "65532:65532"
-	rootsFile   = "etc/ssl/certs/ca-certificates.crt"
-	managerFile = "manager"
-	agentFile   = "drover-agent"
-	hostFile    = "drover-host-agent" // the manager serves it to machines that join
+	imageUser       = "65532:65532"
+	rootsFile       = "etc/ssl/certs/ca-certificates.crt"
+	managerFile     = "manager"
+	provisionerFile = "drover-provisioner"
+	agentFile       = "drover-agent"
+	hostFile        = "drover-host-agent" // the manager serves it to machines that join
 )
 
 // programs maps a file of the image to the main package that it is built from.
 func programs() map[string]string {
-	return map[string]string{managerFile: ".", agentFile: "./agent", hostFile: "./cmd/drover-host-agent"}
+	return map[string]string{
+		managerFile: ".", provisionerFile: "./cmd/drover-provisioner", agentFile: "./agent",
+		hostFile: "./cmd/drover-host-agent",
+	}
 }
 
 // images writes an archive and an SBOM for each platform, and an archive with the images of all platforms.

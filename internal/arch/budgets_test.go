@@ -25,7 +25,10 @@ func makefileLines() budget  { return budget{150, 200} }
 // linkedModules bounds what is linked into each binary: that is what its readers of security reports and its users pay for. The number of
 // lines in go.mod is not bounded, since tests and tools weigh nothing in a cluster.
 func linkedModules() map[string]budget {
-	return map[string]budget{".": {76, 90}, "./agent": {46, 54}, "./cmd/drover-host-agent": {46, 54}, "./cmd/kubectl-drover": {64, 90}}
+	return map[string]budget{
+		".": {76, 90}, "./agent": {46, 54}, "./cmd/drover-provisioner": {76, 90},
+		"./cmd/drover-host-agent": {46, 54}, "./cmd/kubectl-drover": {64, 90},
+	}
 }
 
 // maxNolint is the number of nolint comments in the whole tree: a limit that is waived often is no limit.

@@ -170,7 +170,7 @@ func agentRules() []rule {
 func programRules() []rule {
 	return []rule{
 		{
-			from: "cmd",
+			from: "cmd", except: "cmd/drover-provisioner",
 			never: []string{"./controllers", "./internal/members", "./internal/peer", "./internal/server",
 				"./internal/delivery"},
 			why: "programs beside the manager speak to the hub as any other client does",

@@ -58,7 +58,7 @@ func dependencies(t *testing.T, program string) []goPackage {
 func TestBuildContextHasAllThatTheImageIsBuiltFrom(t *testing.T) {
 	ignored := ignoreRules(t, readFile(t, ".dockerignore"))
 	files := []string{"go.mod", "go.sum"}
-	for _, program := range []string{".", "./agent", "./cmd/drover-host-agent"} {
+	for _, program := range []string{".", "./cmd/drover-provisioner", "./agent", "./cmd/drover-host-agent"} {
 		files = append(files, sources(t, dependencies(t, program))...)
 	}
 	slices.Sort(files)

@@ -26,6 +26,8 @@ type rule struct {
 	ours []string
 	// never may be imported.
 	never []string
+	// except is a folder in from that the rule is not about.
+	except string
 	// why is what a person who breaks the rule is told.
 	why string
 }
@@ -40,6 +42,8 @@ func effects() []string {
 
 // rules is the import table of the architecture. Tests are free: they may reach across to build what they need.
 func rules() []rule {
+	core := []string{"./internal/delivery", "./internal/members", "./internal/peer", "./internal/portal",
+		"./internal/proxy", "./internal/server", "./internal/signin", "./internal/tunnel"}
 	hub := []string{"./controllers", "./internal/members", "./internal/proxy", "./internal/identity", "./internal/registration"}
 	return []rule{
 		{
@@ -171,6 +175,19 @@ func rules() []rule {
 			why: "hosts knows Hosts and their plans, and nothing of what is installed",
 		},
 		{
+			from: "internal/*", except: "internal/provision", never: provisioning(),
+			why: "the manager is built without what makes clusters: that is another program, with other rights",
+		},
+		{
+			from: "internal/provision", never: core,
+			why: "the provisioner reaches machines and members through objects of the hub only",
+		},
+		{
+			from: "internal/wiring",
+			only: []string{"std", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
+			why:  "wiring is shared by the manager's list of controllers and the provisioner's, and knows no controller",
+		},
+		{
 			from: "internal/members", never: []string{"./internal/proxy", "./internal/identity"},
 			why: "members serves controllers and proxy alike and knows neither",
 		},
@@ -199,15 +216,30 @@ func rules() []rule {
 			why: "kinds meet only through the API: labels, conditions, owner references",
 		},
 		{
+			from: "controllers/provision", never: core,
+			why: "the provisioner reaches machines and members through objects of the hub only",
+		},
+		{
+			from: "cmd/drover-provisioner",
+			ours: []string{"./controllers/provision", "./internal/config", "./internal/provision"},
+			why:  "the provisioner is wired by controllers/provision",
+		},
+		{
 			from: "agent", ours: []string{"./agent", "./api", "./internal/protocol", "./internal/tunnel", "./internal/rollout", "./internal/memory", "./internal/release", "./internal/request", "./internal/tracing", "./internal/set", "./internal/signin/token", "./internal/untrusted", "./config"},
 			never: append(hub, "sigs.k8s.io/controller-runtime", "k8s.io/client-go/kubernetes"),
 			why:   "agent and hub meet in protocol, tunnel and api/v1 only (and share the planner, what traces requests, what verifies a user's token, and what each must find out alone, without the other); a small binary is a feature",
 		},
 		{
-			from: ".", never: []string{"./agent", "./hack", "./test", "./internal/arch"},
+			from: ".", never: append(provisioning(), "./agent", "./hack", "./test", "./internal/arch"),
 			why: "the manager is built from the hub's side of the tree",
 		},
 	}
+}
+
+// provisioning are the packages of the provisioner.
+func provisioning() []string {
+	return []string{"./api/infrastructure", "./api/provision", "./cmd/drover-provisioner", "./controllers/provision",
+		"./internal/provision"}
 }
 
 // testOnly are packages that no program that ships may import.
@@ -242,7 +274,7 @@ func (r rule) problems(own string, files []source) []string {
 	var problems []string
 	for _, f := range files {
 		home, applies := r.home(f.dir())
-		if !applies || f.test() {
+		if !applies || f.test() || r.except != "" && inside(f.dir(), r.except) {
 			continue
 		}
 		for _, spec := range f.ast.Imports {
@@ -363,6 +395,16 @@ func TestImportRules(t *testing.T) {
 		"cli decides nothing of a subject":        {"cmd/kubectl-drover/cli/a.go", "own.dev/m/internal/access", "knows none of them"},
 		"the plugin has no tunnel":                {"cmd/kubectl-drover/hosts/a.go", "own.dev/m/internal/tunnel", "acts by APIs"},
 		"the plugin's page lists all subjects":    {"cmd/kubectl-drover/main.go", "own.dev/m/cmd/kubectl-drover/hosts", ""},
+
+		"the core makes no clusters": {"internal/server/a.go", "own.dev/m/internal/provision/inplace", "another program"},
+		"nor does main":              {"main.go", "own.dev/m/controllers/provision", "hub's side"},
+		"the provisioner has no tunnels": {
+			"internal/provision/hub/a.go", "own.dev/m/internal/members", "objects of the hub only",
+		},
+		"nor do its controllers": {
+			"controllers/provision/machine/a.go", "own.dev/m/internal/members", "objects of the hub only",
+		},
+		"its packages use each other": {"internal/provision/hosts/a.go", "own.dev/m/internal/owned", ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -47,15 +47,22 @@ func places() []place {
 		},
 `}}},
 		{path: "controllers", file: "controllers/greeting/controller.go", fixture: "controller.go.txt"},
-		{path: "controllers/parts.go", file: "controllers/parts.go", edits: []edit{
+		{path: "controllers/workspaces.go", file: "controllers/workspaces.go", edits: []edit{
 			{`"github.com/drover-dev/drover/controllers/direct"\n`, `"github.com/drover-dev/drover/controllers/greeting"` + "\n"},
-			{`\*direct\.Reconciler\n`, "greetings *greeting.Reconciler\n"},
-			{`p\.direct = &direct\.Reconciler.*\n`, "p.greetings = &greeting.Reconciler" +
-				`{Client: hub, Recorder: mgr.GetEventRecorder("drover-greeting"), Deliveries: p.deliveries}` + "\n"},
-		}},
-		{path: "controllers/setup.go", file: "controllers/setup.go", edits: []edit{
-			{`func \(p \*parts\) workspaces\(\) \[\]entry \{\n\treturn \[\]entry\{\n`, `{set.Greeting, p.greetings, 4, false, []trigger{
-			self(&v1.Greeting{}), p.on(&v1.Cluster{}, index.ClusterTo[*v1.Greeting]), results(p.deliveries, 100*time.Millisecond, set.Greeting)}},
+			{`w\.direct\(\), `, "w.greetings(), "},
+			{`return wiring\.Controller\{Name: set\.Direct, .*\n\}\n`, `
+func (w *workspaces) greetings() wiring.Controller {
+	return wiring.Controller{
+		Name: set.Greeting, Workers: 4,
+		Reconciler: &greeting.Reconciler{
+			Client: w.client, Recorder: w.recorder("drover-greeting"), Deliveries: w.deliveries,
+		},
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(&v1.Greeting{}), w.onAffecting(&v1.Cluster{}, index.ClusterTo[*v1.Greeting]),
+			onOutcome(w.deliveries, 100*time.Millisecond, set.Greeting),
+		},
+	}
+}
 `},
 		}},
 		{path: "config/roles/workspace.yaml"},

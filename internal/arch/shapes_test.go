@@ -26,7 +26,6 @@ func largeTypes() map[string]string {
 	const later = "no branch repairs it yet"
 	return map[string]string{
 		"internal/signin/ldap.finder":                 "branch l-signin: it embeds its connector",
-		"controllers.parts":                           "branch l-prov",
 		"cmd/kubectl-drover/rancher.conversion":       later + ": one method too many",
 		"internal/provision/installation.restoration": later + ": it embeds the decision",
 		"internal/members.Registry":                   later,

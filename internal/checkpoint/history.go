@@ -43,6 +43,15 @@ func (p point) String() string {
 	return fmt.Sprintf("%s/%d/%s/%d", p.lease, p.number, p.id, p.renewals)
 }
 
+// term returns the name of the latest term. All checkpoints of one term have it in common.
+func (h history) term() string {
+	last, ok := h.last()
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("%s/%d/%s", last.lease, last.number, last.id)
+}
+
 var pointForm = regexp.MustCompile(`^([a-zA-Z0-9-]{1,64})/([0-9]{1,9})/([a-zA-Z0-9]{1,32})/([0-9]{1,19})$`)
 
 // parsePoint reads a checkpoint. An agent may have sent anything.

@@ -46,6 +46,17 @@ func (r *Recorder) Current() string {
 	return last.String()
 }
 
+// Term returns the term in which this leader leads, empty if it never led.
+func (r *Recorder) Term() string {
+	if h := r.load(); h != nil {
+		return h.term()
+	}
+	return ""
+}
+
+// Term returns the term of the leader that a Lease names, empty if its history has none.
+func Term(lease *coordinationv1.Lease) string { return historyOf(lease).term() }
+
 // Forgot reports whether a checkpoint that an agent has is one that the hub does not remember: its etcd was restored from a backup which is older.
 func (r *Recorder) Forgot(checkpoint string) bool {
 	h := r.load()

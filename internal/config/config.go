@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -54,26 +53,6 @@ type Config struct {
 	Channels Channels `json:"channels,omitempty"`
 	// SignIn is how users sign in at the hub. Off by default.
 	SignIn SignIn `json:"signIn,omitempty"`
-	// ClusterAPI makes the hub an infrastructure provider of Cluster API. Off by default.
-	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
-	// Provision has the hub make clusters of Hosts with k3s and RKE2. Off by default.
-	Provision Provision `json:"provision,omitempty"`
-}
-
-// Provision lets ClusterInstallations make clusters of Hosts. Who may write one is root on them.
-type Provision struct {
-	// Enabled has the manager reconcile the kind of config/provision, which must be there. Default: false.
-	Enabled bool `json:"enabled,omitempty"`
-}
-
-// ClusterAPI lets Cluster API make clusters of Hosts. What it makes is root on them.
-type ClusterAPI struct {
-	// Enabled has the manager reconcile the kinds of config/clusterapi, which must be there. Default: false.
-	Enabled bool `json:"enabled,omitempty"`
-	// InPlaceUpdates has the server answer the hooks by which Cluster API updates machines in place. It takes Enabled. Default: false.
-	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
-	// Import has the manager import the clusters of Cluster API that have the label cluster.drover.dev/import. It takes config/clusterapi/import. Default: false.
-	Import bool `json:"import,omitempty"`
 }
 
 // Channels restricts the release channels that the hub asks. Any user who may create a Plan chooses the URL of one.
@@ -98,31 +77,19 @@ type Server struct {
 // ListenNowhere in place of an address leaves a Port out.
 const ListenNowhere = "0"
 
-// Port is one for operators. Neither the connections nor the handshakes on it count with those of Server.
-type Port struct {
-	// Listen is its address, or ListenNowhere.
-	Listen string `json:"listen,omitempty"`
-}
-
-// LeaderElection among manager replicas, through a Lease.
-type LeaderElection struct {
-	// Enabled by default. Turn it off for a single process only.
-	Enabled *bool `json:"enabled,omitempty"`
-	// LeaseDuration, default 15s; RenewDeadline, default 10s; RetryPeriod, default 2s.
-	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
-	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
-	RetryPeriod   metav1.Duration `json:"retryPeriod,omitempty"`
-}
-
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
-func Load(path string) (Config, error) {
+func Load(path string) (Config, error) { return Read(path, Parse) }
+
+// Read reads the configuration file of a program. The program's parse function returns its content.
+func Read[T any](path string, parse func([]byte) (T, error)) (T, error) {
+	var none T
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
+		return none, fmt.Errorf("read configuration: %w", err)
 	}
-	c, err := Parse(raw)
+	c, err := parse(raw)
 	if err != nil {
-		return Config{}, fmt.Errorf("configuration %s: %w", path, err)
+		return none, fmt.Errorf("configuration %s: %w", path, err)
 	}
 	return c, nil
 }
@@ -131,7 +98,7 @@ func Load(path string) (Config, error) {
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
-		return Config{}, err
+		return Config{}, errors.Join(moved(raw), err)
 	}
 	c.setDefaults()
 	return c, c.validate()
@@ -148,11 +115,7 @@ func (c *Config) setDefaults() {
 	c.Drain.setDefaults()
 	c.Limits.setDefaults()
 	c.Audit.setDefaults()
-	enabled := true
-	setDefault(&c.LeaderElection.Enabled, &enabled)
-	setDefault(&c.LeaderElection.LeaseDuration.Duration, 15*time.Second)
-	setDefault(&c.LeaderElection.RenewDeadline.Duration, 10*time.Second)
-	setDefault(&c.LeaderElection.RetryPeriod.Duration, 2*time.Second)
+	c.LeaderElection.SetDefaults()
 	c.SignIn.setDefaults()
 	for i, u := range c.Server.URLs {
 		c.Server.URLs[i] = strings.TrimRight(u, "/")
@@ -180,11 +143,8 @@ func (c *Config) validate() error {
 	if _, _, err := net.SplitHostPort(c.Server.Listen); err != nil {
 		add("server.listen", "want host:port or :port: %w", err)
 	}
-	for field, port := range map[string]Port{"health.listen": c.Health, "metrics.listen": c.Metrics} {
-		if _, _, err := net.SplitHostPort(port.Listen); err != nil && port.Listen != ListenNowhere {
-			add(field, "want host:port, :port or %q: %w", ListenNowhere, err)
-		}
-	}
+	c.Health.Validate("health", add)
+	c.Metrics.Validate("metrics", add)
 	if len(c.Server.URLs) == 0 {
 		add("server.urls", "at least one is required: the https URL under which agents reach this hub")
 	}
@@ -201,12 +161,6 @@ func (c *Config) validate() error {
 	c.Limits.validate(add)
 	c.Audit.validate(add)
 	c.SignIn.validate(c.Server.URLs, add)
-	if c.ClusterAPI.InPlaceUpdates && !c.ClusterAPI.Enabled {
-		add("clusterAPI.inPlaceUpdates", "it takes clusterAPI.enabled: what is updated are machines that Drover has made")
-	}
-	l := c.LeaderElection
-	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
-		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")
-	}
+	c.LeaderElection.Validate(add)
 	return errors.Join(errs...)
 }

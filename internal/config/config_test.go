@@ -53,7 +53,8 @@ func TestParse(t *testing.T) {
 		"a session lasts for ten minutes or more":     {minimal + "signIn: {sessionLifetime: 9m}\n", "signIn.sessionLifetime: want 10m0s to 720h0m0s"},
 		"a session lasts for a month or less":         {minimal + "signIn: {sessionLifetime: 721h}\n", "signIn.sessionLifetime"},
 		"no session is idle for longer than it lasts": {minimal + "signIn: {sessionIdleTimeout: 13h}\n", "signIn.sessionIdleTimeout: want 10m0s to signIn.sessionLifetime"},
-		"in-place updates take Cluster API":           {minimal + "clusterAPI: {inPlaceUpdates: true}\n", "clusterAPI.enabled"},
+		"Cluster API has moved to another program":    {minimal + "clusterAPI: {enabled: true}\n", "drover-provisioner reads this key now: move it to the configuration in config/clusterapi/config.yaml"},
+		"provision has moved to another program":      {minimal + "provision: {enabled: true}\n", "provision: remove this key"},
 		"a bad listen address is said":                {strings.Replace(minimal, "{urls", "{listen: nonsense, urls", 1), "server.listen"},
 		"a token always ends":                         {minimal + "signIn: {issuer: 'https://hub.example.com', tokens: {maxTTL: 9000h}}\n", "signIn.tokens.maxTTL: want 1m0s"},
 	} {

@@ -21,8 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
-	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
-	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/clusterprofile"
 	"github.com/drover-dev/drover/internal/registration"
@@ -33,7 +31,9 @@ import (
 // Drover made, of Secrets all in the manager's own namespace, and of ConfigMaps the one that it publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, v1.AddToScheme, infrav1.AddToScheme, provisionv1.AddToScheme, clusterprofile.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme, v1.AddToScheme, clusterprofile.AddToScheme,
+	} {
 		if err := add(scheme); err != nil {
 			return ctrl.Options{}, err
 		}

@@ -14,13 +14,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
-	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/clusterprofile"
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/kinds"
-	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
@@ -28,12 +25,8 @@ import (
 // the same before and after a change, so that no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
-const (
-	// maxMark bounds an annotation with a time, in bytes.
-	maxMark = 64
-	// maxProfileLabels are the labels that a Cluster can have, and those of a profile.
-	maxProfileLabels = 400
-)
+// maxProfileLabels are the labels that a Cluster can have, and those of a profile.
+const maxProfileLabels = 400
 
 // trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a user
 // may give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy
@@ -96,18 +89,8 @@ func made() untrusted.Metadata {
 // metadata returns what is read of the metadata of an object of another group. Objects of kinds that are not here are in the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
-	case *infrav1.DroverMachine, *infrav1.DroverCluster:
-		return clusterapi.Metadata(), true
-	case *provisionv1.ClusterInstallation, *provisionv1.EtcdRestore:
-		return untrusted.Metadata{Finalizers: true}, true
-	case *provisionv1.EtcdSnapshot:
-		return untrusted.Metadata{
-			Annotations: map[string]int{provisionv1.AnnotationScheduledFor: maxMark}, Labels: []string{provisionv1.LabelScheduled}, Owners: []string{infrav1.Group},
-		}, true
 	case *clusterprofile.ClusterProfile:
 		return untrusted.Metadata{MoreLabels: maxProfileLabels, Owners: []string{v1.Group}}, true
-	case *metav1.PartialObjectMetadata: // the Clusters of Cluster API
-		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
 	}
 	return kept, false
 }

@@ -16,8 +16,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
-	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
@@ -36,8 +34,6 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 		"what is too long to be a revision goes":       {&v1.Plan{}, map[string]string{v1.AnnotationResume: strings.Repeat("x", 2000)}, []string{trimmed}},
 		"an object without any is as it was":           {&v1.Project{}, nil, nil},
 		"what a binding was applied with goes":         {&v1.ClusterRoleTemplateBinding{}, map[string]string{last: "{}"}, []string{trimmed}},
-		"what others say of Cluster API's goes":        {&metav1.PartialObjectMetadata{}, map[string]string{last: "{}"}, nil},
-		"a machine that is paused is paused":           {&infrav1.DroverMachine{}, map[string]string{last: "{}", "cluster.x-k8s.io/paused": strings.Repeat("x", 200_000)}, []string{"cluster.x-k8s.io/paused"}},
 		"a Host of a restored hub may be confirmed":    {&v1.Host{}, map[string]string{last: "{}", v1.AnnotationRestored: "lease/1/a/2"}, []string{v1.AnnotationRestored}},
 		"what others say of a Role goes":               {&rbacv1.Role{}, map[string]string{last: "{}"}, nil},
 		"what is trimmed already is as it was":         {&v1.Cluster{}, map[string]string{trimmed: "", claim: "{}"}, []string{trimmed, claim}},
@@ -58,8 +54,8 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 	}
 	t.Run("of other metadata only what the manager reads of a Cluster is kept", func(t *testing.T) {
 		for _, o := range []client.Object{
-			&v1.Cluster{}, &v1.Plan{}, &v1.Project{}, &v1.RoleTemplate{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &metav1.PartialObjectMetadata{},
-			&v1.Host{}, &infrav1.DroverMachine{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
+			&v1.Cluster{}, &v1.Plan{}, &v1.Project{}, &v1.RoleTemplate{}, &v1.ClusterRoleTemplateBinding{},
+			&v1.ProjectRoleTemplateBinding{}, &v1.Host{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
 		} {
 			o.SetLabels(map[string]string{"env": "prod"})
 			o.SetFinalizers([]string{v1.FinalizerUninstall})
@@ -69,9 +65,8 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 			}
 			_, isCluster := o.(*v1.Cluster)
 			_, isHost := o.(*v1.Host)
-			_, isMachine := o.(*infrav1.DroverMachine)
 			got := []bool{len(o.GetLabels()) > 0, len(o.GetFinalizers()) > 0, len(o.GetOwnerReferences()) > 0}
-			if want := []bool{isCluster || isHost, isCluster || isHost || isMachine, false}; !slices.Equal(got, want) {
+			if want := []bool{isCluster || isHost, isCluster || isHost, false}; !slices.Equal(got, want) {
 				t.Errorf("%T keeps labels, finalizers, owner references %v, want %v", o, got, want)
 			}
 		}
@@ -106,7 +101,7 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 // full is metadata with more than is kept of each kind: labels, finalizers and owners have no bound of their own.
 func full(o client.Object) client.Object {
 	annotations, labels := map[string]string{}, map[string]string{v1.LabelManagedBy: v1.ManagedBy}
-	for _, key := range []string{"cluster.x-k8s.io/paused", v1.AnnotationRestored, v1.AnnotationResume, v1.AnnotationPlanNote, provisionv1.AnnotationScheduledFor, "x"} {
+	for _, key := range []string{v1.AnnotationRestored, v1.AnnotationResume, v1.AnnotationPlanNote, "x"} {
 		annotations[key] = strings.Repeat("x", 40<<10)
 	}
 	var finalizers []string
@@ -114,7 +109,7 @@ func full(o client.Object) client.Object {
 	for i := range 2000 {
 		labels[fmt.Sprintf("%s.example.com/%d", strings.Repeat("l", 230), i)] = strings.Repeat("v", 63)
 		finalizers = append(finalizers, fmt.Sprintf("%s.example.com/%d", strings.Repeat("f", 230), i))
-		for _, group := range []string{v1.Group, infrav1.Group, "cluster.x-k8s.io"} {
+		for _, group := range []string{v1.Group, "cluster.x-k8s.io"} {
 			owners = append(owners, metav1.OwnerReference{APIVersion: group + "/v1", Kind: "Cluster", Name: strings.Repeat("n", 200), UID: "u"})
 		}
 	}
@@ -130,8 +125,7 @@ func TestTheCacheKeepsLittleOfAnyMetadata(t *testing.T) {
 	rules := []rbacv1.PolicyRule{{ResourceNames: slices.Repeat([]string{strings.Repeat("r", 100)}, 10_000)}}
 	for _, o := range []client.Object{
 		&v1.Plan{}, &v1.Project{}, &v1.RoleTemplate{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.User{}, &v1.AuthProvider{}, &v1.Host{},
-		&infrav1.DroverMachine{}, &infrav1.DroverCluster{}, &provisionv1.ClusterInstallation{}, &provisionv1.EtcdSnapshot{}, &provisionv1.EtcdRestore{},
-		&metav1.PartialObjectMetadata{}, &rbacv1.Role{Rules: rules},
+		&rbacv1.Role{Rules: rules},
 		&rbacv1.RoleBinding{Subjects: slices.Repeat([]rbacv1.Subject{{Name: strings.Repeat("s", 2000)}}, 500)},
 	} {
 		for range 2 { // an informer may transform an object twice

@@ -45,6 +45,8 @@ const (
 	KeyToken = "token"
 	// KeyCABundle is the CA bundle to pin, as PEM. Absent when agents trust their system's.
 	KeyCABundle = "ca.crt"
+	// KeyServers are the hub's addresses, the preferred one first, one a line.
+	KeyServers = "servers"
 )
 
 // Environment of the agent. Each is also read under the name that operators of Rancher know, where there is one:

@@ -182,8 +182,8 @@ func (s *Server) others(ctx, closing context.Context) http.Handler {
 	if s.SignIn != nil {
 		s.SignIn.Register(mux)
 	}
-	for _, served := range s.Paths {
-		served.Register(mux)
+	if s.Catalog != nil {
+		s.Catalog.Register(mux)
 	}
 	s.Changes.Register(closing, mux)
 	page.Register(mux)

@@ -19,6 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/peer"
+	"github.com/drover-dev/drover/internal/portal/catalog"
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/signin"
@@ -50,8 +51,8 @@ type Server struct {
 	Ready func() error
 	// SignIn is the issuer of users' tokens, nil if users do not sign in here.
 	SignIn *signin.Server
-	// Paths are served besides: the catalog, which tells users which Clusters they may reach, and the hooks of Cluster API.
-	Paths []interface{ Register(mux *http.ServeMux) }
+	// Catalog tells users which Clusters they may reach. Nil leaves its paths out.
+	Catalog *catalog.Catalog
 	// Changes streams those of Drover's objects to users.
 	Changes *subscribe.Server
 	// Peers are the other replicas, nil if there are none.

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -31,7 +30,6 @@ import (
 	"github.com/drover-dev/drover/internal/portal/catalog"
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/provision/inplace"
 	"github.com/drover-dev/drover/internal/proxy"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/request"
@@ -85,9 +83,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
 		Proxy:        handler,
 		SignIn:       issuer,
-		Paths: paths(mgr, cfg, catalog.Catalog{
+		Catalog: catalog.New(catalog.Catalog{
 			Authenticate: heldByUser(users.authenticate), Workspaces: grants.Workspaces, Bound: bindings, Proxy: access.ClusterProxy, Clusters: mgr.GetClient(),
-		}, logger),
+		}),
 		Changes: users.changes(mgr, access, observed),
 		Ready:   func() error { return cachesSynced(mgr, cfg) },
 		Stop:    newStop(cfg.Drain),
@@ -128,15 +126,6 @@ func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetr
 		Limiter:      limiter,
 		Log:          log.WithName("proxy"),
 	})
-}
-
-// paths are the parts of the server that register paths of their own.
-func paths(mgr ctrl.Manager, cfg config.Config, clusters catalog.Catalog, log logr.Logger) []interface{ Register(*http.ServeMux) } {
-	all := []interface{ Register(*http.ServeMux) }{catalog.New(clusters)}
-	if cfg.ClusterAPI.InPlaceUpdates {
-		all = append(all, inplace.New(inplace.Hooks{Live: mgr.GetAPIReader(), Writer: mgr.GetClient(), Log: log.WithName("in-place")}))
-	}
-	return all
 }
 
 // newRegistration makes the part of the server that agents join by. A rejected agent shows on its Cluster.

@@ -6,6 +6,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -176,8 +177,11 @@ func (c *capi) identities(t *testing.T) []string {
 }
 
 func (c *capi) extension(t *testing.T) {
-	c.apply(t, sample(t, "inplace/extension.yaml", func(o *unstructured.Unstructured) {
-		set(t, o, c.hub.URL()+"/v1/cluster-api", "spec", "clientConfig", "url")
+	c.apply(t, sample(t, "../clusterapi-inplace/extension.yaml", func(o *unstructured.Unstructured) {
+		o.SetAnnotations(nil)
+		set(t, o, map[string]any{
+			"url": "https://" + c.hooks + "/v1/cluster-api", "caBundle": base64.StdEncoding.EncodeToString(c.hooksCA),
+		}, "spec", "clientConfig")
 	}))
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		_, err := c.hub.Kubectl(ctx, nil, "wait", "--for=condition=Discovered", "extensionconfig", "drover", "--timeout=1s")
@@ -235,10 +239,9 @@ func (c *capi) update(t *testing.T, before []string) {
 	c.upgrade(t, secondVersion)
 	c.awaitTask(t, infrav1.TaskRunning)
 	kill(t, c.hub.Manager)
+	kill(t, c.hub.Provisioner.Process)
 	release()
-	if err := c.hub.StartManager(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	startAgain(t, c.hub)
 	c.settled(t, secondVersion)
 	c.same(t, before)
 	for name, m := range c.machines {

@@ -25,9 +25,9 @@ import (
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/config"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
@@ -60,6 +60,9 @@ type capi struct {
 	port, version string
 	// gates are the feature gates of Cluster API.
 	gates string
+	// hooks is the address at which the provisioner serves the hooks of in-place updates, and hooksCA its CA.
+	hooks   string
+	hooksCA []byte
 }
 
 // TestLong_ClusterAPIMakesAClusterOfHosts runs Cluster API's core and its providers for kubeadm, with the rights of
@@ -103,37 +106,34 @@ func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 		t.Skipf("Cluster API cannot be built here: %v", err)
 	}
 	c := &capi{gitOps: &gitOps{system: buildForLargeSchemas(t), tool: tool, transcript: discard{}}, kubeadm: kubeadm, machines: map[string]*machine{}, version: kubeadm.Version, gates: gates}
-	c.startHub(t, framework.Layout{Replicas: 1, Configure: func(configuration *config.Config) { configuration.ClusterAPI.InPlaceUpdates = inPlace }})
+	c.startHub(t, framework.Layout{Replicas: 1}, inPlace)
 	return c
 }
 
-// startHub starts a hub in a layout, whose managers reconcile the kinds of config/clusterapi, and the providers of Cluster API on it.
-func (c *capi) startHub(t *testing.T, layout framework.Layout) {
+// startHub starts a hub in a layout with a provisioner for Cluster API, and the providers of Cluster API on it.
+func (c *capi) startHub(t *testing.T, layout framework.Layout, inPlace bool) {
 	t.Helper()
 	plane, err := c.plane("hub", lab.User{Name: "demo", Token: demoToken})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = plane.Kill() })
-	for _, kustomization := range []string{"config/clusterapi", "config/provision"} {
-		if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", kustomization); err != nil {
-			t.Fatal(err)
-		}
-	}
-	configure := layout.Configure
-	layout.Configure = func(configuration *config.Config) {
-		configuration.ClusterAPI.Enabled = true
-		if configure != nil {
-			configure(configuration)
-		}
+	dir := filepath.Join(c.dir, "hooks")
+	c.hooksCA, c.hooks = servingCertificate(t, dir), "127.0.0.1:"+freePort(t)
+	layout.Provisioner = &framework.Provisioner{
+		Folders: []string{"config/clusterapi"}, Configure: func(configuration *config.Config) {
+			configuration.ClusterAPI = config.ClusterAPI{
+				Enabled: true, InPlaceUpdates: inPlace, Hooks: config.Hooks{Listen: c.hooks, CertDir: dir},
+			}
+		},
 	}
 	if c.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, layout); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = c.hub.Manager.Kill()
+		_ = c.hub.StopManagers()
 		if t.Failed() {
-			t.Logf("manager:\n%s", tail(c.hub.Manager.LogFile()))
+			t.Logf("manager:\n%s\nprovisioner:\n%s", tail(c.hub.Manager.LogFile()), tail(c.hub.Provisioner.Process.LogFile()))
 		}
 	})
 	create(t, c.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: teamSpace}})

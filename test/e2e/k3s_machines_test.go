@@ -28,7 +28,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
@@ -84,11 +83,12 @@ chmod +x "/usr/local/bin/k3s$suffix-uninstall.sh"
 
 func startK3s(t *testing.T) *k3s {
 	t.Helper()
-	return startWithMachines(t, nil, func(configuration *config.Config) { configuration.Provision.Enabled = true }, "config/provision")
+	return startWithMachines(t, nil, framework.Provisioner{Folders: []string{"config/provision"}})
 }
 
-// startWithMachines starts a hub, to which some objects and kustomizations were applied before, and a network for machines.
-func startWithMachines(t *testing.T, objects []byte, configure func(*config.Config), kustomizations ...string) *k3s {
+// startWithMachines starts a hub with a provisioner, to which some objects were applied before, and a network for
+// machines.
+func startWithMachines(t *testing.T, objects []byte, provisioner framework.Provisioner) *k3s {
 	t.Helper()
 	prerequisites(t)
 	assets, err := lab.Binaries(t.Context(), os.Stderr, lab.Etcd, lab.APIServer)
@@ -120,18 +120,14 @@ func startWithMachines(t *testing.T, objects []byte, configure func(*config.Conf
 			t.Fatal(err)
 		}
 	}
-	for _, kustomization := range kustomizations {
-		if _, err := plane.Kubectl(t.Context(), nil, "apply", "--server-side", "-k", kustomization); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if k.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, framework.Layout{Replicas: 1, Configure: configure}); err != nil {
+	layout := framework.Layout{Replicas: 1, Provisioner: &provisioner}
+	if k.hub, err = framework.InstallReplicas(within(t, 2*time.Minute), plane, layout); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = k.hub.Manager.Kill()
+		_ = k.hub.StopManagers()
 		if t.Failed() {
-			t.Logf("manager:\n%s", tail(k.hub.Manager.LogFile()))
+			t.Logf("manager:\n%s\nprovisioner:\n%s", tail(k.hub.Manager.LogFile()), tail(k.hub.Provisioner.Process.LogFile()))
 		}
 	})
 	create(t, k.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: teamSpace}})

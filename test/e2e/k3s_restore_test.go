@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -120,9 +119,8 @@ func (k *k3s) restore(t *testing.T) {
 		return fmt.Errorf("no host restores it: %+v (%w)\n%s", restore.Status, err, k.overview(ctx))
 	})
 	kill(t, k.hub.Manager)
-	if err := k.hub.StartManager(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, k.hub.Provisioner.Process)
+	startAgain(t, k.hub)
 	k.awaitRestore(t, restore)
 	if restore.Status.Host != by {
 		t.Errorf("%s has restored it, and the status says %s", by, restore.Status.Host)

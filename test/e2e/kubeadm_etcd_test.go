@@ -96,7 +96,8 @@ func (h *realHosts) restoresEtcd(t *testing.T) {
 		})
 		if phase == provisionv1.RestoreStopping {
 			kill(t, h.hub.Manager)
-			h.restartManager(t)
+			kill(t, h.hub.Provisioner.Process)
+			startAgain(t, h.hub)
 		}
 	}
 	h.eventually(t, "the tunnel is back", h.connected)

@@ -110,9 +110,7 @@ func startRealHosts(t *testing.T, inPlace bool) *realHosts {
 	h.startHub(t, framework.Layout{Replicas: 1, Address: fmt.Sprintf("%s:%d", bridgeAddress, hubPort), Configure: func(c *config.Config) {
 		c.Server.Listen = fmt.Sprintf("0.0.0.0:%d", hubPort)
 		c.Agent.Image = droverImage
-		c.Provision.Enabled = true
-		c.ClusterAPI.InPlaceUpdates = inPlace
-	}})
+	}}, inPlace)
 	return h
 }
 

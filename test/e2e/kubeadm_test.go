@@ -96,12 +96,13 @@ func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 		return nil
 	})
 	kill(t, h.hub.Manager)
+	kill(t, h.hub.Provisioner.Process)
 	h.eventually(t, "the bootstrap of "+host+" goes on without the hub", func(ctx context.Context) error {
 		script := `test -e /run/cluster-api/bootstrap-success.complete || { cat "$(ls -t /var/lib/drover/host-agent/state/journal/bootstrap-*/result.json | head -1)"; exit 1; }`
 		_, err := h.try(ctx, host, "sh", "-c", script) // with the last lines of one that failed
 		return err
 	})
-	h.restartManager(t)
+	startAgain(t, h.hub)
 	return host
 }
 

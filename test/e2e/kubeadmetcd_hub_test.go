@@ -27,9 +27,9 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/config"
 	"github.com/drover-dev/drover/test/framework"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
@@ -112,8 +112,13 @@ func startKubeadmPlanes(t *testing.T) *kubeadmPlanes {
 		singular := strings.ToLower(kind)
 		kinds += strings.NewReplacer("@KIND@", kind, "@GROUP@", group, "@SINGULAR@", singular, "@PLURAL@", singular+"s").Replace(clusterAPIKinds)
 	}
-	enable := func(c *config.Config) { c.ClusterAPI.Enabled, c.Provision.Enabled = true, true }
-	k := &kubeadmPlanes{k3s: startWithMachines(t, []byte(kinds), enable, "config/clusterapi", "config/provision"), kubeadm: kubeadm, etcd: tools, cluster: types.NamespacedName{Namespace: teamSpace, Name: "web"}}
+	provisioner := framework.Provisioner{
+		Folders: []string{"config/clusterapi"}, Configure: func(c *config.Config) { c.ClusterAPI.Enabled = true },
+	}
+	k := &kubeadmPlanes{
+		k3s: startWithMachines(t, []byte(kinds), provisioner), kubeadm: kubeadm, etcd: tools,
+		cluster: types.NamespacedName{Namespace: teamSpace, Name: "web"},
+	}
 	t.Cleanup(func() {
 		for _, p := range k.planes {
 			if t.Failed() {
@@ -301,14 +306,12 @@ func (k *kubeadmPlanes) bringBack(t *testing.T) {
 	k.seen(t, true)
 	k.phase(t, restore, provisionv1.RestoreStopping)
 	kill(t, k.hub.Manager)
-	if err := k.hub.StartManager(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, k.hub.Provisioner.Process)
+	startAgain(t, k.hub)
 	k.phase(t, restore, provisionv1.RestoreJoining)
 	kill(t, k.hub.Manager)
-	if err := k.hub.StartManager(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	kill(t, k.hub.Provisioner.Process)
+	startAgain(t, k.hub)
 	k.phase(t, restore, provisionv1.RestoreSucceeded)
 	k.seen(t, false)
 	k.provisioned(t)

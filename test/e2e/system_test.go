@@ -256,6 +256,17 @@ func kill(t *testing.T, process *lab.Process) {
 	}
 }
 
+// startAgain starts the first manager of a hub and its provisioner again, after they ended.
+func startAgain(t *testing.T, hub *framework.Hub) {
+	t.Helper()
+	if err := hub.StartManager(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if err := hub.Provisioner.Start(within(t, time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // awaitWithin is await within a time that is itself tested. Waits for a processor do not count.
 func (s *system) awaitWithin(t *testing.T, cluster types.NamespacedName, claim time.Duration, wanted func(*v1.Cluster) bool) time.Duration {
 	t.Helper()

@@ -38,7 +38,9 @@ type Programs struct {
 	APIServerArgs  []string
 	Root           string
 	Manager, Agent string
-	Kubectl        string
+	// Provisioner is built when a test starts one.
+	Provisioner string
+	Kubectl     string
 }
 
 // Sources is the folder of this module, in which or below which a program runs.
@@ -65,7 +67,10 @@ func Build(ctx context.Context, root, dir string) (Programs, error) {
 	if err != nil {
 		return Programs{}, err
 	}
-	p := Programs{Root: root, Manager: filepath.Join(dir, "manager"), Agent: filepath.Join(dir, "drover-agent"), Kubectl: assets[lab.Kubectl]}
+	p := Programs{
+		Root: root, Manager: filepath.Join(dir, "manager"), Agent: filepath.Join(dir, "drover-agent"),
+		Provisioner: filepath.Join(dir, "drover-provisioner"), Kubectl: assets[lab.Kubectl],
+	}
 	for binary, source := range map[string]string{p.Manager: ".", p.Agent: "./agent"} {
 		build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", binary, source)
 		build.Dir = root

@@ -36,6 +36,8 @@ type Hub struct {
 	// Replicas are all managers. Balancer is in front of them if there are several.
 	Replicas []*Replica
 	Balancer *balancer.Balancer
+	// Provisioner is nil if the hub has none.
+	Provisioner *Provisioner
 	// Address of the only manager, or of the balancer; URL leads there.
 	Address string
 	// Announced are the base URLs that the managers send to agents from their next start on. None means URL alone.
@@ -51,7 +53,7 @@ func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 
 // InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends what runs.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
-	h := &Hub{Plane: plane, Announced: layout.URLs, layout: layout}
+	h := &Hub{Plane: plane, Announced: layout.URLs, Provisioner: layout.Provisioner, layout: layout}
 	for _, args := range [][]string{
 		{"apply", "--server-side", "-f", "config/manager/namespace.yaml"},
 		{"apply", "--server-side", "-k", "config/crd"},
@@ -78,6 +80,15 @@ func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, er
 	if err := errors.Join(errs...); err != nil {
 		return h, err
 	}
+	if h.Provisioner != nil {
+		h.Provisioner.hub = h
+		if err := h.Provisioner.install(ctx); err != nil {
+			return h, err
+		}
+		if err := h.Provisioner.Start(ctx); err != nil {
+			return h, err
+		}
+	}
 	return h, h.AwaitBalanced(ctx)
 }
 
@@ -89,9 +100,12 @@ func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
 	return h.Replicas[0].Start(ctx, moreURLs...)
 }
 
-// StopManagers ends the balancer and kills all managers.
+// StopManagers ends the balancer and kills all managers, and the provisioner.
 func (h *Hub) StopManagers() error {
 	var errs []error
+	if h.Provisioner != nil && h.Provisioner.Process != nil {
+		errs = append(errs, h.Provisioner.Process.Kill())
+	}
 	for _, replica := range h.Replicas {
 		if replica.Process != nil {
 			errs = append(errs, replica.Process.Kill())

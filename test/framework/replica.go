@@ -50,6 +50,8 @@ type Layout struct {
 	Address string
 	// Configure, if set, changes the configuration of a manager at each of its starts.
 	Configure func(*config.Config)
+	// Provisioner, if set, runs beside the managers.
+	Provisioner *Provisioner
 	// Link, if set, returns the address at which one party reaches another, so that there can be something in between.
 	Link func(from, to, address string) (string, error)
 }

@@ -20,6 +20,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/index"
+	provision "github.com/drover-dev/drover/internal/provision/config"
 	"github.com/drover-dev/drover/internal/registration"
 )
 
@@ -45,6 +46,14 @@ func kinds(t *testing.T) []kept {
 		t.Fatal(err)
 	}
 	trim := options.Cache.DefaultTransform
+	provisioner, err := provision.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ProvisionerConfig}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if options, err = provisioner.ManagerOptions(); err != nil {
+		t.Fatal(err)
+	}
+	provisioned := options.Cache.DefaultTransform
 	secret := func(labels map[string]string) func() client.Object {
 		return func() client.Object {
 			s := &corev1.Secret{Data: map[string][]byte{}}
@@ -69,12 +78,12 @@ func kinds(t *testing.T) []kept {
 		{"ProjectRoleTemplateBindings", 500, func() client.Object { return &v1.ProjectRoleTemplateBinding{} }, trim},
 		{"Plans", 100, func() client.Object { return &v1.Plan{} }, trim},
 		{"Hosts", 250, func() client.Object { return &v1.Host{} }, trim},
-		{"DroverMachines", 250, func() client.Object { return &infrav1.DroverMachine{} }, trim},
-		{"DroverClusters", 50, func() client.Object { return &infrav1.DroverCluster{} }, trim},
-		{"ClusterInstallations", 50, func() client.Object { return &provisionv1.ClusterInstallation{} }, trim},
-		{"EtcdSnapshots", 250, func() client.Object { return &provisionv1.EtcdSnapshot{} }, trim},
-		{"EtcdRestores", 50, func() client.Object { return &provisionv1.EtcdRestore{} }, trim},
-		{"Clusters of Cluster API", 50, func() client.Object { return &metav1.PartialObjectMetadata{} }, trim},
+		{"DroverMachines", 250, func() client.Object { return &infrav1.DroverMachine{} }, provisioned},
+		{"DroverClusters", 50, func() client.Object { return &infrav1.DroverCluster{} }, provisioned},
+		{"ClusterInstallations", 50, func() client.Object { return &provisionv1.ClusterInstallation{} }, provisioned},
+		{"EtcdSnapshots", 250, func() client.Object { return &provisionv1.EtcdSnapshot{} }, provisioned},
+		{"EtcdRestores", 50, func() client.Object { return &provisionv1.EtcdRestore{} }, provisioned},
+		{"Clusters of Cluster API", 50, func() client.Object { return &metav1.PartialObjectMetadata{} }, provisioned},
 	}
 	for _, kind := range registration.CachedKinds() {
 		all = append(all, kept{"Secrets of the kind " + kind, 250, secret(map[string]string{v1.LabelSecretKind: kind}), registration.Trim})

@@ -18,25 +18,25 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testClusterAPI: the manager pauses Clusters of Cluster API and goes on with them. A compromised manager does not change what they are made of.
+// testClusterAPI: the provisioner pauses Clusters of Cluster API and goes on with them. A compromised provisioner does
+// not change what they are made of.
 func testClusterAPI(t *testing.T, h *fixture) {
 	h.ClusterAPI(t)
-	for _, o := range manifests(t, "config/clusterapi") {
-		if o.GetKind() != "Kustomization" {
-			h.Apply(t, o)
-		}
-	}
-	h.AwaitRights(t, managerUser(t), h.workspace, rbacv1.PolicyRule{APIGroups: []string{"cluster.x-k8s.io"}, Resources: []string{"clusters"}, Verbs: []string{"patch"}})
+	h.deployProvisioner(t, "config/clusterapi")
+	h.AwaitRights(t, provisionerUser, h.workspace, rbacv1.PolicyRule{
+		APIGroups: []string{"cluster.x-k8s.io"}, Resources: []string{"clusters"}, Verbs: []string{"patch"},
+	})
 	o := object(t, fmt.Sprintf("{apiVersion: cluster.x-k8s.io/v1beta2, kind: Cluster, metadata: {namespace: %s, name: web, labels: {a: b}, annotations: {c: d}}, spec: {infrastructureRef: {name: web}}}", h.workspace))
 	h.Apply(t, o)
-	manager := h.manager(t)
+	provisioner := h.provisioner(t)
 	t.Run("it writes the kubeconfig that Cluster API reads", func(t *testing.T) {
 		made := named(t, h.workspace, "web-kubeconfig", "cluster.x-k8s.io/cluster-name: web, cluster.drover.dev/secret: kubeconfig", "")
-		wantTaken(t, manager.Create(t.Context(), made))
-		wantTaken(t, manager.Patch(t.Context(), made.DeepCopy(), merge(`{"stringData":{"value":"next"}}`), client.DryRunAll))
+		wantTaken(t, provisioner.Create(t.Context(), made))
+		next := merge(`{"stringData":{"value":"next"}}`)
+		wantTaken(t, provisioner.Patch(t.Context(), made.DeepCopy(), next, client.DryRunAll))
 	})
 	patch := func(text string) error {
-		return manager.Patch(t.Context(), o.DeepCopyObject().(client.Object), merge("%s", text), client.DryRunAll)
+		return provisioner.Patch(t.Context(), o.DeepCopyObject().(client.Object), merge("%s", text), client.DryRunAll)
 	}
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server learns of the policy a moment after it is made
 		if err := patch(`{"spec":{"infrastructureRef":{"name":"other"}}}`); err == nil {
@@ -60,9 +60,7 @@ func testClusterAPI(t *testing.T, h *fixture) {
 // testImport: a Cluster of Cluster API with the label has the manager make a Cluster, which whatever selects Clusters of the workspace selects.
 func testImport(t *testing.T, h *fixture) {
 	h.ClusterAPI(t)
-	for _, o := range manifests(t, "config/clusterapi/import") {
-		h.Apply(t, o)
-	}
+	h.deployProvisioner(t, "config/clusterapi/import")
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)
 	write := rbacv1.PolicyRule{APIGroups: []string{"cluster.x-k8s.io"}, Resources: []string{"clusters"}, Verbs: []string{"create", "update", "patch"}}
@@ -95,6 +93,10 @@ func testImport(t *testing.T, h *fixture) {
 		made := cluster(t, workspace, "beside", ", labels: {"+label+"}")
 		wantRefused(t, editor.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "cannot delete clusters/agent beside")
 		wantTaken(t, admin.Create(t.Context(), made, client.DryRunAll))
+		h.AwaitRights(t, provisionerUser, workspace, may("clusters", "create"))
+		source := ownedCluster(t, workspace, "theirs", "cluster.x-k8s.io/v1beta2", "theirs")
+		source.SetLabels(map[string]string{"cluster.drover.dev/import": "true"})
+		wantTaken(t, h.provisioner(t).Create(t.Context(), source, client.DryRunAll))
 		wantRefused(t, admin.Create(t.Context(), cluster(t, workspace, "facts", ", labels: {"+label+", cluster.drover.dev/version: x}"), client.DryRunAll), "are facts that the agent found")
 	})
 }

@@ -77,8 +77,8 @@ func testSecretsOfClusterAPI(t *testing.T, h *fixture) {
 		wantRefused(t, editor.Patch(t.Context(), own.DeepCopy(), merge(`{"stringData":{"value":"mine"}}`), client.DryRunAll), "cannot update clusters/credentials")
 		wantTaken(t, editor.Delete(t.Context(), own))
 	})
-	t.Run("a manager without Cluster API", func(t *testing.T) {
+	t.Run("the manager", func(t *testing.T) {
 		made := named(t, workspace, "none-kubeconfig", "cluster.x-k8s.io/cluster-name: none, cluster.drover.dev/secret: kubeconfig", "")
-		wantRefused(t, h.manager(t).Create(t.Context(), made, client.DryRunAll), "cannot update clusters/credentials")
+		wantRefused(t, h.manager(t).Create(t.Context(), made, client.DryRunAll), "denied request")
 	})
 }

@@ -23,13 +23,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// rounds is how often each side of the race acts. The unprotected manager lost it in the first round.
+// rounds is how often each side of the race acts. An unprotected provisioner lost it in the first round.
 const rounds = 200
 
 // testDeputy: a user without hosts/plan loops deleting a Host's plan and creating a Secret of its name with an
-// instruction of theirs, while the manager, which has hosts/plan, reads the plan and writes it back. No plan with that
-// instruction may come of it. The policy drover-secrets refuses the user's Secret; the manager must not depend on that, so
-// the race takes place in a namespace without it.
+// instruction of theirs, while the provisioner, which has hosts/plan, reads the plan and writes it back. No plan with
+// that instruction may come of it. The policy drover-secrets refuses the user's Secret; the provisioner must not depend
+// on that, so the race takes place in a namespace without it.
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
 	workspace := h.unguarded(t)
@@ -38,7 +38,7 @@ func testDeputy(t *testing.T, h *fixture) {
 	me := v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "DroverMachine", Name: "m1", UID: "u"}
 	host.Spec.ConsumerRef = &me
 	h.Apply(t, host)
-	hub := hosts.Hub{Client: h.manager(t), Live: h.manager(t)}
+	hub := hosts.Hub{Client: h.provisioner(t), Live: h.provisioner(t)}
 	first := protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "bootstrap", Command: []string{"true"}}}}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // the policy is in force for a moment longer
 		_, err := hub.Give(ctx, host, me, first)
@@ -64,7 +64,8 @@ func testDeputy(t *testing.T, h *fixture) {
 	all.Go(func() {
 		for ctx.Err() == nil {
 			_ = mallory.Delete(ctx, fake.DeepCopy())
-			_ = mallory.Get(ctx, name, &corev1.Secret{}) // for as long as the manager takes from its read to its write, there is none
+			// For as long as the provisioner takes from its read to its write, there is none.
+			_ = mallory.Get(ctx, name, &corev1.Secret{})
 			if mallory.Create(ctx, fake.DeepCopy()) == nil {
 				opaque.Add(1)
 			}
@@ -85,7 +86,8 @@ func testDeputy(t *testing.T, h *fixture) {
 			ended = true
 		case event := <-changes.ResultChan():
 			if now, ok := event.Object.(*corev1.Secret); ok && now.Type == v1.SecretTypeHostPlan && strings.Contains(string(now.Data[v1.HostPlanKey]), planted) {
-				t.Fatalf("the manager made the plan %s, want none with the instruction of a user without hosts/plan", now.Data[v1.HostPlanKey])
+				t.Fatalf("the provisioner made the plan %s, want none with the instruction of a user without hosts/plan",
+					now.Data[v1.HostPlanKey])
 			}
 		}
 	}

@@ -17,16 +17,14 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testEtcdSnapshots: the manager makes and deletes the EtcdSnapshots of schedules, and none of users.
+// testEtcdSnapshots: the provisioner makes and deletes the EtcdSnapshots of schedules, and none of users.
 func testEtcdSnapshots(t *testing.T, h *fixture) {
 	h.Provision(t)
-	for _, o := range manifests(t, "config/provision") {
-		if o.GetKind() != "Kustomization" {
-			h.Apply(t, o)
-		}
-	}
-	h.AwaitRights(t, managerUser(t), h.workspace, rbacv1.PolicyRule{APIGroups: []string{"provision.cluster.drover.dev"}, Resources: []string{"etcdsnapshots"}, Verbs: []string{"create", "delete"}})
-	manager := h.manager(t)
+	h.AwaitRights(t, provisionerUser, h.workspace, rbacv1.PolicyRule{
+		APIGroups: []string{"provision.cluster.drover.dev"}, Resources: []string{"etcdsnapshots"},
+		Verbs: []string{"create", "delete"},
+	})
+	provisioner := h.provisioner(t)
 	const label = "labels: {provision.cluster.drover.dev/scheduled: 'true'}, "
 	owner := func(kind, group, name string, controller bool) string {
 		return fmt.Sprintf("ownerReferences: [{apiVersion: %s/v1, kind: %s, name: %s, uid: u, controller: %t}]", group, kind, name, controller)
@@ -39,15 +37,16 @@ func testEtcdSnapshots(t *testing.T, h *fixture) {
 	}
 	web := owner("DroverCluster", infrastructure, "web", true)
 	testkit.Eventually(t, 30*time.Second, func(ctx context.Context) error { // the API server learns of the policy a moment after it is made
-		if err := manager.Create(ctx, snapshot("", "clusterRef: {kind: DroverCluster, name: web}"), client.DryRunAll); !apierrors.IsForbidden(err) {
+		o := snapshot("", "clusterRef: {kind: DroverCluster, name: web}")
+		if err := provisioner.Create(ctx, o, client.DryRunAll); !apierrors.IsForbidden(err) {
 			return errors.New("the policy is not in force")
 		}
 		return nil
 	})
 	t.Run("one of a schedule", func(t *testing.T) {
 		o := snapshot(label+web, "clusterRef: {kind: DroverCluster, name: web}")
-		wantTaken(t, manager.Create(t.Context(), o))
-		wantTaken(t, manager.Delete(t.Context(), o))
+		wantTaken(t, provisioner.Create(t.Context(), o))
+		wantTaken(t, provisioner.Delete(t.Context(), o))
 	})
 	for name, o := range map[string]client.Object{
 		"a user's":                   snapshot("", "clusterRef: {kind: DroverCluster, name: web}"),
@@ -60,12 +59,12 @@ func testEtcdSnapshots(t *testing.T, h *fixture) {
 		"one of a kind of that name": snapshot(label+owner("DroverCluster", "example.com", "web", true), "clusterRef: {kind: DroverCluster, name: web}"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantRefused(t, manager.Create(t.Context(), o, client.DryRunAll), refused)
+			wantRefused(t, provisioner.Create(t.Context(), o, client.DryRunAll), refused)
 			if err := h.Client.Create(t.Context(), o); err != nil {
 				t.Fatal(err)
 			}
-			wantRefused(t, manager.Delete(t.Context(), o, client.DryRunAll), refused)
-			if err := manager.Update(t.Context(), o); !apierrors.IsForbidden(err) {
+			wantRefused(t, provisioner.Delete(t.Context(), o, client.DryRunAll), refused)
+			if err := provisioner.Update(t.Context(), o); !apierrors.IsForbidden(err) {
 				t.Errorf("update: %v, want it to have no right to", err)
 			}
 		})

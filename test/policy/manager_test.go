@@ -124,6 +124,9 @@ func testManager(t *testing.T, h *fixture) {
 		"a token that lets nodes join":             {secret("kube-system", "bootstrap-token-abcdef", "}, type: bootstrap.kubernetes.io/token}"), secrets},
 		"a Secret of another name":                 {secret(h.workspace, "x", labels("prod", "registration")+"}}"), "denied request"},
 		"a host's join token of another name":      {secret(h.workspace, "m2-host-join", ", labels: {cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-join}}}"), "denied request"},
+		"a plan of a host":                         {hostPlan(t, h.workspace, "m9"), "denied request"},
+		"the tokens of a ClusterInstallation":      {secret(h.workspace, "web-provision", ", labels: {provision.cluster.drover.dev/installation: web, cluster.drover.dev/secret: provision}}, type: Opaque}"), "denied request"},
+		"a kubeconfig for Cluster API":             {secret(h.workspace, "web-kubeconfig", ", labels: {cluster.x-k8s.io/cluster-name: web, cluster.drover.dev/secret: kubeconfig}}, type: Opaque}"), "denied request"},
 		"a Secret without labels":                  {secret(h.workspace, "y-registration", "}}"), secrets},
 		"a Secret for a project":                   {secret(h.workspace, "for-web", ", labels: {cluster.drover.dev/project: web}}}"), secrets},
 		"the CA in another namespace":              {secret(h.workspace, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
@@ -206,11 +209,10 @@ func testManager(t *testing.T, h *fixture) {
 			{rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
 			{cluster(t, h.workspace, "made", ""), "makes no Cluster"},
 			{ownedCluster(t, h.workspace, "made", "apps/v1", "made"), "makes no Cluster"},
-			{ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "another"), "makes no Cluster"},
+			{ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made"), "makes no Cluster"},
 		} {
 			wantRefused(t, renamed.Create(t.Context(), tt.object, client.DryRunAll), tt.want)
 		}
-		wantTaken(t, renamed.Create(t.Context(), ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made"), client.DryRunAll))
 		wantTaken(t, renamed.Create(t.Context(), secret(h.other, "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}, type: Opaque}"), client.DryRunAll))
 	})
 	t.Run("it has no other way to a token or to rights", func(t *testing.T) {

@@ -51,6 +51,7 @@ func newHub(t *testing.T, env *testkit.Env) *fixture {
 		}
 	}
 	h.deployManager(t)
+	h.deployProvisioner(t, "config/provision")
 	return h
 }
 
@@ -217,6 +218,22 @@ func (h *fixture) awaitPolicies(t *testing.T) {
 	tries["drover-manager-clusters"] = func(ctx context.Context) error {
 		return h.manager(t).Patch(ctx, in(bare), merge(`{"spec":{"registration":{"tokenTTL":"1h"}}}`), client.DryRunAll)
 	}
+	provisioner := h.provisioner(t)
+	tries["drover-provisioner-secrets"] = func(ctx context.Context) error {
+		o := in("{apiVersion: v1, kind: Secret, metadata: {name: x, namespace: WS}}")
+		return provisioner.Create(ctx, o, client.DryRunAll)
+	}
+	const probeHost = "{kind: Host, metadata: {name: probe, namespace: WS}}"
+	h.Apply(t, in(probeHost))
+	tries["drover-provisioner-hosts"] = func(ctx context.Context) error {
+		return provisioner.Patch(ctx, in(probeHost), merge(`{"metadata":{"labels":{"a":"x"}}}`), client.DryRunAll)
+	}
+	account := "system:serviceaccount:" + h.workspace + ":probe-drover-provisioner"
+	h.allow(t, account, h.workspace, may("clusters", "create"))
+	tries["drover-provisioner-clusters"] = func(ctx context.Context) error {
+		o := in("{kind: Cluster, metadata: {name: x, namespace: WS}}")
+		return h.as(t, account).Create(ctx, o, client.DryRunAll)
+	}
 	tries["drover-agent"] = func(ctx context.Context) error {
 		return h.as(t, "probe-facts").Patch(ctx, in(bare), merge(`{"spec":{"agent":{"image":"x"}}}`), client.DryRunAll)
 	}
@@ -264,6 +281,7 @@ func TestPolicies(t *testing.T) {
 		"the agent's identity takes a separate right: an editor patches every field":             testAgent,
 		"an editor changes nothing that decides rights":                                          testEditor,
 		"a manager that was taken over":                                                          testManager,
+		"a provisioner that was taken over":                                                      testProvisioner,
 		"a member of a project sees its namespaces":                                              testProjectNamespaces,
 		"CVE-2022-31247, CVE-2019-14436: plans take run-plans on the clusters that they are for": testPlan,
 		"CVE-2021-25320, CVE-2026-44935: only a user who may read a Secret gives it to plans":    testPlanSecret,
@@ -280,16 +298,17 @@ func TestPolicies(t *testing.T) {
 		t.Run(name, func(t *testing.T) { test(t, h) })
 	}
 	t.Run("importing a cluster of Cluster API takes what making its Cluster takes", func(t *testing.T) { testImport(t, h) })
-	// The last: it gives the manager the right to make plans.
-	t.Run("a manager that was taken over, beside Cluster API", func(t *testing.T) { testClusterAPI(t, h) })
+	t.Run("a provisioner that was taken over, beside Cluster API", func(t *testing.T) { testClusterAPI(t, h) })
 	t.Run("keys of clusters of Cluster API, and what its providers write, by their names", func(t *testing.T) { testClusterAPINames(t, h) })
-	t.Run("a manager that makes plans makes none for a user who may not", func(t *testing.T) { testDeputy(t, h) })
-	t.Run("a manager that was taken over, which makes snapshots of etcd", func(t *testing.T) { testEtcdSnapshots(t, h) })
+	t.Run("a provisioner makes no plan for a user who may not", func(t *testing.T) { testDeputy(t, h) })
+	t.Run("a provisioner that was taken over, which makes snapshots of etcd", func(t *testing.T) {
+		testEtcdSnapshots(t, h)
+	})
 }
 
 func testFormOfPolicies(t *testing.T, h *fixture) {
 	policies, bindings := map[string]bool{}, map[string]bool{}
-	for _, o := range manifests(t, "config/policy") {
+	for _, o := range slices.Concat(manifests(t, "config/policy"), manifests(t, "config/provision")) {
 		switch o.GetKind() {
 		case "ValidatingAdmissionPolicy":
 			p := &admissionv1.ValidatingAdmissionPolicy{}

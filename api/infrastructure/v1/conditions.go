@@ -64,8 +64,6 @@ const (
 	ReasonScheduled = "Scheduled"
 	// ReasonScheduleInvalid: the schedule cannot be read, or names no time that comes.
 	ReasonScheduleInvalid = "ScheduleInvalid"
-	// ReasonProvisionDisabled: the manager makes no snapshots, since provision.enabled is not true in its configuration.
-	ReasonProvisionDisabled = "ProvisionDisabled"
 )
 
 // Names that the manager gives.

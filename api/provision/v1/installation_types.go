@@ -35,7 +35,7 @@ type ClusterInstallation struct {
 
 	// status says how far it is, and what each host that is not ready waits for.
 	// +optional
-	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, which reconciles installations only if provision.enabled is in its configuration", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for drover-provisioner, which reconciles installations", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ClusterInstallationStatus `json:"status,omitempty"`
 }
 

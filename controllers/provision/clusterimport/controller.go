@@ -83,6 +83,13 @@ func Outline() *metav1.PartialObjectMetadata {
 	return object
 }
 
+// The policy drover-provisioner-clusters allows no Clusters but those of Clusters of Cluster API. The label of an
+// import takes "delete" on clusters/agent; the policy drover-provisioner-secrets keeps the provisioner from using that
+// right.
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=create
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/agent,verbs=delete
+
 // Reconcile takes one step for a cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.NamespacedName)

@@ -38,7 +38,7 @@ const (
 )
 
 // scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so. It checks all that the policy
-// drover-manager-etcdsnapshots checks: what that keeps the manager from deleting is none of a schedule.
+// drover-provisioner-etcdsnapshots checks: what that keeps the provisioner from deleting is none of a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {

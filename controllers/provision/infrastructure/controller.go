@@ -45,11 +45,14 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Snapshots reports whether the manager makes snapshots of etcd.
-	Snapshots bool
 	// Settings returns where the hub is, and its CA.
-	Settings func() protocol.Settings
+	Settings func(context.Context) (protocol.Settings, error)
 }
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/finalizers,verbs=update
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
 
 // Reconcile writes the kubeconfig of one cluster and its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
@@ -62,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	update := status.Begin(object)
 	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
-	r.setScheduled(object, update)
+	setScheduled(object, update)
 	decided, err := r.advance(ctx, object)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -157,7 +160,11 @@ func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.Drover
 	if present != nil && !ours.Has(present) {
 		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " is there and is not Drover's: delete it, or let Cluster API reach the cluster by it without Drover", Again: lookAgain}, nil
 	}
-	content, err := kubeconfig(cluster, r.Settings())
+	settings, err := r.Settings(ctx)
+	if err != nil {
+		return status.Readiness{}, err
+	}
+	content, err := kubeconfig(cluster, settings)
 	if err != nil {
 		return status.Readiness{}, err
 	}

@@ -42,7 +42,7 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	env.ClusterAPI(t)
 	namespace := env.Workspace(t)
 	settings := protocol.Settings{Servers: []string{"https://hub.example.com", "https://second.example.com"}, CABundle: "the CA"}
-	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: func() protocol.Settings { return settings }}
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: always(settings)}
 	name := types.NamespacedName{Namespace: namespace, Name: "c1-infrastructure"}
 	object := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name}, Spec: infrav1.DroverClusterSpec{FailureDomainLabel: "zone"}}
 	if err := env.Client.Create(t.Context(), object); err != nil {
@@ -139,7 +139,9 @@ func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
 	env.ClusterAPI(t)
 	namespace := env.Workspace(t)
 	recorder := events.NewFakeRecorder(10)
-	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Recorder: recorder, Settings: func() protocol.Settings { return protocol.Settings{} }}
+	r := &infrastructure.Reconciler{
+		Client: env.Client, Live: env.Client, Recorder: recorder, Settings: always(protocol.Settings{}),
+	}
 	name := types.NamespacedName{Namespace: namespace, Name: "c1"}
 	object := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name}}
 	if err := env.Client.Create(t.Context(), object); err != nil {
@@ -147,20 +149,18 @@ func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
 	}
 	for _, c := range []struct {
 		schedule string
-		enabled  bool
 		reason   string // empty for no condition
 		says     string
 		told     int
 	}{
-		{"", true, "", "", 0},
-		{"often", true, infrav1.ReasonScheduleInvalid, "write five fields", 1},
-		{"often", true, infrav1.ReasonScheduleInvalid, "write five fields", 0},
-		{"0 0 31 2 *", true, infrav1.ReasonScheduleInvalid, "no day that a calendar has", 1},
-		{"@daily", false, infrav1.ReasonProvisionDisabled, "set provision.enabled to true", 1},
-		{"@daily", true, infrav1.ReasonScheduled, "the latest EtcdSnapshot shows whether", 0},
-		{"", true, "", "", 0},
+		{"", "", "", 0},
+		{"often", infrav1.ReasonScheduleInvalid, "write five fields", 1},
+		{"often", infrav1.ReasonScheduleInvalid, "write five fields", 0},
+		{"0 0 31 2 *", infrav1.ReasonScheduleInvalid, "no day that a calendar has", 1},
+		{"@daily", infrav1.ReasonScheduled, "the latest EtcdSnapshot shows whether", 0},
+		{"", "", "", 0},
 	} {
-		r.Snapshots, object.Spec.Etcd.Schedule = c.enabled, c.schedule
+		object.Spec.Etcd.Schedule = c.schedule
 		if err := env.Client.Update(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +212,7 @@ func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	env.ClusterAPI(t)
 	namespace := env.Workspace(t)
 	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "the CA"}
-	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: func() protocol.Settings { return settings }}
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: always(settings)}
 	name := types.NamespacedName{Namespace: namespace, Name: "c1-infrastructure"}
 	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{}})
 	env.Apply(t, &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name, OwnerReferences: testkit.OwnedBy(owner)}})
@@ -230,4 +230,9 @@ func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 		t.Errorf("got %v, want a conflict", err)
 	}
 	env.WantUnchanged(t, theirs)
+}
+
+// always returns a function that returns the settings.
+func always(settings protocol.Settings) func(context.Context) (protocol.Settings, error) {
+	return func(context.Context) (protocol.Settings, error) { return settings, nil }
 }

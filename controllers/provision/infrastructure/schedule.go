@@ -13,8 +13,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// setScheduled writes a condition that is True if the schedule of snapshots can be read and the manager makes some. Whether they succeed is in the EtcdSnapshots. It changes nothing else of the cluster: what has no snapshots works.
-func (r *Reconciler) setScheduled(object *infrav1.DroverCluster, update *status.Update) {
+// setScheduled writes a condition that is True if the schedule of snapshots can be read. Whether they succeed is in the
+// EtcdSnapshots. It changes nothing else of the cluster: a cluster without snapshots works.
+func setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions
 	if text == "" {
 		meta.RemoveStatusCondition(conditions, infrav1.ConditionEtcdScheduled)
@@ -23,9 +24,6 @@ func (r *Reconciler) setScheduled(object *infrav1.DroverCluster, update *status.
 	condition := metav1.Condition{Type: infrav1.ConditionEtcdScheduled, Status: metav1.ConditionTrue, Reason: infrav1.ReasonScheduled, Message: "the schedule was read; the latest EtcdSnapshot shows whether snapshots are made by it", ObservedGeneration: object.Generation}
 	if _, err := schedule.Parse(text); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonScheduleInvalid, "no snapshots of etcd are made: spec.etcd.schedule: "+err.Error()
-	} else if !r.Snapshots {
-		condition.Status, condition.Reason = metav1.ConditionFalse, infrav1.ReasonProvisionDisabled
-		condition.Message = "no snapshots of etcd are made: apply config/provision to the hub, and set provision.enabled to true in the manager's configuration"
 	}
 	before := meta.FindStatusCondition(*conditions, condition.Type)
 	if condition.Status == metav1.ConditionFalse && (before == nil || before.Message != condition.Message) {

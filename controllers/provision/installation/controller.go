@@ -54,8 +54,8 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Clean is that of hosts.Hub.
-	Clean func(host types.NamespacedName) bool
+	// Reported is that of hosts.Hub.
+	Reported func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*provisionv1.ClusterInstallation]
 }
@@ -114,7 +114,7 @@ func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 }
 
 func (r *Reconciler) hub() hosts.Hub {
-	return hosts.Hub{Client: r.Client, Live: r.Live, Clean: r.Clean, Finalizer: provisionv1.FinalizerNode}
+	return hosts.Hub{Client: r.Client, Live: r.Live, Reported: r.Reported, Finalizer: provisionv1.FinalizerNode}
 }
 
 // advance lets the planner decide, and does what it says: what is stored comes before what depends on it.

@@ -30,7 +30,8 @@ import (
 // Kind of the objects, as Hosts have it in spec.consumerRef.
 const Kind = "DroverMachine"
 
-// Times. Of Cluster API's objects none is watched: whether there is such a kind on the hub is no concern of a manager that starts. What is waited for is looked at again.
+// Times. Of Cluster API's objects none is watched: whether there is such a kind on the hub is no concern of a
+// provisioner that starts. What is waited for is looked at again.
 const (
 	lookAgain = 5 * time.Second
 	// leaveTime is how long a machine that is being deleted waits for a Host whose agent is not connected.
@@ -44,8 +45,8 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Clean is that of hosts.Hub.
-	Clean func(host types.NamespacedName) bool
+	// Reported is that of hosts.Hub.
+	Reported func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*infrav1.DroverMachine]
 }
@@ -63,6 +64,11 @@ type input struct {
 	update *status.Update
 	now    time.Time
 }
+
+// Machines of Cluster API are listed, since a Host is not given to a machine while it has the Node of another one.
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list
 
 // Reconcile takes one step for a machine and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
@@ -111,7 +117,7 @@ func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 }
 
 func (r *Reconciler) hub() hosts.Hub {
-	return hosts.Hub{Client: r.Client, Live: r.Live, Clean: r.Clean}
+	return hosts.Hub{Client: r.Client, Live: r.Live, Reported: r.Reported}
 }
 
 // gather reads the Machine, its Cluster and the Host.

@@ -28,7 +28,8 @@ import (
 
 // advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the plan.
 //
-// The provider ID is written before the Host is taken. So a machine never takes two, whenever the manager is killed and however far its cache lags behind.
+// The provider ID is written before the Host is taken. So a machine never takes two, whenever the provisioner is killed
+// and however far its cache lags behind.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
 	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {

@@ -51,8 +51,9 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 
 // work gives the Host the tasks of a machine whose bootstrap is done, and says how far they are.
 //
-// A task is in the status before it is in the plan, and its outcome is in the status before it leaves the plan: so a manager that is killed between leaves no
-// instruction behind, and gives no task again that has ended. The journal of the Host runs it once in any case.
+// A task is in the status before it is in the plan, and its outcome is in the status before it leaves the plan: so a
+// provisioner that is killed between leaves no instruction behind, and gives no task again that has ended. The journal
+// of the Host runs it once in any case.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
 	machine := in.machine
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {

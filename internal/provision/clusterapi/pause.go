@@ -28,6 +28,12 @@ const annotationPausedBy = "cluster.drover.dev/paused-by"
 // PausedBy returns what has paused a Cluster for Drover, "" for nothing.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
+// The policy drover-provisioner-cluster-api allows nothing but this write of Clusters. Of KubeadmConfigs, an update in
+// place gives kubeadm the patches, and the errors to ignore.
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;patch
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
+
 // SetPaused pauses a Cluster for something, or goes on with it if that is empty. It writes these two fields alone, of the Cluster that was read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
 	before := &unstructured.Unstructured{}

@@ -34,7 +34,7 @@ import (
 // fieldOwner is the field manager of what this package writes.
 const fieldOwner = owned.FieldOwner
 
-// annotationDigest is on plans that Drover made, with a digest of their content: the manager's cache has none of that.
+// annotationDigest is on plans that Drover made, with a digest of their content.
 const annotationDigest = v1.AnnotationPlanDigest
 
 // annotationNote is on plans of which their controller wants to remember something.
@@ -53,9 +53,9 @@ var (
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
-	// Clean reports whether a Host's agent has reported to this manager that its machine has no plan. A status may be of before a backup that the hub was
-	// restored from. Nil if that is not asked.
-	Clean func(host types.NamespacedName) bool
+	// Reported returns why a Host's status may not be what its agent reports now, "" if it is. The status may be of before
+	// a backup that the hub was restored from. Nil if that is not asked.
+	Reported func(context.Context, *v1.Host) (string, error)
 	// Finalizer is on Hosts while they are taken, if it is not empty: one that is deleted is then cleaned only after Release.
 	Finalizer string
 }
@@ -118,8 +118,11 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 		return nil
 	}
 	why := NotFree(host)
-	if why == "" && h.Clean != nil && !h.Clean(client.ObjectKeyFromObject(host)) {
-		why = "its agent has not reported to this manager yet that it has no plan"
+	if why == "" && h.Reported != nil {
+		var err error
+		if why, err = h.Reported(ctx, host); err != nil {
+			return err
+		}
 	}
 	if why == "" {
 		switch plan, _, err := h.plan(ctx, host, h.Live); { // the cache may lag behind a plan that a user made

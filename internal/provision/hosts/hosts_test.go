@@ -4,6 +4,7 @@
 package hosts_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -15,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
@@ -234,7 +234,12 @@ func TestATakenHostThatIsDeletedIsKeptUntilItIsReleased(t *testing.T) {
 func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 	t.Parallel()
 	w, reported := newWorld(t), false
-	w.Clean = func(host types.NamespacedName) bool { return reported && host == client.ObjectKeyFromObject(w.host) }
+	w.Reported = func(_ context.Context, host *v1.Host) (string, error) {
+		if host.Name == w.host.Name && reported {
+			return "", nil
+		}
+		return "its agent has not reported yet to the manager that leads now", nil
+	}
 	if err := w.Take(t.Context(), w.host, consumer("prod")); !errors.Is(err, hosts.ErrNotFree) || !strings.Contains(err.Error(), "its agent has not reported") {
 		t.Errorf("take: %v, want ErrNotFree", err)
 	}

@@ -175,7 +175,7 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 		out, err := decide(ctx, request)
 		if err != nil {
 			h.Log.Error(err, "a hook of Cluster API was not answered", "hook", hook)
-			http.Error(w, "the hook could not be answered: see the log of Drover's manager", http.StatusServiceUnavailable)
+			http.Error(w, "the hook could not be answered: see the log of drover-provisioner", http.StatusServiceUnavailable)
 			return
 		}
 		out.APIVersion, out.Kind = groupVersion, hook+"Response"

@@ -30,7 +30,7 @@ func TestAManagerWaitsForAgentsUntilTheSlowestMustBeBack(t *testing.T) {
 // A front that is opened minutes after the manager has started lets no agent in before: then none has had time to come back.
 func TestTheTimeToComeBackBeginsWithTheFirstAgent(t *testing.T) {
 	t.Parallel()
-	p := parts{client: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).Build()}
+	s := shared{client: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).Build()}
 	long := returnTime(0) + time.Minute
 	for what, c := range map[string]struct {
 		first time.Time
@@ -41,7 +41,7 @@ func TestTheTimeToComeBackBeginsWithTheFirstAgent(t *testing.T) {
 		"the first was connected long ago":  {time.Now().Add(-long), true},
 		"the first came before most others": {time.Now().Add(-protocol.AttemptTime), false},
 	} {
-		settled := p.settled(Options{Started: time.Now().Add(-long)}, func() time.Time { return c.first })
+		settled := s.settled(func() time.Time { return c.first })
 		if got := settled(); got != c.want {
 			t.Errorf("%s: agents have had time to come back: %t, want %t", what, got, c.want)
 		}

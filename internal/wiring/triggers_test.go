@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package controllers
+package wiring
 
 import (
 	"context"
@@ -21,14 +21,15 @@ func TestChangesAreLookedUpOutsideOfTheirCallback(t *testing.T) {
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
 		defer q.ShutDown()
 		release, lookups := make(chan struct{}), 0
-		go lookUp(t.Context(), changed, q, time.Millisecond, func(_ context.Context, member string) ([]types.NamespacedName, error) {
+		find := func(_ context.Context, member string) ([]types.NamespacedName, error) {
 			lookups++
 			<-release
 			if member == "unreadable" {
 				return nil, errors.New("the cache is being stopped")
 			}
 			return []types.NamespacedName{{Name: "plan-of-" + member}}, nil
-		})
+		}
+		go lookUp(t.Context(), changed, q, time.Millisecond, find)
 		changed.Add("one")
 		synctest.Wait() // it is being looked up, and waits
 		for range 100 {

@@ -1,0 +1,93 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/cluster"
+	"github.com/drover-dev/drover/controllers/inventory"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/wiring"
+)
+
+// revocation is the name of the controller that ends tunnels of agents that a Cluster no longer has.
+const revocation = "cluster-revocation"
+
+// clusters lists the controllers of Clusters.
+func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
+	revoker := &cluster.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members}
+	upgrades := &cluster.Upgrades{
+		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
+	}
+	// outcome returns a function that returns the outcome of the one set of a kind in a member.
+	outcome := func(id string) func(types.NamespacedName) delivery.Outcome {
+		return func(member types.NamespacedName) delivery.Outcome {
+			return deliveries.Outcomes(id, []types.NamespacedName{member})[0]
+		}
+	}
+	reconciler := &cluster.Reconciler{
+		Client: s.client, Live: s.live, Recorder: s.recorder("drover-cluster"), Members: s.Members, Settings: s.settings,
+		Agent: s.Config.Agent.Defaults(), Places: cluster.NewPlaces(s.Config.Limits.Workspace.Clusters), Upgrades: upgrades,
+		Synced: s.Synced, Started: s.Started, Now: time.Now,
+		Sets: cluster.Sets{Unconfirmed: deliveries.Unconfirmed, Guards: outcome(set.Guards)},
+	}
+	if s.Issuer != nil {
+		reconciler.Direct = outcome(set.Direct)
+	}
+	all := types.NamespacedName{Name: "all"}
+	return []wiring.Controller{
+		{
+			Name: revocation, Reconciler: revoker, EveryReplica: true,
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
+				// An agent that was revoked just before its tunnel opened has had its event already.
+				wiring.OnCall(s.Members.OnOpen, 0),
+			},
+		},
+		{
+			Name: "cluster", Reconciler: reconciler, Workers: 16, // a reconcile may wait for an agent
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
+				wiring.OnOtherChange(&v1.Cluster{}, reconciler.Places.Handler()), wiring.OnStart(reconciler.Lead),
+				// An agent that connects mostly reports within 50 ms: no status has to say that its report is awaited.
+				wiring.OnCall(s.Members.OnChange, 50*time.Millisecond),
+				onOutcome(deliveries, 50*time.Millisecond, set.Guards, set.Direct),
+				wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange), wiring.OnCall(upgrades.OnTurn, 0),
+			},
+		},
+		profiles(s),
+		{
+			Name: "agent-upgrades", Reconciler: upgrades,
+			Triggers: []wiring.Trigger{
+				wiring.RequestOnStart(all), wiring.RequestOnCall(all, upgrades.OnChange, time.Second),
+			},
+		},
+	}
+}
+
+// profiles is the controller that writes a ClusterProfile for each Cluster, where the hub has the kind.
+func profiles(s shared) wiring.Controller {
+	kind := &inventory.Kind{
+		Mapper: s.mgr.GetRESTMapper(), Scheme: s.mgr.GetScheme(), Cache: s.mgr.GetCache(),
+		Clusters: s.clusterNames, Every: inventory.LookEvery,
+	}
+	return wiring.Controller{
+		Name: "inventory", Workers: 4, Reconciler: &inventory.Reconciler{
+			Client: s.client, Recorder: s.recorder("drover-inventory"), Settings: s.settings, Served: kind.Served,
+		},
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(&v1.Cluster{}, predicate.NewPredicateFuncs(func(client.Object) bool { return kind.Served() })),
+			wiring.OnSource(kind), wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange),
+		},
+	}
+}

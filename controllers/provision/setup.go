@@ -1,0 +1,200 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package provision lists every controller of the provisioner.
+package provision
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/provision/clusterimport"
+	"github.com/drover-dev/drover/controllers/provision/etcd"
+	"github.com/drover-dev/drover/controllers/provision/infrastructure"
+	"github.com/drover-dev/drover/controllers/provision/installation"
+	"github.com/drover-dev/drover/controllers/provision/machine"
+	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/config"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/hub"
+	"github.com/drover-dev/drover/internal/provision/inplace"
+	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/internal/wiring"
+)
+
+// The rights of every provisioner: config/provision/role.yaml. Those with Cluster API are beside its controllers. Plans
+// of Hosts are root on the machines. Of Secrets the provisioner gets those whose names it knows, and lists none; the
+// policies in config/provision/policy.yaml bound what it writes.
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,resourceNames=drover-ca,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/plan,verbs=update
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update;patch;delete
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=get;list;watch
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=patch;update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations/finalizers,verbs=update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores,verbs=get;list;watch;patch;update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores/status,verbs=get;patch;update
+
+// Setup adds every controller to a manager, and the hooks that Cluster API calls.
+func Setup(mgr ctrl.Manager, cfg config.Config) error {
+	s := shared{
+		mgr: mgr, client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		hub: hub.Hub{Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespace: cfg.Namespace, Now: time.Now},
+	}
+	err := s.served("config/provision", provisionv1.GroupVersion, installation.Kind, "EtcdSnapshot", "EtcdRestore")
+	if err != nil {
+		return err
+	}
+	all := s.installations()
+	if cfg.ClusterAPI.Enabled {
+		if err := s.served("config/clusterapi", infrav1.GroupVersion, "DroverCluster", machine.Kind); err != nil {
+			return err
+		}
+		all = slices.Concat(all, s.clusterAPI())
+	}
+	if cfg.ClusterAPI.Import {
+		if err := s.served("Cluster API, before clusterAPI.import", clusterapi.GroupVersion, "Cluster"); err != nil {
+			return err
+		}
+		all = append(all, s.imports())
+	}
+	if cfg.ClusterAPI.InPlaceUpdates {
+		mux := http.NewServeMux()
+		hooks := inplace.Hooks{Live: s.live, Writer: s.client, Log: mgr.GetLogger().WithName("in-place")}
+		inplace.New(hooks).Register(mux)
+		mgr.GetWebhookServer().Register(inplace.Path+"/", mux)
+	}
+	return wiring.Add(mgr, all)
+}
+
+// shared is what all controllers are made of.
+type shared struct {
+	mgr ctrl.Manager
+	// client reads from the cache and writes; live reads from the API server.
+	client client.Client
+	live   client.Reader
+	hub    hub.Hub
+}
+
+func (s shared) recorder(name string) events.EventRecorder { return s.mgr.GetEventRecorder(name) }
+
+// served returns an error unless the hub has the kinds.
+func (s shared) served(install string, version schema.GroupVersion, kinds ...string) error {
+	for _, kind := range kinds {
+		if _, err := s.mgr.GetRESTMapper().RESTMapping(version.WithKind(kind).GroupKind(), version.Version); err != nil {
+			return fmt.Errorf("the hub has no %s: install %s: %w", kind, install, err)
+		}
+	}
+	return nil
+}
+
+// installations lists the controllers of clusters by k3s and RKE2, and of their etcd.
+func (s shared) installations() []wiring.Controller {
+	clusters := &installation.Reconciler{
+		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
+		Reported: s.hub.Reported,
+	}
+	affected := clusters.Handler()
+	return []wiring.Controller{
+		{
+			Name: "clusterinstallation", Reconciler: clusters, Workers: 4,
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&provisionv1.ClusterInstallation{}),
+				wiring.OnOtherChange(&v1.Host{}, affected), wiring.OnOtherChange(&v1.Cluster{}, affected),
+				wiring.OnOtherChange(&provisionv1.EtcdSnapshot{}, affected),
+				wiring.OnOtherChange(&provisionv1.EtcdRestore{}, affected),
+			},
+		},
+		s.etcd("etcd-installation", etcd.Installations{Progress: clusters.EtcdProgress},
+			&provisionv1.ClusterInstallation{}, &v1.Host{}),
+	}
+}
+
+// etcd is the controller of the etcd of one kind of cluster. Changes of the objects trigger it, too.
+func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object) wiring.Controller {
+	r := &etcd.Reconciler{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Backend: backend}
+	affected := r.Handler()
+	c := wiring.Controller{Name: name, Reconciler: r, Workers: 2}
+	for _, o := range append([]client.Object{&provisionv1.EtcdSnapshot{}, &provisionv1.EtcdRestore{}}, objects...) {
+		c.Triggers = append(c.Triggers, wiring.OnOtherChange(o, affected))
+	}
+	return c
+}
+
+// clusterAPI lists the controllers of the kinds that Cluster API makes clusters of, and of their etcd.
+func (s shared) clusterAPI() []wiring.Controller {
+	return []wiring.Controller{
+		s.etcd("etcd", etcd.Kubeadm{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Now: time.Now},
+			&infrav1.DroverMachine{}, &infrav1.DroverCluster{}, &v1.Host{}),
+		{
+			Name: "drovercluster", Workers: 4, Reconciler: &infrastructure.Reconciler{
+				Client: s.client, Live: s.live, Recorder: s.recorder("drover-infrastructure"), Settings: s.hub.Settings,
+			},
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&infrav1.DroverCluster{}),
+				// All kubeconfigs have the hub's address and CA.
+				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
+					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
+			},
+		},
+		{
+			Name: "drovermachine", Workers: 1, // see machine.Reconciler
+			Reconciler: &machine.Reconciler{
+				Client: s.client, Live: s.live, Recorder: s.recorder("drover-machine"), Now: time.Now,
+				Reported: s.hub.Reported,
+			},
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&infrav1.DroverMachine{}), wiring.OnOtherChange(&v1.Host{}, hosts.Handler(machine.Kind)),
+			},
+		},
+	}
+}
+
+// everyDroverCluster requests all DroverClusters.
+func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
+	list := &infrav1.DroverClusterList{}
+	// A cache that cannot be read is being stopped.
+	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "reconciles not requested")
+	}
+	for i := range list.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
+	}
+	return requests
+}
+
+// imports is the controller of clusters that Cluster API makes anywhere.
+func (s shared) imports() wiring.Controller {
+	return wiring.Controller{
+		Name: "clusterimport", Workers: clusterimport.Workers, Reconciler: &clusterimport.Reconciler{
+			Client: s.client, Live: s.live, Recorder: s.recorder("drover-import"), Reach: release.Private,
+		},
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(clusterimport.Outline()),
+			wiring.OnOtherChange(&v1.Cluster{}, &handler.EnqueueRequestForObject{}),
+		},
+	}
+}

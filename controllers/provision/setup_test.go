@@ -1,0 +1,206 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package provision_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/provision"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/config"
+	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+const (
+	namespace = "drover-system"
+	account   = "system:serviceaccount:" + namespace + ":drover-provisioner"
+)
+
+// TestEveryControllerWorksWithTheRightsOfItsRole runs all controllers of the provisioner as its account, with the roles
+// that are generated for it and no others, and within the policies that narrow them.
+func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
+	t.Parallel()
+	env := testkit.Shared(t)
+	env.ClusterAPI(t)
+	env.Provision(t)
+	workspace := env.Workspace(t)
+	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
+	for _, file := range []string{"provision/service_account", "provision/role", "provision/role_binding",
+		"clusterapi/role", "clusterapi/role_binding", "clusterapi/import/role", "clusterapi/import/role_binding",
+		"provision/policy", "clusterapi/policy", "clusterapi/import/policy"} {
+		apply(t, env, "config/"+file+".yaml")
+	}
+	start(t, env)
+	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "h1"}}
+	env.Apply(t, host)
+
+	machine := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "m1"}}
+	cluster := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "c1"}}
+	installation := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "k3s"}}
+	servers := provisionv1.HostPool{
+		Name: "servers", Roles: []provisionv1.HostRole{provisionv1.RoleEtcd, provisionv1.RoleControlPlane},
+	}
+	installation.Spec = provisionv1.ClusterInstallationSpec{
+		ClusterName: "k3s", Distribution: provisionv1.DistributionK3s, Version: "v1.35.3+k3s1",
+		Pools: []provisionv1.HostPool{servers},
+	}
+	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "s1"}}
+	snapshot.Spec.ClusterRef = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "none"}
+	for _, o := range []client.Object{machine, cluster, installation, snapshot} {
+		if err := env.Client.Create(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	env.ClusterAPIObject(t, "Cluster", workspace, "imported", map[string]string{v1.LabelImport: "true"},
+		map[string]any{"spec": map[string]any{}})
+	for name, done := range map[string]func(context.Context) error{
+		"a DroverMachine": func(ctx context.Context) error {
+			return ready(ctx, env, machine, &machine.Status.Conditions, infrav1.ReasonWaitingForOwner)
+		},
+		"a DroverCluster": func(ctx context.Context) error {
+			return ready(ctx, env, cluster, &cluster.Status.Conditions, infrav1.ReasonWaitingForOwner)
+		},
+		"a ClusterInstallation": func(ctx context.Context) error {
+			err := env.Client.Get(ctx, client.ObjectKeyFromObject(installation), installation)
+			if err == nil && installation.Status.ObservedGeneration != installation.Generation {
+				err = fmt.Errorf("its status is %+v, want one of generation %d", installation.Status, installation.Generation)
+			}
+			return err
+		},
+		"an EtcdSnapshot": func(ctx context.Context) error {
+			err := env.Client.Get(ctx, client.ObjectKeyFromObject(snapshot), snapshot)
+			if err == nil && len(snapshot.Status.Conditions) == 0 {
+				err = fmt.Errorf("its status is %+v, want conditions", snapshot.Status)
+			}
+			return err
+		},
+		"a cluster that is imported": func(ctx context.Context) error {
+			return env.Client.Get(ctx, types.NamespacedName{Namespace: workspace, Name: "imported"}, &v1.Cluster{})
+		},
+		"a Host that is taken": func(ctx context.Context) error {
+			own, err := client.New(impersonating(env), client.Options{Scheme: testkit.Scheme(t)})
+			if err != nil {
+				return err
+			}
+			denied := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`))
+			if err := own.Patch(ctx, host.DeepCopy(), denied); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("a label of a Host is changed: %v, want it to be forbidden", err)
+			}
+			taken := &v1.Host{}
+			if err := env.Client.Get(ctx, client.ObjectKeyFromObject(host), taken); err != nil {
+				return err
+			}
+			taken.Status.State = v1.HostAvailable
+			meta.SetStatusCondition(&taken.Status.Conditions, metav1.Condition{
+				Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonHostAvailable,
+				ObservedGeneration: taken.Generation,
+			})
+			consumer := v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "Test", Name: "t", UID: "u"}
+			hub := hosts.Hub{Client: own, Live: own, Finalizer: provisionv1.FinalizerNode}
+			if err := hub.Take(ctx, taken, consumer); err != nil {
+				return err
+			}
+			first := protocol.HostInstruction{ID: "a", Command: []string{"true"}}
+			_, err = hub.Give(ctx, taken, consumer, protocol.HostInstructions{Instructions: []protocol.HostInstruction{first}})
+			return err
+		},
+		"the Lease": func(ctx context.Context) error {
+			lease := &coordinationv1.Lease{}
+			return env.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "drover-provisioner"}, lease)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { testkit.Eventually(t, time.Minute, done) })
+	}
+}
+
+// start runs a provisioner as its account until the test ends.
+func start(t *testing.T, env *testkit.Env) {
+	t.Helper()
+	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ProvisionerConfig, health: {listen: '0'}, " +
+		"metrics: {listen: '0'}, clusterAPI: {enabled: true, import: true}}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	options, err := cfg.ManagerOptions()
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Logger = logr.Discard()
+	mgr, err := ctrl.NewManager(impersonating(env), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := provision.Setup(mgr, cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- mgr.Start(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Errorf("the provisioner ended with %v, want no error", err)
+		}
+	})
+}
+
+// impersonating returns the configuration of a client that acts as the provisioner's account.
+func impersonating(env *testkit.Env) *rest.Config {
+	kubeconfig := rest.CopyConfig(env.Config)
+	kubeconfig.Impersonate = rest.ImpersonationConfig{UserName: account, Groups: []string{"system:authenticated"}}
+	return kubeconfig
+}
+
+// ready returns nil once an object has the condition Ready for a reason.
+func ready(ctx context.Context, env *testkit.Env, o client.Object, is *[]metav1.Condition, reason string) error {
+	if err := env.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
+		return err
+	}
+	if c := meta.FindStatusCondition(*is, "Ready"); c == nil || c.Reason != reason {
+		return fmt.Errorf("the condition is %+v, want reason %s", c, reason)
+	}
+	return nil
+}
+
+// apply applies the objects of a file.
+func apply(t *testing.T, env *testkit.Env, file string) {
+	t.Helper()
+	text, err := os.ReadFile(testkit.Path(t, file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range bytes.Split(text, []byte("---\n")) {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal(document, &o.Object); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if o.GetKind() != "" {
+			env.Apply(t, o)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// returnTime returns how long after a manager's start an agent that lost the hub may take to be connected again: its
+// longest wait, and then the time in which the hub admits all. Before, a wave does not go on without an agent, and no
+// Plan begins that it may know better about.
+func returnTime(clusters int) time.Duration {
+	return protocol.LongestReturn + members.AdmissionTime(clusters)
+}
+
+// since returns a function that returns that time.
+func since(at time.Time) func() time.Time { return func() time.Time { return at } }
+
+// firstConnected returns a function that returns when this manager knew of the first connected agent, on whatever
+// replica. It returns zero before that.
+func firstConnected(all *members.Registry) func() time.Time {
+	var first atomic.Pointer[time.Time]
+	look := func(member types.NamespacedName) {
+		if first.Load() == nil && all.State(member).Connected() {
+			first.CompareAndSwap(nil, new(time.Now()))
+		}
+	}
+	all.OnChange(look)
+	all.OnHostChange(look)
+	return func() time.Time {
+		if at := first.Load(); at != nil {
+			return *at
+		}
+		return time.Time{}
+	}
+}
+
+// settled returns a function that reports whether agents have had time to come back since a time. It reports false
+// while that is zero.
+func (s shared) settled(from func() time.Time) func() bool {
+	var returned atomic.Bool // it stays so
+	return func() bool {
+		if at := from(); !returned.Load() && !at.IsZero() && time.Since(at) > returnTime(0) {
+			clusters, err := s.clusterNames(context.Background()) // from the cache
+			hosts, errHosts := s.hostNames(context.Background())
+			returned.Store(errors.Join(err, errHosts) == nil && time.Since(at) > returnTime(len(clusters)+len(hosts)))
+		}
+		return returned.Load() && (s.Synced == nil || s.Synced())
+	}
+}

@@ -1,0 +1,239 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/controllers/binding"
+	"github.com/drover-dev/drover/controllers/direct"
+	"github.com/drover-dev/drover/controllers/plan"
+	"github.com/drover-dev/drover/controllers/project"
+	"github.com/drover-dev/drover/controllers/role"
+	"github.com/drover-dev/drover/internal/delivery"
+	"github.com/drover-dev/drover/internal/index"
+	"github.com/drover-dev/drover/internal/kinds"
+	"github.com/drover-dev/drover/internal/release"
+	"github.com/drover-dev/drover/internal/set"
+	"github.com/drover-dev/drover/internal/wiring"
+)
+
+// workspaces are the controllers of what is delivered to members: they hand sets to the delivery store.
+type workspaces struct {
+	shared
+	deliveries *delivery.Store
+	guards     *project.Guards
+	progress   *plan.Progress
+	poller     *release.Poller
+	// Caches of the Secrets that users label for projects and plans.
+	projectSecrets, planSecrets cache.Cache
+}
+
+// newWorkspaces makes the delivery store, and what plans wait for.
+func newWorkspaces(s shared) (*workspaces, error) {
+	w := &workspaces{shared: s}
+	var err error
+	if w.projectSecrets, err = labelledSecrets(s.mgr, v1.LabelProject, selection.Exists); err != nil {
+		return nil, err
+	}
+	if w.planSecrets, err = labelledSecrets(s.mgr, v1.LabelPlansUse, selection.Equals, "true"); err != nil {
+		return nil, err
+	}
+	w.deliveries = delivery.New(delivery.Options{
+		State: s.Members.State, Leading: s.Members.Leading, Leaving: leaving(s.client), ReadOnly: readOnly(s.client),
+		Restore:  s.Checkpoints.Policy(s.client, kinds.Rules()),
+		Observer: s.Deliveries, Log: s.mgr.GetLogger().WithName("delivery"),
+	})
+	s.Members.OnChange(w.deliveries.Changed)
+	s.Members.FollowSets(w.deliveries)
+	w.progress = plan.NewProgress(s.Members.State)
+	s.Members.OnChange(w.progress.Changed)
+	s.Members.FollowPlans(w.progress)
+	reach := release.Public
+	if s.Config.Channels.Private {
+		reach = release.Private
+	}
+	w.poller = release.NewPoller(release.New(reach).Latest, time.Now)
+	w.guards, err = project.NewGuards(s.client, w.deliveries)
+	return w, err
+}
+
+// runnables run beside the controllers.
+func (w *workspaces) runnables() []manager.Runnable {
+	return []manager.Runnable{
+		w.projectSecrets, w.planSecrets, counter{Store: w.deliveries, hub: w.client}, w.progress, w.poller,
+		manager.RunnableFunc(w.Members.Lead),
+	}
+}
+
+// controllers lists them. A change of many members is gathered for a moment: an object is reconciled once for many of
+// their results, and many objects are sent before their first status is written.
+//
+// What a controller is for is watched without a predicate: a status that was computed from a cache that lagged behind
+// is corrected on the event of its own write.
+func (w *workspaces) controllers() []wiring.Controller {
+	return append([]wiring.Controller{
+		{Name: set.Guards, Reconciler: w.guards, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
+		w.direct(), w.roles(), w.projects(), w.plans(),
+	}, w.bindings()...)
+}
+
+// direct is the controller of what agents verify users' tokens by. It reconciles all Clusters with direct access when a
+// user or session has ended, or other keys are published.
+func (w *workspaces) direct() wiring.Controller {
+	reconciler := &direct.Reconciler{Client: w.client, Deliveries: w.deliveries, Issuer: w.Issuer, Now: time.Now}
+	triggers := []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}
+	if w.Issuer != nil {
+		all := reconciler.Handler(50 * time.Millisecond)
+		decides := predicate.NewPredicateFuncs(w.Issuer.Decides)
+		respecified := builder.WithPredicates(predicate.GenerationChangedPredicate{})
+		triggers = append(triggers,
+			wiring.OnOtherChange(&corev1.Secret{}, all,
+				builder.WithPredicates(decides, predicate.ResourceVersionChangedPredicate{})),
+			wiring.OnOtherChange(&v1.User{}, all, respecified),
+			wiring.OnOtherChange(&v1.AuthProvider{}, all, respecified),
+		)
+	}
+	return wiring.Controller{Name: set.Direct, Reconciler: reconciler, Workers: 4, Triggers: triggers}
+}
+
+func (w *workspaces) roles() wiring.Controller {
+	return wiring.Controller{
+		Name: set.Role, Workers: 4,
+		Reconciler: &role.Reconciler{
+			Client: w.client, Recorder: w.recorder("drover-role"), Deliveries: w.deliveries, Now: time.Now,
+		},
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(&v1.RoleTemplate{}), w.onAffecting(&v1.RoleTemplate{}, index.RoleToRoles),
+			w.onAffecting(&v1.ClusterRoleTemplateBinding{}, index.BindingToRoles),
+			w.onAffecting(&v1.ProjectRoleTemplateBinding{}, index.BindingToRoles),
+			w.onAffecting(&v1.Project{}, index.ProjectToRoles), w.onAffecting(&v1.Cluster{}, index.ClusterToRoles),
+			onOutcome(w.deliveries, 50*time.Millisecond, set.Role),
+		},
+	}
+}
+
+func (w *workspaces) bindings() []wiring.Controller {
+	options := binding.Options{
+		Client: w.client, Recorder: w.recorder("drover-binding"), Deliveries: w.deliveries, Now: time.Now,
+	}
+	return []wiring.Controller{
+		{
+			Name: set.ClusterBinding, Reconciler: binding.NewCluster(options), Workers: 8,
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&v1.ClusterRoleTemplateBinding{}),
+				wiring.OnOwnedChange(&rbacv1.Role{}), wiring.OnOwnedChange(&rbacv1.RoleBinding{}),
+				w.onAffecting(&v1.Cluster{}, index.ClusterToClusterBindings),
+				w.onAffecting(&v1.RoleTemplate{}, index.RoleToClusterBindings),
+				onOutcome(w.deliveries, 100*time.Millisecond, set.ClusterBinding),
+			},
+		},
+		{
+			Name: set.ProjectBinding, Reconciler: binding.NewProject(options), Workers: 8,
+			Triggers: []wiring.Trigger{
+				wiring.OnChange(&v1.ProjectRoleTemplateBinding{}),
+				wiring.OnOwnedChange(&rbacv1.Role{}), wiring.OnOwnedChange(&rbacv1.RoleBinding{}),
+				w.onAffecting(&v1.Cluster{}, index.ClusterToProjectBindings),
+				w.onAffecting(&v1.Project{}, index.ProjectToProjectBindings),
+				w.onAffecting(&v1.RoleTemplate{}, index.RoleToProjectBindings),
+				onOutcome(w.deliveries, 100*time.Millisecond, set.ProjectBinding),
+			},
+		},
+	}
+}
+
+func (w *workspaces) projects() wiring.Controller {
+	return wiring.Controller{
+		Name: set.Project, Workers: 4, Reconciler: &project.Reconciler{
+			Client: w.client, Secrets: &index.SecretReader{Reader: w.projectSecrets, Live: w.live},
+			Recorder: w.recorder("drover-project"), Deliveries: w.deliveries, Now: time.Now,
+		},
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(&v1.Project{}), w.onAffecting(&v1.Project{}, index.ProjectToConflicting),
+			w.onAffecting(&v1.Cluster{}, index.ClusterToProjects), w.onSecret(w.projectSecrets, index.SecretToProjects),
+			onOutcome(w.deliveries, 20*time.Millisecond, set.Project, set.Secrets),
+			wiring.LookUpOnCall(ownersOf(w.deliveries, set.Guards), 20*time.Millisecond, w.projectsOfMember),
+		},
+	}
+}
+
+func (w *workspaces) plans() wiring.Controller {
+	reconciler := &plan.Reconciler{
+		Client: w.client, Secrets: &index.SecretReader{Reader: w.planSecrets, Live: w.live},
+		Recorder: w.recorder("drover-plan"), Deliveries: w.deliveries,
+		State: w.progress.State, Channel: w.poller.Result, Now: time.Now,
+		Settled: w.settled(since(w.Started)), Returned: w.settled(firstConnected(w.Members)),
+	}
+	if w.Checkpoints != nil {
+		reconciler.Unconfirmed = w.deliveries.Unconfirmed
+	}
+	return wiring.Controller{
+		Name: set.Plan, Reconciler: reconciler, Workers: 4,
+		Triggers: []wiring.Trigger{
+			wiring.OnChange(&v1.Plan{}), w.onAffecting(&v1.Cluster{}, index.ClusterToPlans),
+			w.onSecret(w.planSecrets, index.SecretToPlans), onOutcome(w.deliveries, 20*time.Millisecond, set.Plan),
+			wiring.OnCall(w.progress.OnPlan, 20*time.Millisecond),
+			wiring.LookUpOnCall(w.progress.OnMember, 20*time.Millisecond, w.plansOfMember),
+			wiring.LookUpOnCall(w.poller.OnPolled, 20*time.Millisecond, w.plansOfChannel),
+			wiring.LookUpOnCall(ownersOf(w.deliveries, set.Guards), 20*time.Millisecond, w.plansOfMember),
+		},
+	}
+}
+
+// labelledSecrets returns a cache of the Secrets with a label, without their content. The manager's own has those that
+// Drover made, and one cache takes one selector.
+func labelledSecrets(
+	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
+) (cache.Cache, error) {
+	labelled, err := labels.NewRequirement(label, operator, values)
+	if err != nil {
+		return nil, err
+	}
+	return cache.New(mgr.GetConfig(), cache.Options{
+		Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Secret{}: {Label: labels.NewSelector().Add(*labelled), Transform: index.SecretOutline},
+		},
+	})
+}
+
+// plansOfMember lists the plans for a member. One that is gone, or not known yet, requests them by its own event.
+func (w *workspaces) plansOfMember(ctx context.Context, member types.NamespacedName) ([]types.NamespacedName, error) {
+	object := &v1.Cluster{}
+	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {
+		w.progress.Forget(member)
+		return nil, client.IgnoreNotFound(err)
+	}
+	return index.ClusterToPlans(ctx, w.client, object)
+}
+
+// projectsOfMember lists the projects for a member.
+func (w *workspaces) projectsOfMember(
+	ctx context.Context, member types.NamespacedName,
+) ([]types.NamespacedName, error) {
+	object := &v1.Cluster{}
+	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return index.ClusterToProjects(ctx, w.client, object)
+}
+
+// plansOfChannel lists the plans that read a release channel.
+func (w *workspaces) plansOfChannel(ctx context.Context, url string) ([]types.NamespacedName, error) {
+	return index.ChannelToPlans(ctx, w.client, url)
+}

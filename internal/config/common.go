@@ -1,0 +1,78 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Port is one for operators. Neither the connections nor the handshakes on it count with those of Server.
+type Port struct {
+	// Listen is its address, or ListenNowhere.
+	Listen string `json:"listen,omitempty"`
+}
+
+// Validate reports faults of the port with that name.
+func (p Port) Validate(name string, add func(field, format string, args ...any)) {
+	if _, _, err := net.SplitHostPort(p.Listen); err != nil && p.Listen != ListenNowhere {
+		add(name+".listen", "want host:port, :port or %q: %w", ListenNowhere, err)
+	}
+}
+
+// LeaderElection among the replicas of a program, through a Lease.
+type LeaderElection struct {
+	// Enabled by default. Turn it off for a single process only.
+	Enabled *bool `json:"enabled,omitempty"`
+	// LeaseDuration, default 15s; RenewDeadline, default 10s; RetryPeriod, default 2s.
+	LeaseDuration metav1.Duration `json:"leaseDuration,omitempty"`
+	RenewDeadline metav1.Duration `json:"renewDeadline,omitempty"`
+	RetryPeriod   metav1.Duration `json:"retryPeriod,omitempty"`
+}
+
+// SetDefaults sets the fields that the file leaves out.
+func (l *LeaderElection) SetDefaults() {
+	setDefault(&l.Enabled, new(true))
+	setDefault(&l.LeaseDuration.Duration, 15*time.Second)
+	setDefault(&l.RenewDeadline.Duration, 10*time.Second)
+	setDefault(&l.RetryPeriod.Duration, 2*time.Second)
+}
+
+// Validate reports faults.
+func (l LeaderElection) Validate(add func(field, format string, args ...any)) {
+	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
+		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")
+	}
+}
+
+// moved returns an error for keys of the manager's former configuration that another program reads now.
+func moved(raw []byte) error {
+	var former struct {
+		ClusterAPI any `json:"clusterAPI"`
+		Provision  any `json:"provision"`
+	}
+	if yaml.Unmarshal(raw, &former) != nil {
+		return nil
+	}
+	var errs []error
+	if former.ClusterAPI != nil {
+		errs = append(errs, errors.New("clusterAPI: the program drover-provisioner reads this key now: "+
+			"move it to the configuration in config/clusterapi/config.yaml, and install config/clusterapi: "+
+			"docs/guide/cluster-api.md"))
+	}
+	if former.Provision != nil {
+		errs = append(errs, errors.New("provision: remove this key, which has no successor: "+
+			"the program drover-provisioner makes clusters of Hosts wherever config/provision is installed: "+
+			"docs/guide/k3s-rke2.md"))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the manager no longer makes clusters: %w", errors.Join(errs...))
+}

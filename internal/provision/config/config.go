@@ -1,0 +1,113 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package config loads and validates the provisioner's configuration file, and decides what its manager caches.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/yaml"
+
+	core "github.com/drover-dev/drover/internal/config"
+)
+
+// Kind of the file. Its apiVersion is that of the manager's file.
+const Kind = "ProvisionerConfig"
+
+// Config is the provisioner's configuration file.
+type Config struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// Namespace on the hub of the provisioner's Lease, and of what the manager publishes. Default "drover-system".
+	Namespace string `json:"namespace,omitempty"`
+	// Health is the port for probes of the kubelet, without TLS. Default ":8081".
+	Health core.Port `json:"health,omitempty"`
+	// Metrics is the HTTPS port for scrapers. Default ":8445".
+	Metrics core.Port `json:"metrics,omitempty"`
+	// LeaderElection among replicas of the provisioner.
+	LeaderElection core.LeaderElection `json:"leaderElection,omitempty"`
+	// ClusterAPI makes the hub an infrastructure provider of Cluster API. Off by default.
+	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
+}
+
+// ClusterAPI lets Cluster API make clusters of Hosts. Whoever writes its objects is root on them.
+type ClusterAPI struct {
+	// Enabled reconciles the kinds of config/clusterapi, which must be installed. Default: false.
+	Enabled bool `json:"enabled,omitempty"`
+	// InPlaceUpdates serves the hooks by which Cluster API updates machines in place. It takes Enabled. Default: false.
+	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
+	// Hooks is the port for InPlaceUpdates.
+	Hooks Hooks `json:"hooks,omitempty"`
+	// Import imports the clusters of Cluster API that have the label cluster.drover.dev/import. It takes
+	// config/clusterapi/import. Default: false.
+	Import bool `json:"import,omitempty"`
+}
+
+// Hooks is the HTTPS port that Cluster API calls.
+type Hooks struct {
+	// Listen is its address. Default ":9443".
+	Listen string `json:"listen,omitempty"`
+	// CertDir is the folder of its certificate, tls.crt and tls.key. Default "/etc/drover-tls".
+	CertDir string `json:"certDir,omitempty"`
+}
+
+// Load reads, defaults and validates the file at path. Unknown fields are errors.
+func Load(path string) (Config, error) { return core.Read(path, Parse) }
+
+// Parse is Load for a file's content. It reports all faults at once.
+func Parse(raw []byte) (Config, error) {
+	var c Config
+	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
+		return Config{}, err
+	}
+	for field, value := range map[*string]string{
+		&c.Namespace: "drover-system", &c.Health.Listen: ":8081", &c.Metrics.Listen: ":8445",
+		&c.ClusterAPI.Hooks.Listen: ":9443", &c.ClusterAPI.Hooks.CertDir: "/etc/drover-tls",
+	} {
+		if *field == "" {
+			*field = value
+		}
+	}
+	c.LeaderElection.SetDefaults()
+	return c, c.validate()
+}
+
+func (c *Config) validate() error {
+	var errs []error
+	add := func(field, format string, args ...any) {
+		errs = append(errs, fmt.Errorf("%s: "+format, append([]any{field}, args...)...))
+	}
+	if c.APIVersion != core.APIVersion || c.Kind != Kind {
+		add("apiVersion, kind", "want %s, %s", core.APIVersion, Kind)
+	}
+	if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
+		add("namespace", "%s", strings.Join(problems, "; "))
+	}
+	c.Health.Validate("health", add)
+	c.Metrics.Validate("metrics", add)
+	c.LeaderElection.Validate(add)
+	if _, _, err := c.ClusterAPI.Hooks.address(); err != nil {
+		add("clusterAPI.hooks.listen", "want host:port or :port: %w", err)
+	}
+	if c.ClusterAPI.InPlaceUpdates && !c.ClusterAPI.Enabled {
+		add("clusterAPI.inPlaceUpdates", "it takes clusterAPI.enabled: what is updated are machines that Drover has made")
+	}
+	return errors.Join(errs...)
+}
+
+// address returns host and port.
+func (h Hooks) address() (string, int, error) {
+	host, text, err := net.SplitHostPort(h.Listen)
+	if err != nil {
+		return "", 0, err
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	return host, int(port), err
+}

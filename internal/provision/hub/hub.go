@@ -1,0 +1,83 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package hub reads what Drover's manager publishes in objects: where the hub is, and what Hosts have reported to the
+// manager that leads now.
+package hub
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/trust"
+)
+
+// ManagerLease is the name of the Lease of Drover's manager. Every user who is logged in to the hub may read it.
+const ManagerLease = "drover-manager"
+
+// Hub reads what the manager publishes. Client reads from the cache, Live from the API server.
+type Hub struct {
+	Client, Live client.Reader
+	// Namespace of the manager.
+	Namespace string
+	Now       func() time.Time
+}
+
+// ConfigMap is the name of the object with the hub's addresses and CA.
+func (h Hub) ConfigMap() types.NamespacedName {
+	return types.NamespacedName{Namespace: h.Namespace, Name: trust.AuthorityConfigMap}
+}
+
+// Settings returns the hub's addresses, the preferred one first, and its CA.
+func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
+	published := &corev1.ConfigMap{}
+	if err := h.Client.Get(ctx, h.ConfigMap(), published); err != nil {
+		return protocol.Settings{}, fmt.Errorf("read where the hub is from ConfigMap %s: %w", h.ConfigMap(), err)
+	}
+	return protocol.Settings{
+		Servers: strings.Fields(published.Data[protocol.KeyServers]), CABundle: published.Data[protocol.KeyCABundle],
+	}, nil
+}
+
+// Reported returns why the status of a Host may not be what its agent reports now: it may be of a former leader, or of
+// a backup that the hub was restored from. It returns "" if the status is of the manager that leads now.
+//
+// A manager without leader election has no Lease. It does not notice that the hub was restored, and neither does this.
+func (h Hub) Reported(ctx context.Context, host *v1.Host) (string, error) {
+	lease := &coordinationv1.Lease{}
+	name := types.NamespacedName{Namespace: h.Namespace, Name: ManagerLease}
+	if err := h.Live.Get(ctx, name, lease); apierrors.IsNotFound(err) {
+		return "", nil
+	} else if err != nil {
+		return "", fmt.Errorf("read the manager's Lease %s: %w", name, err)
+	}
+	switch term := checkpoint.Term(lease); {
+	case !h.renewed(lease):
+		return "no manager leads, by Lease " + name.String() + ", which was not renewed lately", nil
+	case term == "" || host.Status.ReportedTo != term:
+		return "its agent has not reported yet to the manager that leads now", nil
+	}
+	return "", nil
+}
+
+// renewed reports whether a Lease was renewed lately. A Lease that was restored with the hub was not. Clocks may differ
+// by as much as the Lease is held.
+func (h Hub) renewed(lease *coordinationv1.Lease) bool {
+	spec, holder := lease.Spec, lease.Spec.HolderIdentity
+	if holder == nil || *holder == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+		return false
+	}
+	held := time.Duration(*spec.LeaseDurationSeconds) * time.Second
+	return h.Now().Sub(spec.RenewTime.Time) < 2*held
+}

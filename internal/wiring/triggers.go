@@ -1,0 +1,138 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package wiring
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+)
+
+// Queue holds the requests of a controller.
+type Queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// Trigger adds a source of requests to a controller.
+type Trigger func(*builder.Builder)
+
+// OnChange requests the object that changed.
+func OnChange(object client.Object, predicates ...predicate.Predicate) Trigger {
+	return func(b *builder.Builder) { b.For(object, builder.WithPredicates(predicates...)) }
+}
+
+// OnOwnedChange requests the owner of the object that changed.
+func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger {
+	return func(b *builder.Builder) { b.Owns(object, options...) }
+}
+
+// OnOtherChange passes a change of another object to a handler, which requests what the change affects.
+func OnOtherChange(object client.Object, h handler.EventHandler, options ...builder.WatchesOption) Trigger {
+	return func(b *builder.Builder) { b.Watches(object, h, options...) }
+}
+
+// OnSource takes requests from a source.
+func OnSource(from source.Source) Trigger {
+	return func(b *builder.Builder) { b.WatchesRawSource(from) }
+}
+
+// OnStart calls f when the controller starts, before its first reconcile.
+func OnStart(f func(context.Context) error) Trigger {
+	return withQueue(func(ctx context.Context, _ Queue) error { return f(ctx) })
+}
+
+// RequestOnStart requests objects when the controller starts, even if they do not exist. It skips empty names.
+func RequestOnStart(names ...types.NamespacedName) Trigger {
+	return withQueue(func(_ context.Context, q Queue) error {
+		for _, name := range names {
+			if name.Name != "" {
+				q.Add(reconcile.Request{NamespacedName: name})
+			}
+		}
+		return nil
+	})
+}
+
+// OnCall requests the objects that a callback names, after a delay. Changes within the delay are one request.
+func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trigger {
+	return withQueue(func(_ context.Context, q Queue) error {
+		register(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, delay) })
+		return nil
+	})
+}
+
+// RequestOnCall requests one object at each callback, after a delay.
+func RequestOnCall(name types.NamespacedName, register func(func()), delay time.Duration) Trigger {
+	return OnCall(func(request func(types.NamespacedName)) { register(func() { request(name) }) }, delay)
+}
+
+// RequestAllOnCall requests every object of a list at each callback.
+func RequestAllOnCall(list func(context.Context) ([]types.NamespacedName, error), register func(func())) Trigger {
+	return LookUpOnCall(func(f func(struct{})) { register(func() { f(struct{}{}) }) }, 0,
+		func(ctx context.Context, _ struct{}) ([]types.NamespacedName, error) { return list(ctx) })
+}
+
+// Find returns the objects that a change affects.
+type Find[T comparable] func(ctx context.Context, changed T) ([]types.NamespacedName, error)
+
+// LookUpOnCall looks up what a callback affects and requests it, after a delay. The callback does not wait for the
+// look-up, because its caller may hold a lock that all members share. When thousands of members change at the same
+// time, one look-up of a member serves several of its changes.
+func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, find Find[T]) Trigger {
+	return withQueue(func(ctx context.Context, q Queue) error {
+		changed := workqueue.NewTyped[T]()
+		context.AfterFunc(ctx, changed.ShutDown)
+		go lookUp(ctx, changed, q, delay, find)
+		register(changed.Add)
+		return nil
+	})
+}
+
+// lookUp looks up what each change affects, until that queue is shut down.
+func lookUp[T comparable](
+	ctx context.Context, changed workqueue.TypedInterface[T], q Queue, delay time.Duration, find Find[T],
+) {
+	for of, ended := changed.Get(); !ended; of, ended = changed.Get() {
+		names, err := find(ctx, of)
+		if err != nil { // a cache that cannot be read is being stopped
+			ctrl.LoggerFrom(ctx).Error(err, "reconciles not requested")
+		}
+		for _, name := range names {
+			q.AddAfter(reconcile.Request{NamespacedName: name}, delay)
+		}
+		changed.Done(of)
+	}
+}
+
+// WithoutName returns a callback that does not say what changed.
+func WithoutName(register func(func(types.NamespacedName))) func(func()) {
+	return func(f func()) { register(func(types.NamespacedName) { f() }) }
+}
+
+// Named passes the events of the named objects only.
+func Named(names ...types.NamespacedName) predicate.Predicate {
+	return predicate.NewPredicateFuncs(func(object client.Object) bool {
+		return slices.Contains(names, client.ObjectKeyFromObject(object))
+	})
+}
+
+// withQueue calls f with the controller's queue when the controller starts, before its first reconcile.
+func withQueue(f func(context.Context, Queue) error) Trigger { return OnSource(startFunc(f)) }
+
+// startFunc is a source that is no watch: controller-runtime calls it when the controller starts.
+type startFunc func(context.Context, Queue) error
+
+// Start implements source.Source.
+func (f startFunc) Start(ctx context.Context, q Queue) error { return f(ctx, q) }
+
+// String returns the source's name for the log.
+func (startFunc) String() string { return "callback" }

@@ -1,0 +1,126 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package framework
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	core "github.com/drover-dev/drover/internal/config"
+	"github.com/drover-dev/drover/internal/provision/config"
+	"github.com/drover-dev/drover/test/lab"
+)
+
+const provisionerAccount = "drover-provisioner"
+
+// Provisioner has the provisioner of a hub.
+type Provisioner struct {
+	// Folders of config/ that are applied for it.
+	Folders []string
+	// Configure, if set, changes its configuration at each of its starts.
+	Configure func(*config.Config)
+	// Process that runs, or ran last.
+	Process *lab.Process
+
+	hub        *Hub
+	health     string
+	kubeconfig string
+}
+
+// building guards the builds of the provisioner, which most tests do not need.
+var building sync.Mutex
+
+// install applies what the provisioner needs. The controller manager of the plane has no node for the Deployment's pod.
+func (p *Provisioner) install(ctx context.Context) error {
+	for _, folder := range p.Folders {
+		if _, err := p.hub.Kubectl(ctx, nil, "apply", "--server-side", "-k", folder); err != nil {
+			return err
+		}
+	}
+	if _, err := p.hub.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all"); err != nil {
+		return err
+	}
+	var err error
+	if p.health, err = lab.FreeAddress(loopback); err != nil {
+		return err
+	}
+	file := filepath.Join(p.hub.dir, "provisioner.kubeconfig")
+	p.kubeconfig, err = p.hub.accountKubeconfig(ctx, managerNamespace, provisionerAccount, file)
+	return err
+}
+
+// Start starts the provisioner, again after it ended, and returns when it runs.
+func (p *Provisioner) Start(ctx context.Context) error {
+	if err := p.hub.programs.buildProvisioner(ctx); err != nil {
+		return err
+	}
+	file, err := p.configure()
+	if err != nil {
+		return err
+	}
+	manifest, err := os.ReadFile(filepath.Join(p.hub.programs.Root, "config", "provision", "deployment.yaml"))
+	if err != nil {
+		return fmt.Errorf("read the provisioner's Deployment: %w", err)
+	}
+	env, err := DeploymentEnv(manifest)
+	if err != nil {
+		return err
+	}
+	p.Process, err = lab.Command{
+		Name: "provisioner", Path: p.hub.programs.Provisioner, Env: append(os.Environ(), env...),
+		Args:    []string{"--config=" + file, "--kubeconfig=" + p.kubeconfig},
+		LogFile: filepath.Join(p.hub.dir, "provisioner.log"),
+	}.Start()
+	if err != nil {
+		return err
+	}
+	return p.Process.WaitReady(ctx, func(ctx context.Context) error {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/healthz", nil)
+		if err != nil {
+			return err
+		}
+		return expectOK(http.DefaultTransport, request)
+	})
+}
+
+// configure writes the configuration file and returns its path.
+func (p *Provisioner) configure() (string, error) {
+	settings := config.Config{
+		TypeMeta: metav1.TypeMeta{APIVersion: core.APIVersion, Kind: config.Kind}, Namespace: managerNamespace,
+		Health: core.Port{Listen: p.health}, Metrics: core.Port{Listen: core.ListenNowhere},
+	}
+	if p.Configure != nil {
+		p.Configure(&settings)
+	}
+	content, err := yaml.Marshal(settings)
+	if err != nil {
+		return "", err
+	}
+	file := filepath.Join(p.hub.dir, "provisioner.yaml")
+	return file, os.WriteFile(file, content, 0o600)
+}
+
+// buildProvisioner builds the provisioner unless it is built.
+func (p Programs) buildProvisioner(ctx context.Context) error {
+	building.Lock()
+	defer building.Unlock()
+	if _, err := os.Stat(p.Provisioner); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	build := exec.CommandContext(ctx, "go", "build", "-ldflags=-s -w", "-o", p.Provisioner, "./cmd/drover-provisioner")
+	build.Dir = p.Root
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the provisioner: %w\n%s", err, out)
+	}
+	return nil
+}
