@@ -5,7 +5,7 @@
 //
 // It is a reflector of client-go and a store that holds the few fields that are read in place of the objects. An
 // informer would hold the objects, in two places, and would not have the agent's own writes before their events arrive.
-// docs/design/0015-the-agents-queues.md gives the reasons.
+// docs/design/0015-how-the-agent-applies.md gives the reasons.
 package watch
 
 import (

@@ -41,8 +41,8 @@ func newStop(d config.Drain) Stop {
 	return Stop{Delay: d.Delay.Duration, Sessions: d.Sessions.Duration, Calls: request.NewGroup()}
 }
 
-// stop lets everything that is under way come to its end, in the order that docs/design/0002 has. closing is called when users shall go
-// elsewhere with their next request.
+// stop lets everything that is under way come to its end. docs/design/0002-replicas-and-moves.md has the order and the
+// reasons. closing is called when users shall go elsewhere with their next request.
 func (s *Server) stop(server *http.Server, closing func()) {
 	s.telemetry.stop(time.Now())
 	s.Log.Info("stopping", "delay", s.Stop.Delay.String(), "sessions", s.Stop.Sessions.String())
