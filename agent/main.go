@@ -37,7 +37,7 @@ func setRuntime(getenv func(string) string) {
 		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
 	}
 	if getenv("GOMAXPROCS") == "" {
-		// a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0059-one-core.md
+		// a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0060-garbage.md
 		runtime.GOMAXPROCS(1)
 	}
 }

@@ -127,7 +127,7 @@ func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return message, err
 }
 
-// message is one to users. Its fields are those of docs/design/0047-subscribe.md.
+// message is one to users. docs/guide/subscribe.md describes its fields.
 type message struct {
 	Type       string   `json:"type"`
 	Kind       string   `json:"kind,omitempty"`

@@ -3,7 +3,7 @@
 
 // Package subscribe streams the changes of Drover's objects to users who may watch them.
 //
-// docs/design/0047-subscribe.md has the protocol.
+// docs/guide/subscribe.md has the protocol.
 package subscribe
 
 import (
