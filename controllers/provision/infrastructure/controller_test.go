@@ -211,8 +211,8 @@ func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	env := testkit.Shared(t)
 	env.ClusterAPI(t)
 	namespace := env.Workspace(t)
-	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "the CA"}
-	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: always(settings)}
+	settings := always(protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "the CA"})
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: settings}
 	name := types.NamespacedName{Namespace: namespace, Name: "c1-infrastructure"}
 	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{}})
 	env.Apply(t, &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name, OwnerReferences: testkit.OwnedBy(owner)}})
@@ -220,7 +220,7 @@ func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
 		t.Fatal(err)
 	}
-	settings.Servers = []string{"https://moved.example.com"}
+	r.Settings = always(protocol.Settings{Servers: []string{"https://moved.example.com"}, CABundle: "the CA"})
 	var theirs *corev1.Secret
 	r.Client = testkit.Competing(env.Client, func(ctx context.Context, _ any) bool {
 		theirs = env.Replace(ctx, t, types.NamespacedName{Namespace: namespace, Name: "c1-kubeconfig"})
