@@ -159,12 +159,12 @@ func rules() []rule {
 			why: "a connector asks its upstream, and knows nothing of the hub",
 		},
 		{
-			from: "internal/provision/installation", ours: []string{"./api", "./internal/protocol", "./internal/provision/progress", "./internal/untrusted"}, never: effects(),
-			why: "installation is pure: the same hosts always get the same plans, and a model of 1,000 machines needs no server",
+			from: "internal/provision/k3s", ours: []string{"./api", "./internal/protocol", "./internal/provision/progress", "./internal/untrusted"}, never: effects(),
+			why: "k3s is pure: the same hosts always get the same instructions, and a model of 1,000 machines needs no server",
 		},
 		{
-			from: "internal/provision/kubeadmetcd", ours: []string{"./api", "./internal/protocol", "./internal/provision/progress"}, never: effects(),
-			why: "kubeadmetcd is pure: the same control planes are always told the same, and a model of failures needs no server",
+			from: "internal/provision/kubeadm", ours: []string{"./api", "./internal/protocol", "./internal/provision/progress"}, never: effects(),
+			why: "kubeadm is pure: the same control planes are always told the same, and a model of failures needs no server",
 		},
 		{
 			from: "internal/provision/progress", ours: []string{"./api"}, never: effects(),

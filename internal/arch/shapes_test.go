@@ -27,7 +27,7 @@ func largeTypes() map[string]string {
 	return map[string]string{
 		"internal/signin/ldap.finder":                 "branch l-signin: it embeds its connector",
 		"cmd/kubectl-drover/rancher.conversion":       later + ": one method too many",
-		"internal/provision/installation.restoration": later + ": it embeds the decision",
+		"internal/provision/k3s.restoration": later + ": it embeds the decision",
 		"internal/members.Registry":                   later,
 		"internal/portal/subscribe.watched":           later + ": it embeds the stream",
 		"internal/rollout.tally":                      later + ": it embeds the view",

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the plans that internal/provision/installation decides, and gives them back.
+// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the plans that internal/provision/k3s decides, and gives them back.
 package installation
 
 import (
@@ -28,7 +28,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -72,8 +72,8 @@ type input struct {
 	former       []*v1.Host        // taken by an installation of this name that is gone
 	unreadable   map[string]error  // Hosts to which nothing is done, since what their plans say cannot be read
 	store        *store
-	decide       installation.Input
-	decision     installation.Decision // none if the planner was not asked
+	decide       k3s.Input
+	decision     k3s.Decision // none if the planner was not asked
 	now          time.Time
 }
 
@@ -123,7 +123,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	if err != nil || why != nil {
 		return orNothing(why), err
 	}
-	decision, err := installation.Decide(in.decide)
+	decision, err := k3s.Decide(in.decide)
 	if err == nil {
 		err = r.configure(ctx, in, &decision)
 	}
@@ -156,7 +156,7 @@ func orNothing(v *status.Readiness) status.Readiness {
 }
 
 // act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their names.
-func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision) (map[string]error, error) {
+func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
 	}
@@ -192,7 +192,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 }
 
 // give gives a host its plan, unless it has it.
-func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host, plan *installation.Instructions) error {
+func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, plan *k3s.Instructions) error {
 	held, err := json.Marshal(plan.Held)
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -18,12 +18,12 @@ import (
 const maxWaiting = 16
 
 // judge says how an installation is by what was decided. It is pure.
-func judge(in *input, d installation.Decision) status.Readiness {
+func judge(in *input, d k3s.Decision) status.Readiness {
 	var v status.Readiness
 	switch {
 	case len(d.Take)+len(d.Release) > 0:
 		v.Again = soon
-	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h installation.Host) bool { return h.Leaving && !h.Connected }):
+	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h k3s.Host) bool { return h.Leaving && !h.Connected }):
 		v.Again = leaveTime
 	}
 	first := ""
@@ -63,7 +63,7 @@ func judge(in *input, d installation.Decision) status.Readiness {
 
 // strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while
 // its agent was away, and whose machine goes on, joins etcd again.
-func strangers(in *input, d installation.Decision) string {
+func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
 	}

@@ -16,7 +16,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
 // credential is what a host reaches a bucket with, as variables of an instruction, or why there is none.
@@ -27,7 +27,7 @@ type credential struct {
 
 // etcd makes the instruction of an action of etcd.
 func etcd(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
-	t, by := kubeadmetcd.Task{Action: task.Action, EtcdTask: *task.Etcd}, in.credentials[task.ID]
+	t, by := kubeadm.Task{Action: task.Action, EtcdTask: *task.Etcd}, in.credentials[task.ID]
 	switch {
 	case by.problem != nil && task.Action == infrav1.TaskEtcdPrepare: // the host may have the file
 		t.Unreachable = by.problem.Error()

@@ -17,7 +17,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/cloudconfig"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 )
 
 // Times that the parts of a bootstrap may take, in seconds. kubeadm pulls images.
@@ -45,7 +45,7 @@ const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstr
 // installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
 // the instruction's time is over. kubeadm and the distributions leave the administrator's kubeconfig each in a place of its own, and some have kubectl in a folder of theirs.
 func installScript() string {
-	files, programs := installation.Kubeconfigs()
+	files, programs := k3s.Kubeconfigs()
 	return `PATH=` + strings.Join(append([]string{"$PATH:/usr/local/bin"}, programs...), ":") + `
 for config in /etc/kubernetes/admin.conf ` + strings.Join(files, " ") + `; do
 	test -e "$config" || continue
@@ -69,7 +69,7 @@ rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 // clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a node.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
-	removals := installation.Removals()
+	removals := k3s.Removals()
 	for _, name := range slices.Sorted(maps.Keys(removals)) {
 		all = append(all, protocol.HostInstruction{ID: name + "-" + uid, Command: removals[name], TimeoutSeconds: resetTimeout})
 	}

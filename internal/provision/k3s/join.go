@@ -1,0 +1,102 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"fmt"
+	"slices"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// join gives hosts their first plan.
+func (d *decision) join() error {
+	joining := d.joining
+	for _, m := range d.with(provisionv1.RoleEtcd) {
+		if m.Held != nil && m.Connected && m.Progress.busy() {
+			joining = m.Name
+		}
+	}
+	for _, m := range d.ordered() {
+		if m.Held != nil {
+			continue
+		}
+		url, why := d.wayIn(m)
+		known, isKnown := d.out.Stored.Nodes[m.Name]
+		switch {
+		case !m.Connected:
+			why = "its agent, which is not connected"
+		case m.server() && d.task != nil && d.task.calm:
+			why = fmt.Sprintf("server %s to %s", d.task.host, d.task.what)
+		case isKnown && known.UID != m.UID:
+			why = "the node of the Host that had its name to be removed from the cluster"
+		case why == "" && url != "" && m.is(provisionv1.RoleEtcd) && joining != "":
+			why = fmt.Sprintf("host %s: servers with etcd join one at a time", joining)
+		}
+		if why != "" {
+			d.out.Waiting[m.Name] = "waits for " + why
+			continue
+		}
+		if !isKnown {
+			d.addNode(m)
+		}
+		if m.is(provisionv1.RoleEtcd) {
+			joining = m.Name
+		}
+		d.out.Waiting[m.Name] = "is given its plan"
+		if err := d.give(m, url, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// nextJoin numbers a node that joins.
+func (d *decision) nextJoin() int64 {
+	d.out.Stored.Joins = max(d.out.Stored.Joins+1, d.Now)
+	return d.out.Stored.Joins
+}
+
+// addNode remembers that a host becomes a node.
+func (d *decision) addNode(m *member) {
+	if d.out.Stored.Nodes == nil {
+		d.out.Stored.Nodes = map[string]Node{}
+	}
+	node := Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
+	if len(m.NodeIPs) == 0 {
+		node.Address = m.Address
+	}
+	d.out.Stored.Nodes[m.Name] = node
+}
+
+// wayIn returns the URL by which a host joins, "" for the one that begins the cluster, or what it waits for.
+func (d *decision) wayIn(m *member) (url, why string) {
+	if m.Name == d.out.Stored.First && !d.out.Stored.Begun {
+		return "", ""
+	}
+	role := provisionv1.RoleEtcd
+	if !m.server() { // the kubelet registers with an API server
+		role = provisionv1.RoleControlPlane
+	}
+	if !d.out.Stored.Begun {
+		return "", fmt.Sprintf("host %s, which begins the cluster", d.out.Stored.First)
+	}
+	up := slices.DeleteFunc(d.with(role), func(s *member) bool { return !s.up() || s.Address == "" })
+	if len(up) == 0 {
+		return "", fmt.Sprintf("a host with the role %s that is up", role)
+	}
+	if first := slices.IndexFunc(up, func(s *member) bool { return s.Name == d.out.Stored.First }); first > 0 {
+		up[0] = up[first]
+	}
+	return d.joinURL(up[0]), ""
+}
+
+// give gives a host the plan that it is to have.
+func (d *decision) give(m *member, join string, removes []removal) error {
+	plan, err := d.render(m, join, removes)
+	if err == nil {
+		d.out.Instructions[m.Name] = plan
+	}
+	return err
+}

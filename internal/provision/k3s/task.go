@@ -1,0 +1,174 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Times that tasks may take, in seconds. To rotate keys, the distributions encrypt five Secrets in a second.
+const (
+	keysTimeout     = 4 * 3600
+	snapshotTimeout = 3600
+)
+
+// Snapshot is a snapshot of etcd that is wanted.
+type Snapshot struct {
+	// ID is another one for each.
+	ID string
+	// Name is what the name of its file begins with.
+	Name string
+}
+
+// Outcome is how something has ended that a host was to do once.
+type Outcome struct {
+	Host string `json:"host"`
+	// Problem says why it has failed, for people. Empty if it has succeeded.
+	Problem string `json:"problem,omitempty"`
+	// Canceled restores have replaced nothing, and Restored reports that data was replaced.
+	Canceled bool `json:"canceled,omitempty"`
+	Restored bool `json:"restored,omitempty"`
+}
+
+// task is what one server is to do that starts nothing again. It is the last instruction of its plan.
+type task struct {
+	id, what string
+	// role that the server has.
+	role    provisionv1.HostRole
+	command []string
+	timeout int
+	// ended remembers the outcome.
+	ended func(Outcome)
+	// calm tasks begin only while all servers are up, and nothing changes.
+	calm bool
+	// host that it is given to, "" for none yet.
+	host string
+}
+
+// tasks are those that are to be done, in their order.
+func (d *decision) tasks() (all []*task) {
+	s := &d.out.Stored
+	if want := d.Spec.EncryptionKeyRotation; want > max(s.Keys, s.KeysFailed) {
+		all = append(all, &task{
+			id: "keys-" + strconv.FormatInt(want, 10), what: "rotate the encryption keys", role: provisionv1.RoleControlPlane, calm: true,
+			command: d.dist.rotateKeys(d.Input), timeout: keysTimeout,
+			ended: func(o Outcome) {
+				if s.KeysProblem = ""; o.Problem != "" {
+					s.KeysFailed, s.KeysProblem = want, fmt.Sprintf("host %s: %s", o.Host, o.Problem)
+				} else {
+					s.Keys = want
+				}
+				d.Stored.Keys, d.Stored.KeysFailed = s.Keys, s.KeysFailed // the servers are started again now
+			},
+		})
+	}
+	for _, snap := range d.Snapshots {
+		if _, ended := s.Outcomes[snap.ID]; ended {
+			continue
+		}
+		all = append(all, &task{
+			id: snapshotTask(snap.ID), what: "make the snapshot " + snap.Name, role: provisionv1.RoleEtcd,
+			command: d.dist.snapshot(d.Input, snap.Name), timeout: snapshotTimeout,
+			ended: func(o Outcome) { d.remember(snap.ID, o) },
+		})
+	}
+	return all
+}
+
+func snapshotTask(id string) string { return "snapshot-" + id }
+
+// SnapshotOn returns the host that makes a snapshot now, "" for none.
+func (d Decision) SnapshotOn(id string) string {
+	if d.Task != snapshotTask(id) {
+		return ""
+	}
+	return d.TaskHost
+}
+
+// decideTask decides which server does which task now, one at a time, and remembers how they ended. One that has begun goes on.
+func (d *decision) decideTask(removes int) {
+	calm := removes == 0
+	for _, m := range d.ordered() {
+		calm = calm && (!m.server() || m.up() && d.current(m))
+	}
+	for _, t := range d.tasks() {
+		m := d.holder(t.id)
+		switch {
+		case m != nil && m.up():
+			t.ended(Outcome{Host: m.Name})
+			continue
+		case m != nil && m.Connected && m.Progress == Failed:
+			t.ended(Outcome{Host: m.Name, Problem: cmp.Or(m.problem(), "it has failed")})
+			continue
+		case m != nil && m.Lost && !t.calm:
+			t.ended(Outcome{Host: m.Name, Problem: "its agent has not been connected for a long time"})
+			continue
+		case m == nil && (calm || !t.calm):
+			m = d.idle(t.role)
+		}
+		if m != nil {
+			t.host = m.Name
+			d.task, d.out.Task, d.out.TaskHost = t, t.id, m.Name
+			return
+		}
+	}
+}
+
+// forget forgets how snapshots and restores have ended that are not wanted any more.
+func (d *decision) forget() {
+	before := d.out.Stored.Outcomes
+	d.out.Stored.Outcomes = nil
+	keep := func(id string) {
+		if o, ended := before[id]; ended {
+			d.remember(id, o)
+		}
+	}
+	for _, snap := range d.Snapshots {
+		keep(snap.ID)
+	}
+	for _, restore := range d.Restores {
+		keep(restore.ID)
+	}
+}
+
+func (d *decision) remember(id string, o Outcome) {
+	if d.out.Stored.Outcomes == nil {
+		d.out.Stored.Outcomes = map[string]Outcome{}
+	}
+	d.out.Stored.Outcomes[id] = o
+}
+
+// idle is a server with a role that a task can be given to, nil for none.
+func (d *decision) idle(role provisionv1.HostRole) *member {
+	for _, m := range d.ordered() {
+		if m.is(role) && m.up() && d.current(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// current reports whether a host was started with all that it is to have.
+func (d *decision) current(m *member) bool {
+	if m.Held == nil {
+		return false
+	}
+	plan, err := d.render(m, m.Held.Join, nil)
+	return err == nil && plan.Start == m.Held.Start
+}
+
+// addTask adds the task of a host to its plan.
+func (in *Input) addTask(p *Instructions, host *member) {
+	t := in.task
+	if t == nil || t.host != host.Name {
+		return
+	}
+	p.Task = t.id
+	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: t.id, Command: t.command, TimeoutSeconds: t.timeout})
+}
