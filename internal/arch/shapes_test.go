@@ -25,13 +25,12 @@ const (
 func largeTypes() map[string]string {
 	const later = "no branch repairs it yet"
 	return map[string]string{
-		"internal/signin/ldap.finder":                 "branch l-signin: it embeds its connector",
-		"cmd/kubectl-drover/rancher.conversion":       later + ": one method too many",
-		"internal/provision/k3s.restoration": later + ": it embeds the decision",
-		"internal/members.Registry":                   later,
-		"internal/portal/subscribe.watched":           later + ": it embeds the stream",
-		"internal/rollout.tally":                      later + ": it embeds the view",
-		"agent/plan.leadership":                       later,
+		"internal/signin/ldap.finder":           "branch l-signin: it embeds its connector",
+		"cmd/kubectl-drover/rancher.conversion": later + ": one method too many",
+		"internal/members.Registry":             later,
+		"internal/portal/subscribe.watched":     later + ": it embeds the stream",
+		"internal/rollout.tally":                later + ": it embeds the view",
+		"agent/plan.leadership":                 later,
 	}
 }
 

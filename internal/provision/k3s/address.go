@@ -6,17 +6,17 @@ package k3s
 // pinAddresses has each node keep the address that its machine reported when it became a node. Hosts send the token of
 // the cluster to the address of a server, so a machine, or another one in its place, must not move that by what it
 // reports later. spec.internalAddress of its Host does.
-func (d *decision) pinAddresses() {
-	for i := range d.Hosts {
-		host := &d.Hosts[i]
-		node, isNode := d.out.Stored.Nodes[host.Name]
+func (in *Input) pinAddresses() {
+	for i := range in.Hosts {
+		host := &in.Hosts[i]
+		node, isNode := in.Stored.Nodes[host.Name]
 		switch {
 		case !isNode || node.UID != host.UID || len(host.NodeIPs) > 0:
 		case node.Address != "":
 			host.Address = node.Address
 		default:
 			node.Address = host.Address
-			d.out.Stored.Nodes[host.Name] = node
+			in.Stored.Nodes[host.Name] = node
 		}
 	}
 }

@@ -37,10 +37,10 @@ func TestAServerThatReportsAnotherAddressMovesNoHostThatJoins(t *testing.T) {
 	first.Address, first.NodeIPs = "203.0.113.9", nil
 	joins("https://10.0.0.1:6443")
 	t.Run("another machine with another Host of the name is another node", func(t *testing.T) {
-		d := &decision{roster: &roster{Input: &Input{Hosts: []Host{{Name: "m1", UID: "second", Address: "10.0.0.2"}}}}}
-		d.out.Stored.Nodes = map[string]Node{"m1": {UID: "first", Address: "10.0.0.1"}}
-		if d.pinAddresses(); d.Hosts[0].Address != "10.0.0.2" || d.out.Stored.Nodes["m1"].Address != "10.0.0.1" {
-			t.Errorf("the address is %s, stored %+v, want that of the new machine, and what is stored of the former node as it was", d.Hosts[0].Address, d.out.Stored.Nodes)
+		d := &Input{Hosts: []Host{{Name: "m1", UID: "second", Address: "10.0.0.2"}}}
+		d.Stored.Nodes = map[string]Node{"m1": {UID: "first", Address: "10.0.0.1"}}
+		if d.pinAddresses(); d.Hosts[0].Address != "10.0.0.2" || d.Stored.Nodes["m1"].Address != "10.0.0.1" {
+			t.Errorf("the address is %s, stored %+v, want that of the new machine, and what is stored of the former node as it was", d.Hosts[0].Address, d.Stored.Nodes)
 		}
 	})
 }

@@ -10,7 +10,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// join gives hosts their first plan.
+// join gives hosts their first instructions.
 func (d *decision) join() error {
 	joining := d.joining
 	for _, m := range d.with(provisionv1.RoleEtcd) {
@@ -23,7 +23,7 @@ func (d *decision) join() error {
 			continue
 		}
 		url, why := d.wayIn(m)
-		known, isKnown := d.out.Stored.Nodes[m.Name]
+		known, isKnown := d.Stored.Nodes[m.Name]
 		switch {
 		case !m.Connected:
 			why = "its agent, which is not connected"
@@ -44,8 +44,8 @@ func (d *decision) join() error {
 		if m.is(provisionv1.RoleEtcd) {
 			joining = m.Name
 		}
-		d.out.Waiting[m.Name] = "is given its plan"
-		if err := d.give(m, url, nil); err != nil {
+		d.out.Waiting[m.Name] = "is given its instructions"
+		if err := d.give(m, url); err != nil {
 			return err
 		}
 	}
@@ -54,49 +54,41 @@ func (d *decision) join() error {
 
 // nextJoin numbers a node that joins.
 func (d *decision) nextJoin() int64 {
-	d.out.Stored.Joins = max(d.out.Stored.Joins+1, d.Now)
-	return d.out.Stored.Joins
+	d.Stored.Joins = max(d.Stored.Joins+1, d.Now)
+	return d.Stored.Joins
 }
 
 // addNode remembers that a host becomes a node.
 func (d *decision) addNode(m *member) {
-	if d.out.Stored.Nodes == nil {
-		d.out.Stored.Nodes = map[string]Node{}
+	if d.Stored.Nodes == nil {
+		d.Stored.Nodes = map[string]Node{}
 	}
 	node := Node{UID: m.UID, Join: d.nextJoin(), Etcd: m.is(provisionv1.RoleEtcd)}
 	if len(m.NodeIPs) == 0 {
 		node.Address = m.Address
 	}
-	d.out.Stored.Nodes[m.Name] = node
+	d.Stored.Nodes[m.Name] = node
 }
 
-// wayIn returns the URL by which a host joins, "" for the one that begins the cluster, or what it waits for.
-func (d *decision) wayIn(m *member) (url, why string) {
-	if m.Name == d.out.Stored.First && !d.out.Stored.Begun {
+// wayIn returns the URL by which a host joins, or what it waits for. The URL is empty for the host that begins the
+// cluster.
+func (r *roster) wayIn(m *member) (url, why string) {
+	if m.Name == r.Stored.First && !r.Stored.Begun {
 		return "", ""
 	}
 	role := provisionv1.RoleEtcd
 	if !m.server() { // the kubelet registers with an API server
 		role = provisionv1.RoleControlPlane
 	}
-	if !d.out.Stored.Begun {
-		return "", fmt.Sprintf("host %s, which begins the cluster", d.out.Stored.First)
+	if !r.Stored.Begun {
+		return "", fmt.Sprintf("host %s, which begins the cluster", r.Stored.First)
 	}
-	up := slices.DeleteFunc(d.with(role), func(s *member) bool { return !s.up() || s.Address == "" })
+	up := slices.DeleteFunc(r.with(role), func(s *member) bool { return !s.up() || s.Address == "" })
 	if len(up) == 0 {
 		return "", fmt.Sprintf("a host with the role %s that is up", role)
 	}
-	if first := slices.IndexFunc(up, func(s *member) bool { return s.Name == d.out.Stored.First }); first > 0 {
+	if first := slices.IndexFunc(up, func(s *member) bool { return s.Name == r.Stored.First }); first > 0 {
 		up[0] = up[first]
 	}
-	return d.joinURL(up[0]), ""
-}
-
-// give gives a host the plan that it is to have.
-func (d *decision) give(m *member, join string, removes []removal) error {
-	plan, err := d.render(m, join, removes)
-	if err == nil {
-		d.out.Instructions[m.Name] = plan
-	}
-	return err
+	return r.write.joinURL(up[0]), ""
 }

@@ -4,6 +4,7 @@
 package k3s
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -33,7 +34,7 @@ func rolesOf(pool *provisionv1.HostPool) string {
 	return strings.Join(names, ",")
 }
 
-// up reports whether a host works as its plan says.
+// up reports whether a host works as its instructions say.
 func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.Progress == Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
@@ -58,4 +59,45 @@ func (m *member) taints() (taints []string) {
 		taints = append(taints, "node-role.kubernetes.io/control-plane:NoSchedule")
 	}
 	return taints
+}
+
+// working reports whether a host does its part in the cluster. A host that removes a node or has a task does: it is not
+// started again for that.
+func (h *Host) working() bool {
+	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
+		return false
+	}
+	return h.Progress == Up || h.hasDuties() && h.Progress != Failed
+}
+
+// hasDuties reports whether a host removes a node or has a task.
+func (h *Host) hasDuties() bool { return len(h.Held.Removes) > 0 || h.Held.Task != "" }
+
+// neverJoined reports whether a host has failed before it was part of the cluster.
+func (h *Host) neverJoined() bool {
+	return h.Held != nil && h.Progress == Failed && !h.Held.Changed && !h.hasDuties()
+}
+
+func isEtcd(host *Host) bool {
+	return host.Held != nil && slices.Contains(strings.Split(host.Held.Roles, ","), string(provisionv1.RoleEtcd))
+}
+
+// busy says what a host that has instructions is busy with, "" if it is as it is to be.
+func busy(m *member) string {
+	switch {
+	case !m.Connected:
+		return "its agent is not connected"
+	case m.Progress == Up:
+		return ""
+	case m.Progress == Failed:
+		return "has failed: " + m.Detail
+	}
+	return cmp.Or(m.Detail, "carries out its instructions")
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
 }

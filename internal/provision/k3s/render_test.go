@@ -18,15 +18,14 @@ import (
 	"github.com/drover-dev/drover/internal/provision/schedule"
 )
 
-func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *Input {
+func inputOf(d provisionv1.Distribution, version string, installer provisionv1.Installer) *writer {
 	in := &Input{Stored: Stored{Token: "server-token", AgentToken: "agent-token"}, Manifest: []byte("manifest")}
 	in.Spec.ClusterInstallationSpec = provisionv1.ClusterInstallationSpec{Distribution: d, Version: version, Installer: installer}
-	in.dist = distributions[d]
-	return in
+	return &writer{Input: in, dist: distributions[d]}
 }
 
-// rancherOf is the distribution of an input.
-func rancherOf(in *Input) rancher {
+// rancherOf returns the distribution of a writer.
+func rancherOf(in *writer) rancher {
 	if r, is := in.dist.(rancher); is {
 		return r
 	}
@@ -42,7 +41,7 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 	k3s, rke2 := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{Path: "/opt/install.sh"})
 	etcd, control, worker := provisionv1.RoleEtcd, provisionv1.RoleControlPlane, provisionv1.RoleWorker
 	for name, tt := range map[string]struct {
-		in       *Input
+		in       *writer
 		host     *member
 		join     string
 		config   string
@@ -67,7 +66,7 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		"a worker of RKE2": {rke2, memberOf(worker), "https://10.0.0.2:9345", `{"node-name":"m1","server":"https://10.0.0.2:9345","token":"agent-token"}`,
 			nil, "INSTALL_RKE2_VERSION=v1.35.1+rke2r1 INSTALL_RKE2_TYPE=agent", []string{"kubelet"}, "/usr/local/bin/rke2-uninstall.sh"},
 	} {
-		plan, err := tt.in.render(tt.host, tt.join, nil)
+		plan, err := tt.in.render(tt.host, tt.join, duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -128,7 +127,7 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 		"with a control plane": {memberOf(provisionv1.RoleControlPlane), false},
 		"worker":               {memberOf(provisionv1.RoleWorker), false},
 	} {
-		plan, err := in.render(tt.host, "https://10.0.0.2:9345", nil)
+		plan, err := in.render(tt.host, "https://10.0.0.2:9345", duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +159,7 @@ func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
 		}
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Spec.Etcd.Schedule = written
-		raw, err := rancherOf(in).render(in, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		raw, err := rancherOf(in).render(in.Input, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -177,36 +176,36 @@ func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
 
 func TestWhatAHostIsStartedAgainFor(t *testing.T) {
 	t.Parallel()
-	base := func() (*Input, *member) {
+	base := func() (*writer, *member) {
 		return inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
 	}
 	in, host := base()
-	before, err := in.render(host, "https://10.0.0.2:6443", nil)
+	before, err := in.render(host, "https://10.0.0.2:6443", duties{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		change func(*Input, *member)
+		change func(*writer, *member)
 		again  bool
 	}{
-		"another version":            {func(in *Input, _ *member) { in.Spec.Version = "v1.36.0+k3s1" }, true},
-		"another option":             {func(in *Input, _ *member) { in.Spec.Config = map[string]any{"debug": true} }, true},
-		"an option of servers":       {func(in *Input, _ *member) { in.Spec.ServerConfig = map[string]any{"tls-san": "a"} }, true},
-		"registries":                 {func(in *Input, _ *member) { in.Registries = []byte("{}") }, true},
-		"a rotation of certificates": {func(in *Input, _ *member) { in.Spec.CertificateRotation = 1 }, true},
-		"another installer":          {func(in *Input, _ *member) { in.Spec.Installer.Path = "/install.sh" }, true},
-		"another role":               {func(_ *Input, m *member) { m.pool.Roles = []provisionv1.HostRole{provisionv1.RoleEtcd} }, true},
-		"an agent that has joined":   {func(in *Input, _ *member) { in.Manifest = nil }, false},
-		"another address of its own": {func(_ *Input, m *member) { m.Address = "10.0.0.9" }, false},
+		"another version":            {func(in *writer, _ *member) { in.Spec.Version = "v1.36.0+k3s1" }, true},
+		"another option":             {func(in *writer, _ *member) { in.Spec.Config = map[string]any{"debug": true} }, true},
+		"an option of servers":       {func(in *writer, _ *member) { in.Spec.ServerConfig = map[string]any{"tls-san": "a"} }, true},
+		"registries":                 {func(in *writer, _ *member) { in.Registries = []byte("{}") }, true},
+		"a rotation of certificates": {func(in *writer, _ *member) { in.Spec.CertificateRotation = 1 }, true},
+		"another installer":          {func(in *writer, _ *member) { in.Spec.Installer.Path = "/install.sh" }, true},
+		"another role":               {func(_ *writer, m *member) { m.pool.Roles = []provisionv1.HostRole{provisionv1.RoleEtcd} }, true},
+		"an agent that has joined":   {func(in *writer, _ *member) { in.Manifest = nil }, false},
+		"another address of its own": {func(_ *writer, m *member) { m.Address = "10.0.0.9" }, false},
 	} {
 		in, host := base()
 		tt.change(in, host)
-		after, err := in.render(host, "https://10.0.0.2:6443", nil)
+		after, err := in.render(host, "https://10.0.0.2:6443", duties{})
 		if err != nil || (after.Start != before.Start) != tt.again {
 			t.Errorf("%s: started again %t, want %t (%v)", name, after.Start != before.Start, tt.again, err)
 		}
 	}
-	after, err := in.render(host, "https://10.0.0.2:6443", []removal{{Node: "gone", Join: 2}})
+	after, err := in.render(host, "https://10.0.0.2:6443", duties{removes: []removal{{Node: "gone", Join: 2}}})
 	if err != nil || after.Start != before.Start || !slices.Contains(after.Instructions[len(after.Instructions)-1].Command, "gone") {
 		t.Errorf("to remove a node: %v, %+v", err, after)
 	}
@@ -223,7 +222,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Spec.Config = config
-		plan, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
+		plan, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", duties{})
 		if err != nil {
 			t.Fatal(err)
 		}

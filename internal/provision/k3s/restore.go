@@ -77,10 +77,11 @@ type CurrentRestore struct {
 	Away bool
 }
 
-// restoration is the restore that is under way in a decision.
+// restoration is the restore that is under way. Its steps see the decision as any other step does, and change Restoring,
+// which is stored.
 type restoration struct {
-	*decision
 	*Restoring
+	d *decision
 }
 
 // restore decides what a restore does now, and reports whether one is under way: nothing else is changed meanwhile.
@@ -93,14 +94,14 @@ func (d *decision) restore() (bool, error) {
 		return true, nil
 	}
 	r := *d.Stored.Restore
-	d.setRestore(&r)
+	d.Stored.Restore = &r
 	d.out.Take = nil
-	return restoration{d, &r}.step()
+	return restoration{&r, d}.step()
 }
 
 // step takes the steps that can be taken now, and reports whether the restore goes on.
 func (r restoration) step() (bool, error) {
-	d := r.decision
+	d := r.d
 	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
 	switch {
 	case !r.Replacing() && (wanted < 0 || d.Restores[wanted].Cancel), r.joins() && wanted < 0:
@@ -139,14 +140,12 @@ func next(step Step) Step {
 	return all[min(slices.Index(all, step)+1, len(all)-1)]
 }
 
-func (d *decision) setRestore(r *Restoring) { d.Stored.Restore, d.out.Stored.Restore = r, r }
-
 // end remembers how the restore has ended. What was stopped is started by what follows.
 func (r restoration) end(o Outcome) {
-	d := r.decision
+	d := r.d
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
 	d.remember(r.ID, o)
-	d.setRestore(nil)
+	d.Stored.Restore = nil
 	d.out.Restore = CurrentRestore{}
 	clear(d.out.Waiting)
 }
@@ -154,7 +153,7 @@ func (r restoration) end(o Outcome) {
 // beginRestore begins the next restore that is wanted, if it can be, and reports whether nothing else is to be done meanwhile.
 func (d *decision) beginRestore() bool {
 	for _, wanted := range d.Restores {
-		if _, ended := d.out.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
+		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
 			continue
 		}
 		if wanted.Cancel {
@@ -179,7 +178,7 @@ func (d *decision) beginRestore() bool {
 		if wanted.Host == "" || by.Held == nil { // it cannot be looked for
 			r.Step = StepStop
 		}
-		d.setRestore(r)
+		d.Stored.Restore = r
 		return true
 	}
 	return false
@@ -196,7 +195,7 @@ func (d *decision) takeRestorer(wanted Restore) bool {
 
 // find has the host look for the file.
 func (r restoration) find() (bool, error) {
-	d := r.decision
+	d := r.d
 	m := d.named(r.By)
 	switch {
 	case m == nil || m.UID != r.UID || m.Held == nil:
@@ -211,15 +210,15 @@ func (r restoration) find() (bool, error) {
 		d.out.Restore.Waits = busyWith(m, "looks for the file")
 		return false, nil
 	}
-	plan, err := d.renderPart(m, Part{Finds: r.ID}, d.findFile(r.Restoring))
-	d.out.Instructions[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which looks for the file", m.Name)
+	looks, err := d.write.renderPart(m, Part{Finds: r.ID}, d.write.findFile(r.Restoring))
+	d.out.Instructions[m.Name], d.out.Restore.Waits = looks, fmt.Sprintf("host %s, which looks for the file", m.Name)
 	return false, err
 }
 
 // stopServers stops all servers at the same time.
 func (r restoration) stopServers() (bool, error) {
-	d := r.decision
-	d.Stored.Stops, d.out.Stored.Stops = r.ID, r.ID // servers that are started from now on are started again, whatever they were started for before
+	d := r.d
+	d.Stored.Stops = r.ID // servers that are started from now on are started again, whatever they were started for before
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
 	for _, host := range d.leave { // its membership of etcd is of no use any more
@@ -233,11 +232,11 @@ func (r restoration) stopServers() (bool, error) {
 	for _, m := range d.servers() {
 		switch {
 		case m.Held.Stopped != r.ID:
-			plan, err := d.renderPart(m, Part{Stopped: r.ID}, d.stopServer(r.ID))
+			stops, err := d.write.renderPart(m, Part{Stopped: r.ID}, d.write.stopServer(r.ID))
 			if err != nil {
 				return false, err
 			}
-			d.out.Instructions[m.Name], waits = plan, fmt.Sprintf("host %s to stop", m.Name)
+			d.out.Instructions[m.Name], waits = stops, fmt.Sprintf("host %s to stop", m.Name)
 		case m.Connected && m.Progress == Failed:
 			r.end(Outcome{Problem: fmt.Sprintf("host %s could not be stopped: %s", m.Name, m.problem())})
 			return false, nil
@@ -252,7 +251,7 @@ func (r restoration) stopServers() (bool, error) {
 
 // replace has one host replace its data.
 func (r restoration) replace() (bool, error) {
-	d := r.decision
+	d := r.d
 	m := d.named(r.By)
 	switch {
 	case m == nil || m.UID != r.UID:
@@ -275,20 +274,19 @@ func (r restoration) replace() (bool, error) {
 		d.out.Restore.Waits = busyWith(m, "replaces its data")
 		return false, nil
 	}
-	if _, known := d.out.Stored.Nodes[m.Name]; !known {
+	if _, known := d.Stored.Nodes[m.Name]; !known {
 		d.addNode(m)
 	}
-	plan, err := d.renderRestore(m, r.Restoring)
-	d.out.Instructions[m.Name], d.out.Restore.Waits = plan, fmt.Sprintf("host %s, which replaces its data", m.Name)
+	replaces, err := d.write.renderRestore(m, r.Restoring)
+	d.out.Instructions[m.Name], d.out.Restore.Waits = replaces, fmt.Sprintf("host %s, which replaces its data", m.Name)
 	return false, err
 }
 
 // replaced remembers that a host has the data of the snapshot: what other servers have is old, and hosts that are gone are no members of etcd.
 func (r restoration) replaced(m *member) {
-	d := r.decision
-	s := &d.out.Stored
-	d.Stored.Epoch, s.Epoch = r.ID, r.ID
-	d.Stored.First, s.First = m.Name, m.Name
+	d := r.d
+	s := &d.Stored
+	s.Epoch, s.First = r.ID, m.Name
 	for name, node := range s.Nodes {
 		node.Etcd = node.Etcd && d.present(name, node)
 		s.Nodes[name] = node
@@ -300,4 +298,30 @@ func busyWith(m *member, what string) string {
 		return fmt.Sprintf("the agent of host %s, which %s and is not connected", m.Name, what)
 	}
 	return fmt.Sprintf("host %s, which %s", m.Name, what)
+}
+
+// restorer returns the host that can restore what is wanted: the host whose disk has the file, or any server with etcd.
+// It returns nil for none.
+func (r *roster) restorer(wanted Restore) *member {
+	var best *member
+	for _, m := range r.ordered() {
+		switch {
+		case !m.is(provisionv1.RoleEtcd) || m.Address == "" || wanted.Host != "" && m.Name != wanted.Host:
+		case wanted.Host != "":
+			return m
+		case m.Connected && (best == nil || best.Held == nil && m.Held != nil):
+			best = m
+		}
+	}
+	return best
+}
+
+// serverAway says which server is not connected: it would go on with the old data. It is empty if all are.
+func (r *roster) serverAway() string {
+	for _, m := range r.servers() {
+		if !m.Connected {
+			return fmt.Sprintf("the agent of host %s, which is not connected: a server that is not stopped would go on with the old data; if its machine is gone, delete the Host; to go on without the restore, set spec.cancel", m.Name)
+		}
+	}
+	return ""
 }

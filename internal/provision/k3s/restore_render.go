@@ -4,9 +4,6 @@
 package k3s
 
 import (
-	"maps"
-	"slices"
-
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 )
@@ -43,9 +40,10 @@ type StoredRestores struct {
 	Stops string `json:"stops,omitempty"`
 }
 
-// renderPart returns a plan for a part of a restore: the host keeps its files and what is remembered of it, and does one thing only.
-func (in *Input) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
-	p, err := in.render(host, host.Held.Join, nil)
+// renderPart returns the instructions of a host for its part in a restore: the host keeps its files and what is
+// remembered of it, and does one thing only.
+func (w *writer) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
+	p, err := w.render(host, host.Held.Join, duties{})
 	if err != nil {
 		return nil, err
 	}
@@ -58,17 +56,18 @@ func (in *Input) renderPart(host *member, part Part, does protocol.HostInstructi
 	return p, nil
 }
 
-func (in *Input) findFile(r *Restoring) protocol.HostInstruction {
-	return protocol.HostInstruction{ID: "find-" + r.ID, Command: in.dist.find(in, r), TimeoutSeconds: findTimeout}
+func (w *writer) findFile(r *Restoring) protocol.HostInstruction {
+	return protocol.HostInstruction{ID: "find-" + r.ID, Command: w.dist.find(w.Input, r), TimeoutSeconds: findTimeout}
 }
 
-func (in *Input) stopServer(id string) protocol.HostInstruction {
-	return protocol.HostInstruction{ID: "stop-" + id, Command: in.dist.stop(in), TimeoutSeconds: stopTimeout}
+func (w *writer) stopServer(id string) protocol.HostInstruction {
+	return protocol.HostInstruction{ID: "stop-" + id, Command: w.dist.stop(w.Input), TimeoutSeconds: stopTimeout}
 }
 
-// renderRestore has a host that is stopped replace its data. It is not started by that: other servers have the old data until this has succeeded.
-func (in *Input) renderRestore(host *member, r *Restoring) (*Instructions, error) {
-	p, err := in.render(host, "", nil) // no server's URL may be in the configuration
+// renderRestore has a host that is stopped replace its data. The host is not started by that: other servers have the old
+// data until this has succeeded.
+func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error) {
+	p, err := w.render(host, "", duties{}) // no server's URL may be in the configuration
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +78,12 @@ func (in *Input) renderRestore(host *member, r *Restoring) (*Instructions, error
 	held.Version, held.Install, held.Installs, held.Stopped, held.Restores, held.Finds = p.Version, p.Install, p.Installs, r.ID, r.ID, ""
 	install := p.Instructions[:2] // with its check
 	p.Held, p.Probes = held, nil
-	p.Instructions = append([]protocol.HostInstruction{in.stopServer(r.ID)}, install...)
-	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == in.Stored.Epoch { // it has restored what is there now, and was not started since
-		p.Instructions = append(p.Instructions, onDisk("keep-"+in.Stored.Epoch, in.dist.keep(in)))
+	p.Instructions = append([]protocol.HostInstruction{w.stopServer(r.ID)}, install...)
+	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == w.Stored.Epoch { // it has restored what is there now, and was not started since
+		p.Instructions = append(p.Instructions, onDisk("keep-"+w.Stored.Epoch, w.dist.keep(w.Input)))
 	}
 	p.Instructions = append(p.Instructions, protocol.HostInstruction{
-		ID: "restore-" + r.ID, Command: in.dist.restore(in, r), TimeoutSeconds: restoreTimeout,
+		ID: "restore-" + r.ID, Command: w.dist.restore(w.Input, r), TimeoutSeconds: restoreTimeout,
 	})
 	return p, nil
 }
@@ -95,19 +94,20 @@ func onDisk(id string, command []string) protocol.HostInstruction {
 }
 
 // restored is the restore that a host is started again for, empty for none: a server for each for which servers were stopped, a worker for each that has replaced data.
-func (in *Input) restored(host *member) string {
+func (w *writer) restored(host *member) string {
 	if host.server() {
-		return in.Stored.Stops
+		return w.Stored.Stops
 	}
-	return in.Stored.Epoch
+	return w.Stored.Epoch
 }
 
 // noEpoch is that of a host that had no data when it was to restore some.
 const noEpoch = "none"
 
-// beforeStart returns what a host does before it is started since a restore, and remembers that in its plan until it is up.
-func (in *Input) beforeStart(p *Instructions, host *member) []protocol.HostInstruction {
-	p.Epoch = in.Stored.Epoch
+// beforeStart returns what a host does before it is started since a restore, and remembers that with the instructions
+// until the host is up.
+func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstruction {
+	p.Epoch = w.Stored.Epoch
 	held := host.Held
 	if held == nil || !host.server() || held.Epoch == p.Epoch && host.up() {
 		return nil
@@ -115,35 +115,28 @@ func (in *Input) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	switch {
 	case held.Restores != "" && held.Restores == p.Epoch:
 		p.Restores = held.Restores
-		return []protocol.HostInstruction{onDisk("keep-"+held.Restores, in.dist.keep(in))}
+		return []protocol.HostInstruction{onDisk("keep-"+held.Restores, w.dist.keep(w.Input))}
 	case held.Epoch != p.Epoch || held.Rejoins: // whether it has moved its data away already is known to its disk alone
 		p.Rejoins = true
-		return []protocol.HostInstruction{onDisk("rejoin-"+digest(p.Epoch, p.Start), in.dist.rejoin(in, p.Epoch))}
+		return []protocol.HostInstruction{onDisk("rejoin-"+digest(p.Epoch, p.Start), w.dist.rejoin(w.Input, p.Epoch))}
 	case host.is(provisionv1.RoleEtcd) && held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):
 		p.Resumes = true
-		return []protocol.HostInstruction{onDisk("resume-"+digest(in.Stored.Stops, p.Start), in.dist.resume(in))}
+		return []protocol.HostInstruction{onDisk("resume-"+digest(w.Stored.Stops, p.Start), w.dist.resume(w.Input))}
 	}
 	return nil
 }
 
 // afterStart returns what a server does once it is started with the data of a snapshot: its own node is in that, too.
-func (in *Input) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
+func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil
 	}
 	return []protocol.HostInstruction{{
-		ID: "password-" + digest(p.Epoch, p.Start), Command: in.dist.forget(in, host.Name), TimeoutSeconds: removeTimeout}}
+		ID: "password-" + digest(p.Epoch, p.Start), Command: w.dist.forget(w.Input, host.Name), TimeoutSeconds: removeTimeout}}
 }
 
 // removeNodes removes nodes that the snapshot has and the cluster has not.
-func (r restoration) removeNodes(id string) protocol.HostInstruction {
-	d := r.decision
-	var nodes []string
-	for _, name := range slices.Sorted(maps.Keys(d.out.Stored.Nodes)) {
-		if d.present(name, d.out.Stored.Nodes[name]) {
-			nodes = append(nodes, name)
-		}
-	}
+func (w *writer) removeNodes(id string, keep []string) protocol.HostInstruction {
 	return protocol.HostInstruction{
-		ID: id, Command: d.dist.keepNodes(d.Input, nodes), TimeoutSeconds: removeTimeout}
+		ID: id, Command: w.dist.keepNodes(w.Input, keep), TimeoutSeconds: removeTimeout}
 }

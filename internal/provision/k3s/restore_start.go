@@ -39,7 +39,7 @@ func (d *decision) startAgain(m *member) error {
 		d.joining = m.Name
 	}
 	d.out.Waiting[m.Name] = "is started again"
-	err := d.give(m, url, nil)
+	err := d.give(m, url)
 	if err == nil {
 		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // it is no member of etcd until it has joined
 		d.out.Instructions[m.Name].Changed = url == "" || !again
@@ -57,7 +57,7 @@ func (d *decision) wayBack(m *member) (url, why string) {
 			d.joining = cmp.Or(d.joining, s.Name)
 		}
 		if s.up() && s.Address != "" && url == "" {
-			url = d.joinURL(s)
+			url = d.write.joinURL(s)
 		}
 	}
 	switch {
@@ -75,7 +75,7 @@ func (d *decision) resume(removes []removal) error {
 		if d.named(m.Name) != nil || !m.Connected || !d.resumes(&m.Host) || slices.ContainsFunc(removes, func(r removal) bool { return r.Node == m.Name }) {
 			continue
 		}
-		if err := d.give(m, m.Held.Join, nil); err != nil {
+		if err := d.give(m, m.Held.Join); err != nil {
 			return err
 		}
 		d.out.Instructions[m.Name].Changed = true
@@ -94,7 +94,7 @@ func (h *Host) problem() string {
 
 // joinRestored starts the host that has the data, then has the other servers join it.
 func (r restoration) joinRestored() (bool, error) {
-	d := r.decision
+	d := r.d
 	waits := ""
 	for _, m := range d.ordered() {
 		if !m.server() || m.Held == nil {
@@ -122,7 +122,7 @@ func (r restoration) joinRestored() (bool, error) {
 
 // cleanNodes has a server remove the nodes that the snapshot has, and that are none any more.
 func (r restoration) cleanNodes() (bool, error) {
-	d := r.decision
+	d := r.d
 	id := "nodes-" + r.ID
 	switch m := d.holder(id); {
 	case m != nil && m.up():
@@ -137,16 +137,24 @@ func (r restoration) cleanNodes() (bool, error) {
 	}
 	for _, m := range d.ordered() {
 		if m.is(provisionv1.RoleControlPlane) && m.up() {
-			plan, err := d.renderPart(m, Part{}, r.removeNodes(id))
+			removes, err := d.write.renderPart(m, Part{}, d.write.removeNodes(id, d.presentNodes()))
 			if err != nil {
 				return false, err
 			}
-			plan.Task = id
-			d.out.Instructions[m.Name] = plan
+			removes.Task = id
+			d.out.Instructions[m.Name] = removes
 			d.out.Restore.Waits = fmt.Sprintf("host %s, which removes nodes of the snapshot that are none any more", m.Name)
 			return false, nil
 		}
 	}
 	d.out.Restore.Waits = "a server with the role control-plane that is up, to remove nodes of the snapshot that are none any more"
 	return false, nil
+}
+
+// waitsToStart reports whether a server was stopped for a restore, or has data that one has replaced elsewhere.
+func (r *roster) waitsToStart(m *member) bool { return m.Held.Stopped != "" || r.isOld(&m.Host) }
+
+// resumes reports whether a host was stopped for a restore that has replaced nothing.
+func (r *roster) resumes(h *Host) bool {
+	return h.Held != nil && h.Held.Stopped != "" && h.Held.Epoch == r.Stored.Epoch
 }

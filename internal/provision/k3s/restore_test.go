@@ -317,7 +317,7 @@ func TestCommandsOfARestoreAreWhatTheDistributionsDocument(t *testing.T) {
 		}
 		last := p.Instructions[len(p.Instructions)-1].Command
 		script := last[slices.Index(last, "-c")+1]
-		if last[len(last)-1] != rancherOf(in).name || !slices.Contains(last, "FILE=f") || !slices.Contains(last, "DATA="+rancherOf(in).dataDir(in)) {
+		if last[len(last)-1] != rancherOf(in).name || !slices.Contains(last, "FILE=f") || !slices.Contains(last, "DATA="+rancherOf(in).dataDir(in.Input)) {
 			t.Errorf("%s: %v", name, last)
 		}
 		for _, word := range tt.words {

@@ -94,7 +94,7 @@ func TestWhatIsInstalledHasTheVersionOfSpec(t *testing.T) {
 				d.write("config.yaml.d/10-site.yaml", tt.dropIn)
 			}
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
-			p, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", nil)
+			p, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", duties{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +146,7 @@ func TestAServerLeavesEtcdBeforeItIsCleaned(t *testing.T) {
 			d.program("k3s", `case "$*" in *"get node "*) `+tt.get+` ;; *"get nodes "*) `+tt.nodes+` ;; *delete*) `+tt.remove+` ;; esac`)
 			in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 			in.Spec.DataDir = d.dir
-			p, err := in.render(memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane), "https://10.0.0.2:6443", nil)
+			p, err := in.render(memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane), "https://10.0.0.2:6443", duties{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,7 +181,7 @@ func TestAllServersButTheRestorerJoinWithoutTheirFormerKeys(t *testing.T) {
 		in.Stored.Epoch, in.Stored.Stops = "new", "new"
 		host := memberOf(tt.roles...)
 		host.Held = &tt.held
-		p, err := in.render(host, "https://10.0.0.2:6443", nil)
+		p, err := in.render(host, "https://10.0.0.2:6443", duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -251,7 +251,7 @@ func TestTheBucketKeepsAsManySnapshotsAsAServer(t *testing.T) {
 		in := inputOf(provisionv1.DistributionK3s, tt.version, provisionv1.Installer{})
 		in.Spec.Etcd = provisionv1.Etcd{Retention: 7, S3: &provisionv1.EtcdS3{Bucket: "b"}}
 		in.Spec.ServerConfig = tt.config
-		raw, err := rancherOf(in).render(in, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		raw, err := rancherOf(in).render(in.Input, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -281,7 +281,7 @@ func TestANodeOfADualStackClusterHasAnAddressOfEachFamily(t *testing.T) {
 			in.Spec.ServerConfig = tt.server
 			host := memberOf(role)
 			host.NodeIPs = slices.DeleteFunc([]string{"10.1.0.1", tt.other}, func(ip string) bool { return ip == "" })
-			raw, err := rancherOf(in).render(in, host, "https://10.0.0.2:6443")
+			raw, err := rancherOf(in).render(in.Input, host, "https://10.0.0.2:6443")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -370,7 +370,7 @@ func TestABucketIsNamedForTheDistributionAsItsStoreNeedsIt(t *testing.T) {
 	for lookup, want := range map[provisionv1.BucketLookup]any{"": nil, provisionv1.BucketLookupDNS: "dns", provisionv1.BucketLookupPath: "path"} {
 		in := inputOf(provisionv1.DistributionK3s, "v1.34.3+k3s1", provisionv1.Installer{})
 		in.Spec.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", BucketLookup: lookup}
-		raw, err := rancherOf(in).render(in, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
+		raw, err := rancherOf(in).render(in.Input, memberOf(provisionv1.RoleEtcd), "https://10.0.0.2:6443")
 		if err != nil {
 			t.Fatal(err)
 		}

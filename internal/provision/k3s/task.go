@@ -36,13 +36,14 @@ type Outcome struct {
 	Restored bool `json:"restored,omitempty"`
 }
 
-// task is what one server is to do that starts nothing again. It is the last instruction of its plan.
+// task is an instruction that one server carries out once and that starts nothing again. It is the last of its
+// instructions.
 type task struct {
-	id, what string
+	protocol.HostInstruction
+	// what it does, for people.
+	what string
 	// role that the server has.
-	role    provisionv1.HostRole
-	command []string
-	timeout int
+	role provisionv1.HostRole
 	// ended remembers the outcome.
 	ended func(Outcome)
 	// calm tasks begin only while all servers are up, and nothing changes.
@@ -51,20 +52,21 @@ type task struct {
 	host string
 }
 
-// tasks are those that are to be done, in their order.
+// tasks returns the tasks that are to be done, in their order.
 func (d *decision) tasks() (all []*task) {
-	s := &d.out.Stored
+	s := &d.Stored
 	if want := d.Spec.EncryptionKeyRotation; want > max(s.Keys, s.KeysFailed) {
 		all = append(all, &task{
-			id: "keys-" + strconv.FormatInt(want, 10), what: "rotate the encryption keys", role: provisionv1.RoleControlPlane, calm: true,
-			command: d.dist.rotateKeys(d.Input), timeout: keysTimeout,
+			HostInstruction: protocol.HostInstruction{
+				ID: "keys-" + strconv.FormatInt(want, 10), Command: d.write.dist.rotateKeys(d.Input), TimeoutSeconds: keysTimeout,
+			},
+			what: "rotate the encryption keys", role: provisionv1.RoleControlPlane, calm: true,
 			ended: func(o Outcome) {
 				if s.KeysProblem = ""; o.Problem != "" {
 					s.KeysFailed, s.KeysProblem = want, fmt.Sprintf("host %s: %s", o.Host, o.Problem)
 				} else {
 					s.Keys = want
-				}
-				d.Stored.Keys, d.Stored.KeysFailed = s.Keys, s.KeysFailed // the servers are started again now
+				} // the servers are started again from now on
 			},
 		})
 	}
@@ -73,8 +75,10 @@ func (d *decision) tasks() (all []*task) {
 			continue
 		}
 		all = append(all, &task{
-			id: snapshotTask(snap.ID), what: "make the snapshot " + snap.Name, role: provisionv1.RoleEtcd,
-			command: d.dist.snapshot(d.Input, snap.Name), timeout: snapshotTimeout,
+			HostInstruction: protocol.HostInstruction{
+				ID: snapshotTask(snap.ID), Command: d.write.dist.snapshot(d.Input, snap.Name), TimeoutSeconds: snapshotTimeout,
+			},
+			what: "make the snapshot " + snap.Name, role: provisionv1.RoleEtcd,
 			ended: func(o Outcome) { d.remember(snap.ID, o) },
 		})
 	}
@@ -91,14 +95,15 @@ func (d Decision) SnapshotOn(id string) string {
 	return d.TaskHost
 }
 
-// decideTask decides which server does which task now, one at a time, and remembers how they ended. One that has begun goes on.
+// decideTask decides which server does which task now, one at a time, and remembers how tasks have ended. A task that has
+// begun goes on.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {
 		calm = calm && (!m.server() || m.up() && d.current(m))
 	}
 	for _, t := range d.tasks() {
-		m := d.holder(t.id)
+		m := d.holder(t.ID)
 		switch {
 		case m != nil && m.up():
 			t.ended(Outcome{Host: m.Name})
@@ -114,7 +119,7 @@ func (d *decision) decideTask(removes int) {
 		}
 		if m != nil {
 			t.host = m.Name
-			d.task, d.out.Task, d.out.TaskHost = t, t.id, m.Name
+			d.task, d.out.Task, d.out.TaskHost = t, t.ID, m.Name
 			return
 		}
 	}
@@ -122,8 +127,8 @@ func (d *decision) decideTask(removes int) {
 
 // forget forgets how snapshots and restores have ended that are not wanted any more.
 func (d *decision) forget() {
-	before := d.out.Stored.Outcomes
-	d.out.Stored.Outcomes = nil
+	before := d.Stored.Outcomes
+	d.Stored.Outcomes = nil
 	keep := func(id string) {
 		if o, ended := before[id]; ended {
 			d.remember(id, o)
@@ -138,37 +143,23 @@ func (d *decision) forget() {
 }
 
 func (d *decision) remember(id string, o Outcome) {
-	if d.out.Stored.Outcomes == nil {
-		d.out.Stored.Outcomes = map[string]Outcome{}
+	if d.Stored.Outcomes == nil {
+		d.Stored.Outcomes = map[string]Outcome{}
 	}
-	d.out.Stored.Outcomes[id] = o
+	d.Stored.Outcomes[id] = o
 }
 
-// idle is a server with a role that a task can be given to, nil for none.
-func (d *decision) idle(role provisionv1.HostRole) *member {
-	for _, m := range d.ordered() {
-		if m.is(role) && m.up() && d.current(m) {
-			return m
-		}
-	}
-	return nil
+// duties are what a server does for the cluster once it is started.
+type duties struct {
+	removes []removal
+	task    *task
 }
 
-// current reports whether a host was started with all that it is to have.
-func (d *decision) current(m *member) bool {
-	if m.Held == nil {
-		return false
+// dutiesOf returns the duties of a host that removes such nodes.
+func (d *decision) dutiesOf(m *member, removes []removal) duties {
+	does := duties{removes: removes}
+	if d.task != nil && d.task.host == m.Name {
+		does.task = d.task
 	}
-	plan, err := d.render(m, m.Held.Join, nil)
-	return err == nil && plan.Start == m.Held.Start
-}
-
-// addTask adds the task of a host to its plan.
-func (in *Input) addTask(p *Instructions, host *member) {
-	t := in.task
-	if t == nil || t.host != host.Name {
-		return
-	}
-	p.Task = t.id
-	p.Instructions = append(p.Instructions, protocol.HostInstruction{ID: t.id, Command: t.command, TimeoutSeconds: t.timeout})
+	return does
 }

@@ -132,7 +132,7 @@ func TestADistributionThatIsNotKnownIsAnError(t *testing.T) {
 	t.Parallel()
 	in := inputOf("k9s", "v1", provisionv1.Installer{})
 	const want = `there is no distribution "k9s", but ["k3s" "rke2" "toy"]`
-	_, decide := Decide(*in)
+	_, decide := Decide(*in.Input)
 	_, config := CheckConfig("k9s", "spec.config", nil)
 	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckKeys": CheckKeys(in.Spec), "CheckSnapshots": CheckSnapshots(in.Spec)} {
 		if err == nil || !strings.Contains(err.Error(), want) {
