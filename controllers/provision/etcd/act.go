@@ -65,9 +65,9 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
-		etcd := t.EtcdTask
-		etcd.Endpoints = etcd.Endpoints[:min(len(etcd.Endpoints), maxEndpoints)]
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{ID: t.ID, Action: t.Action, Etcd: &etcd})
+		task := t.MachineTask.DeepCopy()
+		task.Etcd.Endpoints = task.Etcd.Endpoints[:min(len(task.Etcd.Endpoints), maxEndpoints)]
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(task)
 		if err != nil { // strings always convert
 			panic(err)
 		}

@@ -124,11 +124,9 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 		if t.Etcd == nil {
 			continue
 		}
-		task := kubeadm.Task{ID: t.ID, Action: t.Action, EtcdTask: *t.Etcd}
-		for _, s := range m.Status.Tasks {
-			if s.ID == t.ID {
-				task.State, task.Message = s.State, s.Message
-			}
+		task := kubeadm.Task{MachineTask: t}
+		if i := slices.IndexFunc(m.Status.Tasks, func(s infrav1.MachineTaskStatus) bool { return s.ID == t.ID }); i >= 0 {
+			task.Status = m.Status.Tasks[i]
 		}
 		out.Tasks = append(out.Tasks, task)
 	}

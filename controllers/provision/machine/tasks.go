@@ -19,6 +19,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -32,8 +33,8 @@ const maxTaskMessage = 2048
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
-	// credentials of buckets, by the ID of the task.
-	credentials map[string]credential
+	// buckets that tasks copy files to or from, by the ID of the task.
+	buckets map[string]kubeadm.Bucket
 }
 
 // actions make instructions of tasks. They are pure, and set no ID. An error is the failure of the task.
@@ -66,11 +67,11 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	case err != nil || plan == nil:
 		return v, err // a plan that was deleted is not made again: the Host will say so
 	}
-	by, err := r.credentials(ctx, machine)
+	buckets, err := r.buckets(ctx, machine)
 	if err != nil {
 		return status.Readiness{}, err
 	}
-	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
+	want, after := schedule(taskInput{machine, in.host, buckets}, *plan, version)
 	if _, err = r.hub().ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
 		return status.Readiness{}, err
 	}

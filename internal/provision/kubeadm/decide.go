@@ -50,17 +50,16 @@ type Machine struct {
 	Tasks []Task
 }
 
-// Task is a task of a machine, as its DroverMachine has it in spec and in status.
+// Task is a task of a machine: the item of spec.tasks of its DroverMachine, which always has etcd, and the item of
+// status.tasks. A decision makes the first, and reads the second.
 type Task struct {
-	ID     string
-	Action Action
-	infrav1.EtcdTask
-	// Unreachable says why Prepare cannot fetch the copy: the host may have the file.
-	Unreachable string
+	infrav1.MachineTask
+	Status infrav1.MachineTaskStatus
+}
 
-	State State
-	// Message says why it has failed.
-	Message string
+// newTask makes a task. Its ID, and what it is of, are the caller's.
+func newTask(action Action, etcd infrav1.EtcdTask) Task {
+	return Task{MachineTask: infrav1.MachineTask{Action: action, Etcd: &etcd}}
 }
 
 // State is how far a task is.
@@ -118,7 +117,7 @@ type Decision struct {
 	Restore progress.Restore
 }
 
-// decision is one that is being made.
+// decision is a Decision in the making.
 type decision struct {
 	Input
 	out Decision
@@ -135,8 +134,8 @@ func Decide(in Input) Decision {
 		wanted[in.Restore.UID] = true
 	}
 	for _, m := range in.Machines {
-		for _, t := range m.Tasks { // those of what has ended are dropped
-			if wanted[t.Of] {
+		for _, t := range m.Tasks { // the tasks of what has ended are dropped
+			if wanted[t.Etcd.Of] {
 				d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t)
 			}
 		}
@@ -153,7 +152,7 @@ func Decide(in Input) Decision {
 func (d *decision) find(m *Machine, of string, action Action) *Task {
 	all := d.out.Tasks[m.Name]
 	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].Of == of && all[i].Action == action {
+		if all[i].Etcd.Of == of && all[i].Action == action {
 			return &all[i]
 		}
 	}
@@ -167,11 +166,11 @@ func (d *decision) snapshots() {
 		p := progress.Snapshot{Phase: provisionv1.SnapshotPending, Message: "waits for a control plane whose host is connected"}
 		holder, task := d.holder(wish.UID, Snapshot)
 		switch {
-		case task != nil && task.State == Succeeded:
+		case task != nil && task.Status.State == Succeeded:
 			p = d.upload(wish, holder)
 			busy = busy || p.Phase == provisionv1.SnapshotRunning && holder.Connected
-		case task != nil && task.State == Failed:
-			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Message}
+		case task != nil && task.Status.State == Failed:
+			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + ": " + task.Status.Message}
 		case task != nil && holder.Gone:
 			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
 		case task != nil && holder.away() != "":
@@ -185,7 +184,9 @@ func (d *decision) snapshots() {
 			p.Message = "waits for the snapshot before it"
 		default:
 			if m := d.able(); m != nil {
-				d.give(m, Task{ID: "snapshot-" + wish.UID, Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: wish.UID, File: wish.File, Remove: d.surplus(m.Host, 1)}})
+				t := newTask(Snapshot, infrav1.EtcdTask{Of: wish.UID, File: wish.File, Remove: d.surplus(m.Host, 1)})
+				t.ID = "snapshot-" + wish.UID
+				d.give(m, t)
 				p = running(m)
 				busy = true
 			}
@@ -252,20 +253,21 @@ func (d *decision) step(m *Machine, t Task) (State, string) {
 	return d.try(m, "restore", d.Restore.UID, t)
 }
 
-// try has a machine carry out a task, and returns how far that is: it has failed when it has failed as often as it is tried.
+// try has a machine carry out a task, and returns how far that is. It has failed when it has failed as often as it is
+// tried.
 func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	number := 1
 	if last := d.find(m, of, t.Action); last != nil {
-		if last.State != Failed {
-			return last.State, ""
+		if last.Status.State != Failed {
+			return last.Status.State, ""
 		}
 		before, _ := strconv.Atoi(last.ID[strings.LastIndex(last.ID, "-")+1:])
 		if before >= attempts {
-			return Failed, last.Message
+			return Failed, last.Status.Message
 		}
 		number = before + 1
 	}
-	t.Of, t.ID = of, fmt.Sprintf("%s-%s-%s-%d", kind, of, verb(t.Action), number)
+	t.Etcd.Of, t.ID = of, fmt.Sprintf("%s-%s-%s-%d", kind, of, verb(t.Action), number)
 	d.give(m, t)
 	return Waiting, ""
 }

@@ -31,9 +31,17 @@ func planes(tasks ...string) []Machine {
 		host, action, _ := strings.Cut(text, ":")
 		numbers[text]++
 		m := &all[host[1]-'1']
-		m.Tasks = append(m.Tasks, Task{ID: fmt.Sprintf("restore-r-%s-%d", action, numbers[text]), Action: Action("Etcd" + strings.ToUpper(action[:1]) + action[1:]), EtcdTask: infrav1.EtcdTask{Of: "r"}, State: state, Message: "no space"})
+		m.Tasks = append(m.Tasks, task(fmt.Sprintf("restore-r-%s-%d", action, numbers[text]),
+			Action("Etcd"+strings.ToUpper(action[:1])+action[1:]), infrav1.EtcdTask{Of: "r"}, state, "no space"))
 	}
 	return all
+}
+
+// task returns a task as a machine has it.
+func task(id string, action Action, etcd infrav1.EtcdTask, state State, message ...string) Task {
+	t := newTask(action, etcd)
+	t.ID, t.Status = id, infrav1.MachineTaskStatus{ID: id, State: state, Message: strings.Join(message, "")}
+	return t
 }
 
 // news are the tasks that a decision adds.
@@ -124,7 +132,7 @@ func TestSnapshotsAreMadeOneAtATime(t *testing.T) {
 		t.Fatalf("%v, %+v", news(in, d), d.Snapshots)
 	}
 	in.Machines[2].Tasks = d.Tasks["mh3"]
-	in.Machines[1].Tasks[0].State, in.Machines[2].Tasks[0].State, in.Machines[2].Tasks[0].Message = Succeeded, Failed, "no space"
+	in.Machines[1].Tasks[0].Status.State, in.Machines[2].Tasks[0].Status.State, in.Machines[2].Tasks[0].Status.Message = Succeeded, Failed, "no space"
 	d = Decide(in)
 	if d.Snapshots["a"].Phase != provisionv1.SnapshotSucceeded || d.Snapshots["b"].Phase != provisionv1.SnapshotFailed || !strings.Contains(d.Snapshots["b"].Message, "host h3: no space") {
 		t.Fatalf("%+v", d.Snapshots)
@@ -146,7 +154,7 @@ func TestASnapshotOfAHostThatStaysAwayHasFailed(t *testing.T) {
 		"it is gone":                 {func(m *Machine) { m.Connected, m.Lost, m.Gone = false, true, true }, "host h1 is gone"},
 	} {
 		in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}, {UID: "b", File: "b.db"}}}
-		in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Running}}
+		in.Machines[0].Tasks = []Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Running)}
 		c.change(&in.Machines[0])
 		d := Decide(in)
 		if p := d.Snapshots["a"]; (p.Phase == provisionv1.SnapshotFailed) != (c.says != "") || !strings.Contains(p.Message, c.says) || p.Saved || p.Host != "h1" {
@@ -169,7 +177,7 @@ func TestSnapshotAndRestoreWaitForEachOther(t *testing.T) {
 		t.Errorf("%v, %+v", news(in, d), d.Snapshots)
 	}
 	in.Machines = planes()
-	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Running}}
+	in.Machines[0].Tasks = []Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Running)}
 	if d := Decide(in); len(news(in, d)) != 0 || !strings.Contains(d.Restore.Message, "waits for host h1, which makes a snapshot") {
 		t.Errorf("%v, %+v", news(in, d), d.Restore)
 	}
@@ -180,15 +188,16 @@ func TestWordsReachTheScriptAsArguments(t *testing.T) {
 		task Task
 		want []string // nil for an error
 	}{
-		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db"}}, []string{"snapshot", Folder + "a.db"}},
-		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "a b;$(c).db"}}, []string{"prepare", "r", Folder + "a b;$(c).db"}},
-		{Task{Action: Stop, EtcdTask: infrav1.EtcdTask{Of: "r"}}, []string{"stop", "r"}},
-		{Task{Action: Join, EtcdTask: infrav1.EtcdTask{Of: "r", Endpoints: []string{"https://[::1]:2379", "x"}}}, []string{"join", "r", "https://[::1]:2379", "x"}},
-		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "../a.db"}}, nil},
-		{Task{Action: Snapshot}, nil},
-		{Task{Action: Join, EtcdTask: infrav1.EtcdTask{Of: "r"}}, nil},
+		{task("", Snapshot, infrav1.EtcdTask{File: "a.db"}, ""), []string{"snapshot", Folder + "a.db"}},
+		{task("", Prepare, infrav1.EtcdTask{Of: "r", File: "a b;$(c).db"}, ""), []string{"prepare", "r", Folder + "a b;$(c).db"}},
+		{task("", Stop, infrav1.EtcdTask{Of: "r"}, ""), []string{"stop", "r"}},
+		{task("", Join, infrav1.EtcdTask{Of: "r", Endpoints: []string{"https://[::1]:2379", "x"}}, ""), []string{"join", "r", "https://[::1]:2379", "x"}},
+		{task("", Prepare, infrav1.EtcdTask{Of: "r", File: "../a.db"}, ""), nil},
+		{task("", Snapshot, infrav1.EtcdTask{}, ""), nil},
+		{task("", Join, infrav1.EtcdTask{Of: "r"}, ""), nil},
+		{Task{MachineTask: infrav1.MachineTask{Action: Stop}}, nil},
 	} {
-		got, err := c.task.Instruction(nil)
+		got, err := Instruction(c.task.MachineTask, Bucket{})
 		if c.want == nil {
 			if err == nil {
 				t.Errorf("%+v: %q, want an error", c.task, got.Command)

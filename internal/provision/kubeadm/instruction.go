@@ -1,9 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeadm decides what the control planes of a cluster that kubeadm has made do for snapshots of etcd and for its restore, and renders that.
+// Package kubeadm decides what the control planes of a cluster that kubeadm has made do for snapshots of etcd and for its
+// restore, and makes instructions of that.
 //
-// It is pure. The caller gives control planes their tasks, reads how far they are, and asks again.
+// It also has the commands that are run on machines that kubeadm makes nodes. It is pure. The caller gives control planes their tasks, reads how far they are, and asks again.
 package kubeadm
 
 import (
@@ -68,40 +69,67 @@ func flags(o *Object) []string {
 	return all
 }
 
-// Instruction returns what has a host carry out a task. Its ID is the caller's. The credentials of the bucket are variables of it: no value of a variable is reported by a host, and an instruction
-// leaves plan and journal when it has ended.
-func (t Task) Instruction(credentials map[string]string) (protocol.HostInstruction, error) {
-	ofFile := slices.Contains([]Action{Snapshot, Upload, Prepare}, t.Action)
+// Bucket is how the host of a task reaches a bucket.
+type Bucket struct {
+	// Credentials are variables of the instruction. A host reports no value of a variable, and an instruction leaves the
+	// host's instructions and journal when it has ended.
+	Credentials map[string]string
+	// Problem says why there are none, nil if there are. Prepare goes on without: the host may have the file.
+	Problem error
+}
+
+// Instruction returns what has a host carry out a task. Its ID is the caller's.
+//
+// A task is not the instruction itself, although both say what a host does once. A task is in the spec of a
+// DroverMachine, which may be read by people who must not read Secrets, so it only names the Secret with the credentials
+// of a bucket. The controller of DroverMachines alone reads that, when it gives the task to the Host.
+func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
+	if task.Etcd == nil {
+		return protocol.HostInstruction{}, fmt.Errorf("the task %s has nothing of etcd", verb(task.Action))
+	}
+	if bucket.Problem != nil && task.Action != Prepare {
+		return protocol.HostInstruction{}, bucket.Problem
+	}
+	arguments, err := arguments(task.Action, task.Etcd)
+	if err != nil {
+		return protocol.HostInstruction{}, err
+	}
+	instruction := protocol.HostInstruction{TimeoutSeconds: timeouts[task.Action]}
+	switch {
+	case bucket.Problem != nil:
+		arguments = append(arguments, "--unreachable", bucket.Problem.Error())
+	case task.Etcd.S3 != nil && (task.Action == Upload || task.Action == Prepare):
+		arguments = append(arguments, flags(task.Etcd.S3)...)
+		instruction.Env = maps.Clone(bucket.Credentials)
+	}
+	instruction.Command = append([]string{"/bin/sh", "-c", script, "etcd", verb(task.Action)}, arguments...)
+	return instruction, nil
+}
+
+// arguments returns what the script takes after the verb of an action, but for flags.
+func arguments(action Action, t *infrav1.EtcdTask) ([]string, error) {
+	ofFile := slices.Contains([]Action{Snapshot, Upload, Prepare}, action)
 	arguments := []string{t.Of}
 	switch {
-	case ofFile && !plain(t.File) || slices.ContainsFunc(t.Remove, func(name string) bool { return !plain(name) }):
-		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no name of a file", verb(t.Action))
-	case t.Action == Upload && t.S3 == nil:
-		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no bucket", verb(t.Action))
-	case t.Action == Join && len(t.Endpoints) == 0:
-		return protocol.HostInstruction{}, fmt.Errorf("the host of the etcd that is to be joined reports no address")
-	case t.Action == Snapshot:
+	case ofFile && !plain(t.File), slices.ContainsFunc(t.Remove, func(name string) bool { return !plain(name) }):
+		return nil, fmt.Errorf("the task %s has no name of a file", verb(action))
+	case action == Upload && t.S3 == nil:
+		return nil, fmt.Errorf("the task %s has no bucket", verb(action))
+	case action == Join && len(t.Endpoints) == 0:
+		return nil, fmt.Errorf("the host of the etcd that is to be joined reports no address")
+	case action == Snapshot:
 		arguments = []string{Folder + t.File}
 		for _, name := range t.Remove {
 			arguments = append(arguments, Folder+name)
 		}
-	case t.Action == Upload:
+	case action == Upload:
 		arguments = []string{Folder + t.File}
-	case t.Action == Prepare:
+	case action == Prepare:
 		arguments = append(arguments, Folder+t.File)
-	case t.Action == Join:
+	case action == Join:
 		arguments = append(arguments, t.Endpoints...)
 	}
-	instruction := protocol.HostInstruction{TimeoutSeconds: timeouts[t.Action]}
-	switch {
-	case t.Action == Prepare && t.Unreachable != "":
-		arguments = append(arguments, "--unreachable", t.Unreachable)
-	case t.S3 != nil && (t.Action == Upload || t.Action == Prepare):
-		arguments = append(arguments, flags(t.S3)...)
-		instruction.Env = maps.Clone(credentials)
-	}
-	instruction.Command = append([]string{"/bin/sh", "-c", script, "etcd", verb(t.Action)}, arguments...)
-	return instruction, nil
+	return arguments, nil
 }
 
 // plain reports whether a text is the name of a file in a folder.

@@ -96,7 +96,7 @@ func (w *world) given(h *host, want []Task) {
 	for i, task := range want {
 		n := slices.IndexFunc(h.Tasks, func(t Task) bool { return t.ID == task.ID })
 		if n >= 0 {
-			want[i].State, want[i].Message = h.Tasks[n].State, h.Tasks[n].Message
+			want[i].Status = h.Tasks[n].Status
 			continue
 		}
 		if slices.Contains(h.queue, task.ID) {
@@ -111,19 +111,19 @@ func (w *world) given(h *host, want []Task) {
 func (w *world) work(h *host) {
 	for i := range h.Tasks {
 		t := &h.Tasks[i]
-		if t.State == Succeeded || t.State == Failed {
+		if t.Status.State == Succeeded || t.Status.State == Failed {
 			continue
 		}
-		t.State = Running
+		t.Status.State = Running
 		if w.trouble && w.random.IntN(6) == 0 { // before or after what it does
 			if w.random.IntN(2) == 0 {
 				w.act(h, t)
 			}
-			t.State, t.Message = Failed, "trouble"
+			t.Status.State, t.Status.Message = Failed, "trouble"
 		} else {
 			w.act(h, t)
 		}
-		w.log = append(w.log, fmt.Sprintf("%s: %s %s %s: %s running %t", h.Name, t.Action, t.Of, t.State, h.data, h.running))
+		w.log = append(w.log, fmt.Sprintf("%s: %s %s %s: %s running %t", h.Name, t.Action, t.Etcd.Of, t.Status.State, h.data, h.running))
 		w.check()
 		return
 	}
@@ -131,44 +131,46 @@ func (w *world) work(h *host) {
 
 // act does what the script does.
 func (w *world) act(h *host, t *Task) {
-	fail := func(why string) { t.State, t.Message = Failed, why }
-	t.State = Succeeded
+	fail := func(why string) { t.Status.State, t.Status.Message = Failed, why }
+	t.Status.State = Succeeded
 	switch t.Action {
 	case Prepare:
-		h.prepared = t.Of
+		h.prepared = t.Etcd.Of
 	case Stop:
 		if h.running {
-			h.running, h.by = false, t.Of
+			h.running, h.by = false, t.Etcd.Of
 		}
 	case Resume:
-		if h.by == t.Of {
+		if h.by == t.Etcd.Of {
 			h.running, h.by = true, ""
 		}
 		h.prepared = ""
 	case Replace:
 		switch {
-		case h.data == t.Of:
+		case h.data == t.Etcd.Of:
 		case h.running:
 			fail("not stopped")
 			return
-		case h.prepared != t.Of:
+		case h.prepared != t.Etcd.Of:
 			fail("not prepared")
 			return
 		default:
-			h.data, h.prepared = t.Of, ""
-			w.begun[t.Of] = append(w.begun[t.Of], h.Name)
+			h.data, h.prepared = t.Etcd.Of, ""
+			w.begun[t.Etcd.Of] = append(w.begun[t.Etcd.Of], h.Name)
 		}
 		h.running, h.by = true, ""
 	case Join:
-		if !slices.ContainsFunc(w.hosts, func(o *host) bool { return slices.Contains(t.Endpoints, o.Name) && o.running && o.data == t.Of }) {
+		if !slices.ContainsFunc(w.hosts, func(o *host) bool {
+			return slices.Contains(t.Etcd.Endpoints, o.Name) && o.running && o.data == t.Etcd.Of
+		}) {
 			fail("no etcd to join")
 			return
 		}
-		if h.running && h.data != t.Of {
+		if h.running && h.data != t.Etcd.Of {
 			fail("not stopped")
 			return
 		}
-		h.data, h.running, h.by = t.Of, true, ""
+		h.data, h.running, h.by = t.Etcd.Of, true, ""
 	}
 }
 

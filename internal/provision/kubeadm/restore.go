@@ -95,7 +95,7 @@ func (d *decision) begin() {
 
 // prepare is the task that reads the snapshot.
 func (d *decision) prepare() Task {
-	return Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3}}
+	return newTask(Prepare, infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3})
 }
 
 // snapshotting returns a machine that makes a snapshot or copies it, nil for none.
@@ -103,7 +103,7 @@ func (d *decision) snapshotting() *Machine {
 	for i := range d.Machines {
 		m := &d.Machines[i]
 		for _, t := range d.out.Tasks[m.Name] {
-			if (t.Action == Snapshot || t.Action == Upload) && !t.State.Ended() && m.Connected {
+			if (t.Action == Snapshot || t.Action == Upload) && !t.Status.State.Ended() && m.Connected {
 				return m
 			}
 		}
@@ -130,7 +130,7 @@ func (d *decision) advance() {
 	}
 	var left []*Machine
 	for _, m := range all {
-		if state, _ := d.step(m, Task{Action: Stop}); state != Succeeded {
+		if state, _ := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 			left = append(left, m)
 		}
 	}
@@ -140,7 +140,7 @@ func (d *decision) advance() {
 	case len(left) > 0:
 		d.report(provisionv1.RestoreStopping, provisionv1.ReasonStopping, "etcd and the API server are being stopped on %s", hosts(left))
 	default:
-		d.step(first, Task{Action: Replace})
+		d.step(first, newTask(Replace, infrav1.EtcdTask{}))
 		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s begins etcd anew with the data of the snapshot", first.Host)
 	}
 }
@@ -154,8 +154,8 @@ func (d *decision) why() string {
 	for i := range d.Machines {
 		m := &d.Machines[i]
 		for _, action := range []Action{Prepare, Stop} {
-			if t := d.find(m, d.Restore.UID, action); t != nil && t.State == Failed && strings.HasSuffix(t.ID, fmt.Sprint("-", attempts)) && !m.Gone {
-				return fmt.Sprintf("host %s could not %s: %s", m.Host, verb(action), t.Message)
+			if t := d.find(m, d.Restore.UID, action); t != nil && t.Status.State == Failed && strings.HasSuffix(t.ID, fmt.Sprint("-", attempts)) && !m.Gone {
+				return fmt.Sprintf("host %s could not %s: %s", m.Host, verb(action), t.Status.Message)
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (d *decision) undo(why string) {
 		if d.find(m, d.Restore.UID, Prepare) == nil && d.find(m, d.Restore.UID, Stop) == nil {
 			continue
 		}
-		switch state, _ := d.step(m, Task{Action: Resume}); state {
+		switch state, _ := d.step(m, newTask(Resume, infrav1.EtcdTask{})); state {
 		case Succeeded:
 		case Failed:
 			failed = append(failed, m)
@@ -202,7 +202,7 @@ func (d *decision) undo(why string) {
 func (d *decision) finish() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Replace)
-	switch state, message := d.step(first, Task{Action: Replace}); {
+	switch state, message := d.step(first, newTask(Replace, infrav1.EtcdTask{})); {
 	case state == Failed || state != Succeeded && first.Gone:
 		d.out.Pause = Leave
 		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "host %s could not begin etcd anew, and the control plane is stopped on all hosts. The former data are in member.before-%s of etcd's data directories. The Cluster of Cluster API stays paused: make another EtcdRestore: %s",
@@ -270,8 +270,8 @@ func (d *decision) joiners(first *Machine) []*Machine {
 
 // join has a machine join. One that was not stopped, since it was made meanwhile, is stopped before.
 func (d *decision) join(first, m *Machine) (State, string) {
-	if state, message := d.step(m, Task{Action: Stop}); state != Succeeded {
+	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 		return state, message
 	}
-	return d.step(m, Task{Action: Join, EtcdTask: infrav1.EtcdTask{Endpoints: first.Endpoints}})
+	return d.step(m, newTask(Join, infrav1.EtcdTask{Endpoints: first.Endpoints}))
 }

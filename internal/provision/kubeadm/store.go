@@ -43,14 +43,14 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	}
 	to := wish.S3
 	if task != nil {
-		to = task.S3
+		to = task.Etcd.S3
 	}
-	if !m.Gone && m.away() != "" && (task == nil || !task.State.Ended()) {
+	if !m.Gone && m.away() != "" && (task == nil || !task.Status.State.Ended()) {
 		p.Phase = provisionv1.SnapshotFailed
 		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", which " + m.away() + " while it was to copy it to " + name(to)
 		return p
 	}
-	state, message := d.try(m, "upload", wish.UID, Task{Action: Upload, EtcdTask: infrav1.EtcdTask{File: wish.File, S3: to}})
+	state, message := d.try(m, "upload", wish.UID, newTask(Upload, infrav1.EtcdTask{File: wish.File, S3: to}))
 	switch {
 	case state == Succeeded:
 		p.Message, p.S3 = p.Message+", and copied it to "+name(to), &to.EtcdS3Object
@@ -133,7 +133,8 @@ func (d *decision) elsewhere(s Stored) bool {
 func Removing(machines []Machine, host, file string, states ...State) bool {
 	for _, m := range machines {
 		for _, t := range m.Tasks {
-			if m.Host == host && t.Action == Snapshot && slices.Contains(t.Remove, file) && slices.Contains(states, cmp.Or(t.State, Waiting)) {
+			if m.Host == host && t.Action == Snapshot && slices.Contains(t.Etcd.Remove, file) &&
+				slices.Contains(states, cmp.Or(t.Status.State, Waiting)) {
 				return true
 			}
 		}

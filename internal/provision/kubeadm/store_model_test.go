@@ -118,24 +118,24 @@ func (s *fixture) untold(expired []string) {
 func (s *fixture) work(m *Machine) {
 	for i := range m.Tasks {
 		t := &m.Tasks[i]
-		if t.State == Succeeded || t.State == Failed {
+		if t.Status.State == Succeeded || t.Status.State == Failed {
 			continue
 		}
-		t.State = Succeeded
+		t.Status.State = Succeeded
 		disk := s.disks[m.Host]
 		switch t.Action {
 		case Snapshot:
 			if s.trouble && s.random.IntN(4) == 0 {
-				t.State = Failed
-				disk[t.File] = s.random.IntN(2) == 0 // killed before or after it was saved
+				t.Status.State = Failed
+				disk[t.Etcd.File] = s.random.IntN(2) == 0 // killed before or after it was saved
 				return
 			}
-			disk[t.File] = true
-			for n, old := range t.Remove {
+			disk[t.Etcd.File] = true
+			for n, old := range t.Etcd.Remove {
 				if s.trouble && s.random.IntN(10) == 0 { // killed in between
-					t.State = Failed
-					t.Remove = slices.Clone(t.Remove)
-					s.say("%s removed %d of %v", m.Host, n, t.Remove)
+					t.Status.State = Failed
+					t.Etcd.Remove = slices.Clone(t.Etcd.Remove)
+					s.say("%s removed %d of %v", m.Host, n, t.Etcd.Remove)
 					return
 				}
 				if strings.HasPrefix(old, "manual") {
@@ -144,19 +144,19 @@ func (s *fixture) work(m *Machine) {
 				delete(disk, old)
 				s.torn[old] = s.trouble
 			}
-			for _, old := range t.Remove {
+			for _, old := range t.Etcd.Remove {
 				if m.Connected {
 					delete(s.torn, old)
 				}
 			}
 		case Prepare:
-			if t.State = Failed; disk[t.File] {
-				t.State = Succeeded
-			} else if s.restore != nil && !s.torn[t.File] {
-				s.fail("%s was told to restore %s, which is not there", m.Host, t.File)
+			if t.Status.State = Failed; disk[t.Etcd.File] {
+				t.Status.State = Succeeded
+			} else if s.restore != nil && !s.torn[t.Etcd.File] {
+				s.fail("%s was told to restore %s, which is not there", m.Host, t.Etcd.File)
 			}
 		}
-		s.say("%s: %s %s %s", m.Host, verb(t.Action), t.File, t.State)
+		s.say("%s: %s %s %s", m.Host, verb(t.Action), t.Etcd.File, t.Status.State)
 		return
 	}
 }

@@ -4,6 +4,7 @@
 package kubeadm
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,9 +19,9 @@ func object() *Object {
 }
 
 func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
-	saved := Task{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Succeeded}
+	saved := task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Succeeded)
 	upload := func(n int, state State) Task {
-		return Task{ID: fmt.Sprint("upload-a-upload-", n), Action: Upload, EtcdTask: infrav1.EtcdTask{Of: "a", S3: object()}, State: state, Message: "access denied"}
+		return task(fmt.Sprint("upload-a-upload-", n), Upload, infrav1.EtcdTask{Of: "a", S3: object()}, state, "access denied")
 	}
 	for name, c := range map[string]struct {
 		has    []Task
@@ -30,7 +31,7 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 		says   string
 		saved  bool
 	}{
-		"it is saved first":            {[]Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Running}}, nil, nil, provisionv1.SnapshotRunning, "makes it", false},
+		"it is saved first":            {[]Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Running)}, nil, nil, provisionv1.SnapshotRunning, "makes it", false},
 		"then the same host copies it": {[]Task{saved}, nil, []string{"h2:upload"}, provisionv1.SnapshotRunning, "has saved it, and copies it to the bucket b", true},
 		"without a bucket it is done":  {[]Task{saved}, func(in *Input) { in.Snapshots[0].S3 = nil }, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "has made it", true},
 		"a restore goes first": {[]Task{saved}, func(in *Input) { in.Restore = &RestoreWish{UID: "r", Host: "h1", File: "f"} }, []string{}, provisionv1.SnapshotRunning,
@@ -76,7 +77,7 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 
 func TestACopyToNoBucketHasFailed(t *testing.T) {
 	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "a", File: "a.db"}}}
-	in.Machines[0].Tasks = []Task{{ID: "snapshot-a", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Succeeded}, {ID: "upload-a-upload-2", Action: Upload, EtcdTask: infrav1.EtcdTask{Of: "a"}, State: Failed, Message: "the task upload has no bucket"}}
+	in.Machines[0].Tasks = []Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Succeeded), task("upload-a-upload-2", Upload, infrav1.EtcdTask{Of: "a"}, Failed, "the task upload has no bucket")}
 	if p := Decide(in).Snapshots["a"]; p.Phase != provisionv1.SnapshotFailed || !strings.Contains(p.Message, "no bucket") {
 		t.Errorf("%+v, want it to have failed", p)
 	}
@@ -117,7 +118,7 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 			in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: c.stored, Retention: c.retention}
 			in.Machines[1].Connected, in.Machines[2].Connected = false, false
 			d := Decide(in)
-			if got := strings.Join(d.Tasks["mh1"][0].Remove, " "); got != c.want {
+			if got := strings.Join(d.Tasks["mh1"][0].Etcd.Remove, " "); got != c.want {
 				t.Errorf("%q is removed, want %q", got, c.want)
 			}
 			if got := strings.Join(d.Expired, " "); got != c.expired {
@@ -127,7 +128,7 @@ func TestEachControlPlaneKeepsTheLatestSnapshotsOfTheSchedule(t *testing.T) {
 	}
 	many := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: storedOn(slices.Repeat([]string{"h1"}, 100)...), Retention: 5}
 	many.Machines = many.Machines[:1]
-	if got := Decide(many).Tasks["mh1"][0].Remove; len(got) != 64 || got[63] != "99.db" {
+	if got := Decide(many).Tasks["mh1"][0].Etcd.Remove; len(got) != 64 || got[63] != "99.db" {
 		t.Errorf("%d files, with %s: want the 64 oldest", len(got), got[len(got)-1])
 	}
 }
@@ -160,22 +161,22 @@ func TestSnapshotsAreSpreadOverTheControlPlanes(t *testing.T) {
 
 func TestASnapshotIsForgottenOnceItsFileIsRemoved(t *testing.T) {
 	in := Input{Machines: planes(), Snapshots: []SnapshotWish{{UID: "new", File: "new.db"}}, Stored: storedOn("h1", "h1", "h2"), Retention: 1}
-	in.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "new", Remove: []string{"0.db", "1.db"}}}}
+	in.Machines[0].Tasks = []Task{task("snapshot-new", Snapshot, infrav1.EtcdTask{Of: "new", Remove: []string{"0.db", "1.db"}}, "")}
 	for state, want := range map[State]string{Waiting: "", Running: "", Failed: "", Succeeded: "u0 u1"} {
-		in.Machines[0].Tasks[0].State = state
+		in.Machines[0].Tasks[0].Status.State = state
 		if got := strings.Join(Decide(in).Expired, " "); got != want {
 			t.Errorf("state %s: %q are deleted, want %q", state, got, want)
 		}
 	}
 	failed := Input{Machines: planes(), Stored: storedOn(slices.Repeat([]string{"h1!"}, 5)...), Retention: 1}
-	failed.Machines[0].Tasks = []Task{{ID: "snapshot-new", Action: Snapshot, EtcdTask: infrav1.EtcdTask{Of: "new", Remove: []string{"0.db", "3.db"}}}}
+	failed.Machines[0].Tasks = []Task{task("snapshot-new", Snapshot, infrav1.EtcdTask{Of: "new", Remove: []string{"0.db", "3.db"}}, "")}
 	for state, want := range map[State]string{Waiting: "", Running: "", Failed: "", Succeeded: "u3"} {
-		failed.Machines[0].Tasks[0].State = state
+		failed.Machines[0].Tasks[0].Status.State = state
 		if got := strings.Join(Decide(failed).Expired, " "); got != want {
 			t.Errorf("state %s: of those that failed %q are deleted, want %q", state, got, want)
 		}
 	}
-	in.Stored[1].Held, in.Machines[0].Tasks[0].State = true, Succeeded
+	in.Stored[1].Held, in.Machines[0].Tasks[0].Status.State = true, Succeeded
 	if got := strings.Join(Decide(in).Expired, " "); got != "u0" {
 		t.Errorf("%q are deleted, want that which a restore names to stay", got)
 	}
@@ -198,7 +199,7 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 		"a cluster that has no control plane":  {func(in *Input) { in.Restore.Host, in.Machines = "h9", nil }, nil, provisionv1.RestorePending, "waits for a control plane"},
 		"it is fetched by the same when repeated": {func(in *Input) {
 			in.Restore.Host = "h9"
-			in.Machines[2].Tasks = []Task{{ID: "restore-r-prepare-1", Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r"}, State: Failed}}
+			in.Machines[2].Tasks = []Task{task("restore-r-prepare-1", Prepare, infrav1.EtcdTask{Of: "r"}, Failed)}
 		}, []string{"h3:prepare"}, provisionv1.RestorePending, "h3"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +210,7 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 				t.Errorf("%v, %+v, want %v, %s, %q", got, d.Restore, c.want, c.phase, c.says)
 			}
 			for _, tasks := range d.Tasks {
-				if last := tasks[len(tasks)-1]; last.S3 == nil || last.S3.Key != "f/a.db" {
+				if last := tasks[len(tasks)-1]; last.Etcd.S3 == nil || last.Etcd.S3.Key != "f/a.db" {
 					t.Errorf("%+v: want it to know the bucket", last)
 				}
 			}
@@ -218,23 +219,25 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 }
 
 func TestCredentialsAreNoArguments(t *testing.T) {
-	by := map[string]string{"DROVER_S3_SECRET_KEY": "hush-hush"}
+	by, no := map[string]string{"DROVER_S3_SECRET_KEY": "hush-hush"}, errors.New("no Secret")
 	flags := []string{"--endpoint=s3.example.com:9000", "--bucket=b", "--region=r", "--bucket-lookup=DNS", "--key=f/a.db"}
 	for _, c := range []struct {
 		task Task
 		want []string // nil for an error
 		env  bool
+		no   error // why there are no credentials
 	}{
-		{Task{Action: Upload, EtcdTask: infrav1.EtcdTask{File: "a.db", S3: object()}}, append([]string{"upload", Folder + "a.db"}, flags...), true},
-		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "a.db", S3: object()}}, append([]string{"prepare", "r", Folder + "a.db"}, flags...), true},
-		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db", S3: object(), Remove: []string{"b.db", "c.db"}}}, []string{"snapshot", Folder + "a.db", Folder + "b.db", Folder + "c.db"}, false},
-		{Task{Action: Stop, EtcdTask: infrav1.EtcdTask{Of: "r", S3: object()}}, []string{"stop", "r"}, false},
-		{Task{Action: Prepare, EtcdTask: infrav1.EtcdTask{Of: "r", File: "a.db", S3: object()}, Unreachable: "no Secret"}, []string{"prepare", "r", Folder + "a.db", "--unreachable", "no Secret"}, false},
-		{Task{Action: Upload, EtcdTask: infrav1.EtcdTask{File: "a.db"}}, nil, false},
-		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db", Remove: []string{"../a.db"}}}, nil, false},
-		{Task{Action: Snapshot, EtcdTask: infrav1.EtcdTask{File: "a.db", Remove: []string{".."}}}, nil, false},
+		{task("", Upload, infrav1.EtcdTask{File: "a.db", S3: object()}, ""), append([]string{"upload", Folder + "a.db"}, flags...), true, nil},
+		{task("", Prepare, infrav1.EtcdTask{Of: "r", File: "a.db", S3: object()}, ""), append([]string{"prepare", "r", Folder + "a.db"}, flags...), true, nil},
+		{task("", Snapshot, infrav1.EtcdTask{File: "a.db", S3: object(), Remove: []string{"b.db", "c.db"}}, ""), []string{"snapshot", Folder + "a.db", Folder + "b.db", Folder + "c.db"}, false, nil},
+		{task("", Stop, infrav1.EtcdTask{Of: "r", S3: object()}, ""), []string{"stop", "r"}, false, nil},
+		{task("", Prepare, infrav1.EtcdTask{Of: "r", File: "a.db", S3: object()}, ""), []string{"prepare", "r", Folder + "a.db", "--unreachable", "no Secret"}, false, no},
+		{task("", Upload, infrav1.EtcdTask{File: "a.db"}, ""), nil, false, nil},
+		{task("", Snapshot, infrav1.EtcdTask{File: "a.db", Remove: []string{"../a.db"}}, ""), nil, false, nil},
+		{task("", Snapshot, infrav1.EtcdTask{File: "a.db", Remove: []string{".."}}, ""), nil, false, nil},
+		{task("", Upload, infrav1.EtcdTask{File: "a.db", S3: object()}, ""), nil, false, no},
 	} {
-		got, err := c.task.Instruction(by)
+		got, err := Instruction(c.task.MachineTask, Bucket{by, c.no})
 		if c.want == nil {
 			if err == nil {
 				t.Errorf("%+v: %q, want an error", c.task, got.Command)
