@@ -18,17 +18,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/cloudconfig"
 	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
 // Times that the parts of a bootstrap may take, in seconds. kubeadm pulls images.
 const (
 	bootstrapTimeout = 3600
 	installTimeout   = 600
-	resetTimeout     = 1800
+	removeTimeout    = 1800
 )
-
-// envVersion has the version of Kubernetes, for the commands of a bootstrap and for installers.
-const envVersion = "KUBERNETES_VERSION"
 
 // folder is where a machine's script and manifest are, beside the agent's.
 const folder = "/var/lib/drover/machine/"
@@ -42,38 +40,35 @@ const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 // bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing has to reach it from outside. It tries again until
-// the instruction's time is over. kubeadm and the distributions leave the administrator's kubeconfig each in a place of its own, and some have kubectl in a folder of theirs.
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing has
+// to reach it from outside. It tries again until the instruction's time is over. Each distribution leaves the
+// administrator's kubeconfig in a place of its own, and some have kubectl in a folder of theirs.
 func installScript() string {
-	files, programs := k3s.Kubeconfigs()
-	return `PATH=` + strings.Join(append([]string{"$PATH:/usr/local/bin"}, programs...), ":") + `
-for config in /etc/kubernetes/admin.conf ` + strings.Join(files, " ") + `; do
+	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
+	for _, d := range k3s.Kubeconfigs() {
+		names, files, programs = append(names, d.Distribution), append(files, d.File), append(programs, d.Programs...)
+	}
+	return `PATH=` + strings.Join(programs, ":") + `
+for config in ` + strings.Join(files, " ") + `; do
 	test -e "$config" || continue
 	until kubectl --kubeconfig "$config" apply --server-side --force-conflicts -f "$0"; do sleep 5; done
 	exit
 done
-echo "no kubeconfig of kubeadm, RKE2 or k3s is on this machine, so the agent cannot be installed: the bootstrap must make a control plane by one of these" >&2
+echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so the agent cannot be installed:" \
+	"the bootstrap must make a control plane by one of these" >&2
 exit 1`
 }
-
-// reset removes what the bootstrap of kubeadm has left, and what all kinds of nodes leave. What a command of the user's left is the user's. The folder of CNI stays: containerd watches it,
-// and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the addresses of the next cluster's Services to API servers of this one. It
-// empties etcd's folder before it stops etcd, which the kubelet may start once more: what that leaves would keep kubeadm from making a control plane here again.
-const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
-for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
-for tool in iptables ip6tables; do
-	if $tool-save 2>/dev/null | grep -q KUBE-; then $tool-save | grep -v KUBE- | $tool-restore || exit; fi
-done
-rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 
 // clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a node.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
 	removals := k3s.Removals()
 	for _, name := range slices.Sorted(maps.Keys(removals)) {
-		all = append(all, protocol.HostInstruction{ID: name + "-" + uid, Command: removals[name], TimeoutSeconds: resetTimeout})
+		all = append(all, protocol.HostInstruction{ID: name + "-" + uid, Command: removals[name], TimeoutSeconds: removeTimeout})
 	}
-	return append(all, protocol.HostInstruction{ID: "reset-" + uid, Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout})
+	reset := kubeadm.Remove()
+	reset.ID = "reset-" + uid
+	return append(all, reset)
 }
 
 // ProviderID returns the provider ID of the node on a Host.
@@ -130,7 +125,7 @@ func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
 		return ""
 	}
-	return "export " + envVersion + "=" + of + "\n"
+	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
 // refused says why no host takes a plan, for example one with a file that has no path.

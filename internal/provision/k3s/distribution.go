@@ -130,11 +130,20 @@ func Removals() map[string][]string {
 	return all
 }
 
-// Kubeconfigs are the files by which an administrator of a server reaches the cluster, whatever distribution it is of,
-// and programs the folders with kubectl that are not in PATH.
-func Kubeconfigs() (files, programs []string) {
+// Kubeconfig is the file by which an administrator of a server reaches the cluster.
+type Kubeconfig struct {
+	// Distribution that leaves it.
+	Distribution string
+	File         string
+	// Programs are the folders with kubectl that are not in PATH.
+	Programs []string
+}
+
+// Kubeconfigs returns the file of each distribution.
+func Kubeconfigs() (all []Kubeconfig) {
 	for _, name := range slices.Backward(slices.Sorted(maps.Keys(distributions))) {
-		files, programs = append(files, distributions[name].kubeconfig()), append(programs, distributions[name].programs()...)
+		d := distributions[name]
+		all = append(all, Kubeconfig{Distribution: string(name), File: d.kubeconfig(), Programs: d.programs()})
 	}
-	return files, programs
+	return all
 }

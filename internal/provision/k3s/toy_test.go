@@ -6,6 +6,7 @@ package k3s
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -96,9 +97,11 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 			t.Errorf("no host was told to %s, want each part of a cluster's life to ask the distribution: %v", method, ran)
 		}
 	}
-	files, programs := Kubeconfigs()
-	if removal := Removals()["toy"]; !slices.Equal(removal, []string{"toy", "remove"}) || !slices.Contains(files, "/toy/kubeconfig") || !slices.Contains(programs, "/toy/bin") {
-		t.Errorf("machines of Cluster API are cleaned by %v, and have %v and %v, want the toy's among them", removal, files, programs)
+	kubeconfig := Kubeconfig{Distribution: "toy", File: "/toy/kubeconfig", Programs: []string{"/toy/bin"}}
+	removal, all := Removals()["toy"], Kubeconfigs()
+	if !slices.Equal(removal, []string{"toy", "remove"}) ||
+		!slices.ContainsFunc(all, func(k Kubeconfig) bool { return reflect.DeepEqual(k, kubeconfig) }) {
+		t.Errorf("machines of Cluster API are cleaned by %v, and have %v, want the toy's among them", removal, all)
 	}
 }
 
