@@ -16,7 +16,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -27,6 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/provision/schedule"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
@@ -295,7 +295,8 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 		}
 		in.hosts[host.Name] = host
 		known := k3s.Host{
-			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(), Connected: connected(host), Detail: detail(host),
+			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(),
+			Connected: connected(host), Host: progress.OfHost(host, ""),
 		}
 		known.Gone = known.Leaving && !known.Connected && in.now.After(host.DeletionTimestamp.Add(leaveTime))
 		known.Lost = host.Status.LastSeen != nil && in.now.After(host.Status.LastSeen.Add(lostTime))
@@ -316,7 +317,8 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	return nil
 }
 
-// gatherHeld reads what is remembered with the plan of a Host. If that cannot be read, the Host is left as it is, and keeps no other waiting.
+// gatherHeld reads what is remembered with the instructions of a Host, and how far it is with them. If that cannot be
+// read, the Host is left as it is, and keeps no other waiting.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	note, version, err := r.hub().Note(ctx, host)
 	if err != nil || note == "" {
@@ -329,39 +331,13 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 			"an annotation of Secret %s%s is not as Drover wrote it: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
 		return nil
 	}
-	known.Held = held
-	if known.Progress = progressOf(host, version); known.Progress == k3s.Failed && host.Status.Plan != nil {
-		known.Output = host.Status.Plan.Output
-	}
+	known.Held, known.Host = held, progress.OfHost(host, version)
 	return nil
 }
 
 // connected reports whether a Host's agent is, as far as its status says.
 func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
-}
-
-func detail(host *v1.Host) string {
-	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
-		return ready.Message
-	}
-	return ""
-}
-
-// progressOf says how far a Host is with the plan of a version.
-func progressOf(host *v1.Host, version string) k3s.Progress {
-	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
-	switch {
-	case ready == nil || host.Status.Plan == nil || host.Status.Plan.Version != version:
-		return k3s.None
-	case ready.Reason == v1.ReasonInstructionFailed || ready.Reason == v1.ReasonInterrupted || ready.Reason == v1.ReasonPlanInvalid:
-		return k3s.Failed
-	case host.Status.State == v1.HostActive:
-		return k3s.Up
-	case host.Status.State == v1.HostWaitingForKubernetes:
-		return k3s.Unwell
-	}
-	return k3s.Running
 }
 
 // address returns the first at which another machine may reach a host, "" for none. A machine may report what it likes.

@@ -20,6 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/hosts"
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
+	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -102,7 +103,7 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 // schedule returns the plan with the instructions of the tasks that have not ended, and how far each task is. It is pure. The instructions of the bootstrap, and
 // those that were there before, stay as they were made.
 func schedule(in taskInput, plan protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
-	present := map[string]int{}
+	present, host := map[string]int{}, progress.OfHost(in.host, version)
 	var instructions []protocol.HostInstruction
 	for i, instruction := range plan.Instructions {
 		if present[instruction.ID] = i; !strings.HasPrefix(instruction.ID, protocol.HostTaskPrefix) {
@@ -115,7 +116,7 @@ func schedule(in taskInput, plan protocol.HostInstructions, version string) (pro
 		if i, given := present[protocol.HostTaskPrefix+task.ID]; state.State != "" && !state.State.Ended() {
 			instruction, err := protocol.HostInstruction{}, error(nil)
 			if given {
-				instruction, state = plan.Instructions[i], observe(state, in.host, version, i)
+				instruction, state = plan.Instructions[i], observe(state, host, i)
 			} else if instruction, err = actions[task.Action](in, task); err != nil {
 				state.State, state.Message = infrav1.TaskFailed, protocol.Cut(err.Error(), maxTaskMessage)
 			}
@@ -140,21 +141,20 @@ func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStat
 	return infrav1.MachineTaskStatus{}
 }
 
-// observe returns how far a task is whose instruction is number i of the plan of that version. What the Host says of another version is no news.
-func observe(before infrav1.MachineTaskStatus, host *v1.Host, version string, i int) infrav1.MachineTaskStatus {
-	p, ready := host.Status.Plan, meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+// observe returns how far a task is whose instruction is number i of the Host's.
+func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav1.MachineTaskStatus {
 	after := before
 	switch {
-	case p == nil || p.Version != version || ready == nil || host.Status.State == v1.HostCleaning:
-	case int(p.Done) > i:
+	case host.State == progress.None:
+	case host.Done > i:
 		after.State, after.Message = infrav1.TaskSucceeded, ""
-	case p.Instruction != protocol.HostTaskPrefix+before.ID:
-	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
-		after.State, after.Message = infrav1.TaskFailed, protocol.Cut(ready.Message, 512)
-		if p.Output != "" {
-			after.Message += "\n" + lastLines(p.Output, maxTaskMessage-1-len(after.Message))
+	case host.Instruction != protocol.HostTaskPrefix+before.ID:
+	case host.State == progress.Failed:
+		after.State, after.Message = infrav1.TaskFailed, protocol.Cut(host.Message, 512)
+		if host.Output != "" {
+			after.Message += "\n" + lastLines(host.Output, maxTaskMessage-1-len(after.Message))
 		}
-	case ready.Reason == v1.ReasonInstalling:
+	default:
 		after.State = infrav1.TaskRunning
 	}
 	return after

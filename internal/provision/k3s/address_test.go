@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // A machine decides by nothing that it reports where others join: they send the token of the cluster there.
@@ -17,7 +18,7 @@ func TestAServerThatReportsAnotherAddressMovesNoHostThatJoins(t *testing.T) {
 	w.add("server", 1)
 	w.settle(200)
 	first := w.machines["m0001"]
-	if first.Held == nil || first.Progress != Up {
+	if first.Held == nil || first.State != progress.Up {
 		t.Fatalf("the server is %+v, want it up", first.Host)
 	}
 	joins := func(want string) {

@@ -12,6 +12,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // settled is a world with so many servers and workers, all up.
@@ -33,7 +34,7 @@ func TestAChangeThatBreaksAServerIsNotDoneToTheNext(t *testing.T) {
 	if first.Held.Version != w.spec.Version {
 		t.Fatalf("the first server has not begun: %+v", first.Held)
 	}
-	first.Progress = Failed
+	first.State = progress.Failed
 	for range 20 {
 		w.decide()
 	}
@@ -163,8 +164,8 @@ func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
 	for name, m := range w.machines {
 		before[name] = m.Held.Start
 	}
-	w.machines["m0001"].Progress = Failed
-	w.machines["m0001"].Detail = "keys-1: exit code 1"
+	w.machines["m0001"].State = progress.Failed
+	w.machines["m0001"].Message = "keys-1: exit code 1"
 	if out = w.decide(); out.Stored.KeysFailed != 1 || !strings.Contains(out.Stored.KeysProblem, "host m0001: keys-1: exit code 1") || out.Instructions["m0001"].Task != "" {
 		t.Errorf("what has failed is not remembered, or tried again: %+v", out.Stored)
 	}
@@ -206,7 +207,7 @@ func TestKeysThatAClusterDoesNotHaveAreNotRotated(t *testing.T) {
 func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
-	w.machines["m0001"].Progress = Failed // one that is broken keeps no snapshot waiting
+	w.machines["m0001"].State = progress.Failed // one that is broken keeps no snapshot waiting
 	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
 	out := w.decide()
 	plan := out.Instructions["m0002"]
@@ -216,7 +217,7 @@ func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
 	if command := plan.Instructions[len(plan.Instructions)-1].Command; !slices.Equal(command[len(command)-3:], []string{"k3s", "1", "before-u1"}) {
 		t.Errorf("the command is %v", command)
 	}
-	w.machines["m0002"].Progress = Up
+	w.machines["m0002"].State = progress.Up
 	w.machines["m0002"].Connected = false
 	if out = w.decide(); out.SnapshotOn("u1") != "m0002" {
 		t.Errorf("another makes it, too, while the first is away: %s", out.TaskHost)
@@ -227,7 +228,7 @@ func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
 		t.Fatalf("outcome %+v, the next is made by %q", got, out.SnapshotOn("u2"))
 	}
 	next := w.machines[out.SnapshotOn("u2")]
-	next.Progress, next.Detail = Failed, "no room"
+	next.State, next.Message = progress.Failed, "no room"
 	if out = w.decide(); out.Stored.Outcomes["u2"] != (Outcome{Host: next.Name, Problem: "no room"}) || out.Task != "" {
 		t.Errorf("outcomes %+v, task %q", out.Stored.Outcomes, out.Task)
 	}

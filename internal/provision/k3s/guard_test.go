@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // changed returns the servers that a decision starts again.
@@ -44,7 +46,7 @@ func TestAChangeThatBreaksAServerStopsAlsoWhileADeadOneIsToBeRemoved(t *testing.
 		if first.Held.Version != w.spec.Version {
 			t.Fatalf("%s: the first server has not begun: %+v", name, first.Held)
 		}
-		first.Progress, first.Leaving = Failed, name == "the broken server's Host is deleted then"
+		first.State, first.Leaving = progress.Failed, name == "the broken server's Host is deleted then"
 		for range 10 {
 			w.decide()
 		}
@@ -70,7 +72,7 @@ func TestAServerWithATaskIsStartedAgainOnlyWithAQuorum(t *testing.T) {
 	if w.machines["m0001"].Held.Task == "" {
 		t.Fatal("no snapshot is made")
 	}
-	w.machines["m0001"].Progress = Running
+	w.machines["m0001"].State = progress.Running
 	w.spec.CertificateRotation++
 	if names := changed(w, peek(t, w)); len(names) > 0 {
 		t.Errorf("%v are started again, with one of three servers away", names)
@@ -85,7 +87,7 @@ func TestNothingIsStartedWhileEncryptionKeysAreRotated(t *testing.T) {
 	if out.Task != "keys-1" {
 		t.Fatalf("the task is %q", out.Task)
 	}
-	w.machines[out.TaskHost].Progress = Running
+	w.machines[out.TaskHost].State = progress.Running
 	w.spec.Version = "v1.35.9+k3s1"
 	w.add("server", 1)
 	w.machines["m0005"].Taken = true
@@ -109,7 +111,7 @@ func TestServersAreStartedAgainAfterARotationThatFailed(t *testing.T) {
 	w := settled(t, 3, 1)
 	starts := w.machines["m0002"].Held.Starts
 	w.spec.EncryptionKeyRotation = 1
-	w.machines[w.decide().TaskHost].Progress = Failed
+	w.machines[w.decide().TaskHost].State = progress.Failed
 	w.settle(200)
 	if w.stored.KeysFailed != 1 || w.machines["m0002"].Held.Starts == starts {
 		t.Errorf("failed rotation %d, m0002 was started again: %t: what the command has changed is not known", w.stored.KeysFailed, w.machines["m0002"].Held.Starts != starts)
@@ -130,7 +132,7 @@ func TestARemovalThatFailedRunsAgain(t *testing.T) {
 	}
 	for _, m := range w.machines {
 		if len(m.Held.Removes) > 0 {
-			m.Progress, m.journal[ids[0]] = Failed, false
+			m.State, m.journal[ids[0]] = progress.Failed, false
 		}
 	}
 	w.settle(100)
@@ -163,7 +165,7 @@ func TestWorkersThatVanishInAChangeAreCounted(t *testing.T) {
 		for name, m := range w.machines {
 			if m.Labels["pool"] == "worker" && m.Held.Version == w.spec.Version {
 				m.Connected = false // before it was up
-			} else if m.Progress = Up; m.runs != m.Held.Start {
+			} else if m.State = progress.Up; m.runs != m.Held.Start {
 				w.carryOut(m)
 				w.nodes[name] = true
 			}
@@ -183,7 +185,7 @@ func TestASnapshotOnAServerThatIsLostKeepsNoOtherWaiting(t *testing.T) {
 	w := settled(t, 3, 1)
 	w.snapshots = []Snapshot{{"u1", "a"}, {"u2", "b"}}
 	lost := w.machines[w.decide().TaskHost]
-	lost.Connected, lost.Progress = false, Running
+	lost.Connected, lost.State = false, progress.Running
 	if out := w.decide(); out.Stored.Outcomes["u1"].Problem != "" {
 		t.Errorf("a server that was away for a moment is given up: %+v", out.Stored.Outcomes)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // hasData reports whether a host stays that has the cluster's data.
@@ -106,7 +107,7 @@ func (r *roster) holder(id string) *member {
 // server that is away, unless it went away in the change.
 func (r *roster) changing() string {
 	for _, m := range r.ordered() {
-		if m.server() && m.Held != nil && m.Progress.busy() && (m.Connected || m.Held.Changed && r.current(m)) {
+		if m.server() && m.Held != nil && m.State.Busy() && (m.Connected || m.Held.Changed && r.current(m)) {
 			return m.Name
 		}
 	}
@@ -120,7 +121,7 @@ func (r *roster) unavailable() (n int) {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
 			continue
 		}
-		if (m.Connected || m.Progress.busy()) && r.current(m) {
+		if (m.Connected || m.State.Busy()) && r.current(m) {
 			n++
 		}
 	}
@@ -131,7 +132,7 @@ func (r *roster) unavailable() (n int) {
 // to leave is a warning, too.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
-		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.Progress == Failed && r.current(m) {
+		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {
 			return m.Name
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // Input is all that a decision depends on.
@@ -84,26 +85,6 @@ type Node struct {
 	Address string `json:"address,omitempty"`
 }
 
-// Progress is how far a host is with its instructions.
-type Progress int
-
-// Progress of a host.
-const (
-	// None: it has no instructions, or does not have the newest yet.
-	None Progress = iota
-	// Running: its instructions run.
-	Running
-	// Unwell: they have succeeded, and a probe is not successful yet, or no longer.
-	Unwell
-	// Up: all is done, and works.
-	Up
-	// Failed: an instruction has failed, or was interrupted. It is not repeated.
-	Failed
-)
-
-// busy reports whether a host is on its way to being up.
-func (p Progress) busy() bool { return p == None || p == Running || p == Unwell }
-
 // Host is what is known of one.
 type Host struct {
 	Name, UID string
@@ -125,10 +106,9 @@ type Host struct {
 	// Lost hosts have not been connected for so long that what runs on them is given up.
 	Lost bool
 	// Held is what is remembered with its instructions, nil without instructions.
-	Held     *Held
-	Progress Progress
-	// Detail says what it is busy with, or what has failed, and Output is the last of what that wrote.
-	Detail, Output string
+	Held *Held
+	// Host is how far it is with its instructions.
+	progress.Host
 }
 
 // poolOf returns the first pool that selects a host, nil for none.
@@ -149,7 +129,7 @@ func (in *Input) assumeUnreadable() {
 		if host.Held == nil || !host.Held.Unreadable {
 			continue
 		}
-		host.Connected, host.Progress = false, None
+		host.Connected, host.State = false, progress.None
 		host.Held = &Held{Part: Part{Epoch: in.Stored.Epoch}, Unreadable: true}
 		if pool := in.poolOf(*host); pool != nil {
 			host.Held.Roles = rolesOf(pool)

@@ -14,7 +14,7 @@ import (
 func (d *decision) join() error {
 	joining := d.joining
 	for _, m := range d.with(provisionv1.RoleEtcd) {
-		if m.Held != nil && m.Connected && m.Progress.busy() {
+		if m.Held != nil && m.Connected && m.State.Busy() {
 			joining = m.Name
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // removal is a node that is to be removed from the cluster.
@@ -70,7 +72,7 @@ func (r *roster) told() (all, failed sets.Set[string]) {
 			continue
 		}
 		all.Insert(h.Held.Removes...)
-		if h.Connected && h.Progress == Failed {
+		if h.Connected && h.State == progress.Failed {
 			failed.Insert(h.Held.Removes...)
 		}
 	}
@@ -90,7 +92,7 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		case operator == nil:
 			why = "a server that is up, to remove its node from the cluster"
 		case begun(r): // it goes on
-		case r.host != nil && r.host.Held != nil && (r.host.Progress == None || r.host.Progress == Running):
+		case r.host != nil && r.host.Held != nil && (r.host.State == progress.None || r.host.State == progress.Running):
 			why = "what runs on it to end: it would join again"
 		case r.host != nil && d.resumes(r.host):
 			why = "it to be started again, since etcd counts it"

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // member is a taken Host in its pool.
@@ -36,7 +37,7 @@ func rolesOf(pool *provisionv1.HostPool) string {
 
 // up reports whether a host works as its instructions say.
 func (m *member) up() bool {
-	return m.Connected && m.Held != nil && m.Progress == Up && m.Held.Stopped == "" && m.Held.Finds == ""
+	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
 // startOptions are those of systemctl. A server with etcd alone is not up before one with an API server has joined, which waits for it.
@@ -67,7 +68,7 @@ func (h *Host) working() bool {
 	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
 		return false
 	}
-	return h.Progress == Up || h.hasDuties() && h.Progress != Failed
+	return h.State == progress.Up || h.hasDuties() && h.State != progress.Failed
 }
 
 // hasDuties reports whether a host removes a node or has a task.
@@ -75,7 +76,7 @@ func (h *Host) hasDuties() bool { return len(h.Held.Removes) > 0 || h.Held.Task 
 
 // neverJoined reports whether a host has failed before it was part of the cluster.
 func (h *Host) neverJoined() bool {
-	return h.Held != nil && h.Progress == Failed && !h.Held.Changed && !h.hasDuties()
+	return h.Held != nil && h.State == progress.Failed && !h.Held.Changed && !h.hasDuties()
 }
 
 func isEtcd(host *Host) bool {
@@ -87,12 +88,12 @@ func busy(m *member) string {
 	switch {
 	case !m.Connected:
 		return "its agent is not connected"
-	case m.Progress == Up:
+	case m.State == progress.Up:
 		return ""
-	case m.Progress == Failed:
-		return "has failed: " + m.Detail
+	case m.State == progress.Failed:
+		return "has failed: " + m.Message
 	}
-	return cmp.Or(m.Detail, "carries out its instructions")
+	return cmp.Or(m.Message, "carries out its instructions")
 }
 
 func count(is bool) int {

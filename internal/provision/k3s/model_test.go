@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // machine is a Host of the model with its machine.
@@ -132,7 +133,7 @@ func (w *world) decide() Decision {
 	for name, plan := range out.Instructions {
 		m := w.machines[name]
 		if m.Held == nil || instructions(m.Held) != instructions(&plan.Held) {
-			m.Progress = None
+			m.State = progress.None
 		}
 		held := plan.Held
 		m.Held, m.plan = &held, plan
@@ -261,7 +262,7 @@ func (w *world) check(out Decision) {
 			if isEtcd(&m.Host) && etcd > 2 && up-1 < etcd/2+1 && !out.stuck {
 				w.t.Fatalf("%s is changed, and %d of %d servers with etcd are up", name, up, etcd)
 			}
-		case m.Held != nil && plan.Start != m.Held.Start && m.Connected && m.Progress == Up:
+		case m.Held != nil && plan.Start != m.Held.Start && m.Connected && m.State == progress.Up:
 			workers++
 		}
 		if !m.Taken || m.Leaving {
@@ -270,7 +271,7 @@ func (w *world) check(out Decision) {
 	}
 	busy := 0
 	for _, m := range w.machines {
-		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.Held.Changed && m.Connected && m.Progress != Up && !m.Leaving && m.Labels["pool"] == "worker" {
+		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.Held.Changed && m.Connected && m.State != progress.Up && !m.Leaving && m.Labels["pool"] == "worker" {
 			busy++
 		}
 	}
@@ -282,7 +283,7 @@ func (w *world) check(out Decision) {
 // stale counts workers that were changed to what is no longer wanted: they hold up no other.
 func (w *world) stale() (n int) {
 	for _, m := range w.machines {
-		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.Progress != Up && m.Held.Version != w.spec.Version {
+		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.State != progress.Up && m.Held.Version != w.spec.Version {
 			n++
 		}
 	}
@@ -307,20 +308,20 @@ func (w *world) pass() {
 			continue
 		}
 		switch {
-		case m.Progress == None:
-			m.Progress = Running
-		case m.Progress == Running && w.random.IntN(2) == 0:
+		case m.State == progress.None:
+			m.State = progress.Running
+		case m.State == progress.Running && w.random.IntN(2) == 0:
 			if !w.carryOut(m) {
-				m.Progress = Failed
+				m.State = progress.Failed
 			} else if m.Held.Finds != "" || m.Held.Stopped != "" {
-				m.Progress = Up
-			} else if m.Progress = Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
+				m.State = progress.Up
+			} else if m.State = progress.Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
 				m.registered, w.nodes[name] = m.Held.Start, true
 			}
-		case m.Progress == Up && w.trouble && w.random.IntN(50) == 0:
-			m.Progress = Unwell
-		case m.Progress == Unwell && w.random.IntN(2) == 0:
-			m.Progress = Up
+		case m.State == progress.Up && w.trouble && w.random.IntN(50) == 0:
+			m.State = progress.Unwell
+		case m.State == progress.Unwell && w.random.IntN(2) == 0:
+			m.State = progress.Up
 		}
 	}
 }
@@ -359,7 +360,7 @@ func (w *world) settle(within int) Decision {
 func (w *world) servers() (text string) {
 	for _, name := range w.names() {
 		if m := w.machines[name]; m.Taken && m.Held != nil && isEtcd(&m.Host) {
-			text += fmt.Sprintf("\n%s connected %t, leaving %t, progress %d, serves %t, data %q: %+v", name, m.Connected, m.Leaving, m.Progress, m.serves, m.data, *m.Held)
+			text += fmt.Sprintf("\n%s connected %t, leaving %t, progress %d, serves %t, data %q: %+v", name, m.Connected, m.Leaving, m.State, m.serves, m.data, *m.Held)
 		}
 	}
 	return text
@@ -475,7 +476,7 @@ func (w *world) disturb() {
 // repair deletes the Hosts whose machines were given away, and servers that do not work, as a user does.
 func (w *world) repair() {
 	for name, m := range w.machines {
-		if m.Leaving || m.Progress == Failed && isEtcd(&m.Host) {
+		if m.Leaving || m.State == progress.Failed && isEtcd(&m.Host) {
 			delete(w.machines, name)
 			delete(w.nodes, name)
 		}

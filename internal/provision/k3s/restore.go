@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // Restore is one that is wanted, or was.
@@ -201,9 +202,9 @@ func (r restoration) find() (bool, error) {
 	case m == nil || m.UID != r.UID || m.Held == nil:
 		r.end(Outcome{Problem: "the host leaves the cluster"})
 		return false, nil
-	case m.Held.Finds == r.ID && m.Connected && m.Progress == Up:
+	case m.Held.Finds == r.ID && m.Connected && m.State == progress.Up:
 		return true, nil
-	case m.Held.Finds == r.ID && m.Connected && m.Progress == Failed:
+	case m.Held.Finds == r.ID && m.Connected && m.State == progress.Failed:
 		r.end(Outcome{Problem: m.problem()})
 		return false, nil
 	case m.Held.Finds == r.ID:
@@ -237,10 +238,10 @@ func (r restoration) stopServers() (bool, error) {
 				return false, err
 			}
 			d.out.Instructions[m.Name], waits = stops, fmt.Sprintf("host %s to stop", m.Name)
-		case m.Connected && m.Progress == Failed:
+		case m.Connected && m.State == progress.Failed:
 			r.end(Outcome{Problem: fmt.Sprintf("host %s could not be stopped: %s", m.Name, m.problem())})
 			return false, nil
-		case m.Progress != Up:
+		case m.State != progress.Up:
 			waits = busyWith(m, "stops")
 		}
 		d.out.Waiting[m.Name] = fmt.Sprintf("is stopped for EtcdRestore %s", r.Name)
@@ -264,10 +265,10 @@ func (r restoration) replace() (bool, error) {
 	case r.Configured > d.Generation:
 		d.out.Restore.Waits = "the spec of the installation, which was written back, to be read"
 		return false, nil
-	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.Progress == Up:
+	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.State == progress.Up:
 		r.replaced(m)
 		return true, nil
-	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.Progress == Failed:
+	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.State == progress.Failed:
 		r.end(Outcome{Problem: m.problem()})
 		return false, nil
 	case m.Held != nil && m.Held.Restores == r.ID:

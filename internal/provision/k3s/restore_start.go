@@ -11,6 +11,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // isOld reports whether a host has data of etcd that a restore has replaced elsewhere. It never starts with that.
@@ -53,7 +54,7 @@ func (d *decision) wayBack(m *member) (url, why string) {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
 			continue
 		}
-		if m.is(provisionv1.RoleEtcd) && s.Connected && s.Progress.busy() {
+		if m.is(provisionv1.RoleEtcd) && s.Connected && s.State.Busy() {
 			d.joining = cmp.Or(d.joining, s.Name)
 		}
 		if s.up() && s.Address != "" && url == "" {
@@ -85,7 +86,7 @@ func (d *decision) resume(removes []removal) error {
 
 // problem says why a host has failed, with the last lines of what failed.
 func (h *Host) problem() string {
-	text := protocol.Cut(h.Detail, 256)
+	text := protocol.Cut(h.Message, 256)
 	if output := strings.TrimSpace(h.Output); output != "" {
 		text += "; its last lines: " + output[max(0, len(output)-512):]
 	}
@@ -109,7 +110,7 @@ func (r restoration) joinRestored() (bool, error) {
 		}
 		switch d.out.Waiting[m.Name] = busy(m); {
 		case m.up():
-		case m.Connected && m.Progress == Failed:
+		case m.Connected && m.State == progress.Failed:
 			r.end(Outcome{Problem: fmt.Sprintf("host %s did not start: %s", m.Name, m.problem())})
 			return false, nil
 		default:
@@ -128,7 +129,7 @@ func (r restoration) cleanNodes() (bool, error) {
 	case m != nil && m.up():
 		r.end(Outcome{})
 		return false, nil
-	case m != nil && m.Connected && m.Progress == Failed:
+	case m != nil && m.Connected && m.State == progress.Failed:
 		r.end(Outcome{Problem: fmt.Sprintf("host %s could not remove the nodes that are none any more: %s", m.Name, m.problem())})
 		return false, nil
 	case m != nil:

@@ -13,6 +13,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // told is what servers are told now: their names with the IDs of instructions of a restore.
@@ -31,11 +32,11 @@ func told(out Decision) string {
 // done has all machines that were told something do it.
 func (w *world) done() {
 	for _, m := range w.machines {
-		if m.Held == nil || m.Progress != None {
+		if m.Held == nil || m.State != progress.None {
 			continue
 		}
 		if w.carryOut(m) {
-			m.Progress, m.registered = Up, m.Held.Start
+			m.State, m.registered = progress.Up, m.Held.Start
 		}
 	}
 }
@@ -110,7 +111,7 @@ func TestARestoreThatCannotFindItsFileStopsNothing(t *testing.T) {
 	w.decide()
 	m := w.machines["m0002"]
 	before := m.Held.Start
-	m.Progress, m.Detail, m.Output = Failed, "find-r1: exit code 1", "0 files\n"
+	m.State, m.Message, m.Output = progress.Failed, "find-r1: exit code 1", "0 files\n"
 	out := w.decide()
 	if o := out.Stored.Outcomes["r1"]; o.Problem != "find-r1: exit code 1; its last lines: 0 files" || o.Restored || o.Host != "m0002" {
 		t.Errorf("the outcome is %+v", o)
@@ -131,7 +132,7 @@ func TestARestoreThatFailsBringsBackWhatWasThere(t *testing.T) {
 	w.step("2:stop 2:restore", StepRestore, "")
 	m := w.machines["m0002"]
 	w.carryOut(m) // it has ended in its middle
-	m.Progress, m.Detail = Failed, "restore-r1: interrupted"
+	m.State, m.Message = progress.Failed, "restore-r1: interrupted"
 	out := w.decide()
 	if o := out.Stored.Outcomes["r1"]; !strings.Contains(o.Problem, "interrupted") || o.Restored || o.Canceled {
 		t.Errorf("the outcome is %+v", o)
@@ -186,7 +187,7 @@ func TestAServerThatCouldNotMoveItsDataAwayIsToldSoAgain(t *testing.T) {
 		w.done()
 	}
 	w.step("1:rejoin 1:start", StepJoin, "host m0001")
-	w.machines["m0001"].Progress = Failed
+	w.machines["m0001"].State = progress.Failed
 	if out := w.decide(); !out.Stored.Outcomes["r1"].Restored || !strings.Contains(out.Stored.Outcomes["r1"].Problem, "host m0001 did not start") {
 		t.Fatalf("%+v", out.Stored.Outcomes)
 	}
@@ -214,7 +215,7 @@ func TestWhatARestoreWaitsFor(t *testing.T) {
 		"the host is not there":      {func(w *world) { w.restores[0].Host = "gone" }, "Host gone to be a server with etcd", false},
 		"there is no cluster yet":    {func(w *world) { w.stored.Begun = false }, "its cluster to begin", false},
 		"a worker is away":           {func(w *world) { w.machines["m0004"].Connected = false }, "host m0002, which looks", false},
-		"a server is broken":         {func(w *world) { w.machines["m0003"].Progress = Failed }, "host m0002, which looks", false},
+		"a server is broken":         {func(w *world) { w.machines["m0003"].State = progress.Failed }, "host m0002, which looks", false},
 		"all of etcd is broken":      {func(w *world) { w.breakAll() }, "host m0002, which looks", false},
 		"one that cannot be is left": {func(w *world) { w.restores = append([]Restore{{ID: "r0", Problem: "no such snapshot"}}, w.restores...) }, "host m0002, which looks", false},
 	} {
@@ -228,7 +229,7 @@ func TestWhatARestoreWaitsFor(t *testing.T) {
 
 func (w *world) breakAll() {
 	for _, m := range w.machines {
-		m.Progress = Unwell
+		m.State = progress.Unwell
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // Times that tasks may take, in seconds. To rotate keys, the distributions encrypt five Secrets in a second.
@@ -108,7 +109,7 @@ func (d *decision) decideTask(removes int) {
 		case m != nil && m.up():
 			t.ended(Outcome{Host: m.Name})
 			continue
-		case m != nil && m.Connected && m.Progress == Failed:
+		case m != nil && m.Connected && m.State == progress.Failed:
 			t.ended(Outcome{Host: m.Name, Problem: cmp.Or(m.problem(), "it has failed")})
 			continue
 		case m != nil && m.Lost && !t.calm:

@@ -13,6 +13,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // toy is a distribution that exists in this test alone. Each of its commands is "toy", the method and what that was
@@ -77,7 +78,7 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 			}
 			for _, name := range w.names() {
 				if m := w.machines[name]; m.Held != nil && w.carryOut(m) {
-					m.Progress = Up
+					m.State = progress.Up
 				}
 			}
 		}

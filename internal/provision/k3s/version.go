@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // CheckVersion refuses a version that servers cannot be changed to: one of a minor version that is older than that of a server which works, or more than one minor
@@ -27,7 +29,7 @@ func CheckVersion(in Input) error {
 		switch {
 		case has.Major() == want.Major() && want.Minor() > has.Minor()+1:
 			return fmt.Errorf("spec.version %s is more than one minor version above the %s of server %s: set the next minor version first", in.Spec.Version, host.Held.Version, host.Name)
-		case host.Progress != Failed && has.Major() == want.Major() && want.Minor() < has.Minor():
+		case host.State != progress.Failed && has.Major() == want.Major() && want.Minor() < has.Minor():
 			return fmt.Errorf("spec.version %s is a minor version below the %s of server %s: Kubernetes cannot go back", in.Spec.Version, host.Held.Version, host.Name)
 		}
 	}
