@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host reconciles Host: a machine joins, gets its plan, reports how far it is, is cleaned and given back.
+// Package host reconciles Host: a machine joins, gets its instructions, reports how far it is, is cleaned and given back.
 package host
 
 import (
@@ -47,7 +47,7 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Trust is how agents verify the hub.
 	Trust v1.Trust
-	// Checkpoint returns the one that is sent with plans, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
+	// Checkpoint returns the one that is sent with instructions, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
 	// Term returns the term in which this manager leads, for the status.
@@ -100,14 +100,14 @@ type input struct {
 	state    members.State
 	token    registration.Token
 
-	// version of the plan that the host is to have, empty for none, and what is wrong with it.
+	// version of the instructions that the host is to have, empty for none, and what is wrong with them.
 	version, invalid string
-	// call is the one that hands the plan over, zero if the host has it.
+	// call is the one that hands the instructions over, zero if the host has them.
 	call members.Call
 	err  error // of register
 	// held is what the restored hub does not do on the host before it is confirmed, nil for nothing.
 	held *v1.RestoreStatus
-	// owner of the hub's plan, only of a host that is held back, nil if it is not known.
+	// owner of the hub's instructions, only of a host that is held back, nil if it is not known.
 	owner *string
 }
 
@@ -122,7 +122,7 @@ func (in *input) report() *protocol.HostReport {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/status,verbs=get;update;patch
 
-// Reconcile makes the join token of one Host, hands its agent settings and plan, and writes its status.
+// Reconcile makes the join token of one Host, hands its agent settings and instructions, and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	host := &v1.Host{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
@@ -168,9 +168,9 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if err != nil {
 		return nil, err
 	}
-	plan, err := getSecret(ctx, r.Client, planSecret(host))
-	if err == nil && isPlan(plan, host) {
-		in.version = version(plan)
+	secret, err := getSecret(ctx, r.Client, secretName(host))
+	if err == nil && holdsInstructions(secret, host) {
+		in.version = version(secret)
 	}
 	return in, err
 }
@@ -232,8 +232,9 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver gives a connected agent the settings, then the plan, if it has others. A host that knows more than the hub, which was restored, waits for a
-// confirmation; one that has the hub's plan all the same gets the present checkpoint.
+// handOver gives a connected agent the settings, then the instructions, if it has others. A host that knows more than the
+// hub, which was restored, waits for a confirmation. A host that has the hub's instructions all the same gets the present
+// checkpoint.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
@@ -253,39 +254,39 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	if cleaning || in.held != nil || agrees && lost == "" {
 		return nil
 	}
-	plan, err := getSecret(ctx, r.Live, planSecret(in.host))
+	secret, err := getSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
-		// The cache may lag behind the plan, and has none without our labels. To clean a machine cannot be undone.
-		if err == nil && !isPlan(plan, in.host) {
+		// The cache may lag behind the Secret, and has none without our labels. To clean a machine cannot be undone.
+		if err == nil && !holdsInstructions(secret, in.host) {
 			r.give(in, nil)
 		}
 		return err
 	}
-	if err != nil || plan == nil || plan.Type != v1.SecretTypeHostPlan || version(plan) != in.version {
+	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostPlan || version(secret) != in.version {
 		return err // an event of the newer one comes
 	}
-	if _, err := protocol.ParseHostInstructions(plan.Data[v1.HostPlanKey]); err != nil {
+	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err != nil {
 		in.invalid = err.Error()
 		return nil
 	}
-	r.give(in, plan.Data[v1.HostPlanKey])
+	r.give(in, secret.Data[v1.HostPlanKey])
 	return nil
 }
 
-// give gives the agent the plan of the host's version, or takes its plan away if that is empty.
+// give gives the agent the instructions of the host's version, or takes its instructions away if that is empty.
 func (r *Reconciler) give(in *input, content []byte) {
-	in.call = r.Members.StartHostPlan(in.member, members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
+	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
 }
 
-// isPlan reports whether a Secret, which may be nil, holds the plan of a Host.
-func isPlan(plan *corev1.Secret, host *v1.Host) bool {
-	return plan != nil && plan.Type == v1.SecretTypeHostPlan && plan.DeletionTimestamp.IsZero() && plan.Labels[v1.LabelHost] == host.Name
+// holdsInstructions reports whether a Secret, which may be nil, holds the instructions of a Host.
+func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
+	return secret != nil && secret.Type == v1.SecretTypeHostPlan && secret.DeletionTimestamp.IsZero() && secret.Labels[v1.LabelHost] == host.Name
 }
 
-// version identifies the content of a plan's Secret.
-func version(plan *corev1.Secret) string { return string(plan.UID) + "." + plan.ResourceVersion }
+// version identifies the content of a Secret with instructions.
+func version(secret *corev1.Secret) string { return string(secret.UID) + "." + secret.ResourceVersion }
 
-func planSecret(host *v1.Host) types.NamespacedName {
+func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
 }
 

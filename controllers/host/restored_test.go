@@ -83,13 +83,13 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 	}{
 		"a host whose plan is not in the backup is not cleaned": {planOnHost: true, message: "would be cleaned;",
 			want: v1.RestoreStatus{Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{name}}},
-		"a host whose plan is older in the backup keeps its newer one": {planOnHub: true, planOnHost: true, owner: new(old), message: "given an older plan;",
+		"a host whose plan is older in the backup keeps its newer one": {planOnHub: true, planOnHost: true, owner: new(old), message: "given older instructions;",
 			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 0 to remove", Change: []string{name}}},
 		"a host whose plan is of another owner in the backup is listed as one to be cleaned": {planOnHub: true, planOnHost: true, owner: new("Cluster/new"),
-			message: "cleaned, then given a plan of " + old, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
-		"so is one that does not say whose plan it has": {planOnHub: true, planOnHost: true, message: "cleaned, then given a plan of " + old,
+			message: "cleaned, then given instructions of " + old, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
+		"so is one that does not say whose plan it has": {planOnHub: true, planOnHost: true, message: "cleaned, then given instructions of " + old,
 			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
-		"a host that was given back since the backup gets no old plan": {planOnHub: true, message: "given a plan that was taken away;",
+		"a host that was given back since the backup gets no old plan": {planOnHub: true, message: "given instructions that were taken away;",
 			want: v1.RestoreStatus{Summary: "1 to add, 0 to change, 0 to remove", Add: []string{name}}},
 	} {
 		t.Run(what, func(t *testing.T) {

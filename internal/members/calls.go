@@ -72,28 +72,28 @@ func (r *Registry) StartDeployment(name types.NamespacedName, digest string, dep
 	return r.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
-// HostInstructions is what StartHostPlan gives a host.
+// HostInstructions is what StartHostInstructions gives a host.
 type HostInstructions struct {
-	// Version of the plan, empty for none: the plan that the host has is taken away.
+	// Version of the instructions, empty for none: those that the host has are taken away.
 	Version string
-	// Content is the plan as JSON.
+	// Content is the instructions as JSON.
 	Content []byte
 	// Checkpoint of the hub, empty for none. A call with another one is the same call.
 	Checkpoint string
 }
 
-// StartHostPlan gives a host's agent a plan, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
+// StartHostInstructions gives a host's agent its instructions, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
 // succeeded, the agent has stored it; its report has the outcome.
-func (r *Registry) StartHostPlan(name types.NamespacedName, plan HostInstructions) Call {
+func (r *Registry) StartHostInstructions(name types.NamespacedName, give HostInstructions) Call {
 	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostInstructions, query: url.Values{}}
-	if plan.Version != "" {
-		ask.query.Set(protocol.QueryVersion, plan.Version)
-		ask.method, ask.body = http.MethodPut, plan.Content
+	if give.Version != "" {
+		ask.query.Set(protocol.QueryVersion, give.Version)
+		ask.method, ask.body = http.MethodPut, give.Content
 	}
-	if plan.Checkpoint != "" {
-		ask.query.Set(protocol.QueryCheckpoint, plan.Checkpoint)
+	if give.Checkpoint != "" {
+		ask.query.Set(protocol.QueryCheckpoint, give.Checkpoint)
 	}
-	return r.start(name, plan.Version, ask)
+	return r.start(name, give.Version, ask)
 }
 
 // StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the

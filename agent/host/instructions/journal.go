@@ -106,10 +106,10 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts tells the supervisors of instructions that start a service to end them, if the plan begins with
+// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin with
 // stopping it.
-func (j journal) stopStarts(plan []protocol.HostInstruction) error {
-	if len(plan) == 0 || !strings.HasPrefix(plan[0].ID, protocol.HostStopPrefix) {
+func (j journal) stopStarts(next []protocol.HostInstruction) error {
+	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
 	}
 	known, err := os.ReadDir(j.folder)
@@ -211,9 +211,9 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune forgets instructions that may run again without harm, run no more, and are in the plan no more. Of no other it
-// forgets that it has begun: a hub that was restored may have an old plan.
-func (j journal) prune(plan []protocol.HostInstruction) error {
+// prune forgets instructions that may run again without harm, run no more, and are not among the host's any more. It
+// never forgets that another one has begun: a hub that was restored may have old instructions.
+func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
@@ -222,7 +222,7 @@ func (j journal) prune(plan []protocol.HostInstruction) error {
 	for _, entry := range known {
 		id := entry.Name()
 		if !protocol.Repeatable(id) ||
-			slices.ContainsFunc(plan, func(i protocol.HostInstruction) bool { return i.ID == id }) {
+			slices.ContainsFunc(present, func(i protocol.HostInstruction) bool { return i.ID == id }) {
 			continue
 		}
 		if held, err := isLocked(filepath.Join(j.entry(id), fileLock)); err != nil || held {

@@ -551,7 +551,7 @@ func TestAHostThatRefusesItsPlanKeepsNoOtherWaiting(t *testing.T) {
 		t.Error("w2 has no plan")
 	}
 	if !slices.ContainsFunc(i.Status.Waiting, func(h provisionv1.WaitingHost) bool {
-		return h.Host == "w1" && strings.Contains(h.Message, "a plan that Drover did not make")
+		return h.Host == "w1" && strings.Contains(h.Message, "instructions that Drover did not make")
 	}) {
 		t.Errorf("waiting: %+v", i.Status.Waiting)
 	}

@@ -53,7 +53,7 @@ type store struct {
 	stored k3s.Stored
 }
 
-// gather reads all that the planner is asked with. The readiness says what is missing or wrong.
+// gather reads all that a decision depends on. The readiness says what is missing or wrong.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.gatherWanted(ctx, in); err != nil {
 		return nil, err

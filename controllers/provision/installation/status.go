@@ -38,7 +38,8 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, d.Restore.WaitsFor())
 	case d.Lost && len(in.former) > 0:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
-		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their plans: nothing is changed; if nothing runs on them any more, delete the Secrets with their plans, which cleans the machines",
+		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their instructions: "+
+			"nothing is changed; if nothing runs on them any more, delete the Secrets with these, which cleans the machines",
 			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
@@ -74,7 +75,7 @@ func strangers(in *input, d k3s.Decision) string {
 // writeStatus writes what was decided.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
-	if in.decision.Instructions != nil { // the planner was asked
+	if in.decision.Instructions != nil { // something was decided
 		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(in.decision.Hosts), int32(in.decision.Ready), fmt.Sprintf("%d/%d", in.decision.Ready, in.decision.Hosts), nil
 		for _, host := range slices.Sorted(maps.Keys(in.decision.Waiting)) {
 			if why := in.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {

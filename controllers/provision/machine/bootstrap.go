@@ -76,8 +76,8 @@ func ProviderID(host *v1.Host) string {
 	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
 }
 
-// input is what a machine's plan is made of.
-type planInput struct {
+// bootstrapInput is what the instructions that make a node are made of.
+type bootstrapInput struct {
 	// uid of the DroverMachine: instructions run once for it.
 	uid  string
 	host *v1.Host
@@ -89,8 +89,8 @@ type planInput struct {
 	manifest []byte
 }
 
-// makePlan returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
-func makePlan(in planInput) (*protocol.HostInstructions, error) {
+// makeInstructions returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
+func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
 	hostname := ""
 	if in.host.Status.Machine != nil {
@@ -103,21 +103,21 @@ func makePlan(in planInput) (*protocol.HostInstructions, error) {
 	if !named(config, ProviderID(in.host)) {
 		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, by which Cluster API finds the node: set the kubelet's argument provider-id to %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
 	}
-	plan := &protocol.HostInstructions{}
+	made := &protocol.HostInstructions{}
 	for _, f := range config.Files {
-		plan.Files = append(plan.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
+		made.Files = append(made.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
 	}
 	script := folder + in.uid + "/bootstrap.sh"
 	text := "#!/bin/sh\n" + begins + exported(in.version) + strings.Join(config.Commands, "\n") + "\n"
-	plan.Files = append(plan.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
-	plan.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
+	made.Files = append(made.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
+	made.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
 	if in.manifest != nil {
 		manifest := folder + in.uid + "/agent.yaml"
-		plan.Files = append(plan.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
-		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", installScript(), manifest}, TimeoutSeconds: installTimeout})
+		made.Files = append(made.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
+		made.Instructions = append(made.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", installScript(), manifest}, TimeoutSeconds: installTimeout})
 	}
-	plan.Clean = clean(in.uid)
-	return plan, refused(plan)
+	made.Clean = clean(in.uid)
+	return made, refused(made)
 }
 
 // exported gives commands the version, so that one that installs it need not change with it: what changes in a KubeadmConfig is not updated in place.
@@ -128,14 +128,14 @@ func exported(of string) string {
 	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
-// refused says why no host takes a plan, for example one with a file that has no path.
-func refused(plan *protocol.HostInstructions) error {
-	raw, err := json.Marshal(plan)
+// refused says why no host takes instructions, for example with a file that has no path.
+func refused(made *protocol.HostInstructions) error {
+	raw, err := json.Marshal(made)
 	if err != nil {
 		return err
 	}
 	if _, err := protocol.ParseHostInstructions(raw); err != nil {
-		return fmt.Errorf("what the bootstrap data asks for is no plan of a Host: %w", err)
+		return fmt.Errorf("what the bootstrap data asks for cannot be the instructions of a Host: %w", err)
 	}
 	return nil
 }

@@ -79,7 +79,7 @@ func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		host := v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1"}}
-		plan, err := makePlan(planInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"" + tt.runs + "\"]\n")})
+		plan, err := makeInstructions(bootstrapInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"" + tt.runs + "\"]\n")})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -92,8 +92,8 @@ func TestASecretThatIsNoPlanIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
 	w, prod := taken(t)
 	w.impostor(t.Context())
 	fake := w.plan()
-	if plan, version, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) || plan != nil {
-		t.Errorf("read: %v, %s, %v, want ErrForeignPlan", plan, version, err)
+	if plan, version, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignInstructions) || plan != nil {
+		t.Errorf("read: %v, %s, %v, want ErrForeignInstructions", plan, version, err)
 	}
 	if note, version, err := w.Note(t.Context(), w.host); err != nil || note != "" || version != "" {
 		t.Errorf("the note is %q of version %q, %v, want none", note, version, err)
@@ -106,8 +106,8 @@ func TestASecretThatIsNoPlanIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
 		},
 		"release": func() error { _, err := w.Release(t.Context(), w.look(clean), prod); return err },
 	} {
-		if err := write(); !errors.Is(err, hosts.ErrForeignPlan) {
-			t.Errorf("%s: %v, want ErrForeignPlan", what, err)
+		if err := write(); !errors.Is(err, hosts.ErrForeignInstructions) {
+			t.Errorf("%s: %v, want ErrForeignInstructions", what, err)
 		}
 	}
 	if now := w.plan(); now == nil || now.UID != fake.UID || now.ResourceVersion != fake.ResourceVersion {
@@ -133,11 +133,11 @@ func TestAPlanOfAnotherHostOrOwnerIsNotDrovers(t *testing.T) {
 			if err := w.Env.Client.Update(t.Context(), plan); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) {
-				t.Errorf("read: %v, want ErrForeignPlan", err)
+			if _, _, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignInstructions) {
+				t.Errorf("read: %v, want ErrForeignInstructions", err)
 			}
-			if _, err := w.Give(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignPlan) {
-				t.Errorf("give: %v, want ErrForeignPlan", err)
+			if _, err := w.Give(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignInstructions) {
+				t.Errorf("give: %v, want ErrForeignInstructions", err)
 			}
 		})
 	}
@@ -242,8 +242,8 @@ func TestAFirstPlanDoesNotBecomeThatOfASecretInItsPlace(t *testing.T) {
 	if _, err := w.before(made).Give(t.Context(), w.host, prod, planOf("install")); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("in the same moment: %v, want AlreadyExists", err)
 	}
-	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignPlan) {
-		t.Errorf("the next time: %v, want ErrForeignPlan", err)
+	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignInstructions) {
+		t.Errorf("the next time: %v, want ErrForeignInstructions", err)
 	}
 	if got := w.plan(); string(got.Data["x"]) != "y" || len(got.Data) != 1 {
 		t.Errorf("the Secret has the keys %v, want it as it was", got.Data)

@@ -197,7 +197,7 @@ func TestThePlanOfAFormerConsumerIsKept(t *testing.T) {
 	if _, err := w.Give(t.Context(), w.host, former, protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); !errors.Is(err, hosts.ErrFormerPlan) || done || w.plan() == nil {
+	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); !errors.Is(err, hosts.ErrFormerInstructions) || done || w.plan() == nil {
 		t.Errorf("done %t, %v: want the plan to be there, and an error that says so", done, err)
 	}
 	if err := w.Env.Client.Delete(t.Context(), w.plan()); err != nil {
@@ -269,11 +269,11 @@ func TestAPlanThatAUserMadeIsLeftAlone(t *testing.T) {
 	if err := w.Env.Client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Give(t.Context(), w.host, prod, protocol.HostInstructions{}); !errors.Is(err, hosts.ErrForeignPlan) {
-		t.Errorf("give: %v, want ErrForeignPlan", err)
+	if _, err := w.Give(t.Context(), w.host, prod, protocol.HostInstructions{}); !errors.Is(err, hosts.ErrForeignInstructions) {
+		t.Errorf("give: %v, want ErrForeignInstructions", err)
 	}
-	if _, err := w.Release(t.Context(), w.host, prod); !errors.Is(err, hosts.ErrForeignPlan) {
-		t.Errorf("give back: %v, want ErrForeignPlan", err)
+	if _, err := w.Release(t.Context(), w.host, prod); !errors.Is(err, hosts.ErrForeignInstructions) {
+		t.Errorf("give back: %v, want ErrForeignInstructions", err)
 	}
 	if got := w.plan(); got == nil || len(got.Data) > 0 {
 		t.Errorf("the Secret is %+v", got)

@@ -24,7 +24,7 @@ func CheckVersion(in Input) error {
 		}
 		has, err := version.ParseGeneric(host.Held.Version)
 		if err != nil {
-			continue // the plan says so
+			continue // it cannot be compared
 		}
 		switch {
 		case has.Major() == want.Major() && want.Minor() > has.Minor()+1:
