@@ -47,7 +47,8 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Trust is how agents verify the hub.
 	Trust v1.Trust
-	// Checkpoint returns the one that is sent with instructions, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
+	// Checkpoint returns the checkpoint that is sent with instructions. Forgot reports whether the hub does not remember a
+	// checkpoint that an agent has: its etcd was restored.
 	Checkpoint func() string
 	Forgot     func(checkpoint string) bool
 	// Term returns the term in which this manager leads, for the status.
@@ -275,12 +276,14 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 
 // give gives the agent the instructions of the host's version, or takes its instructions away if that is empty.
 func (r *Reconciler) give(in *input, content []byte) {
-	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
+	in.call = r.Members.StartHostInstructions(in.member,
+		members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
 }
 
 // holdsInstructions reports whether a Secret, which may be nil, holds the instructions of a Host.
 func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
-	return secret != nil && secret.Type == v1.SecretTypeHostPlan && secret.DeletionTimestamp.IsZero() && secret.Labels[v1.LabelHost] == host.Name
+	return secret != nil && secret.Type == v1.SecretTypeHostPlan && secret.DeletionTimestamp.IsZero() &&
+		secret.Labels[v1.LabelHost] == host.Name
 }
 
 // version identifies the content of a Secret with instructions.

@@ -13,6 +13,8 @@ import (
 
 func TestProgressOfAHostIsOfTheVersionThatWasGiven(t *testing.T) {
 	t.Parallel()
+	running := Host{State: Running, Done: 2, Instruction: "i"}
+	failed := Host{State: Failed, Done: 2, Instruction: "i", Output: "no space"}
 	for name, tt := range map[string]struct {
 		version string
 		reason  string
@@ -22,11 +24,11 @@ func TestProgressOfAHostIsOfTheVersionThatWasGiven(t *testing.T) {
 		"no instructions":   {"", v1.ReasonHostAvailable, v1.HostAvailable, Host{}},
 		"another version":   {"v1", v1.ReasonInstructionFailed, v1.HostInstalling, Host{}},
 		"it is cleaned":     {"v2", v1.ReasonInstalling, v1.HostCleaning, Host{}},
-		"they run":          {"v2", v1.ReasonInstalling, v1.HostInstalling, Host{State: Running, Done: 2, Instruction: "i"}},
+		"they run":          {"v2", v1.ReasonInstalling, v1.HostInstalling, running},
 		"a probe fails":     {"v2", "", v1.HostWaitingForKubernetes, Host{State: Unwell, Done: 2, Instruction: "i"}},
 		"all is done":       {"v2", v1.ReasonActive, v1.HostActive, Host{State: Up, Done: 2, Instruction: "i"}},
-		"one has failed":    {"v2", v1.ReasonInstructionFailed, v1.HostInstalling, Host{State: Failed, Done: 2, Instruction: "i", Output: "no space"}},
-		"one was killed":    {"v2", v1.ReasonInterrupted, v1.HostInstalling, Host{State: Failed, Done: 2, Instruction: "i", Output: "no space"}},
+		"one has failed":    {"v2", v1.ReasonInstructionFailed, v1.HostInstalling, failed},
+		"one was killed":    {"v2", v1.ReasonInterrupted, v1.HostInstalling, failed},
 		"they are not read": {"v2", v1.ReasonPlanInvalid, v1.HostInstalling, Host{State: Failed, Done: 2}},
 	} {
 		host := &v1.Host{Status: v1.HostStatus{
