@@ -50,7 +50,7 @@ func TestAChangeThatBreaksAServerIsNotDoneToTheNext(t *testing.T) {
 	w.settle(200)
 }
 
-func TestAHostWhosePlanCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *testing.T) {
+func TestAHostWhoseInstructionsCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"m0001", "m0002", "m0004"} { // the first server, another one, and a worker
 		t.Run(name, func(t *testing.T) {
@@ -68,13 +68,13 @@ func TestAHostWhosePlanCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(out.Release) > 0 || out.Instructions[name] != nil || out.Lost || out.Unselected {
-				t.Errorf("released %v, the plan %v, lost %t, unselected %t: want the host to be left as it is", out.Release, out.Instructions[name], out.Lost, out.Unselected)
+				t.Errorf("released %v, the instructions %v, lost %t, unselected %t: want the host to be left as it is", out.Release, out.Instructions[name], out.Lost, out.Unselected)
 			}
 			if _, stays := out.Stored.Nodes[name]; !stays {
 				t.Errorf("the nodes are %v, want %s to be one still", out.Stored.Nodes, name)
 			}
-			for other, plan := range out.Instructions {
-				if len(plan.Removes) > 0 {
+			for other, given := range out.Instructions {
+				if len(given.Removes) > 0 {
 					t.Errorf("%s removes nodes, want none to be removed", other)
 				}
 			}
@@ -149,11 +149,11 @@ func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
 	w.spec.EncryptionKeyRotation = 1
 	out := w.decide()
 	var rotates []string
-	for name, plan := range out.Instructions {
-		if i := slices.IndexFunc(plan.Instructions, func(i protocol.HostInstruction) bool { return i.ID == "keys-1" }); i >= 0 {
+	for name, given := range out.Instructions {
+		if i := slices.IndexFunc(given.Instructions, func(i protocol.HostInstruction) bool { return i.ID == "keys-1" }); i >= 0 {
 			rotates = append(rotates, name)
-			if i != len(plan.Instructions)-1 || plan.Start != w.machines[name].Held.Start {
-				t.Errorf("it is instruction %d of %d, or the server is started again for it", i, len(plan.Instructions))
+			if i != len(given.Instructions)-1 || given.Start != w.machines[name].Held.Start {
+				t.Errorf("it is instruction %d of %d, or the server is started again for it", i, len(given.Instructions))
 			}
 		}
 	}
@@ -210,11 +210,11 @@ func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
 	w.machines["m0001"].State = progress.Failed // one that is broken keeps no snapshot waiting
 	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
 	out := w.decide()
-	plan := out.Instructions["m0002"]
-	if out.SnapshotOn("u1") != "m0002" || out.SnapshotOn("u2") != "" || plan.Task != "snapshot-u1" || plan.Instructions[len(plan.Instructions)-1].ID != "snapshot-u1" {
-		t.Fatalf("%s on %s: %+v", out.Task, out.TaskHost, plan.Held)
+	given := out.Instructions["m0002"]
+	if out.SnapshotOn("u1") != "m0002" || out.SnapshotOn("u2") != "" || given.Task != "snapshot-u1" || given.Instructions[len(given.Instructions)-1].ID != "snapshot-u1" {
+		t.Fatalf("%s on %s: %+v", out.Task, out.TaskHost, given.Held)
 	}
-	if command := plan.Instructions[len(plan.Instructions)-1].Command; !slices.Equal(command[len(command)-3:], []string{"k3s", "1", "before-u1"}) {
+	if command := given.Instructions[len(given.Instructions)-1].Command; !slices.Equal(command[len(command)-3:], []string{"k3s", "1", "before-u1"}) {
 		t.Errorf("the command is %v", command)
 	}
 	w.machines["m0002"].State = progress.Up

@@ -13,8 +13,8 @@ import (
 
 // changed returns the servers that a decision starts again.
 func changed(w *world, out Decision) (names []string) {
-	for name, plan := range out.Instructions {
-		if m := w.machines[name]; plan.Roles != "worker" && (m.Held == nil || m.Held.Start != plan.Start) {
+	for name, given := range out.Instructions {
+		if m := w.machines[name]; given.Roles != "worker" && (m.Held == nil || m.Held.Start != given.Start) {
 			names = append(names, name)
 		}
 	}
@@ -203,7 +203,7 @@ func TestAMemberOfEtcdThatIsCleanedCountsUntilItsNodeIsRemoved(t *testing.T) {
 	before := w.stored.Nodes["m0003"].Join
 	out := w.decide()
 	if out.Instructions["m0003"] != nil || len(out.Instructions["m0001"].Removes) != 1 {
-		t.Errorf("m0003 is given a plan: %t; removals of m0001: %v", out.Instructions["m0003"] != nil, out.Instructions["m0001"].Removes)
+		t.Errorf("m0003 is given instructions: %t; removals of m0001: %v", out.Instructions["m0003"] != nil, out.Instructions["m0001"].Removes)
 	}
 	r := &roster{Input: &Input{Stored: out.Stored}}
 	if members, _ := r.etcd(); members != 3 {

@@ -21,7 +21,7 @@ import (
 // machine is a Host of the model with its machine.
 type machine struct {
 	Host
-	plan *Instructions
+	given *Instructions
 	// registered is the start with which its node became part of the cluster, and runs the last one that was carried out.
 	registered, runs string
 	// journal has how instructions have ended, by their IDs: none runs twice.
@@ -130,20 +130,20 @@ func (w *world) decide() Decision {
 		}
 		*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected}}
 	}
-	for name, plan := range out.Instructions {
+	for name, given := range out.Instructions {
 		m := w.machines[name]
-		if m.Held == nil || instructions(m.Held) != instructions(&plan.Held) {
+		if m.Held == nil || instructions(m.Held) != instructions(&given.Held) {
 			m.State = progress.None
 		}
-		held := plan.Held
-		m.Held, m.plan = &held, plan
+		held := given.Held
+		m.Held, m.given = &held, given
 	}
 	return out
 }
 
 // carryOut runs what a machine has not run, and reports whether all has succeeded. With trouble something new may fail.
 func (w *world) carryOut(m *machine) bool {
-	for _, i := range m.plan.Instructions {
+	for _, i := range m.given.Instructions {
 		if ok, ended := m.journal[i.ID]; ended && !ok {
 			return false
 		} else if ended {
@@ -205,22 +205,22 @@ func (w *world) serve(m *machine) {
 	}
 }
 
-// instructions identify those of a plan.
+// instructions identifies what a host was told.
 func instructions(h *Held) string { return fmt.Sprint(h.Start, h.Task, h.Removes, h.Part) }
 
 // checkRestore wants that one host restores, while all others with etcd are stopped.
 func (w *world) checkRestore(out Decision) {
 	w.t.Helper()
-	for name, plan := range out.Instructions {
-		if plan.Restores == "" || plan.Restores != plan.Stopped {
+	for name, given := range out.Instructions {
+		if given.Restores == "" || given.Restores != given.Stopped {
 			continue
 		}
-		if r := out.Stored.Restore; r == nil || r.By != name || r.ID != plan.Restores {
-			w.t.Fatalf("%s is to restore %s, and what is stored is %+v", name, plan.Restores, r)
+		if r := out.Stored.Restore; r == nil || r.By != name || r.ID != given.Restores {
+			w.t.Fatalf("%s is to restore %s, and what is stored is %+v", name, given.Restores, r)
 		}
 		for other, m := range w.machines {
 			if other != name && m.Taken && m.serves && !m.Leaving {
-				w.t.Fatalf("%s is to restore %s, and %s serves (%+v)", name, plan.Restores, other, m.Host)
+				w.t.Fatalf("%s is to restore %s, and %s serves (%+v)", name, given.Restores, other, m.Host)
 			}
 		}
 	}
@@ -240,33 +240,33 @@ func (w *world) check(out Decision) {
 		}
 	}
 	servers, workers, joins, tasks := 0, 0, 0, 0
-	for name, plan := range out.Instructions {
+	for name, given := range out.Instructions {
 		m := w.machines[name]
-		if tasks += count(plan.Task != ""); tasks > 1 {
+		if tasks += count(given.Task != ""); tasks > 1 {
 			w.t.Fatalf("%s has a task, and another has one, too", name)
 		}
-		isServer := plan.Roles != "worker"
-		if m.Held == nil && w.nodes[name] && w.stored.Begun && plan.Restores == "" {
+		isServer := given.Roles != "worker"
+		if m.Held == nil && w.nodes[name] && w.stored.Begun && given.Restores == "" {
 			w.t.Fatalf("%s joins, and its former node is part of the cluster", name)
 		}
 		switch {
-		case m.Held != nil && m.Held.Stopped != "" || plan.Stopped != "":
-		case m.Held == nil && plan.Join == "":
+		case m.Held != nil && m.Held.Stopped != "" || given.Stopped != "":
+		case m.Held == nil && given.Join == "":
 			if w.begun[name] = true; len(w.begun) > 1 && w.stored.Begun {
 				w.t.Fatalf("%v begin a cluster each", w.begun)
 			}
 		case m.Held == nil && isServer:
 			joins++
-		case m.Held != nil && plan.Start != m.Held.Start && m.working() && isServer:
+		case m.Held != nil && given.Start != m.Held.Start && m.working() && isServer:
 			servers++
 			if isEtcd(&m.Host) && etcd > 2 && up-1 < etcd/2+1 && !out.stuck {
 				w.t.Fatalf("%s is changed, and %d of %d servers with etcd are up", name, up, etcd)
 			}
-		case m.Held != nil && plan.Start != m.Held.Start && m.Connected && m.State == progress.Up:
+		case m.Held != nil && given.Start != m.Held.Start && m.Connected && m.State == progress.Up:
 			workers++
 		}
 		if !m.Taken || m.Leaving {
-			w.t.Fatalf("%s is given a plan, and is not taken, or is being deleted", name)
+			w.t.Fatalf("%s is given instructions, and is not taken, or is being deleted", name)
 		}
 	}
 	busy := 0
@@ -443,7 +443,7 @@ func (w *world) disturb() {
 			}
 		}
 	case 14:
-		if m.Taken && m.Held != nil { // its plan was deleted, by which it is cleaned
+		if m.Taken && m.Held != nil { // its instructions were deleted, by which it is cleaned
 			*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected, Taken: true}}
 		}
 	case 13:

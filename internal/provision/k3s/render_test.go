@@ -36,7 +36,7 @@ func memberOf(roles ...provisionv1.HostRole) *member {
 	return &member{Host: Host{Name: "m1", Address: "10.0.0.1"}, pool: &provisionv1.HostPool{Roles: roles}}
 }
 
-func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
+func TestInstructionsAreWhatTheDistributionsDocument(t *testing.T) {
 	t.Parallel()
 	k3s, rke2 := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{Path: "/opt/install.sh"})
 	etcd, control, worker := provisionv1.RoleEtcd, provisionv1.RoleControlPlane, provisionv1.RoleWorker
@@ -66,47 +66,47 @@ func TestPlansAreWhatTheDistributionsDocument(t *testing.T) {
 		"a worker of RKE2": {rke2, memberOf(worker), "https://10.0.0.2:9345", `{"node-name":"m1","server":"https://10.0.0.2:9345","token":"agent-token"}`,
 			nil, "INSTALL_RKE2_VERSION=v1.35.1+rke2r1 INSTALL_RKE2_TYPE=agent", []string{"kubelet"}, "/usr/local/bin/rke2-uninstall.sh"},
 	} {
-		plan, err := tt.in.render(tt.host, tt.join, duties{})
+		told, err := tt.in.render(tt.host, tt.join, duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		config, err := yaml.YAMLToJSON(plan.Files[0].Content)
+		config, err := yaml.YAMLToJSON(told.Files[0].Content)
 		if err != nil || string(config) != tt.config {
 			t.Errorf("%s: %v\n%s, want\n%s", name, err, config, tt.config)
 		}
-		if plan.Files[0].Mode != "0600" || !strings.HasSuffix(plan.Files[0].Path, "/config.yaml") {
-			t.Errorf("%s: %+v", name, plan.Files[0].Path)
+		if told.Files[0].Mode != "0600" || !strings.HasSuffix(told.Files[0].Path, "/config.yaml") {
+			t.Errorf("%s: %+v", name, told.Files[0].Path)
 		}
 		for i, words := range tt.commands { // the check is between them
-			if got := strings.Join(plan.Instructions[2*i].Command, " "); !strings.Contains(got, words) {
+			if got := strings.Join(told.Instructions[2*i].Command, " "); !strings.Contains(got, words) {
 				t.Errorf("%s: %q is not in %q", name, words, got)
 			}
 		}
-		last := plan.Clean[len(plan.Clean)-1].Command
-		if leaves := len(plan.Clean) == 2; leaves != tt.host.is(etcd) {
+		last := told.Clean[len(told.Clean)-1].Command
+		if leaves := len(told.Clean) == 2; leaves != tt.host.is(etcd) {
 			t.Errorf("%s: it leaves etcd before it is cleaned: %t, want %t", name, leaves, tt.host.is(etcd))
 		}
-		if got := strings.Join(plan.Instructions[0].Command, " "); !strings.HasPrefix(got, strings.TrimSpace("/usr/bin/env "+tt.env)) || len(plan.Instructions[0].Env) > 0 {
+		if got := strings.Join(told.Instructions[0].Command, " "); !strings.HasPrefix(got, strings.TrimSpace("/usr/bin/env "+tt.env)) || len(told.Instructions[0].Env) > 0 {
 			t.Errorf("%s: the command is %s, want %s before it, and no variables, which are secrets to a host", name, got, tt.env)
 		}
 		var probes []string
-		for _, probe := range plan.Probes {
+		for _, probe := range told.Probes {
 			probes = append(probes, probe.Name)
 		}
 		if !slices.Equal(probes, tt.probes) || !slices.Contains(last, tt.clean) {
 			t.Errorf("%s: probes %v, clean %v", name, probes, last)
 		}
-		if manifest := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.is(control) {
+		if manifest := slices.ContainsFunc(told.Files, func(f protocol.HostFile) bool { return string(f.Content) == "manifest" }); manifest != tt.host.is(control) {
 			t.Errorf("%s: the agent's manifest is there: %t", name, manifest)
 		}
-		raw, err := json.Marshal(plan.HostInstructions)
+		raw, err := json.Marshal(told.HostInstructions)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := protocol.ParseHostInstructions(raw); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		for _, instruction := range slices.Concat(plan.Instructions, plan.Clean) {
+		for _, instruction := range slices.Concat(told.Instructions, told.Clean) {
 			if text := strings.Join(instruction.Command, " "); strings.Contains(text, "-token") {
 				t.Errorf("%s: a token is in a command: %s", name, text)
 			}
@@ -127,12 +127,12 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 		"with a control plane": {memberOf(provisionv1.RoleControlPlane), false},
 		"worker":               {memberOf(provisionv1.RoleWorker), false},
 	} {
-		plan, err := in.render(tt.host, "https://10.0.0.2:9345", duties{})
+		told, err := in.render(tt.host, "https://10.0.0.2:9345", duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got map[string]any
-		if err := yaml.Unmarshal(plan.Files[0].Content, &got); err != nil {
+		if err := yaml.Unmarshal(told.Files[0].Content, &got); err != nil {
 			t.Fatal(err)
 		}
 		for option, value := range map[string]any{
@@ -143,7 +143,7 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 				t.Errorf("%s: %s is %v", name, option, got[option])
 			}
 		}
-		if ca := slices.ContainsFunc(plan.Files, func(f protocol.HostFile) bool { return string(f.Content) == "ca" }); ca != tt.want {
+		if ca := slices.ContainsFunc(told.Files, func(f protocol.HostFile) bool { return string(f.Content) == "ca" }); ca != tt.want {
 			t.Errorf("%s: the store's CA is there: %t", name, ca)
 		}
 	}
@@ -222,13 +222,13 @@ func FuzzConfig(f *testing.F) {
 		}
 		in := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{})
 		in.Spec.Config = config
-		plan, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", duties{})
+		told, err := in.render(memberOf(provisionv1.RoleWorker), "https://10.0.0.2:6443", duties{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got map[string]any
-		if err := yaml.Unmarshal(plan.Files[0].Content, &got); err != nil || got["token"] != "agent-token" || got["server"] != "https://10.0.0.2:6443" || got["node-name"] != "m1" {
-			t.Errorf("%s: %v, %v", plan.Files[0].Content, got, err)
+		if err := yaml.Unmarshal(told.Files[0].Content, &got); err != nil || got["token"] != "agent-token" || got["server"] != "https://10.0.0.2:6443" || got["node-name"] != "m1" {
+			t.Errorf("%s: %v, %v", told.Files[0].Content, got, err)
 		}
 	})
 }

@@ -329,14 +329,14 @@ func TestCommandsOfARestoreAreWhatTheDistributionsDocument(t *testing.T) {
 		if got := p.Instructions[0]; got.ID != "stop-r" || !slices.Equal(got.Command[slices.Index(got.Command, "-c")+2:], tt.stop) {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if err := checkPlan(p.HostInstructions); err != nil {
+		if err := checkInstructions(p.HostInstructions); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-func checkPlan(plan protocol.HostInstructions) error {
-	raw, err := json.Marshal(plan)
+func checkInstructions(given protocol.HostInstructions) error {
+	raw, err := json.Marshal(given)
 	if err == nil {
 		_, err = protocol.ParseHostInstructions(raw)
 	}

@@ -26,7 +26,7 @@ func (d *disk) hasRun(words string) (lines []string) {
 	return lines
 }
 
-// instruction returns the one of a plan whose ID begins with some words.
+// instruction returns the instruction whose ID begins with some words.
 func instruction(t *testing.T, all []protocol.HostInstruction, begins string) protocol.HostInstruction {
 	t.Helper()
 	i := slices.IndexFunc(all, func(i protocol.HostInstruction) bool { return strings.HasPrefix(i.ID, begins) })

@@ -73,8 +73,8 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 	settle := func() {
 		t.Helper()
 		for range 60 {
-			for _, plan := range w.decide().Instructions {
-				wantToy(t, plan, ran)
+			for _, given := range w.decide().Instructions {
+				wantToy(t, given, ran)
 			}
 			for _, name := range w.names() {
 				if m := w.machines[name]; m.Held != nil && w.carryOut(m) {
@@ -106,26 +106,26 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 	}
 }
 
-// wantToy wants a plan to have nothing but what the toy says, and notes what its commands do.
-func wantToy(t *testing.T, plan *Instructions, ran map[string]bool) {
+// wantToy wants instructions to have nothing but what the toy says, and notes what its commands do.
+func wantToy(t *testing.T, given *Instructions, ran map[string]bool) {
 	t.Helper()
-	raw, err := json.Marshal(plan.HostInstructions)
+	raw, err := json.Marshal(given.HostInstructions)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, word := range []string{"k3s", "rke2", "rancher", "systemctl"} {
 		if strings.Contains(string(raw), word) {
-			t.Errorf("a plan has %q, want nothing of another distribution: %s", word, raw)
+			t.Errorf("the instructions have %q, want nothing of another distribution: %s", word, raw)
 		}
 	}
-	for _, i := range slices.Concat(plan.Instructions, plan.Clean) {
+	for _, i := range slices.Concat(given.Instructions, given.Clean) {
 		if i.Command[0] != "toy" {
 			t.Errorf("the command of %s is %v, want the toy's", i.ID, i.Command)
 			continue
 		}
 		ran[i.Command[1]] = true
 	}
-	for _, f := range plan.Files {
+	for _, f := range given.Files {
 		if !strings.HasPrefix(f.Path, "/toy/") {
 			t.Errorf("the file %s is written, want the toy's alone", f.Path)
 		}
