@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -36,7 +37,7 @@ func buildHostAgent(t *testing.T) string {
 }
 
 // bucketed carries out a task that reaches a bucket, as the host's agent does, and returns what it wrote.
-func (p *controlPlane) bucketed(task kubeadm.Task, program string, variables map[string]string) (string, error) {
+func (p *controlPlane) bucketed(task infrav1.MachineTask, program string, variables map[string]string) (string, error) {
 	cmd := p.as(task)
 	cmd.Env = append(cmd.Env, protocol.EnvHostAgent+"="+program)
 	for name, value := range variables {
@@ -57,12 +58,12 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	one.kubectl(t, "create", "configmap", "in-the-bucket")
 	two.run(t, "cp", kubeadm.Folder+"broken.db", kubeadm.Folder+"mine.db")
 	for range 2 { // interrupted, and repeated
-		two.act(t, kubeadm.Task{Action: kubeadm.Snapshot, EtcdTask: infrav1.EtcdTask{File: "later.db", Remove: []string{"first.db", "broken.db", "none.db"}}})
+		two.act(t, etcdTask(kubeadm.Snapshot, infrav1.EtcdTask{File: "later.db", Remove: []string{"first.db", "broken.db", "none.db"}}))
 	}
 	if left := two.run(t, "ls", kubeadm.Folder); strings.Join(strings.Fields(left), " ") != "later.db mine.db" {
 		t.Errorf("the host has %q, want what it was told to remove to be gone, and nothing else", left)
 	}
-	upload := kubeadm.Task{Action: kubeadm.Upload, EtcdTask: infrav1.EtcdTask{File: "later.db", S3: object}}
+	upload := etcdTask(kubeadm.Upload, infrav1.EtcdTask{File: "later.db", S3: object})
 	wrong := map[string]string{protocol.EnvS3AccessKey: s3server.AccessKey, protocol.EnvS3SecretKey: "hush-hush-of-another", protocol.EnvS3CA: string(s3.CA)}
 	if out, err := two.bucketed(upload, program, wrong); err == nil || !strings.Contains(out, "check secretKey") || strings.Contains(out, "hush-hush") {
 		t.Errorf("a wrong secret: %v, %s", err, out)
@@ -80,24 +81,24 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	one.kubectl(t, "delete", "configmap", "in-the-bucket")
 	missing := *object
 	missing.Key = "web/never.db"
-	if out, err := one.bucketed(kubeadm.Task{Action: kubeadm.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r2", File: "never.db", S3: &missing}}, program, by); err == nil || !strings.Contains(out, "there is no such object") {
+	if out, err := one.bucketed(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r2", File: "never.db", S3: &missing}), program, by); err == nil || !strings.Contains(out, "there is no such object") {
 		t.Errorf("an object that is not there: %v, %s", err, out)
 	}
-	if err := one.fails(kubeadm.Task{Action: kubeadm.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}, Unreachable: "there is no Secret"}); err == nil || !strings.Contains(err.Error(), "later.db on this host, and its copy cannot be fetched: there is no Secret") {
+	if err := one.fails(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}), errors.New("there is no Secret")); err == nil || !strings.Contains(err.Error(), "later.db on this host, and its copy cannot be fetched: there is no Secret") {
 		t.Errorf("a copy that cannot be fetched: %v", err)
 	}
-	if out, err := one.bucketed(kubeadm.Task{Action: kubeadm.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}}, program, by); err != nil {
+	if out, err := one.bucketed(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}), program, by); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if left := one.run(t, "sh", "-c", "find /var/lib/drover/etcd -name 'fetched*' -o -name later.db"); left != "" {
 		t.Errorf("%q is left on the host", left)
 	}
 	for _, p := range planes {
-		p.act(t, kubeadm.Task{Action: kubeadm.Stop, EtcdTask: infrav1.EtcdTask{Of: "r2"}})
+		p.act(t, etcdTask(kubeadm.Stop, infrav1.EtcdTask{Of: "r2"}))
 	}
-	one.act(t, kubeadm.Task{Action: kubeadm.Replace, EtcdTask: infrav1.EtcdTask{Of: "r2"}})
+	one.act(t, etcdTask(kubeadm.Replace, infrav1.EtcdTask{Of: "r2"}))
 	for _, p := range []*controlPlane{two, three} {
-		p.act(t, kubeadm.Task{Action: kubeadm.Join, EtcdTask: infrav1.EtcdTask{Of: "r2", Endpoints: []string{"https://" + one.address + ":2379"}}})
+		p.act(t, etcdTask(kubeadm.Join, infrav1.EtcdTask{Of: "r2", Endpoints: []string{"https://" + one.address + ":2379"}}))
 	}
 	for _, p := range planes {
 		p.serves(t)

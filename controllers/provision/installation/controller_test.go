@@ -141,7 +141,7 @@ func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 	return get(w, "prod", &provisionv1.ClusterInstallation{})
 }
 
-// plan returns the instructions of a Host, nil if it has none.
+// instructions returns the instructions of a Host, nil if it has none.
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}

@@ -112,7 +112,7 @@ func (w *world) getHost(name string) *v1.Host {
 	return h
 }
 
-// plan reads a Host's instructions, nil if there are none.
+// instructions reads a Host's instructions, nil if there are none.
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}

@@ -102,7 +102,7 @@ func (w *world) look(status func(*v1.Host)) *v1.Host {
 	return w.host
 }
 
-// plan reads the Secret with the Host's instructions, nil if there is none.
+// instructions reads the Secret with the Host's instructions, nil if there is none.
 func (w *world) instructions() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
