@@ -172,7 +172,7 @@ func rules() []rule {
 		},
 		{
 			from: "internal/provision/hosts", ours: []string{"./api", "./internal/owned", "./internal/protocol"},
-			why: "hosts knows Hosts and their plans, and nothing of what is installed",
+			why: "hosts knows Hosts and their instructions, and nothing of what is installed",
 		},
 		{
 			from: "internal/*", except: "internal/provision", never: provisioning(),
