@@ -24,7 +24,8 @@ type Input struct {
 	S3 S3Credentials
 	// Snapshots that are wanted, or were made, in the order in which they are made.
 	Snapshots []Snapshot
-	// Now is the time in seconds since 1970. Numbers that become part of IDs are not below it: a hub that was restored gives none a second time.
+	// Now is the time in seconds since 1970. Numbers that become part of IDs are not below it, so that a hub that was
+	// restored gives no number a second time.
 	Now int64
 	// Restores that are wanted, or have ended, in the order in which they are done.
 	Restores []Restore
@@ -34,7 +35,7 @@ type Input struct {
 	Refused bool
 }
 
-// S3Credentials are those of a store. All are optional.
+// S3Credentials are the credentials of a store. All are optional.
 type S3Credentials struct {
 	AccessKey, SecretKey string
 	CA                   []byte
@@ -61,7 +62,8 @@ type Stored struct {
 	Nodes map[string]Node `json:"nodes,omitempty"`
 	// Joins counts them.
 	Joins int64 `json:"joins,omitempty"`
-	// Keys is the last rotation of encryption keys that was done, and KeysFailed the last that was not, with KeysProblem for people.
+	// Keys is the last rotation of encryption keys that was done, and KeysFailed the last rotation that failed, with
+	// KeysProblem for people.
 	Keys        int64  `json:"keys,omitempty"`
 	KeysFailed  int64  `json:"keysFailed,omitempty"`
 	KeysProblem string `json:"keysProblem,omitempty"`
@@ -79,7 +81,7 @@ type Node struct {
 	// Etcd reports whether it is to have a part in etcd.
 	Etcd bool `json:"etcd,omitempty"`
 	// Planned reports that the host had instructions: a host whose instructions were taken away is being cleaned. The
-	// name is the one of the format in which it is stored.
+	// name comes from the format in which it is stored.
 	Planned bool `json:"planned,omitempty"`
 	// Address that its machine reported when it became a node.
 	Address string `json:"address,omitempty"`

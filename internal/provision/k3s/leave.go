@@ -64,7 +64,8 @@ func (d *decision) leaves() []removal {
 	return d.removable(all, operator)
 }
 
-// told returns the IDs of the removals that hosts have in their instructions, and the IDs of those that may have failed.
+// told returns the IDs of the removals that hosts have in their instructions, and the IDs of removals
+// that may have failed.
 func (r *roster) told() (all, failed sets.Set[string]) {
 	all, failed = sets.New[string](), sets.New[string]()
 	for _, h := range r.Hosts {

@@ -40,7 +40,8 @@ func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
-// startOptions are those of systemctl. A server with etcd alone is not up before one with an API server has joined, which waits for it.
+// startOptions returns options of systemctl. A server with etcd alone is not up before a server with an API server has
+// joined, which waits for it.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}

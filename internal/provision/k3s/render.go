@@ -37,7 +37,7 @@ type Held struct {
 	Unreadable bool `json:"-"`
 	// Roles of the host, sorted, with commas between.
 	Roles string `json:"roles"`
-	// Join is the URL by which the host has joined, empty for the one that began the cluster.
+	// Join is the URL by which the host has joined, empty for the host that began the cluster.
 	Join string `json:"join,omitempty"`
 	// Version that is installed.
 	Version string `json:"version"`

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Restore is one that is wanted, or was.
+// Restore is an EtcdRestore, which may have ended.
 type Restore struct {
 	// ID is another one for each, and Name is for people.
 	ID   string `json:"id"`
@@ -51,7 +51,7 @@ const (
 type Restoring struct {
 	Restore `json:",inline"`
 	Step    Step `json:"step"`
-	// By is the host that restores it, and UID that of the Host.
+	// By is the host that restores it, and UID the UID of this Host.
 	By  string `json:"by"`
 	UID string `json:"uid"`
 	// Configured is the generation of the installation when its spec was written back, 0 before that.
@@ -117,7 +117,10 @@ func (r restoration) step() (bool, error) {
 	for _, step := range []struct {
 		name Step
 		do   func() (done bool, err error)
-	}{{StepFind, r.find}, {StepStop, r.stopServers}, {StepRestore, r.replace}, {StepJoin, r.joinRestored}, {StepNodes, r.cleanNodes}} {
+	}{
+		{StepFind, r.find}, {StepStop, r.stopServers}, {StepRestore, r.replace}, {StepJoin, r.joinRestored},
+		{StepNodes, r.cleanNodes},
+	} {
 		if r.Step != step.name {
 			continue
 		}
@@ -151,7 +154,8 @@ func (r restoration) end(o Outcome) {
 	clear(d.out.Waiting)
 }
 
-// beginRestore begins the next restore that is wanted, if it can be, and reports whether nothing else is to be done meanwhile.
+// beginRestore begins the next restore that is wanted, if it can begin, and reports whether nothing else is done
+// meanwhile.
 func (d *decision) beginRestore() bool {
 	for _, wanted := range d.Restores {
 		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
@@ -185,7 +189,8 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// takeRestorer says what a restore waits for that no host can do, and has free Hosts taken if the cluster has lost all that had its data.
+// takeRestorer says what a restore waits for if no host can do it, and has free Hosts taken if the cluster has lost all
+// hosts with its data.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
 	if wanted.Host != "" {
@@ -283,7 +288,8 @@ func (r restoration) replace() (bool, error) {
 	return false, err
 }
 
-// replaced remembers that a host has the data of the snapshot: what other servers have is old, and hosts that are gone are no members of etcd.
+// replaced remembers that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are no
+// members of etcd.
 func (r restoration) replaced(m *member) {
 	d := r.d
 	s := &d.Stored
@@ -321,7 +327,9 @@ func (r *roster) restorer(wanted Restore) *member {
 func (r *roster) serverAway() string {
 	for _, m := range r.servers() {
 		if !m.Connected {
-			return fmt.Sprintf("the agent of host %s, which is not connected: a server that is not stopped would go on with the old data; if its machine is gone, delete the Host; to go on without the restore, set spec.cancel", m.Name)
+			return fmt.Sprintf("the agent of host %s, which is not connected: a server that is not stopped would go on "+
+				"with the old data; if its machine is gone, delete the Host; to go on without the restore, set spec.cancel",
+				m.Name)
 		}
 	}
 	return ""

@@ -32,9 +32,10 @@ type Part struct {
 
 // StoredRestores is what is stored of restores of etcd.
 type StoredRestores struct {
-	// Restore is the one that is under way, nil for none.
+	// Restore is under way, nil for none.
 	Restore *Restoring `json:"restore,omitempty"`
-	// Epoch is the last restore that has replaced the data of etcd. A server whose data is of another one does not start with it.
+	// Epoch is the last restore that has replaced the data of etcd. A server with data of another epoch does not start
+	// with it.
 	Epoch string `json:"epoch,omitempty"`
 	// Stops is the last restore for which the servers were stopped: they are started again after it.
 	Stops string `json:"stops,omitempty"`
@@ -101,7 +102,7 @@ func (w *writer) restored(host *member) string {
 	return w.Stored.Epoch
 }
 
-// noEpoch is that of a host that had no data when it was to restore some.
+// noEpoch is the epoch of a host that had no data when it was to restore some.
 const noEpoch = "none"
 
 // beforeStart returns what a host does before it is started since a restore, and remembers that with the instructions

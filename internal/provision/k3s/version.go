@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion refuses a version that servers cannot be changed to: one of a minor version that is older than that of a server which works, or more than one minor
-// version newer than that of a server.
+// CheckVersion refuses a version that servers cannot be changed to: an older minor version than a server has that works,
+// and a version more than one minor version newer than a server has.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {

@@ -107,7 +107,7 @@ const (
 
 // Decision is what to do now.
 type Decision struct {
-	// Tasks that each machine is to have, by its name, with those that it has.
+	// Tasks that each machine is to have, by its name, also the tasks that it has.
 	Tasks map[string][]Task
 	Pause Pause
 	// Snapshots say how far each is, by its UID.
@@ -159,7 +159,8 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots has one machine at a time make a snapshot. One that is away, or slow, is reported, and holds up others only while it is connected. One that stays away has failed.
+// snapshots has one machine at a time make a snapshot. A machine that is away or slow is reported, and holds up others
+// only while it is connected. The snapshot of a machine that stays away has failed.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {
@@ -217,7 +218,8 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can make a snapshot, nil for none: of several the one that the schedule has used the longest ago, so that each has some and one whose snapshots fail does not get all.
+// able returns a machine that can make a snapshot, nil for none. Of several it returns the machine that the schedule has
+// used the longest ago: so each has some, and a machine whose snapshots fail does not get all.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {

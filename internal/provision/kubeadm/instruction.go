@@ -28,7 +28,7 @@ type Action = infrav1.TaskAction
 
 // Actions. Each may be repeated after it was interrupted.
 const (
-	// Snapshot makes a snapshot. It takes the path of its file, and those of earlier ones, which it removes after.
+	// Snapshot makes a snapshot. It takes the path of its file, and the paths of earlier files, which it removes after.
 	Snapshot = infrav1.TaskEtcdSnapshot
 	// Upload copies a snapshot to a bucket. It takes the path of its file, and where to.
 	Upload = infrav1.TaskEtcdUpload

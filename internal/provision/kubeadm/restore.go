@@ -247,7 +247,8 @@ func (d *decision) tooLate() string {
 	return ""
 }
 
-// joiners are the machines that join, in their order: one that was told to goes first, and those that are away last.
+// joiners returns the machines that join, in their order: a machine that was told to join goes first, and machines that
+// are away go last.
 func (d *decision) joiners(first *Machine) []*Machine {
 	var all []*Machine
 	for _, m := range d.present() {
@@ -268,7 +269,7 @@ func (d *decision) joiners(first *Machine) []*Machine {
 	return all
 }
 
-// join has a machine join. One that was not stopped, since it was made meanwhile, is stopped before.
+// join has a machine join. A machine that was made meanwhile was not stopped, and is stopped before.
 func (d *decision) join(first, m *Machine) (State, string) {
 	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 		return state, message
