@@ -130,7 +130,8 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes what a supervisor is to run.
+// prepare writes what a supervisor is to run. It writes nothing if a supervisor has begun: an agent that was killed may
+// have started one a moment ago, whose result takes the room that is reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -146,6 +147,16 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	}
 	if err := makeFolder(entry); err != nil {
 		return err
+	}
+	held, err := lock(filepath.Join(entry, fileLock))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil // a supervisor runs it
+	} else if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	defer held.Close()
+	if _, err := os.Stat(filepath.Join(entry, fileBegun)); err == nil {
+		return nil // it has ended since
 	}
 	if err := reserve(entry); err != nil {
 		return fmt.Errorf("journal: make room for the result: %w", err)
