@@ -106,7 +106,7 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin with
+// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin by
 // stopping it.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {

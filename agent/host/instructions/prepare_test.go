@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAnInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not begun, which the supervisor
-// of an agent that was killed then begins.
+// TestAnInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not begun, which
+// the supervisor of an agent that was killed then begins.
 func TestAnInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 	t.Parallel()
 	j, once := journal{t.TempDir()}, protocol.HostInstruction{ID: "a", Command: []string{"true"}}
@@ -24,7 +24,8 @@ func TestAnInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var supervisor *os.File
-	testkit.Eventually(t, time.Minute, func(context.Context) (err error) { // a process that another test forks has it briefly
+	// A process that another test forks has the lock for a moment.
+	testkit.Eventually(t, time.Minute, func(context.Context) (err error) {
 		supervisor, err = lock(filepath.Join(entry, fileLock))
 		return err
 	})
