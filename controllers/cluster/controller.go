@@ -40,7 +40,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  *members.Registry
+	Members  Members
 	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
 	// Agent has the hub's defaults of spec.agent.
@@ -60,6 +60,19 @@ type Reconciler struct {
 	admissionTime time.Duration // how long the hub takes to admit all agents; set with led
 	manifests     registration.Manifests
 	written       status.Written[*v1.Cluster]
+}
+
+// Members is what the Reconciler needs of the connected members.
+type Members struct {
+	*members.States
+	*members.Calls
+	// Forget drops what is known of a member whose Cluster is gone.
+	Forget func(name types.NamespacedName)
+}
+
+// MembersOf returns these parts of a registry.
+func MembersOf(all *members.Registry) Members {
+	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
 // Sets says what is known of sets in members.

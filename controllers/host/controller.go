@@ -42,7 +42,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  *members.Registry
+	Members  Members
 	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
 	// Trust is how agents verify the hub.
@@ -58,6 +58,19 @@ type Reconciler struct {
 	Now     func() time.Time
 
 	written status.Written[*v1.Host]
+}
+
+// Members is what the Reconciler needs of the connected members.
+type Members struct {
+	*members.States
+	*members.Calls
+	// Forget drops what is known of a member whose Host is gone.
+	Forget func(name types.NamespacedName)
+}
+
+// MembersOf returns these parts of a registry.
+func MembersOf(all *members.Registry) Members {
+	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
 // Member returns the name that a Host has among members.

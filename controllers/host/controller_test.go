@@ -57,7 +57,8 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: w.Workspace(t), Name: "m1"}
 	w.r = &host.Reconciler{
-		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: w.registry, Trust: v1.TrustPinned,
+		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: host.MembersOf(w.registry),
+		Trust:    v1.TrustPinned,
 		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling }, Now: w.clock.Now,
 		Term: func() string { return "lease/2/b" }, Checkpoint: func() string { return "lease/2/b/1" },
 		Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
@@ -73,7 +74,7 @@ func (w *world) reconcile() {
 		if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
 			w.t.Fatal(err)
 		}
-		revoker := &host.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry}
+		revoker := &host.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry.Tunnels}
 		if _, err := revoker.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
 			w.t.Fatal(err)
 		}

@@ -90,7 +90,7 @@ type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader
 	Live    client.Reader
-	Tunnels *members.Registry
+	Tunnels *members.Tunnels
 }
 
 // Reconcile ends the tunnels of one Host that are not rightful.

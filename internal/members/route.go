@@ -53,7 +53,7 @@ func (r route) better(than route) bool {
 	return r.newer(than)
 }
 
-// routes are all ways to a member, those of unreachable replicas included. Registry.mu is held.
+// routes are all ways to a member, those of unreachable replicas included. table.mu is held.
 func (m *member) routes() []route {
 	routes := make([]route, 0, 4)
 	for _, s := range m.sessions {
