@@ -81,7 +81,7 @@ func (l *leadership) look() rollout.Member {
 		m.Nodes = append(m.Nodes, nodes[i].Node)
 	}
 	for _, j := range l.jobs.Values() {
-		m.Jobs = append(m.Jobs, l.withWaiting(j))
+		m.Jobs = append(m.Jobs, l.waits.withWaiting(j))
 	}
 	for _, v := range l.space.Values() {
 		m.Hold, m.Window = v.hold, v.window
