@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/owned"
@@ -81,8 +80,8 @@ type Sets struct {
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
-	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
-	Unconfirmed func(types.NamespacedName) (difference *checkpoint.Difference, known bool)
+	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
+	Unconfirmed delivery.Unconfirmed
 }
 
 // Lead is called when this manager begins to lead, before the first reconcile.
@@ -154,6 +153,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)
 	r.writeDirectAccess(in, update)
-	r.writeRestored(in, update)
+	r.writeUnconfirmed(in, update)
 	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

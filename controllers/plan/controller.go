@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/set"
@@ -39,8 +38,8 @@ type Reconciler struct {
 	Deliveries Deliverer
 	// State returns the state of a plan in a member, as its agent reported it.
 	State func(plan string, member types.NamespacedName) MemberState
-	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
-	Unconfirmed func(types.NamespacedName) (difference *checkpoint.Difference, known bool)
+	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
+	Unconfirmed delivery.Unconfirmed
 	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
 	Channel func(workspace, url string) release.Result
 	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
