@@ -21,7 +21,7 @@ func hosts(s shared) []wiring.Controller {
 		Client: s.client, Live: s.live, Recorder: s.recorder("drover-host"), Members: host.MembersOf(s.Members),
 		Settings: s.settings, Trust: cmp.Or(s.Config.Agent.Defaults().Trust, v1.TrustPinned),
 		Settled: s.settled(since(s.Started)), Now: time.Now,
-		Term: s.Checkpoints.Term, Checkpoint: s.Checkpoints.Current, Forgot: s.Checkpoints.Forgot,
+		History: host.HistoryOf(s.Checkpoints),
 	}
 	return []wiring.Controller{
 		{

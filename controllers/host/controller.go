@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -47,12 +46,7 @@ type Reconciler struct {
 	Settings func() protocol.Settings
 	// Trust is how agents verify the hub.
 	Trust v1.Trust
-	// Checkpoint returns the checkpoint that is sent with instructions. Forgot reports whether the hub does not remember a
-	// checkpoint that an agent has: its etcd was restored.
-	Checkpoint func() string
-	Forgot     func(checkpoint string) bool
-	// Term returns the term in which this manager leads, for the status.
-	Term func() string
+	History
 	// Settled reports whether agents have had time to come back since this manager began to accept tunnels: before, one that is missing is not lost.
 	Settled func() bool
 	Now     func() time.Time
@@ -119,7 +113,7 @@ type input struct {
 	// call is the one that hands the instructions over, zero if the host has them.
 	call members.Call
 	err  error // of register
-	// held is what the restored hub does not do on the host before it is confirmed, nil for nothing.
+	// held is what is not done on the host before an administrator has confirmed it, nil for nothing.
 	held *v1.RestoreStatus
 	// owner of the hub's instructions, only of a host that is held back, nil if it is not known.
 	owner *string
@@ -246,33 +240,31 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver gives a connected agent the settings, then the instructions, if it has others. A host that knows more than the
-// hub, which was restored, waits for a confirmation. A host that has the hub's instructions all the same gets the present
-// checkpoint.
+// handOver gives a connected agent the settings, then the instructions, if it has others. A host that knows more than
+// the hub waits for a confirmation. If it has the hub's instructions all the same, it gets them again, and with them
+// what the hub knows.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
 		return nil
 	}
-	lost := checkpoint.Lost(report.Progress.Checkpoint, in.host.Status.Restore, r.Forgot)
 	agrees, cleaning := report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
-	if lost != "" && !agrees && !cleaning && !checkpoint.Confirmed(in.host, lost) {
-		if err := r.holdBack(ctx, in, lost); err != nil {
-			return err
-		}
+	behind, err := r.holdBack(ctx, in, agrees || cleaning)
+	if err != nil {
+		return err
 	}
 	if settings := r.Settings(); in.state.Report.SettingsDigest != settings.Digest() {
 		in.call = r.Members.StartSettings(in.member, settings)
 		return nil
 	}
-	if cleaning || in.held != nil || agrees && lost == "" {
+	if cleaning || in.held != nil || agrees && !behind {
 		return nil
 	}
 	secret, err := getSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
 		// The cache may lag behind the Secret, and has none without our labels. To clean a machine cannot be undone.
 		if err == nil && !holdsInstructions(secret, in.host) {
-			r.give(in, nil)
+			r.give(in, "", nil)
 		}
 		return err
 	}
@@ -283,14 +275,8 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 		in.invalid = err.Error()
 		return nil
 	}
-	r.give(in, secret.Data[v1.HostPlanKey])
+	r.give(in, in.version, secret.Data[v1.HostPlanKey])
 	return nil
-}
-
-// give gives the agent the instructions of the host's version, or takes its instructions away if that is empty.
-func (r *Reconciler) give(in *input, content []byte) {
-	in.call = r.Members.StartHostInstructions(in.member,
-		members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
 }
 
 // holdsInstructions reports whether a Secret, which may be nil, holds the instructions of a Host.

@@ -60,8 +60,10 @@ func newWorld(t *testing.T) *world {
 		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: host.MembersOf(w.registry),
 		Trust:    v1.TrustPinned,
 		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling }, Now: w.clock.Now,
-		Term: func() string { return "lease/2/b" }, Checkpoint: func() string { return "lease/2/b/1" },
-		Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
+		History: host.History{
+			Term: func() string { return "lease/2/b" }, Checkpoint: func() string { return "lease/2/b/1" },
+			Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
+		},
 	}
 	w.Apply(t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}})
 	return w

@@ -65,8 +65,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 // clean takes the instructions away and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		// A restored hub does so, too: to delete a Host cannot be undone.
-		in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{Checkpoint: r.Checkpoint()})
+		r.give(in, "", nil) // without a confirmation: to delete a Host cannot be undone
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, progressStatus(report)
 	setRemoving(in.host, "the machine is cleaned")

@@ -11,12 +11,46 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// holdBack finds out what the restored hub would do on a host that has other instructions than the hub's.
-func (r *Reconciler) holdBack(ctx context.Context, in *input, lost string) error {
+// History is what tells a hub whose etcd was restored from a backup. HistoryOf makes it.
+type History struct {
+	// Checkpoint returns the checkpoint that is sent with instructions, and Forgot reports whether the hub does not
+	// remember a checkpoint that an agent has.
+	Checkpoint func() string
+	Forgot     func(checkpoint string) bool
+	// Term returns the term in which this manager leads, for the status.
+	Term func() string
+}
+
+// HistoryOf returns the history that a Recorder keeps. Nil keeps none.
+func HistoryOf(r *checkpoint.Recorder) History {
+	return History{Checkpoint: r.Current, Forgot: r.Forgot, Term: r.Term}
+}
+
+// give gives the agent a version of the instructions, or takes its instructions away if that is empty. The agent gets
+// the present checkpoint with it.
+func (r *Reconciler) give(in *input, version string, content []byte) {
+	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{
+		Version: version, Content: content, Checkpoint: r.Checkpoint(),
+	})
+}
+
+// holdBack reports whether the host knows more than the hub, which was restored. It sets what waits for a confirmation,
+// unless the host is unharmed by what the hub would do.
+func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
+	lost := checkpoint.Lost(in.report().Progress.Checkpoint, in.host.Status.Restore, r.Forgot)
+	if lost == "" || unharmed || checkpoint.Confirmed(in.host, lost) {
+		return lost != "", nil
+	}
+	return true, r.compare(ctx, in, lost)
+}
+
+// compare finds out what the restored hub would do on a host that has other instructions than the hub's.
+func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
 		secret, err := getSecret(ctx, r.Live, secretName(in.host)) // the cache has no content
 		if err != nil {
