@@ -120,7 +120,7 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !a.options.ReadOnly {
-		l.reached(r.URL.Query().Get(protocol.QueryCheckpoint))
+		l.reached(r.URL.Query())
 	}
 	switch r.Method {
 	case http.MethodPut:
