@@ -256,34 +256,6 @@ type ClusterStatus struct {
 	Restore *RestoreStatus `json:"restore,omitempty"`
 }
 
-// RestoreStatus is what a hub would change in a member after a restore. Names are those of sets, "crtb/alice" for a ClusterRoleTemplateBinding alice;
-// of each list the first 50 are named.
-type RestoreStatus struct {
-	// checkpoint is what the agent has and the hub does not remember. The annotation cluster.drover.dev/restored with this value confirms the change.
-	Checkpoint string `json:"checkpoint"`
-	// summary counts: "2 to add, 0 to change, 1 to remove".
-	Summary string `json:"summary"`
-	// digest is the SHA-256 of all names, also of those that the lists have no place for: it changes whenever another set would be added, changed
-	// or removed.
-	// +optional
-	Digest string `json:"digest,omitempty"`
-	// add is what the hub has and the member has not: it was deleted after the backup, or never delivered.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=50
-	Add []string `json:"add,omitempty"`
-	// change is what the member has with another content.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=50
-	Change []string `json:"change,omitempty"`
-	// remove is what the member has and the hub has not: it was created after the backup.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=50
-	Remove []string `json:"remove,omitempty"`
-}
-
 // NodeCount counts the nodes of a member.
 type NodeCount struct {
 	// total number of nodes.

@@ -41,12 +41,6 @@ const (
 	// The reason for False is StillInForce; or UnclaimedObjects, where objects with a set's label belong to nothing on the hub.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because its etcd was restored from a backup
-	// that is older than what the member has. status.restore says what would change.
-	//
-	// The reason for False is HubRestored.
-	ConditionRestoreConfirmed = "RestoreConfirmed"
-
 	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none has led for
 	// a minute: users are served, and nothing is delivered, repaired or taken away at its time. Ready does not depend
 	// on it.

@@ -153,9 +153,6 @@ const (
 	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed so: nothing is delivered there, and what
 	// was delivered before is taken back.
 	ReasonAgentReadOnly = "AgentReadOnly"
-	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than what a member has. Nothing is changed there before an
-	// administrator has confirmed it with "kubectl drover restored". Also the reason of RestoreConfirmed=False. Stalled.
-	ReasonHubRestored = "HubRestored"
 )
 
 // Reasons of conditions of RoleTemplates and bindings.

@@ -37,10 +37,6 @@ const (
 	// the number of nodes. Drover sets it, and not when spec.agent.replicas says how many.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
-	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms what the hub would change in the member after its
-	// etcd was restored. It takes update on clusters/agent.
-	AnnotationRestored = Group + "/restored"
-
 	// AnnotationTerms on the Lease of the hub's leader has the latest leaders, and how often each renewed it. Drover sets it.
 	AnnotationTerms = Group + "/terms"
 

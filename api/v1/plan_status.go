@@ -244,9 +244,6 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them: it was restored from an older backup.
-	// Nothing begins before a person applies the plan as it should be, or annotates it with AnnotationResume. Stalled.
-	ReasonMemberAhead = "MemberAhead"
 	// ReasonMemberLost: on the hub, a member went away at work more than 5 minutes ago, and keeps its place, for its nodes may be in the middle of
 	// an upgrade. The message names it and what to do. Other members go on as far as there are places.
 	ReasonMemberLost = "MemberLost"
