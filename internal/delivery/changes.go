@@ -35,7 +35,9 @@ func (d *Store) withdraw(m *member, id string, key Key) {
 		return // another owner wants it there now
 	}
 	delete(m.wants, id)
-	d.countAsWithdrawn(m, id)
+	if d.owners.complete {
+		m.countAsWithdrawn(id, &d.Restore)
+	}
 	d.retries.clear(m, id)
 	if !d.owners.complete {
 		m.wants[id] = &wanted{content: content{set: Absent(id)}}

@@ -150,15 +150,14 @@ const excessDigest = "*excess"
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
 
 // due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection
-// or the report of its sets puts it into the queue later, and so does the end of a send. revocable reports whether sets
-// of its kind are revoked at once, and complete whether all owners have said what they want.
-func (m *member) due(id string, revocable, complete bool) bool {
+// or the report of its sets puts it into the queue later, and so does the end of a send.
+func (m *member) due(id string, r rule) bool {
 	switch {
 	case !m.takes() || m.sends[id] != nil:
 		return false
 	case m.hold.Waits() && id == unusedID:
 		return m.agrees()
-	case m.outdated(id, revocable, complete):
+	case m.outdated(id, r):
 		return true
 	case m.hold.Holds(id, m.wants[id] != nil):
 		return false
@@ -167,12 +166,12 @@ func (m *member) due(id string, revocable, complete bool) bool {
 		return !unchanged(want) && !m.hasWanted(id)
 	}
 	// Without an owner a set is removed only if all owners have said what they want.
-	return m.has[id] != nil && (complete || m.withheld || IsAbsent(m.entry(id).set))
+	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))
 }
 
 // next returns the set that is to be sent to a member next, nil for a removal.
-func (m *member) next(id string, revocable, complete bool) *set.Set {
-	if m.outdated(id, revocable, complete) {
+func (m *member) next(id string, r rule) *set.Set {
+	if m.outdated(id, r) {
 		return nil
 	}
 	return m.wanted(id)

@@ -122,7 +122,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 		d.compare(m)
 	}
 	var wait time.Duration
-	due := d.due(m, t.id)
+	due := m.due(t.id, d.rule(t.id))
 	if f := m.failed[t.id]; due && f != nil {
 		wait = max(0, time.Until(f.retryAt))
 	}
@@ -130,7 +130,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 		d.resume(m)
 		return nil, wait
 	}
-	want := d.next(m, t.id)
+	want := m.next(t.id, d.rule(t.id))
 	if !m.room(want) {
 		m.waiting[t.id] = struct{}{}
 		return nil, 0
@@ -144,7 +144,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 // enqueue puts a set of which a member has, or should have, something else than before into the queue if it is due, and reports whether it is.
 func (d *Store) enqueue(m *member, id string) bool {
 	d.compareLater(m)
-	due := d.queue != nil && d.due(m, id)
+	due := d.queue != nil && m.due(id, d.rule(id))
 	if due {
 		d.queue.Add(target{m.name, id})
 	}
@@ -247,7 +247,7 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	case members.IsStatus(err, http.StatusNotFound):
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
 	default:
-		due := d.next(m, s.id)
+		due := m.next(s.id, d.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
 			d.retries.failed(m, s.id, err)
 		}

@@ -12,7 +12,6 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/set"
 )
 
 // This file has all that the store does for a hub whose etcd was restored from a backup. internal/checkpoint decides
@@ -28,14 +27,14 @@ type unconfirmed = checkpoint.Hold
 // unusedID is an ID that no set has. To remove it brings an agent the present checkpoint, and nothing else.
 const unusedID = "checkpoint"
 
-// due reports whether a set is to be sent to a member or removed there now.
-func (d *Store) due(m *member, id string) bool {
-	return m.due(id, d.Restore.Rule(id).RevokedAtOnce, d.owners.complete)
+// rule is what decides, beside the member, whether a set is due.
+type rule struct {
+	revocable bool // whether a set of its kind is revoked at once
+	complete  bool // whether all owners have said what they want
 }
 
-// next returns the set that is to be sent to a member next, nil for a removal.
-func (d *Store) next(m *member, id string) *set.Set {
-	return m.next(id, d.Restore.Rule(id).RevokedAtOnce, d.owners.complete)
+func (d *Store) rule(id string) rule {
+	return rule{revocable: d.Restore.Rule(id).RevokedAtOnce, complete: d.owners.complete}
 }
 
 // path returns the path of a send, with the checkpoint that the agent gets with it.
@@ -61,11 +60,8 @@ func (m *member) reaches(event *protocol.SetEvent) bool {
 
 // countAsWithdrawn notes that an owner has withdrawn a set, where that may be after a restore: then it is removed
 // without a confirmation.
-func (d *Store) countAsWithdrawn(m *member, id string) {
-	if !d.owners.complete || d.Restore.Lost == nil || m.synced && !m.hold.Waits() {
-		return
-	}
-	if d.Restore.Rule(id).CountsAsWithdrawn {
+func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
+	if policy.Lost != nil && (!m.synced || m.hold.Waits()) && policy.Rule(id).CountsAsWithdrawn {
 		m.hold.Withdraw(id)
 	}
 }
@@ -102,7 +98,7 @@ func (d *Store) examine(m *member) {
 // this may matter to.
 func (d *Store) released(m *member) {
 	d.enqueueAll(m)
-	d.affected = append(append(d.affected, m.lacking()...), d.ownersOf(m)...)
+	d.affected = append(append(d.affected, m.lacking()...), m.ownOwners(&d.Restore)...)
 }
 
 // compareLater compares a member that waits for a confirmation with what it should have, a moment later: an agent may
@@ -122,14 +118,14 @@ func (d *Store) compare(m *member) {
 		now = m.difference()
 	}
 	if m.hold.Compared(now) {
-		d.affected = append(d.affected, d.ownersOf(m)...)
+		d.affected = append(d.affected, m.ownOwners(&d.Restore)...)
 	}
 }
 
-// ownersOf returns the owners of the sets that belong to a member itself.
-func (d *Store) ownersOf(m *member) (keys []Key) {
-	for kind, rule := range d.Restore.Rules {
-		if rule.OfMember {
+// ownOwners returns the owners of the sets that belong to a member itself.
+func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
+	for kind, of := range policy.Rules {
+		if of.OfMember {
 			keys = append(keys, Key{Kind: kind, Namespace: m.name.Namespace, Name: m.name.Name})
 		}
 	}
@@ -144,8 +140,8 @@ func (d *Store) endHold(m *member) {
 
 // outdated reports whether a member that waits for a confirmation has another set than it should, of a kind that is
 // revoked at once. The set is removed, and sent again after the confirmation.
-func (m *member) outdated(id string, revocable, complete bool) bool {
-	if !revocable || !m.hold.Waits() || !complete || m.has[id] == nil {
+func (m *member) outdated(id string, r rule) bool {
+	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
 		return false
 	}
 	want := m.wanted(id)
