@@ -145,14 +145,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
-	var deployErr error
-	if in.member.Clones == nil {
-		r.announce(in)
-		deployErr = r.deploy(in)
+	deployErr := r.handOver(in)
+	r.writeStatus(in, update)
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
+}
+
+// handOver gives the agent the settings and the Deployment, if it has others. A member that is two clusters gets nothing.
+func (r *Reconciler) handOver(in *input) error {
+	if in.member.Clones != nil {
+		return nil
 	}
+	r.announce(in)
+	return r.deploy(in)
+}
+
+// writeStatus writes what was found out and done into the status.
+func (r *Reconciler) writeStatus(in *input, update *status.Update) {
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)
 	r.writeDirectAccess(in, update)
 	r.writeUnconfirmed(in, update)
-	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
 }

@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -95,35 +97,37 @@ type Revoker struct {
 // Reconcile ends the tunnels of one Host that are not rightful.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	member := Member(req.NamespacedName)
-	if len(r.Tunnels.Local(member)) == 0 {
+	peers := r.Tunnels.Local(member)
+	if len(peers) == 0 {
 		return ctrl.Result{}, nil
 	}
 	var keep func(members.Peer) bool
 	for _, reader := range []client.Reader{r.Client, r.Live} {
-		host := &v1.Host{}
-		if err := reader.Get(ctx, req.NamespacedName, host); apierrors.IsNotFound(err) {
-			keep = func(members.Peer) bool { return false }
-			continue
-		} else if err != nil {
-			return ctrl.Result{}, fmt.Errorf("look up host %s: %w", req.NamespacedName, err)
-		}
-		id, err := Identify(ctx, reader, host)
-		if err != nil {
+		var err error
+		if keep, err = rightful(ctx, reader, req.NamespacedName); err != nil {
 			return ctrl.Result{}, err
 		}
-		rightful := true
-		keep = func(p members.Peer) bool {
-			return id != nil && p.Key == registration.KeyID(id.PublicKey) && p.Cluster.UID == string(host.UID)
-		}
-		for _, p := range r.Tunnels.Local(member) {
-			rightful = rightful && keep(p)
-		}
-		if rightful {
+		if !slices.ContainsFunc(peers, func(p members.Peer) bool { return !keep(p) }) {
 			return ctrl.Result{}, nil
 		}
 	}
 	r.Tunnels.Disconnect(member, keep)
 	return ctrl.Result{RequeueAfter: time.Second}, nil
+}
+
+// rightful returns a function that reports whether a tunnel belongs to a Host's agent. No tunnel belongs to a Host that
+// is gone.
+func rightful(ctx context.Context, reader client.Reader, name types.NamespacedName) (func(members.Peer) bool, error) {
+	host := &v1.Host{}
+	if err := reader.Get(ctx, name, host); apierrors.IsNotFound(err) {
+		return func(members.Peer) bool { return false }, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("look up host %s: %w", name, err)
+	}
+	id, err := Identify(ctx, reader, host)
+	return func(p members.Peer) bool {
+		return id != nil && p.Key == registration.KeyID(id.PublicKey) && p.Cluster.UID == string(host.UID)
+	}, err
 }
 
 func setRemoving(host *v1.Host, message string) {

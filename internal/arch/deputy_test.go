@@ -19,9 +19,9 @@ import (
 func unguarded() map[string]string {
 	const read, own = "it updates the object that was read, with its UID and version in it", "in the manager's own namespace, where no tenant writes: "
 	return map[string]string{
-		"controllers/authority.Keeper.Reconcile Update":             read,
+		"controllers/authority.Keeper.take Update":                  read,
 		"controllers/authority.Loader.update Update":                read,
-		"controllers/authority.Publisher.Reconcile Apply":           own + "the hub's certificates, which are public, of its memory",
+		"controllers/authority.Publisher.publish Apply":             own + "the hub's certificates, which are public, of its memory",
 		"controllers/cluster.Reconciler.applyMetadata Apply":        "with the UID that was read; labels that the policy drover-cluster-facts leaves to the manager, and its finalizer, whatever else was changed",
 		"controllers/provision/installation.Reconciler.save Update": read,
 		"controllers/inventory.Reconciler.apply Apply":              "with the UID and version of the profile that was found; one that is not there has an immutable manager, by which another's is refused",
