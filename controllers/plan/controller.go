@@ -46,7 +46,7 @@ type Reconciler struct {
 	// means that they have.
 	Settled func() bool
 	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been reachable. Where an agent may know better
-	// about a plan than a restored hub does, it takes this. Nil means that they have.
+	// about a plan than the hub does, it takes this. Nil means that they have.
 	Returned func() bool
 	Now      func() time.Time
 
