@@ -240,7 +240,7 @@ func (l *leaders) instances(name types.NamespacedName) []route {
 	return routes[:min(len(routes), maxExamined)]
 }
 
-// clones are those that were found. table.mu is held.
+// clones returns the clones that were found, nil for none. table.mu is held.
 func (m *member) clones() *Clones {
 	if m.examination == nil {
 		return nil

@@ -97,7 +97,7 @@ func (r *Record) said() agentState {
 	return said
 }
 
-// recordLocked is what is known of a member here.
+// recordLocked returns what this replica knows of a member by itself.
 func (t *table) recordLocked(name types.NamespacedName) Record {
 	record := Record{Namespace: name.Namespace, Name: name.Name}
 	m := t.members[name]

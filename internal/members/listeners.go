@@ -15,19 +15,19 @@ type Notices struct {
 	listeners listeners
 }
 
-// listeners are the functions to call on a change. table.mu guards them.
+// listeners has the functions to call on a change. table.mu guards them.
 type listeners struct {
 	clusters, hosts heard
 	tokens          []func(Peer)
 }
 
-// heard are the functions to call on changes of members of one kind.
+// heard has the functions to call on changes of members of one kind.
 type heard struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)
 }
 
-// of returns those of a member's kind.
+// of returns the functions for a member's kind.
 func (l *listeners) of(name types.NamespacedName) *heard {
 	if isHost(name) {
 		return &l.hosts

@@ -139,7 +139,7 @@ func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked are the tunnels here that were opened with the token of one that was opened before elsewhere.
+// replayedLocked returns the tunnels here whose token had opened a tunnel at another replica before.
 func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {

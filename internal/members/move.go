@@ -73,7 +73,7 @@ func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed i
 	return left, len(sessions) - left
 }
 
-// open are the tunnels that end here and carry new requests.
+// open returns the tunnels that end here and carry new requests.
 func (t *Tunnels) open() []*session {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

@@ -62,7 +62,7 @@ func (s State) Agents() int {
 // States tells what is known of members, here and at other replicas.
 type States struct{ table *table }
 
-// State says what is known of a member.
+// State returns what is known of a member.
 func (all *States) State(name types.NamespacedName) State {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -147,7 +147,7 @@ func (m *member) stateHere() agentState {
 	return said
 }
 
-// Size is the number of connected members and of their tunnels, on whatever replica.
+// Size returns the number of connected members and of their tunnels, on all replicas.
 func (all *States) Size() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -164,7 +164,7 @@ func (all *States) Size() (members, tunnels int) {
 	return members, tunnels
 }
 
-// LocalSize is the number of members that are connected to this replica and of their tunnels here.
+// LocalSize returns the number of members that are connected to this replica, and of their tunnels here.
 func (all *States) LocalSize() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -177,7 +177,7 @@ func (all *States) LocalSize() (members, tunnels int) {
 	return members, tunnels
 }
 
-// Streams is the number of requests under way in all tunnels that end here.
+// Streams returns the number of requests in progress in all tunnels that end here.
 func (all *States) Streams() int {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()

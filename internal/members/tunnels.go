@@ -89,7 +89,7 @@ func (m *member) opened(with Peer) bool {
 	})
 }
 
-// Local are the tunnels of a member that end here, those that carry nothing new included.
+// Local returns the peers of a member's tunnels that end here, also of tunnels that carry nothing new.
 func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
