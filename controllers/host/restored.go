@@ -42,8 +42,8 @@ func (r *Reconciler) give(in *input, version string, content []byte) {
 // holdBack reports whether the host knows more than the hub, which was restored. It sets what waits for a confirmation,
 // unless the host is unharmed by what the hub would do.
 func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
-	lost := checkpoint.Lost(in.report().Progress.Checkpoint, in.host.Status.Restore, r.Forgot)
-	if lost == "" || unharmed || checkpoint.Confirmed(in.host, lost) {
+	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
+	if lost == "" || unharmed || confirmed {
 		return lost != "", nil
 	}
 	return true, r.compare(ctx, in, lost)
