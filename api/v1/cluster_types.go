@@ -95,14 +95,14 @@ type AuthorizedEndpointMode string
 const (
 	// AuthorizedEndpointAgent has the agent serve users. It is the default.
 	AuthorizedEndpointAgent AuthorizedEndpointMode = "Agent"
-	// AuthorizedEndpointAPIServer has the member's own API server serve users.
+	// AuthorizedEndpointAPIServer has the member's own API server serve users. It is experimental.
 	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
 )
 
 // AuthorizedEndpoint is where users reach a member without the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName is the certificate of the agent, which serves no user with mode APIServer: leave it out"
 type AuthorizedEndpoint struct {
-	// mode says what serves users. Agent (default): the agent, at port 6443 of its pods, in any member. APIServer: the member's own API server, which
+	// mode says what serves users. Agent (default): the agent, at port 6443 of its pods, in any member. APIServer (experimental): the member's own API server, which
 	// you set up to ask a DaemonSet of the agent, on the nodes of the control plane, what a token is worth. server is the API server's own address then,
 	// and caBundle the CA of its certificate. It takes the manifest to be applied again.
 	// +optional
