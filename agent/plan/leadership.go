@@ -92,7 +92,7 @@ func newLeadership(o Options) *leadership {
 	}
 	l.publisher.hold("")
 	l.channels.OnPolled(func(string) { l.touch() })
-	l.drains, l.logs = newDrains(l.member, o, l.touch), newLogs(l.member, l.touch)
+	l.drains, l.logs = newDrains(o, l.touch), newLogs(l.member, l.touch)
 	l.stores = stores{
 		plans: newStore(readPlan, l.touch), space: newStore(readVeto, l.touch), nodes: newStore(readNode, l.touch),
 		jobs: newStore(readJob, l.touch), secrets: newStore(readSecret, l.touch),

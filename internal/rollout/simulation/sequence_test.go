@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package rollout_test
+package simulation_test
 
 import (
 	"fmt"
