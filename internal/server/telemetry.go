@@ -115,7 +115,7 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 		newConditionStates(clusters, v1.ConditionGuardsApplied, "drover_cluster_guards", "applied"),
 		newConditionStates(clusters, v1.ConditionAgentUpToDate, "drover_cluster_agents", "up_to_date"),
 		newConditionStates(clusters, v1.ConditionRestoreConfirmed, "drover_cluster_restores", "confirmed"),
-		planStates{clusters},
+		newPlanStates(clusters),
 	)
 }
 
