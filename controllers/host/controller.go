@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -176,7 +175,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if err != nil {
 		return nil, err
 	}
-	secret, err := getSecret(ctx, r.Client, secretName(host))
+	secret, err := owned.ReadSecret(ctx, r.Client, secretName(host))
 	if err == nil && holdsInstructions(secret, host) {
 		in.version = version(secret)
 	}
@@ -185,7 +184,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 
 func (r *Reconciler) gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreign = nil, false
-	secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.member))
+	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.member))
 	if err == nil && secret != nil {
 		if in.secret = secret; !registration.Ours(secret, in.member.Name, v1.SecretKindRegistration) {
 			in.secret, in.foreign = nil, true
@@ -260,7 +259,7 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	if cleaning || in.held != nil || agrees && !behind {
 		return nil
 	}
-	secret, err := getSecret(ctx, r.Live, secretName(in.host))
+	secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
 		// The cache may lag behind the Secret, and has none without our labels. To clean a machine cannot be undone.
 		if err == nil && !holdsInstructions(secret, in.host) {
@@ -295,7 +294,7 @@ func secretName(host *v1.Host) types.NamespacedName {
 // Identify reads who the agent of a Host is, nil if there is none. A Secret that cannot be read, or is of a former Host of this name, identifies no agent.
 func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*registration.AgentIdentity, error) {
 	member := Member(client.ObjectKeyFromObject(host))
-	secret, err := getSecret(ctx, reader, registration.AgentSecret(member))
+	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(member))
 	if err != nil || secret == nil || !registration.Ours(secret, member.Name, v1.SecretKindAgent) {
 		return nil, err
 	}
@@ -304,17 +303,6 @@ func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*regist
 		return nil, nil
 	}
 	return id, nil
-}
-
-// getSecret returns nil for a Secret that does not exist.
-func getSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", name, err)
-	}
-	return secret, nil
 }
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.

@@ -12,6 +12,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -52,7 +53,7 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (be
 // compare finds out what the restored hub would do on a host that has other instructions than the hub's.
 func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
-		secret, err := getSecret(ctx, r.Live, secretName(in.host)) // the cache has no content
+		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache has no content
 		if err != nil {
 			return err
 		}

@@ -22,12 +22,6 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
-type Deliverer interface {
-	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-}
-
 // Reconciler reconciles Plans that are for members.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package index, and writes.
@@ -35,7 +29,7 @@ type Reconciler struct {
 	// Secrets reads those that are labelled for plans.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
-	Deliveries Deliverer
+	Deliveries delivery.Deliverer
 	// State returns the state of a plan in a member, as its agent reported it.
 	State func(plan string, member types.NamespacedName) MemberState
 	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.

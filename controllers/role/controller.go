@@ -23,18 +23,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
-type Deliverer interface {
-	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-}
-
 // Reconciler reconciles RoleTemplates.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package index, and writes.
 	Client     client.Client
 	Recorder   events.EventRecorder
-	Deliveries Deliverer
+	Deliveries delivery.Deliverer
 	Now        func() time.Time
 
 	written status.Written[*v1.RoleTemplate]
