@@ -169,12 +169,10 @@ func (l *leadership) load(ctx context.Context) bool {
 			return true
 		}
 		l.options.Log.Error(err, "waiting for stored sets")
-		timer := time.NewTimer(loadRetry)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return false
-		case <-timer.C:
+		case <-time.After(loadRetry):
 		}
 	}
 }

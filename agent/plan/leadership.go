@@ -184,14 +184,11 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 
 // pause waits; false when ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+	case <-time.After(d):
 	}
+	return ctx.Err() == nil
 }
 
 // known waits until ready is closed; false when ctx ends before.

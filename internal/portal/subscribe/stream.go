@@ -228,14 +228,11 @@ func (st *stream) write(ctx context.Context) error {
 
 // pause waits, and reports false if ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
-		return true
+	case <-time.After(d):
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }
 
 // again asks again who the user is and what they may see. What has changed begins anew.
