@@ -67,8 +67,8 @@ func (in ManifestInput) key() (string, error) {
 	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent), strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
-// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its input can become
-// YAML of its own (CVE-2026-44939).
+// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its
+// input can become YAML of its own (CVE-2026-44939).
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	parts, err := m.around(in)
 	if err != nil {

@@ -62,8 +62,8 @@ type DroverMachineSpec struct {
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
-	// inPlaceUpdate (experimental) lets Cluster API update the machine in place, instead of replacing it. Default: it replaces machines.
-	// The hooks that Cluster API calls for it are alpha.
+	// inPlaceUpdate (experimental) lets Cluster API update the machine in place, instead of replacing it. Default: it
+	// replaces machines. The hooks that Cluster API calls for it are alpha.
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
