@@ -20,7 +20,7 @@ import (
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-func main() { config.Main("drover manager", version, run) }
+func main() { os.Exit(config.Main("drover manager", version, run)) }
 
 // run wires the manager and serves until ctx ends.
 func run(ctx context.Context, path string) error {

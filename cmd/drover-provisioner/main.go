@@ -7,6 +7,7 @@ package main
 
 import (
 	"context"
+	"os"
 
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 
@@ -18,7 +19,7 @@ import (
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-func main() { core.Main("drover-provisioner", version, run) }
+func main() { os.Exit(core.Main("drover-provisioner", version, run)) }
 
 // run wires the manager and runs it until ctx ends.
 func run(ctx context.Context, path string) error {

@@ -13,23 +13,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// Main is the function main of a program that reads a configuration file: it parses the flags, starts the log, and
-// calls run with the path of the file and a context that ends when the process is asked to stop.
-func Main(program, version string, run func(ctx context.Context, path string) error) {
+// Main runs a program that reads a configuration file, and returns its exit code. It parses the flags, starts the log,
+// and calls run with the path of the file and a context that ends when the process is asked to stop.
+func Main(program, version string, run func(ctx context.Context, path string) error) int {
 	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
 	options := zap.Options{}
 	options.BindFlags(flag.CommandLine)
 	showVersion := flag.Bool("version", false, "print the version and end")
 	flag.Parse()
 	if *showVersion {
-		fmt.Println(version)
-		return
+		fmt.Fprintln(os.Stdout, version)
+		return 0
 	}
 	startLog(options)
 	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
 		fmt.Fprintln(os.Stderr, program+":", err)
-		os.Exit(1)
+		return 1
 	}
+	return 0
 }
 
 // NewManager makes the manager of a program that has this configuration.

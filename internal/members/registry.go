@@ -118,8 +118,8 @@ func New(log logr.Logger, now func() time.Time) *Registry {
 	r.Calls = &Calls{table: t, transports: r.Transports, notices: r.Notices}
 	r.Replicas = &Replicas{table: t, notices: r.Notices}
 	leaders := &leaders{table: t, notices: r.Notices}
-	r.Notices.first = []func(types.NamespacedName){
-		r.Followers.followFarLocked, leaders.examineLocked, leaders.awaitLeaderLocked,
+	r.first = []func(types.NamespacedName){
+		r.followFarLocked, leaders.examineLocked, leaders.awaitLeaderLocked,
 	}
 	return r
 }

@@ -65,7 +65,7 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
-		task := t.MachineTask.DeepCopy()
+		task := t.DeepCopy()
 		task.Etcd.Endpoints = task.Etcd.Endpoints[:min(len(task.Etcd.Endpoints), maxEndpoints)]
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(task)
 		if err != nil { // strings always convert
