@@ -28,7 +28,7 @@ func TestABindingIsReconciled(t *testing.T) {
 	env.Apply(t, template)
 	applied, away := delivery.Outcome{Cluster: "a", Stage: delivery.Applied}, delivery.Outcome{Cluster: "b", Stage: delivery.Away}
 	conflict := delivery.Outcome{Cluster: "b", Stage: delivery.Failed, Reason: v1.ReasonConflict,
-		Failures: []v1.Failure{{Cluster: "b", Object: "ClusterRoleBinding x", Message: "it is not bound while ClusterRole drover:cluster:x is not as Drover makes it"}}}
+		Failures: []v1.Failure{{Cluster: "b", Object: "ClusterRoleBinding x", Message: "it is not bound while ClusterRole drover:cluster:x differs from what Drover applies"}}}
 	for name, tt := range map[string]struct {
 		deliveries      fakeDeliveries
 		expired         bool

@@ -28,7 +28,7 @@ func TestARoleTemplateIsReconciled(t *testing.T) {
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
 	applied := delivery.Outcome{Cluster: "a", Stage: delivery.Applied}
 	conflict := delivery.Outcome{Cluster: "a", Stage: delivery.Failed, Reason: v1.ReasonConflict,
-		Failures: []v1.Failure{{Cluster: "a", Object: "ClusterRole drover:cluster:x", Message: "it is there already and not Drover's"}}}
+		Failures: []v1.Failure{{Cluster: "a", Object: "ClusterRole drover:cluster:x", Message: "it already exists and is not Drover's"}}}
 	for name, tt := range map[string]struct {
 		spec     v1.RoleTemplateSpec
 		outcomes []delivery.Outcome

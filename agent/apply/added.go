@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// added returns a field that another field manager has added to the object, and that manager; empty if there is none.
-// Metadata and status do not count. Applying does not remove such a field, and it can defeat the object: the scopes of
-// a quota, a condition of a policy.
+// added returns the path of a field that another field manager has added to the object, and the name of that manager.
+// It returns "" if there is no such field. Metadata and status do not count. Applying does not remove such a field, and
+// the field can defeat the object: it can limit the scopes of a quota or add a condition to a policy.
 func added(managed []metav1.ManagedFieldsEntry) string {
 	var ours map[string]any
 	for i := range managed {
@@ -47,8 +47,8 @@ func fieldsOf(f *metav1.ManagedFieldsEntry) map[string]any {
 	return fields
 }
 
-// beside returns the path of a field that is in theirs and not in ours. Keys of lists are left out: they can hold
-// values.
+// beside returns the path of a field that is in theirs but not in ours. It leaves out the keys of lists, because they
+// can hold values.
 func beside(theirs, ours map[string]any) string {
 	for _, key := range slices.Sorted(maps.Keys(theirs)) {
 		if key == "." {

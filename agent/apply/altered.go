@@ -15,18 +15,18 @@ import (
 
 const rbacGroup = "rbac.authorization.k8s.io"
 
-// alteredField returns the path of a field that the API server stored otherwise than it was applied; empty for none.
-// The admission of the member may change an object, and its field managers do not show that.
+// alteredField returns the path of a field that the API server stored differently from how it was applied, or "" if
+// there is none. The member's admission may change an object without any trace in the field managers.
 //
-// Labels and annotations that were added do not count. Neither do the status, and defaults of the API server. The path
-// has no index and no key of a Secret's data.
+// Added labels and annotations do not count, and neither do the status and the API server's defaults. The path contains
+// no index and no key of a Secret's data.
 func alteredField(kind string, body, answer []byte) (string, error) {
 	var sent, stored map[string]any
 	if err := json.Unmarshal(body, &sent); err != nil {
-		return "", fmt.Errorf("decode what was applied: %w", err)
+		return "", fmt.Errorf("decode the applied object: %w", err)
 	}
 	if err := json.Unmarshal(answer, &stored); err != nil {
-		return "", fmt.Errorf("decode what was stored: %w", err)
+		return "", fmt.Errorf("decode the stored object: %w", err)
 	}
 	for _, field := range []string{"labels", "annotations"} {
 		mine, _ := below(sent, "metadata", field).(map[string]any)
@@ -37,7 +37,7 @@ func alteredField(kind string, body, answer []byte) (string, error) {
 			}
 		}
 	}
-	if kind == kindNamespace { // joined, never owned
+	if kind == kindNamespace { // joined, not owned
 		return "", nil
 	}
 	setDefaults(kind, sent)
@@ -58,15 +58,15 @@ func below(object map[string]any, path ...string) any {
 	return value
 }
 
-// comparison compares what was applied with what was stored of an object of a kind.
+// comparison compares an object as it was applied with the same object as it was stored.
 type comparison struct{ kind string }
 
-// evolves reports whether API servers of other versions have more, or fewer, fields of the kind.
+// evolves reports whether the kind has different fields in other versions of the API server.
 func (c comparison) evolves() bool {
 	return c.kind == kindPlan || c.kind == "ValidatingAdmissionPolicy" || c.kind == "ValidatingAdmissionPolicyBinding"
 }
 
-// differ returns the path of a field with another value; empty for none.
+// differ returns the path of a field whose value differs, or "" if there is none.
 func (c comparison) differ(sent, stored map[string]any) string {
 	keys := maps.Clone(sent)
 	maps.Copy(keys, stored)
@@ -96,7 +96,7 @@ func (c comparison) differ(sent, stored map[string]any) string {
 	return ""
 }
 
-// equal compares two values. The path is below them, if it is known.
+// equal compares two values. path leads from the values to the difference, if it is known.
 func (c comparison) equal(sent, stored any) (path string, same bool) {
 	switch mine := sent.(type) {
 	case map[string]any:
@@ -121,7 +121,7 @@ func (c comparison) equal(sent, stored any) (path string, same bool) {
 	return "", reflect.DeepEqual(sent, stored) || c.equalAmounts(sent, stored)
 }
 
-// equalAmounts reports whether two quantities are the same amount, however written.
+// equalAmounts reports whether two quantities are the same amount, even if they are written differently.
 func (c comparison) equalAmounts(sent, stored any) bool {
 	if c.kind != kindQuota && c.kind != kindLimitRange {
 		return false
@@ -154,7 +154,7 @@ func isZero(value any) bool {
 	return value == nil || reflect.ValueOf(value).IsZero()
 }
 
-// setDefaults fills in what API servers do where a field is missing.
+// setDefaults fills in missing fields as API servers do.
 func setDefaults(kind string, o map[string]any) {
 	switch kind {
 	case kindRoleBinding, kindClusterRoleBinding:

@@ -24,15 +24,16 @@ func TestAlteredField(t *testing.T) {
 		sent, stored fields
 		want         string
 	}{
-		"the same":    {kindNetworkPolicy, policy(web), policy(web), ""},
-		"a peer more": {kindNetworkPolicy, policy(web), policy(web, fields{"podSelector": fields{}}), "spec.ingress.from"},
+		"the same":     {kindNetworkPolicy, policy(web), policy(web), ""},
+		"another peer": {kindNetworkPolicy, policy(web), policy(web, fields{"podSelector": fields{}}), "spec.ingress.from"},
 		"a wider peer": {kindNetworkPolicy, policy(web), policy(fields{"namespaceSelector": fields{}}),
 			"spec.ingress.from.namespaceSelector.matchLabels"},
-		"a selector more": {kindNetworkPolicy, policy(fields{"podSelector": fields{}}),
+		"another selector": {kindNetworkPolicy, policy(fields{"podSelector": fields{}}),
 			policy(fields{"podSelector": fields{}, "namespaceSelector": fields{}}), "spec.ingress.from.namespaceSelector"},
-		"a rule more": {kindClusterRole, fields{"rules": list()}, fields{"rules": list(fields{"verbs": list("*")})}, "rules"},
-		"no rules":    {kindClusterRole, fields{"rules": list()}, fields{"rules": nil}, ""},
-		"a verb more": {kindClusterRole, fields{"rules": list(fields{"verbs": list("get")})},
+		"another rule": {kindClusterRole, fields{"rules": list()}, fields{"rules": list(fields{"verbs": list("*")})},
+			"rules"},
+		"no rules": {kindClusterRole, fields{"rules": list()}, fields{"rules": nil}, ""},
+		"another verb": {kindClusterRole, fields{"rules": list(fields{"verbs": list("get")})},
 			fields{"rules": list(fields{"verbs": list("get", "*")})}, "rules.verbs"},
 		"a default of a binding": {kindRoleBinding,
 			fields{"roleRef": fields{"kind": "ClusterRole", "name": "view"},
@@ -43,9 +44,9 @@ func TestAlteredField(t *testing.T) {
 			fields{"subjects": list(fields{"kind": "Group", "name": "b", "apiGroup": rbacGroup})}, "subjects.name"},
 		"a larger quota": {kindQuota, fields{"spec": fields{"hard": fields{"pods": "1"}}},
 			fields{"spec": fields{"hard": fields{"pods": "9"}}}, "spec.hard.pods"},
-		"a quota for less": {kindQuota, fields{"spec": fields{"hard": fields{"pods": "1"}}},
+		"a quota with a narrower scope": {kindQuota, fields{"spec": fields{"hard": fields{"pods": "1"}}},
 			fields{"spec": fields{"hard": fields{"pods": "1"}, "scopes": list("BestEffort")}}, "spec.scopes"},
-		"an amount otherwise": {kindQuota, fields{"spec": fields{"hard": fields{"cpu": "1000m"}}},
+		"an amount in another form": {kindQuota, fields{"spec": fields{"hard": fields{"cpu": "1000m"}}},
 			fields{"spec": fields{"hard": fields{"cpu": "1"}}, "status": fields{"hard": fields{"cpu": "1"}}}, ""},
 		"a default of limits": {kindLimitRange, limits(fields{"type": "Container", "default": fields{"cpu": "1"}}),
 			limits(fields{"type": "Container", "default": fields{"cpu": "1"}, "defaultRequest": fields{"cpu": "1"}}), ""},
@@ -69,11 +70,11 @@ func TestAlteredField(t *testing.T) {
 			"spec.image"},
 		"a label that was added": {kindQuota, fields{"metadata": fields{"labels": fields{"a": "b"}}},
 			fields{"metadata": fields{"labels": fields{"a": "b", "c": "d"}, "uid": "x"}}, ""},
-		"a label that was taken away": {kindQuota, fields{"metadata": fields{"labels": fields{"a": "b"}}},
+		"a label that was removed": {kindQuota, fields{"metadata": fields{"labels": fields{"a": "b"}}},
 			fields{"metadata": fields{}}, "metadata.labels.a"},
 		"a namespace's label": {kindNamespace, fields{"metadata": fields{"labels": fields{"enforce": "baseline"}}},
 			fields{"metadata": fields{"labels": fields{"enforce": "privileged"}}}, "metadata.labels.enforce"},
-		"what a namespace has by others": {kindNamespace, fields{"metadata": fields{"labels": fields{"a": "b"}}},
+		"a namespace's fields of other managers": {kindNamespace, fields{"metadata": fields{"labels": fields{"a": "b"}}},
 			fields{"metadata": fields{"labels": fields{"a": "b", "c": "d"}}, "spec": fields{"finalizers": list("kubernetes")}},
 			""},
 	} {
@@ -88,7 +89,7 @@ func TestAlteredField(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := alteredField(c.kind, sent, stored); err != nil || got != c.want {
-				t.Errorf("the field is %q, and the error is %v, want %q", got, err, c.want)
+				t.Errorf("got the field %q and the error %v, want %q and no error", got, err, c.want)
 			}
 		})
 	}

@@ -25,7 +25,7 @@ import (
 
 // Options configure an Applier.
 type Options struct {
-	// Client is for the API server. It decodes metadata.
+	// Client sends requests to the API server. It decodes metadata only.
 	Client  rest.Interface
 	Objects *kube.Objects
 	Secrets *kube.Secrets // of the agent's namespace
@@ -33,26 +33,27 @@ type Options struct {
 	Topic *stream.Topic
 	// ReadOnly makes the Applier accept no sets and write nothing.
 	ReadOnly bool
-	// LeftChanged is called when Applier.Left or Applier.Unclaimed changed. May be nil.
+	// LeftChanged is called when Applier.Left or Applier.Unclaimed has changed. It may be nil.
 	LeftChanged func()
-	// Await returns when a leader may begin, false if ctx ends before. Nil means at once.
+	// Await blocks until a leader may begin. It returns false if ctx ends first. Nil means that a leader may begin at
+	// once.
 	Await func(ctx context.Context) bool
-	// Now is time.Now if it is nil.
+	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
 	Log logr.Logger
 }
 
-// Applier keeps sets true while its replica leads. It is the http.Handler below protocol.PathSets.
+// Applier keeps sets applied while its replica leads. It is the http.Handler below protocol.PathSets.
 type Applier struct {
 	options    Options
 	leadership atomic.Pointer[leadership] // nil while another replica leads
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	left      []string
 	unclaimed []string
 }
 
-// New makes an Applier.
+// New returns an Applier.
 func New(o Options) *Applier {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -63,7 +64,7 @@ func New(o Options) *Applier {
 	return &Applier{options: o}
 }
 
-// Lead keeps sets true until ctx ends.
+// Lead keeps sets applied until ctx ends.
 func (a *Applier) Lead(ctx context.Context) {
 	l := newLeadership(ctx, a.options)
 	l.unclaimed = a.setUnclaimed
@@ -79,11 +80,11 @@ func (a *Applier) Lead(ctx context.Context) {
 	a.lookForLeft(ctx)
 }
 
-// removeTimeout bounds the wait until it is known what there is to remove.
+// removeTimeout bounds the wait until the leader has read which sets and objects there are.
 const removeTimeout = 20 * time.Second
 
-// RemoveAll removes all sets, and returns what could not be removed. It returns leader.ErrNotLeading while another
-// replica leads, which would put the sets back.
+// RemoveAll removes all sets and returns the objects that it could not remove. It returns leader.ErrNotLeading while
+// another replica leads, because that replica would apply the sets again.
 func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if a.options.ReadOnly {
 		return nil, nil
@@ -131,7 +132,7 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			func(ctx context.Context) (protocol.SetState, error) { return l.remove(ctx, id) })
 	default:
 		w.Header().Set("Allow", "PUT, DELETE")
-		http.Error(w, "a set is written with PUT and taken away with DELETE", http.StatusMethodNotAllowed)
+		http.Error(w, "a set is written with PUT and removed with DELETE", http.StatusMethodNotAllowed)
 	}
 }
 
@@ -139,7 +140,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 	if a.options.ReadOnly {
 		writeState(w,
 			protocol.SetState{ID: id, Phase: protocol.SetReadOnly,
-				Message: "the agent's profile is ReadOnly: it takes nothing; set spec.agent.profile of the Cluster to Full and apply the manifest again"})
+				Message: "the agent's profile is ReadOnly, so it accepts no sets: set spec.agent.profile of the Cluster to Full " +
+					"and apply the manifest again"})
 		return
 	}
 	raw, ok := protocol.ReadPut(w, r, "set", set.MaxSize+1<<10)
@@ -158,8 +160,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 		func(ctx context.Context) (protocol.SetState, error) { return l.put(ctx, wanted, content) })
 }
 
-// do responds with the state that f returns, or with pending after protocol.SetTimeout: the request is queued then. An
-// error of f means that the replica no longer leads, or that the hub disconnected.
+// do responds with the state that f returns. If f takes longer than protocol.SetTimeout, do responds with pending, and
+// the request stays queued. An error of f means that the replica no longer leads or that the hub has disconnected.
 func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.SetState,
 	f func(context.Context) (protocol.SetState, error)) {
 	ctx, cancel := context.WithTimeout(r.Context(), protocol.SetTimeout)
@@ -179,5 +181,5 @@ func (a *Applier) do(w http.ResponseWriter, r *http.Request, pending protocol.Se
 func writeState(w http.ResponseWriter, state protocol.SetState) {
 	state.Bound()
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(state) // the reader is gone
+	_ = json.NewEncoder(w).Encode(state) // an error means that the reader has disconnected
 }

@@ -41,7 +41,8 @@ import (
 
 const patience = 20 * time.Second
 
-// fixture is a real API server with the agent's manifest, and agents with the rights of that.
+// fixture is a real API server with the agent's manifest applied, and with agents that have the rights of that
+// manifest.
 type fixture struct {
 	*testkit.Env
 	config *rest.Config
@@ -53,7 +54,7 @@ func newMember(t *testing.T) *fixture {
 	return &fixture{Env: m.Env, config: m.Agent}
 }
 
-// agent is one process of the agent that leads.
+// agent is one process of the agent, which leads.
 type agent struct {
 	*apply.Applier
 	stream *stream.Stream
@@ -61,10 +62,10 @@ type agent struct {
 	stop func()
 }
 
-// counts are numbers of requests.
+// counts counts requests.
 type counts struct {
 	writes *atomic.Int64
-	looks  *atomic.Int64 // reads of one ClusterRoleBinding
+	looks  *atomic.Int64 // reads of single ClusterRoleBindings
 }
 
 // transport counts requests.
@@ -83,7 +84,7 @@ func (c transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// kube returns a client of the member's API server, of an agent.
+// kube returns an agent's client for the member's API server.
 func (m *fixture) kube(t *testing.T, wrap func(http.RoundTripper) http.RoundTripper) *kube.Client {
 	t.Helper()
 	config := rest.CopyConfig(m.config)
@@ -96,7 +97,7 @@ func (m *fixture) kube(t *testing.T, wrap func(http.RoundTripper) http.RoundTrip
 	return c
 }
 
-// lead starts an agent; it stops with the test or by stop.
+// lead starts an agent that leads. It stops at the end of the test, or when stop is called.
 func (m *fixture) lead(t *testing.T, change ...func(*apply.Options)) *agent {
 	t.Helper()
 	a := &agent{counts: counts{&atomic.Int64{}, &atomic.Int64{}}, stream: stream.New()}
@@ -137,7 +138,7 @@ func (a *agent) state(t testing.TB, answer *httptest.ResponseRecorder) protocol.
 	return state
 }
 
-// put hands a set over.
+// put sends a set, and waits until the agent has applied it.
 func (a *agent) put(t testing.TB, set *set.Set) protocol.SetState {
 	t.Helper()
 	return a.state(t, a.ask(t, http.MethodPut, protocol.SetPath(set.ID), set.JSON()))
@@ -146,12 +147,12 @@ func (a *agent) put(t testing.TB, set *set.Set) protocol.SetState {
 func (a *agent) applied(t testing.TB, set *set.Set) protocol.SetState {
 	t.Helper()
 	state := a.put(t, set)
-	// on a busy machine the answer comes before the set is applied, and the stream says when it is
+	// On a busy machine the response may come before the set is applied. The stream then reports the result.
 	if state.Phase == protocol.SetPending {
 		state = a.await(t, set.ID, protocol.SetApplied)
 	}
 	if state.Phase != protocol.SetApplied || state.Digest != set.Digest || state.ID != set.ID {
-		t.Fatalf("the state of a set of digest %s is %+v, want it applied", set.Digest, state)
+		t.Fatalf("the set with the digest %s: got %+v, want it applied", set.Digest, state)
 	}
 	return state
 }
@@ -163,7 +164,7 @@ func (a *agent) remove(t testing.TB, id string) {
 	}
 }
 
-// await reads the stream of states until one is as wanted.
+// await reads the stream of states until the set has the wanted phase.
 func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol.SetState {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -192,11 +193,11 @@ func (a *agent) await(t testing.TB, id string, phase protocol.SetPhase) protocol
 			}
 		}
 	}
-	t.Fatalf("the state of %s is %+v, wanted %s", id, last, phase)
+	t.Fatalf("the state of %s: got %+v, want %s", id, last, phase)
 	return last
 }
 
-// streamed is an http.ResponseWriter that does not wait for the end.
+// streamed is an http.ResponseWriter that passes on what is written at once.
 type streamed struct {
 	w      io.Writer
 	header http.Header
@@ -264,14 +265,14 @@ func (m *fixture) applyAs(t testing.TB, manager string, fields map[string]any) {
 func (m *fixture) gone(t testing.TB, o client.Object) {
 	t.Helper()
 	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
-		t.Errorf("%T %s is there: %v", o, o.GetName(), err)
+		t.Errorf("read %T %s: got the error %v, want not found", o, o.GetName(), err)
 	}
 }
 
 func (m *fixture) there(t testing.TB, o client.Object) {
 	t.Helper()
 	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o); err != nil {
-		t.Errorf("read %T %s: %v, want it there", o, o.GetName(), err)
+		t.Errorf("read %T %s: got the error %v, want the object", o, o.GetName(), err)
 	}
 }
 
@@ -287,9 +288,9 @@ func TestSets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.applied(t, newSet(t, set.Guards, guards)) // all that follows passes them
+	a.applied(t, newSet(t, set.Guards, guards)) // the guards apply to all subtests
 
-	t.Run("a set is there when it is answered, and applying it again writes nothing", func(t *testing.T) {
+	t.Run("a set is applied when the response comes, and applying it again writes nothing", func(t *testing.T) {
 		set := newSet(t, "role/reader", objectsOf("role/reader", role("drover:reader", "get")))
 		a.applied(t, set)
 		before := m.clusterRole(t, "drover:reader")
@@ -297,10 +298,10 @@ func TestSets(t *testing.T) {
 		a.applied(t, set)
 		if after := m.clusterRole(t, "drover:reader"); after.ResourceVersion != before.ResourceVersion ||
 			a.writes.Load() != writes {
-			t.Errorf("%d writes", a.writes.Load()-writes)
+			t.Errorf("applying the set again: got %d writes, want none", a.writes.Load()-writes)
 		}
 	})
-	t.Run("what a set no longer holds is removed, and nothing else", func(t *testing.T) {
+	t.Run("only the objects that left the set are removed", func(t *testing.T) {
 		id := "role/two"
 		a.applied(t, newSet(t, id, objectsOf(id, role("drover:a", "get"), role("drover:b", "get"))))
 		copied := m.clusterRole(t, "drover:a")
@@ -308,20 +309,20 @@ func TestSets(t *testing.T) {
 		a.applied(t, newSet(t, id, objectsOf(id, role("drover:b", "list"))))
 		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:a"}})
 		if got := m.clusterRole(t, "drover:b").Rules[0].Verbs[0]; got != "list" {
-			t.Errorf("the role lets its users %v, want list", got)
+			t.Errorf("got the verb %v, want list", got)
 		}
 		a.remove(t, id)
 		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:b"}})
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "copy-of-a"}})
 	})
-	t.Run("a binding whose role changes is another one, and the old one goes", func(t *testing.T) {
+	t.Run("a binding whose role changes is replaced by a new one", func(t *testing.T) {
 		id := "crtb/alice"
 		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:crtb:alice:view", "view", "alice"))))
 		a.applied(t, newSet(t, id, objectsOf(id, binding("drover:crtb:alice:edit", "edit", "alice"))))
 		m.gone(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:view"}})
 		m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:alice:edit"}})
 	})
-	t.Run("an object that is not Drover's is neither changed nor deleted, and is named", func(t *testing.T) {
+	t.Run("an object that is not Drover's is reported, and neither changed nor deleted", func(t *testing.T) {
 		m.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}, Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
 		before := m.clusterRole(t, "theirs")
@@ -329,25 +330,25 @@ func TestSets(t *testing.T) {
 		state := a.put(t, newSet(t, id, objectsOf(id, role("theirs", "get"))))
 		if state.Phase != protocol.SetConflict || state.Failed != 1 || state.Objects[0].Object != "ClusterRole theirs" ||
 			!strings.Contains(state.Objects[0].Message, "apply.test") {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want a conflict that names the field manager", state)
 		}
 		a.remove(t, id)
 		if after := m.clusterRole(t, "theirs"); after.ResourceVersion != before.ResourceVersion {
-			t.Error("it was changed")
+			t.Error("the object was changed, want it unchanged")
 		}
 	})
 	t.Run("a binding to a ClusterRole that the member lacks is reported until it exists", func(t *testing.T) {
 		id := "crtb/nothing"
 		state := a.put(t, newSet(t, id, objectsOf(id, binding("drover:crtb:nothing:later", "later", "alice"))))
 		if state.Phase != protocol.SetRoleMissing || !strings.Contains(state.Objects[0].Message, `no ClusterRole "later"`) {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want the missing ClusterRole", state)
 		}
 		m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:crtb:nothing:later"}})
 		m.Apply(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "later"}})
 		a.await(t, id, protocol.SetApplied)
 		a.remove(t, id)
 	})
-	t.Run("an object without the labels is not Drover's, whoever its managedFields name", func(t *testing.T) {
+	t.Run("an object without the labels is not Drover's, even if its managedFields name Drover", func(t *testing.T) {
 		const name = "drover:forged"
 		forged := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if err := m.Client.Create(t.Context(), forged, client.FieldOwner("rival")); err != nil {
@@ -357,7 +358,7 @@ func TestSets(t *testing.T) {
 		id := "role/forged"
 		state := a.put(t, newSet(t, id, objectsOf(id, role(name, "list"))))
 		if state.Phase != protocol.SetConflict || m.clusterRole(t, name).Rules[0].Verbs[0] != "get" {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want a conflict and the object unchanged", state)
 		}
 		a.remove(t, id)
 		m.there(t, forged)
@@ -374,40 +375,40 @@ func TestSets(t *testing.T) {
 		m.applyAs(t, "rival", labelled.Object)
 		state := a.put(t, set)
 		if state.Phase != protocol.SetConflict || !strings.Contains(state.Objects[0].Message, `spec.scopes, by "rival"`) {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want a conflict with the field and its manager", state)
 		}
 		if err := m.Client.Delete(t.Context(), labelled.DeepCopy()); err != nil {
 			t.Fatal(err)
 		}
 		a.await(t, id, protocol.SetApplied)
 		m.applyAs(t, "rival", quota(map[string]any{"hard": map[string]any{"pods": "1"}}))
-		a.applied(t, set) // the same fields are no others
+		a.applied(t, set) // a manager with the same fields adds none
 		m.applyAs(t, "rival", quota(map[string]any{"hard": map[string]any{"secrets": "1"}}))
 		a.await(t, id, protocol.SetConflict)
 		m.applyAs(t, "rival", quota(map[string]any{}))
 		a.await(t, id, protocol.SetApplied)
 		a.remove(t, id)
 	})
-	t.Run("two sets do not take an object from each other, and the second gets it when the first goes", func(t *testing.T) {
+	t.Run("an object stays with the first of two sets until that set is removed", func(t *testing.T) {
 		a.applied(t, newSet(t, "role/first", objectsOf("role/first", role("drover:shared", "get"))))
 		state := a.put(t, newSet(t, "role/second", objectsOf("role/second", role("drover:shared", "list"))))
 		if state.Phase != protocol.SetConflict || !strings.Contains(state.Objects[0].Message, "role/first") {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want a conflict with role/first", state)
 		}
 		a.remove(t, "role/first")
 		a.await(t, "role/second", protocol.SetApplied)
 		if got := m.clusterRole(t, "drover:shared").Rules[0].Verbs[0]; got != "list" {
-			t.Errorf("the role lets its users %v, want list", got)
+			t.Errorf("got the verb %v, want list", got)
 		}
 	})
-	t.Run("what the API server refuses is named, and the rest of the set is there", func(t *testing.T) {
+	t.Run("an object that the API server rejects is reported, and the others are applied", func(t *testing.T) {
 		id := "role/bad"
 		bad := binding("drover:bad", "view", "x")
 		bad["subjects"] = []any{map[string]any{"kind": "Robot", "name": "secret-value"}}
 		state := a.put(t, newSet(t, id, objectsOf(id, role("drover:good", "get"), bad)))
 		if state.Phase != protocol.SetFailed || state.Failed != 1 ||
 			strings.Contains(state.Objects[0].Message, "secret-value") {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want one failure that does not quote the object", state)
 		}
 		m.clusterRole(t, "drover:good")
 		a.remove(t, id)
@@ -418,14 +419,14 @@ func TestSets(t *testing.T) {
 			"metadata": map[string]any{"name": "x", "namespace": "default"}}
 		if state := a.put(t, newSet(t, id, objectsOf(id, pod))); state.Phase != protocol.SetFailed ||
 			!strings.Contains(state.Objects[0].Message, "upgrade") {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want a failure that says to upgrade the agent", state)
 		}
 		a.remove(t, id)
 	})
 	t.Run("changes, deletions and lost labels are repaired", func(t *testing.T) { m.repairs(t, a) })
-	t.Run("a project's namespaces are equipped, also those that come later, and left alone when they leave",
+	t.Run("a project's namespaces get its objects, later ones too, and lose them when they leave",
 		func(t *testing.T) { m.project(t, a) })
-	t.Run("another agent that leads goes on without the hub, and writes nothing", func(t *testing.T) {
+	t.Run("the next leader keeps the sets without the hub, and writes nothing", func(t *testing.T) {
 		a.stop()
 		before := m.versions(t)
 		b := m.lead(t)
@@ -435,20 +436,20 @@ func TestSets(t *testing.T) {
 		if after := m.versions(t); after != before {
 			t.Errorf("before\n%s\nafter\n%s", before, after)
 		}
-		t.Run("and removes all at the end", func(t *testing.T) {
+		t.Run("it removes everything at the end", func(t *testing.T) {
 			remaining, err := b.RemoveAll(t.Context())
 			if err != nil || len(remaining) > 0 {
-				t.Errorf("remove everything: what remains and the error are %v, %v, want nothing", remaining, err)
+				t.Errorf("remove everything: got %v and the error %v, want nothing to remain", remaining, err)
 			}
 			if left := m.versions(t); strings.Contains(left, "cluster.drover.dev/set") {
-				t.Errorf("the member still has %v, want no object of a set", left)
+				t.Errorf("got the objects %v, want no object of a set", left)
 			}
 			m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 		})
 	})
 }
 
-// versions are all objects that Drover has made, with their versions.
+// versions returns all objects of Drover with their resource versions.
 func (m *fixture) versions(t testing.TB) string {
 	t.Helper()
 	var out strings.Builder
@@ -488,7 +489,7 @@ func (m *fixture) repairs(t *testing.T, a *agent) {
 			return err
 		}
 		if len(o.Rules) != 1 || o.Rules[0].Verbs[0] != "get" || o.Labels[v1.LabelSet] != "role.kept" {
-			return fmt.Errorf("%v %v", o.Labels, o.Rules)
+			return fmt.Errorf("got labels %v and rules %v, want them as they were applied", o.Labels, o.Rules)
 		}
 		return nil
 	}
@@ -512,7 +513,7 @@ func (m *fixture) repairs(t *testing.T, a *agent) {
 			testkit.Eventually(t, patience, whole)
 		})
 	}
-	t.Run("a fight is named and costs no hot loop", func(t *testing.T) {
+	t.Run("a fight is reported and does not become a hot loop", func(t *testing.T) {
 		writes := a.writes.Load()
 		fight, end := context.WithTimeout(t.Context(), 2*time.Second)
 		defer end()
@@ -524,10 +525,10 @@ func (m *fixture) repairs(t *testing.T, a *agent) {
 		}
 		state := a.await(t, id, protocol.SetFighting)
 		if !strings.Contains(state.Objects[0].Message, `"rival"`) {
-			t.Errorf("got %+v", state)
+			t.Errorf("got %+v, want a fight with \"rival\"", state)
 		}
 		if spent := a.writes.Load() - writes; spent > 12 {
-			t.Errorf("%d writes in two seconds", spent)
+			t.Errorf("got %d writes in two seconds, want at most 12", spent)
 		}
 		a.remove(t, id)
 	})
@@ -549,7 +550,7 @@ func (m *fixture) project(t *testing.T, a *agent) {
 		return newSet(t, "project/web", content)
 	}
 	if state := a.applied(t, made()); state.Namespaces != 2 {
-		t.Errorf("got %+v", state)
+		t.Errorf("got %+v, want 2 namespaces", state)
 	}
 	pods := func(ctx context.Context, namespace string) string {
 		o := &corev1.ResourceQuota{}
@@ -564,7 +565,7 @@ func (m *fixture) project(t *testing.T, a *agent) {
 		testkit.Eventually(t, patience, func(ctx context.Context) error {
 			for namespace, amount := range wanted {
 				if got := pods(ctx, namespace); got != amount {
-					return fmt.Errorf("%s has %s, not %s", namespace, got, amount)
+					return fmt.Errorf("the quota of %s is %s, want %s", namespace, got, amount)
 				}
 			}
 			return nil
@@ -584,7 +585,7 @@ func (m *fixture) project(t *testing.T, a *agent) {
 	})
 	project.Spec.NamespaceDefaultResourceQuota = list("pods", "3")
 	if state := a.applied(t, made()); state.Namespaces != 3 || len(state.Short) > 0 {
-		t.Errorf("got %+v", state)
+		t.Errorf("got %+v, want 3 namespaces, none of which lacks quota", state)
 	}
 	want(t, map[string]string{"web": "3", "hosted": "3", "late": "3"})
 
@@ -596,7 +597,7 @@ func (m *fixture) project(t *testing.T, a *agent) {
 			return fmt.Errorf("%v: %w", ns.Labels, err)
 		}
 		if got := pods(ctx, "hosted"); !strings.Contains(got, "not found") {
-			return fmt.Errorf("quota %s", got)
+			return fmt.Errorf("the quota is %s, want none", got)
 		}
 		return nil
 	})
@@ -606,7 +607,7 @@ func (m *fixture) project(t *testing.T, a *agent) {
 		m.there(t, ns)
 		if name == "late" != (ns.Labels[v1.LabelProject] == "web") || ns.Labels["pod-security.kubernetes.io/enforce"] != "" ||
 			ns.DeletionTimestamp != nil {
-			t.Errorf("%s: %v, want no label of ours, but for the project on \"late\"", name, ns.Labels)
+			t.Errorf("%s: got labels %v, want none of ours, except for the project on \"late\"", name, ns.Labels)
 		}
 		m.gone(t, &corev1.ResourceQuota{ObjectMeta: namespaced(name, set.QuotaName)})
 	}

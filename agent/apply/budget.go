@@ -5,7 +5,7 @@ package apply
 
 import "time"
 
-// How often an object is repaired. Beyond the budget each further repair waits longer, so that a fight with another
+// The limits on repairs of one object. Beyond the budget, each further repair waits longer, so a fight with another
 // controller costs little.
 const (
 	budgetSpan    = time.Minute
@@ -15,11 +15,11 @@ const (
 	maxPenalty    = 5 * time.Minute
 )
 
-// budget limits the rate at which one object is repaired. The zero value is unspent.
+// budget limits the rate at which one object is repaired. The zero value is a full budget.
 type budget struct {
-	repairs []time.Time // the last budgetRepairs of them
+	repairs []time.Time // times of the last repairs, at most budgetRepairs
 	penalty time.Duration
-	cause   string // who made the last repair necessary, as a message: an object that was repaired does not show it
+	cause   string // message about what made the last repair necessary: the repaired object does not show it
 }
 
 // wait returns how long the next repair has to wait.

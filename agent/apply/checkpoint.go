@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// checkpointEntry is the queue entry, and the key of the published line, of the hub's checkpoint. It is not a valid id
-// of a set.
+// checkpointEntry is the queue entry for the hub's checkpoint, and the key of its published line. It is not a valid set
+// ID.
 const checkpointEntry = "//"
 
 const (
@@ -27,10 +27,10 @@ const (
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string
-	secret *corev1.Secret // as stored, without its data; nil if none is known. The queue's goroutine has it.
+	secret *corev1.Secret // the stored Secret without its data; nil if none is known. Only the queue's goroutine uses it.
 }
 
-// reached takes the checkpoint that came with a set. It is stored a moment later, so that no set waits for that.
+// reached records the checkpoint that came with a set. It is stored a moment later, so that no set waits for the write.
 func (l *leadership) reached(query url.Values) {
 	checkpoint := query.Get(protocol.QueryCheckpoint)
 	if !protocol.ValidCheckpoint(checkpoint) || !l.hub.set(checkpoint) {
@@ -40,7 +40,7 @@ func (l *leadership) reached(query url.Values) {
 	l.queue.Add(checkpointEntry)
 }
 
-// reconcileOther reconciles an entry of the queue that is no set, and reports whether it is one.
+// reconcileOther reconciles a queue entry that is not a set, and reports whether the entry was one.
 func (l *leadership) reconcileOther(id string) bool {
 	switch id {
 	case orphans:
@@ -72,7 +72,7 @@ func (c *hubHistory) get() string {
 	return c.value
 }
 
-// loadHistory reads the checkpoint of a former leader.
+// loadHistory reads the checkpoint that a former leader stored.
 func (l *leadership) loadHistory(ctx context.Context) error {
 	secret, err := l.options.Secrets.Get(ctx, checkpointSecret)
 	if apierrors.IsNotFound(err) {
@@ -92,14 +92,14 @@ func (l *leadership) loadHistory(ctx context.Context) error {
 // saveCheckpoint stores the checkpoint.
 func (l *leadership) saveCheckpoint(ctx context.Context) {
 	value := l.hub.get()
-	if value == "" { // everything was removed since
+	if value == "" { // everything was removed in the meantime
 		return
 	}
 	stored, err := l.store.write(ctx, secretOf(checkpointSecret, map[string][]byte{keyCheckpoint: []byte(value)}),
 		l.hub.secret)
 	if err != nil {
 		if ctx.Err() == nil {
-			l.options.Log.Error(err, "checkpoint of the hub not stored")
+			l.options.Log.Error(err, "cannot store the checkpoint of the hub")
 			l.queue.AddRateLimited(checkpointEntry)
 		}
 		return
@@ -108,7 +108,7 @@ func (l *leadership) saveCheckpoint(ctx context.Context) {
 	l.hub.secret = stored
 }
 
-// forgetHistory removes what is stored, and returns what remains.
+// forgetHistory deletes the stored checkpoint.
 func (l *leadership) forgetHistory(ctx context.Context) (remaining []string) {
 	l.hub.set("")
 	err := l.options.Secrets.Delete(ctx, checkpointSecret)

@@ -3,7 +3,7 @@
 
 package apply
 
-// claim makes the set the owner of an object; false if another set owns it.
+// claim makes the set the owner of an object. It returns false, and the owner, if another set owns the object.
 func (l *leadership) claim(r ref, s *localSet) (owner string, ok bool) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

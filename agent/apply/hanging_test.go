@@ -29,14 +29,14 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// hangLabel is on the namespaces for which the webhook does not answer.
+// hangLabel marks the namespaces for which the webhook does not answer.
 const hangLabel = "hangs"
 
-// webhook is an admission webhook that answers no request about RoleBindings before it is released.
+// webhook is an admission webhook that answers no request about RoleBindings until it is released.
 type webhook struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	waiting  int
-	most     int // that waited at the same time
+	most     int // the most requests that waited at the same time
 	released chan struct{}
 }
 
@@ -64,7 +64,7 @@ func (w *webhook) wait(n int) {
 	w.most = max(w.most, w.waiting)
 }
 
-// hang registers a webhook for RoleBindings in namespaces with hangLabel, with the timeout that API servers set by
+// hang registers a webhook for RoleBindings in namespaces with hangLabel. It has the timeout that API servers set by
 // default.
 func (m *fixture) hang(t *testing.T) *webhook {
 	t.Helper()
@@ -104,13 +104,13 @@ func (m *fixture) awaitHanging(t *testing.T, w *webhook, namespace string) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.most == 0 {
-			return fmt.Errorf("the webhook was not asked yet")
+			return fmt.Errorf("the webhook has not been called yet")
 		}
 		return nil
 	})
 }
 
-// bindingIn is the content of a set that binds a user in each namespace of a project.
+// bindingIn returns the content of a set that binds a user in each namespace of a project.
 func bindingIn(project, name string) set.Content {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": map[string]any{"name": name},
@@ -120,7 +120,8 @@ func bindingIn(project, name string) set.Content {
 	return set.Content{PerNamespace: &set.PerNamespace{Project: project, Templates: []set.Template{{Object: o}}}}
 }
 
-// within fails when something took longer than a set may be delayed by what hangs elsewhere, and returns the time.
+// within fails the test if an operation took longer than a hanging webhook elsewhere may delay a set. It returns the
+// time that it took.
 func within(t *testing.T, what string, began time.Time) time.Duration {
 	t.Helper()
 	took := time.Since(began)
@@ -130,12 +131,13 @@ func within(t *testing.T, what string, began time.Time) time.Duration {
 	return took
 }
 
-// emptyAndAwaitRepair removes the rules of a ClusterRole and waits until the agent has put them back.
+// emptyAndAwaitRepair removes the rules of a ClusterRole and waits until the agent has restored them.
 func (m *fixture) emptyAndAwaitRepair(t *testing.T, name string) {
 	t.Helper()
-	testkit.Update(t, m.Client, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}, func(o *rbacv1.ClusterRole) {
-		o.Rules = nil
-	})
+	testkit.Update(t, m.Client, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		func(o *rbacv1.ClusterRole) {
+			o.Rules = nil
+		})
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		o := &rbacv1.ClusterRole{}
 		if err := m.Client.Get(ctx, client.ObjectKey{Name: name}, o); err != nil || len(o.Rules) == 0 {
@@ -145,7 +147,7 @@ func (m *fixture) emptyAndAwaitRepair(t *testing.T, name string) {
 	})
 }
 
-func TestLong_AnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
+func TestLong_HangingAdmissionDelaysNoOtherSet(t *testing.T) {
 	t.Parallel()
 	const sets, namespaces = 150, 10
 	m := newMember(t)
@@ -172,7 +174,7 @@ func TestLong_AnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
 		putting.Go(func() { a.ask(t, http.MethodPut, protocol.SetPath(s.ID), s.JSON()) })
 	}
 	var longest, repair time.Duration
-	for i := range 20 { // some while the first writes hang, some when it is known that they do
+	for i := range 20 { // some while the first writes hang, some once the agent knows that they hang
 		began := time.Now()
 		if one := fmt.Sprintf("crtb/free-%d", i); i%2 == 0 {
 			a.applied(t, newSet(t, one, objectsOf(one, binding("drover:"+set.Label(one), "view", "alice"))))
@@ -180,27 +182,28 @@ func TestLong_AnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
 			a.applied(t, newSet(t, one, bindingIn("other", "drover:"+set.Label(one))))
 		}
 		longest = max(longest, within(t, "a set that has nothing to do with what hangs", began))
-		if i%5 == 0 { // more in a minute would count as a fight
+		if i%5 == 0 { // more repairs in a minute would count as a fight
 			began = time.Now()
 			m.emptyAndAwaitRepair(t, "drover:kept")
 			repair = max(repair, within(t, "a repair", began))
 		}
 	}
 	hook.mu.Lock()
-	t.Logf("%d sets hang in %d namespaces each: another set takes at most %s, a repair %s; the webhook had %d requests at once",
+	t.Logf("%d sets hang in %d namespaces each: another set takes at most %s, a repair %s; the webhook had %d requests "+
+		"at once",
 		sets, namespaces, longest.Round(time.Millisecond), repair.Round(time.Millisecond), hook.most)
 	hook.mu.Unlock()
 
 	for i := range sets {
 		state := a.await(t, id(i), protocol.SetFailed)
 		if state.Namespaces != namespaces+1 || !strings.Contains(state.Objects[0].Object, "hangs-") {
-			t.Fatalf("the state of a set that hangs is %+v, want %d namespaces and the objects that hang", state, namespaces+1)
+			t.Fatalf("the state of a hanging set: got %+v, want %d namespaces and the objects that hang", state, namespaces+1)
 		}
 	}
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		bindings := &rbacv1.RoleBindingList{}
 		if err := m.Client.List(ctx, bindings, client.InNamespace("works")); err != nil || len(bindings.Items) != sets {
-			return fmt.Errorf("the project has %d bindings where nothing hangs, want %d: %w", len(bindings.Items), sets, err)
+			return fmt.Errorf("got %d bindings in namespaces where nothing hangs, want %d: %w", len(bindings.Items), sets, err)
 		}
 		return nil
 	})
@@ -209,7 +212,7 @@ func TestLong_AnAdmissionThatHangsDelaysNoOtherSet(t *testing.T) {
 		all := &rbacv1.RoleBindingList{}
 		if err := m.Client.List(ctx, all, client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}); err != nil ||
 			len(all.Items) < sets*(namespaces+1) {
-			return fmt.Errorf("there are %d bindings after the webhook answers again, want %d: %w", len(all.Items),
+			return fmt.Errorf("after the webhook answers again: got %d bindings, want %d: %w", len(all.Items),
 				sets*(namespaces+1), err)
 		}
 		return nil

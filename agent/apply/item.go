@@ -20,11 +20,11 @@ import (
 // item is an object to apply.
 type item struct {
 	ref  ref
-	from *unstructured.Unstructured // what body encodes
+	from *unstructured.Unstructured // the object that body encodes
 	body []byte
 	hash [sha256.Size]byte
 	uid  types.UID           // required UID of the object; empty for any
-	hard corev1.ResourceList // of a quota of ours, nil for anything else
+	hard corev1.ResourceList // of a quota that Drover owns, nil for any other object
 	role string              // the ClusterRole that it binds; empty for other objects
 }
 
@@ -41,11 +41,11 @@ func newItem(r ref, o *unstructured.Unstructured) (item, error) {
 	return it, err
 }
 
-// noVersion is a resource version that no object has. The API server creates an object that is applied with it, and
-// changes none that is there.
+// noVersion is a resource version that no object has. The API server creates an object that is applied with it, but
+// does not change an existing one.
 const noVersion = "1"
 
-// bodyWith returns the body with one more field of the metadata, which the API server takes as a condition.
+// bodyWith returns the body with one more metadata field, which the API server treats as a precondition.
 func (it item) bodyWith(field, value string) ([]byte, error) {
 	meta, _, err := unstructured.NestedMap(it.from.Object, "metadata")
 	if err != nil {
@@ -77,9 +77,9 @@ func hardOf(o *unstructured.Unstructured) (corev1.ResourceList, error) {
 	return hard, nil
 }
 
-// phases orders the objects: namespaces, other objects, quotas that shrink, quotas that grow. An amount that moves
-// between namespaces is thus never granted twice. A quota that shrinks and grows is applied twice, first with what
-// shrinks.
+// phases groups the objects in the order in which they are applied: namespaces, other objects, quotas that shrink, and
+// quotas that grow. This way, an amount that moves between namespaces is never granted twice. A quota that both shrinks
+// and grows is applied twice, and the amounts that shrink are applied first.
 func phases(items []item, held map[string]corev1.ResourceList) ([4][]item, error) {
 	var out [4][]item
 	for _, it := range items {
@@ -124,7 +124,7 @@ func change(held, wanted corev1.ResourceList) (shrinks, grows bool) {
 	return shrinks, grows
 }
 
-// lesser returns the quota with the lesser of the held and the wanted amount of each resource.
+// lesser returns the quota with, for each resource, the smaller of the held and the wanted amount.
 func (it item) lesser(held corev1.ResourceList) (item, error) {
 	o := &unstructured.Unstructured{}
 	if err := o.UnmarshalJSON(it.body); err != nil {

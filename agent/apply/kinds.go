@@ -25,8 +25,8 @@ const (
 	kindRoleBinding        = "RoleBinding"
 )
 
-// catalogue finds a kind by its name. The agent's ClusterRole allows these kinds, and the agent watches them. Others
-// are not delivered, whatever the hub sends.
+// catalogue maps the name of a kind to the kind. The agent's ClusterRole allows these kinds, and the agent watches
+// them. It delivers no other kind, whatever the hub sends.
 type catalogue map[string]protocol.ObjectKind
 
 func newCatalogue() catalogue {
@@ -48,7 +48,7 @@ func (r ref) String() string {
 	return r.kind + " " + r.namespace + "/" + r.name
 }
 
-// refOf returns the ref of an object, or an error if the object cannot be delivered.
+// refOf returns the ref of an object, or an error if the agent cannot deliver the object.
 func (c catalogue) refOf(o *unstructured.Unstructured) (ref, error) {
 	r := ref{kind: o.GetKind(), namespace: o.GetNamespace(), name: o.GetName()}
 	k, known := c[r.kind]
@@ -66,7 +66,7 @@ func (c catalogue) path(r ref) string {
 	return collection(c[r.kind], r.namespace) + "/" + r.name
 }
 
-// collection returns the API path of all objects of a kind, or of those in a namespace.
+// collection returns the API path of all objects of a kind, or of the objects of the kind in one namespace.
 func collection(k protocol.ObjectKind, namespace string) string {
 	root := "/apis/" + k.APIVersion
 	if k.APIVersion == "v1" {

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// quickLane bounds the writes in flight that are not overdue, and slowLane the overdue ones. API servers count both
-	// against the agent.
+	// quickLane bounds the writes in flight that are not overdue, and slowLane bounds the overdue ones. API servers count
+	// both against the agent.
 	quickLane = 16
 	slowLane  = 48
-	// probeLane is how much of the slow lane may be taken by writes to places that are known to hang.
+	// probeLane bounds the part of the slow lane for writes to places that are known to hang.
 	probeLane = 32
 	// overdue is how long a write stays in the quick lane.
 	overdue = 200 * time.Millisecond
-	// hangTime is when a place where a write is not answered counts as one that hangs.
+	// hangTime is how long a write stays unanswered before its place counts as hanging.
 	hangTime = 2 * time.Second
-	// writeTimeout bounds a write. An admission webhook that fails open after its default timeout, 10 s, leaves time for
-	// the write.
+	// writeTimeout bounds a write. An admission webhook that fails open after its default timeout of 10 s leaves enough
+	// time for the write.
 	writeTimeout = 15 * time.Second
-	// troubleMemory is how long a place that hangs is remembered after the last write to it.
+	// troubleMemory is how long a hanging place is remembered after the last write to it.
 	troubleMemory = 10 * time.Minute
 )
 
-// place is where a write goes: a namespace, or an object that is in none. Admission webhooks hang for some places and
-// not for others.
+// place returns where a write goes: a namespace, or an object that is in no namespace. Admission webhooks may hang for
+// some places and not for others.
 func (r ref) place() string {
 	switch {
 	case r.kind == kindNamespace:
@@ -41,35 +41,35 @@ func (r ref) place() string {
 	return r.String()
 }
 
-// hangingError is returned for a write to a place that hangs.
+// hangingError is the error of a write to a place that hangs.
 type hangingError struct{ place string }
 
 func (e *hangingError) Error() string {
-	return fmt.Sprintf("the API server does not answer when %s is written to: see the admission webhooks of this cluster",
+	return fmt.Sprintf("the API server does not answer writes to %s: check the admission webhooks of this cluster",
 		e.place)
 }
 
-// lanes admits writes, so that those that hang do not delay writes to other places.
+// lanes admits writes, so that hanging writes do not delay writes to other places.
 //
-// A write begins in the quick lane. When it is overdue, it moves to the slow lane; if that is full, the write is given
-// up. Other writes to its place wait until it is answered. When that takes hangTime, the place hangs: writes to it are
-// refused, except for one at a time, which finds out whether the place still hangs.
+// A write begins in the quick lane. When it is overdue, it moves to the slow lane. If the slow lane is full, the write
+// is canceled. Other writes to the same place wait until it is answered. If that takes hangTime, the place hangs.
+// Writes to a hanging place are refused, except for one at a time, which finds out whether the place still hangs.
 type lanes struct {
 	quick, slow chan struct{}
-	// recovered is called with the ids of the sets that were refused at a place, when the place answers.
+	// recovered is called when a place answers again, with the IDs of the sets whose writes to it were refused.
 	recovered func(ids []string)
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	trouble map[string]*trouble
 	probes  int // writes to places that hang
 }
 
-// trouble is the state of a place where a write is overdue, or was when it ended.
+// trouble is the state of a place that has an overdue write, or whose last write was overdue when it ended.
 type trouble struct {
 	running int // overdue writes
 	hangs   bool
-	again   time.Time       // when the next write may find out whether it still hangs
-	refused map[string]bool // ids of sets
+	again   time.Time       // when the next write may find out whether the place still hangs
+	refused map[string]bool // set IDs
 	changed chan struct{}   // closed when the place hangs or answers
 }
 
@@ -86,14 +86,14 @@ type admitted struct {
 	lane    chan struct{}
 	cancel  context.CancelFunc
 	began   time.Time
-	trouble *trouble // nil while it is not overdue
+	trouble *trouble // nil until the write is overdue
 	probe   bool
-	given   bool // up, because the slow lane was full
+	given   bool // canceled because the slow lane was full
 	ended   bool
 	timer   *time.Timer
 }
 
-// do runs a write to a place for a set when the lanes admit it. The error is a hangingError if the place hangs.
+// do runs a write to a place for a set as soon as the lanes admit it. The error is a hangingError if the place hangs.
 func (l *lanes) do(ctx context.Context, place, id string, write func(context.Context) error) error {
 	for {
 		probe, wait, err := l.admit(place, id)
@@ -122,8 +122,8 @@ func (l *lanes) do(ctx context.Context, place, id string, write func(context.Con
 	}
 }
 
-// admit decides about a write to a place: it begins as a probe, waits, or is refused. If all results are nil, it may
-// begin in the quick lane.
+// admit decides whether a write to a place begins as a probe, waits, or is refused. If all results are nil, the write
+// may begin in the quick lane.
 func (l *lanes) admit(place, id string) (probe *admitted, wait <-chan struct{}, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -172,7 +172,7 @@ func (l *lanes) run(ctx context.Context, w *admitted, write func(context.Context
 	return err
 }
 
-// delay moves a write that is overdue to the slow lane, or gives it up.
+// delay moves an overdue write to the slow lane, or cancels it if that lane is full.
 func (l *lanes) delay(w *admitted) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -209,7 +209,7 @@ func (l *lanes) hang(w *admitted) {
 	}
 }
 
-// hang must be called under lanes.mu.
+// hang sets the place's state to hanging. The caller must hold lanes.mu.
 func (t *trouble) hang(again time.Time) {
 	t.again = again
 	if !t.hangs {
@@ -218,8 +218,8 @@ func (t *trouble) hang(again time.Time) {
 	}
 }
 
-// end takes a write out of its lane. Its place hangs if the write failed after hangTime, or was given up. stopped says
-// that its caller has left.
+// end takes a write out of its lane. Its place hangs if the write failed after hangTime or was canceled by delay.
+// stopped says that the caller's context has ended.
 func (l *lanes) end(w *admitted, err error, stopped bool) {
 	l.mu.Lock()
 	w.ended = true
@@ -234,7 +234,7 @@ func (l *lanes) end(w *admitted, err error, stopped bool) {
 	if t := w.trouble; t != nil {
 		t.running--
 		switch took := time.Since(w.began); {
-		case l.trouble[w.place] != t: // it has answered another write
+		case l.trouble[w.place] != t: // the place has answered another write
 		case !stopped && err != nil && (w.given || took >= hangTime):
 			t.hang(time.Now().Add(max(took, hangTime)))
 		case stopped && (t.hangs || t.running > 0):

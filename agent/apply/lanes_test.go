@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// hangs is a write that is not answered before release is closed or its time is over.
+// hangs returns a write that blocks until release is closed or its context ends.
 func hangs(release <-chan struct{}) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -28,19 +28,19 @@ func hangs(release <-chan struct{}) func(context.Context) error {
 
 func answers(context.Context) error { return nil }
 
-// refused fails unless a write to a place is refused at once.
+// refused fails the test unless a write to a place is refused at once.
 func refused(t *testing.T, l *lanes, place, id string) {
 	t.Helper()
 	began := time.Now()
 	err := l.do(t.Context(), place, id,
-		func(context.Context) error { t.Errorf("%s was written to, want it refused", place); return nil })
+		func(context.Context) error { t.Errorf("got a write to %s, want it refused", place); return nil })
 	if hanging := (*hangingError)(nil); !errors.As(err, &hanging) || time.Since(began) > 0 {
-		t.Errorf("a write to %s has the error %v after %s, want one at once that says that it hangs", place, err,
+		t.Errorf("writing to %s: got the error %v after %s, want a hangingError at once", place, err,
 			time.Since(began))
 	}
 }
 
-func TestWritesToManyPlacesThatHangDelayNoOther(t *testing.T) {
+func TestHangingWritesToManyPlacesDelayNoOtherWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLanes(func([]string) {})
@@ -58,7 +58,7 @@ func TestWritesToManyPlacesThatHangDelayNoOther(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		if err := l.do(t.Context(), "namespace other", "", answers); err != nil || time.Since(began) > 2*time.Second {
-			t.Errorf("another write took %s, with the error %v, want at most 2 s", time.Since(began), err)
+			t.Errorf("another write took %s and had the error %v, want at most 2 s and no error", time.Since(began), err)
 		}
 		if most.Load() > quickLane+slowLane {
 			t.Errorf("%d writes were in flight, want at most %d", most.Load(), quickLane+slowLane)
@@ -70,7 +70,7 @@ func TestWritesToManyPlacesThatHangDelayNoOther(t *testing.T) {
 	})
 }
 
-func TestAPlaceThatHangsIsWrittenToOnceAtATimeUntilItAnswers(t *testing.T) {
+func TestHangingPlaceGetsOneWriteAtATimeUntilItAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var woken []string
@@ -79,7 +79,7 @@ func TestAPlaceThatHangsIsWrittenToOnceAtATimeUntilItAnswers(t *testing.T) {
 		if err := l.do(t.Context(), place, "crtb/first", hangs(nil)); err == nil {
 			t.Error("a write that hangs has no error, want one after its time")
 		}
-		refused(t, l, place, "crtb/a") // it has just hung
+		refused(t, l, place, "crtb/a") // a write to the place has just timed out
 		time.Sleep(writeTimeout)
 		release := make(chan struct{})
 		var probing sync.WaitGroup
@@ -93,7 +93,7 @@ func TestAPlaceThatHangsIsWrittenToOnceAtATimeUntilItAnswers(t *testing.T) {
 		close(release)
 		probing.Wait()
 		if len(woken) != 2 {
-			t.Errorf("when the place answers, %v are woken, want crtb/a and crtb/b", woken)
+			t.Errorf("when the place answers: got sets %v woken, want crtb/a and crtb/b", woken)
 		}
 		if err := l.do(t.Context(), place, "crtb/a", answers); err != nil || len(l.trouble) > 0 {
 			t.Errorf("the next write has the error %v, and trouble is kept of %d places, want none", err, len(l.trouble))
@@ -101,7 +101,7 @@ func TestAPlaceThatHangsIsWrittenToOnceAtATimeUntilItAnswers(t *testing.T) {
 	})
 }
 
-func TestAWriteToASlowPlaceWaitsAndIsNotRefused(t *testing.T) {
+func TestWriteToASlowPlaceWaitsAndIsNotRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLanes(func([]string) {})
@@ -124,7 +124,7 @@ func TestAWriteToASlowPlaceWaitsAndIsNotRefused(t *testing.T) {
 	})
 }
 
-func TestACallerWhoLeavesLeavesNoTrouble(t *testing.T) {
+func TestCanceledWriteDoesNotMarkItsPlaceAsHanging(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newLanes(func([]string) {})
@@ -134,7 +134,8 @@ func TestACallerWhoLeavesLeavesNoTrouble(t *testing.T) {
 		running.Go(func() { _ = l.do(ctx, "namespace web", "", hangs(nil)) })
 		time.Sleep(2 * overdue)
 		if err := l.do(t.Context(), "namespace web", "", answers); err != nil || len(l.trouble) > 0 {
-			t.Errorf("after the caller of a write has left, the next has the error %v and trouble is kept of %d places, want none", err, len(l.trouble))
+			t.Errorf("after a write was canceled, the next one has the error %v and trouble is kept of %d places, want "+
+				"none", err, len(l.trouble))
 		}
 		running.Wait()
 	})

@@ -21,21 +21,23 @@ import (
 )
 
 const (
-	// firstRetry and maxRetry bound the wait before a set that had problems has another pass. It doubles with each.
+	// firstRetry and maxRetry bound the wait before a set with problems gets another pass. The wait doubles with each
+	// pass.
 	firstRetry = time.Second
 	maxRetry   = 5 * time.Minute
 	// share bounds the objects of one set that are written at the same time.
 	share = 8
-	// parallelSaves bounds the sets that are being stored. When many sets arrive together, most are applied before they
-	// are stored.
+	// parallelSaves bounds how many sets are being stored at once. When many sets arrive together, most are applied before
+	// they are stored.
 	parallelSaves = 4
-	// settle delays the pass after an event, so that one pass handles several events. Own writes are events too.
+	// settle delays the pass after an event, so that one pass handles several events. The agent's own writes cause events
+	// too.
 	settle = 10 * time.Millisecond
-	// loadRetry is the wait before the stored sets are read again after an error.
+	// loadRetry is the wait after an error before the stored sets are read again.
 	loadRetry = time.Second
 )
 
-// request is the last that the hub wanted of a set, and the callers that wait for the result.
+// request is the hub's latest request for a set, with the callers that wait for the result.
 type request struct {
 	wanted  *set.Set // nil to remove the set
 	content set.Content
@@ -49,11 +51,11 @@ type leadership struct {
 	cache     objectCache
 	store     store
 	publisher publisher
-	queue     workqueue.TypedRateLimitingInterface[string] // ids of sets
-	lanes     *lanes                                       // admits the writes of objects
+	queue     workqueue.TypedRateLimitingInterface[string] // set IDs
+	lanes     *lanes                                       // admits writes of objects
 	saves     chan struct{}                                // bounds the sets that are being stored
-	ctx       context.Context                              // ends with the leadership
-	// closed when the stored sets and the objects in the member are known
+	ctx       context.Context                              // ends when the leadership ends
+	// ready is closed when the stored sets and the objects in the member are known.
 	ready     chan struct{}
 	state     *state
 	hub       hubHistory
@@ -62,18 +64,18 @@ type leadership struct {
 
 // state indexes the sets and the objects that they own.
 type state struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	sets      map[string]*localSet
-	asked     map[string]request         // by id; those that no pass has begun with
-	ids       map[string]string          // by label
-	project   map[string]map[string]bool // ids of sets that depend on the namespaces of a project
-	owners    map[ref]string             // id of the set that wants the object
-	waiting   map[ref]map[string]bool    // ids of sets that want it too
+	asked     map[string]request         // requests by set ID that no pass has begun to handle
+	ids       map[string]string          // set IDs by label
+	project   map[string]map[string]bool // by project, the IDs of sets that depend on its namespaces
+	owners    map[ref]string             // ID of the set that owns the object
+	waiting   map[ref]map[string]bool    // IDs of other sets that contain the object
 	applied   map[ref]applied
 	roles     roleSets
-	found     map[string]time.Time // ClusterRoles that are no set's, by name, and when each was there
-	unclaimed bool                 // whether there were any when they were last looked for
-	unseen    map[string]bool      // ids of stored sets that have had no pass since this replica leads
+	found     map[string]time.Time // ClusterRoles of no set, by name, with the time when each was last found
+	unclaimed bool                 // whether there were unclaimed objects at the last look
+	unseen    map[string]bool      // IDs of stored sets without a pass since this replica leads
 }
 
 func newLeadership(ctx context.Context, o Options) *leadership {
@@ -125,7 +127,7 @@ func (l *leadership) run() {
 	l.work()
 }
 
-// work gives each set that is due a goroutine of its own, and waits for them when the queue has ended.
+// work runs each due set in its own goroutine, and waits for all of them when the queue has shut down.
 func (l *leadership) work() {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -141,8 +143,9 @@ func (l *leadership) work() {
 	}
 }
 
-// collection returns the objects of a kind that are watched. If the API server does not have the kind or forbids it, no
-// object of it was delivered. All namespaces are watched: one that leaves a project no longer has a label.
+// collection describes the objects of a kind to watch. If the API server does not have the kind or forbids reading it,
+// no object of the kind was delivered. The agent watches all namespaces, because a namespace that leaves a project no
+// longer has a label.
 func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	c := watch.Collection{Client: l.options.Client, Path: collection(k, ""), Labels: v1.LabelSet, Optional: true,
 		Log: l.options.Log}
@@ -152,12 +155,12 @@ func (l *leadership) collection(k protocol.ObjectKind) watch.Collection {
 	return c
 }
 
-// load reads the stored sets, and retries until that succeeds or ctx ends.
+// load reads the stored sets. It retries until it succeeds or ctx ends.
 func (l *leadership) load(ctx context.Context) bool {
 	for {
 		all, broken, err := l.store.load(ctx)
 		for _, b := range broken {
-			l.options.Log.Error(b, "a stored set cannot be read: the hub sends it again")
+			l.options.Log.Error(b, "cannot read a stored set; the hub sends it again")
 		}
 		if err == nil {
 			err = l.loadHistory(ctx)
@@ -191,8 +194,8 @@ func (l *leadership) adopt(one saved) {
 	l.queue.Add(id)
 }
 
-// set returns the set with an id, which is created if there is none. Only the goroutine that reconciles the id may call
-// it.
+// set returns the set with an ID, and creates it if it does not exist. Only the goroutine that reconciles the ID may
+// call it.
 func (l *leadership) set(id string) *localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -207,7 +210,8 @@ func (l *leadership) set(id string) *localSet {
 	return s
 }
 
-// follow makes changes of the namespaces of its project, and of the roles that it binds, queue the set.
+// follow registers the set, so that it is queued when its project's namespaces change or when a role that it binds
+// changes.
 func (l *leadership) follow(s *localSet) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -225,7 +229,7 @@ func (l *leadership) follow(s *localSet) {
 	}
 }
 
-// forget removes a set that has no objects left.
+// forget drops a set that has no objects left.
 func (l *leadership) forget(s *localSet) {
 	l.unclaim(s, nil)
 	l.state.mu.Lock()
@@ -238,7 +242,7 @@ func (l *leadership) forget(s *localSet) {
 	l.publisher.Delete(s.id)
 }
 
-// changed queues the sets that a change of an object matters to.
+// changed queues the sets that the change of an object affects.
 func (l *leadership) changed(r ref, before, now *object) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -257,7 +261,7 @@ func (l *leadership) changed(r ref, before, now *object) {
 	}
 }
 
-// movedBetween returns the projects whose namespaces a change of a Namespace changes.
+// movedBetween returns the projects that gain, lose or change a namespace when a Namespace changes.
 func movedBetween(before, now *object) map[string]bool {
 	projects := map[string]bool{}
 	if before != nil && now != nil && before.project == now.project && before.uid == now.uid &&
@@ -272,8 +276,8 @@ func movedBetween(before, now *object) map[string]bool {
 	return projects
 }
 
-// drifted returns the id of the set that must have a pass because of an object; empty for none. It must be called under
-// state.mu.
+// drifted returns the ID of the set that needs a pass because of an object, or "" if there is none. The caller must
+// hold state.mu.
 func (l *leadership) drifted(r ref, now *object) string {
 	id, wanted := l.state.owners[r]
 	switch last := l.state.applied[r]; {
@@ -288,7 +292,7 @@ func (l *leadership) drifted(r ref, now *object) string {
 	return l.state.ids[now.set]
 }
 
-// reconcile changes a set as the hub has asked, and runs a pass.
+// reconcile changes a set as the hub requested, and runs a pass.
 func (l *leadership) reconcile(id string) {
 	if l.reconcileOther(id) {
 		return
@@ -316,14 +320,14 @@ func (l *leadership) requested(id string) (r request, asked, known bool) {
 	return r, asked, l.state.sets[id] != nil
 }
 
-// take changes a set as a request says.
+// take changes a set according to a request.
 func (l *leadership) take(s *localSet, r request) {
 	switch {
 	case r.wanted == nil:
 		brought, _ := rolesOf(s)
 		s.deleting = true
 		l.follow(s)
-		l.wakeBinders(brought...) // a role that another client creates under this name must not find a binding to it
+		l.wakeBinders(brought...) // the bindings must be gone before another client creates a role with this name
 	case s.wanted.Digest != r.wanted.Digest || s.deleting:
 		s.want(r.wanted, r.content)
 		s.kept.unsaved, s.deleting = r.wanted, false
@@ -335,18 +339,18 @@ func (l *leadership) take(s *localSet, r request) {
 // errEnded is returned when this replica no longer leads.
 var errEnded = errors.New("this replica of the agent no longer leads")
 
-// put accepts a set, applies and stores it. A caller that does not wait for the result changes nothing about that.
+// put accepts a set, applies it and stores it. This happens even if the caller stops waiting for the result.
 func (l *leadership) put(ctx context.Context, wanted *set.Set, content set.Content) (protocol.SetState, error) {
 	return l.ask(ctx, wanted.ID, request{wanted: wanted, content: content})
 }
 
-// remove removes a set. A set that is not known may have objects, too.
+// remove removes a set. A set that is not known may still have objects.
 func (l *leadership) remove(ctx context.Context, id string) (protocol.SetState, error) {
 	return l.ask(ctx, id, request{})
 }
 
-// ask queues a request and waits for the result. The request replaces an earlier one for the same set if no pass has
-// begun with that. The error is errEnded or the error of ctx.
+// ask queues a request and waits for the result. The request replaces an earlier request for the same set if no pass
+// has begun to handle that. The error is errEnded or the error of ctx.
 func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.SetState, error) {
 	result := make(chan protocol.SetState, 1)
 	l.state.mu.Lock()
@@ -364,7 +368,7 @@ func (l *leadership) ask(ctx context.Context, id string, r request) (protocol.Se
 	}
 }
 
-// all returns all sets, the guards last.
+// all returns all sets, guards last.
 func (l *leadership) all() []*localSet {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

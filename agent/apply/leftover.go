@@ -10,10 +10,10 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// leftPrefix is the prefix of ids for sets of an earlier agent whose label is a hash, so that the own id is unknown.
+// leftPrefix begins the substitute IDs of an earlier agent's sets whose label is a hash, which hides the real ID.
 const leftPrefix = "left/"
 
-// labelOf returns the label of the set with an id.
+// labelOf returns the label of the set with an ID.
 func labelOf(id string) string {
 	if label, left := strings.CutPrefix(id, leftPrefix); left {
 		return label
@@ -21,7 +21,7 @@ func labelOf(id string) string {
 	return set.Label(id)
 }
 
-// leftID returns the id of the set that a label names, or a substitute id if the label is a hash.
+// leftID returns the ID of the set that a label names, or a substitute ID if the label is a hash.
 func leftID(label string) string {
 	if id := strings.Replace(label, ".", "/", 1); set.ValidID(id) && set.Label(id) == label {
 		return id
@@ -29,9 +29,9 @@ func leftID(label string) string {
 	return leftPrefix + label
 }
 
-// offerLeft publishes the sets that objects in the member are labelled with and that are not stored. They are of an
-// earlier agent whose Secrets were lost. The hub sends the sets that it wants, whose objects are then taken over, and
-// deletes the others, as it does with every set that it does not know.
+// offerLeft publishes the sets that label objects in the member but are not stored. They come from an earlier agent
+// whose Secrets were lost. The hub sends the sets that it wants, and the agent takes over their objects. The hub
+// deletes the other sets, as it deletes every set that it does not know.
 func (l *leadership) offerLeft() {
 	_, labels := l.cache.ours()
 	for _, label := range labels {
@@ -45,13 +45,13 @@ func (l *leadership) offerLeft() {
 		if known || !set.ValidID(id) {
 			continue
 		}
-		l.options.Log.Info("found what an earlier agent left", "set", label)
+		l.options.Log.Info("found objects of an earlier agent", "set", label)
 		l.publisher.publish(protocol.SetState{ID: id, Phase: protocol.SetPending, Message: "an earlier agent left it"})
 	}
 }
 
-// taken reports whether the label of a set belongs to another set. A substitute then leaves the objects alone: the hub
-// has sent the real set.
+// taken reports whether the label of a set belongs to another set. If so, the hub has sent the real set, and a
+// substitute leaves the objects alone.
 func (l *leadership) taken(s *localSet) bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// racing calls first just before the agent's first write.
+// racing calls first once, just before the agent's first write.
 type racing struct {
 	next  http.RoundTripper
 	first func()
@@ -46,7 +46,7 @@ func (r racing) RoundTrip(req *http.Request) (*http.Response, error) {
 	return r.next.RoundTrip(req)
 }
 
-// raced applies an object that another client creates at the same time.
+// raced checks the case that another client creates an object at the moment when the agent applies it.
 func (m *fixture) raced(t *testing.T) {
 	const id, name = "role/raced", "drover:raced"
 	var before *rbacv1.ClusterRole
@@ -58,15 +58,15 @@ func (m *fixture) raced(t *testing.T) {
 	a.put(t, newSet(t, id, objectsOf(id, role(name, "get"))))
 	state := a.await(t, id, protocol.SetConflict)
 	if len(state.Objects) != 1 || !strings.Contains(state.Objects[0].Message, `made by "admin"`) {
-		t.Errorf("the state is %+v, want a conflict with the client that created the object", state)
+		t.Errorf("got the state %+v, want a conflict with the client that created the object", state)
 	}
 	a.remove(t, id)
 	if after := m.clusterRole(t, name); after.ResourceVersion != before.ResourceVersion {
-		t.Errorf("the object is %+v, want it as the other client created it, and never written since", after)
+		t.Errorf("got the object %+v, want it as the other client created it", after)
 	}
 }
 
-// late holds back what watches show, while the gate is locked.
+// late delays watch events while the gate is locked.
 type late struct {
 	next http.RoundTripper
 	gate *sync.RWMutex
@@ -92,7 +92,7 @@ func (b lateBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// behind changes and removes a set while the watch does not show yet that a person has replaced its object.
+// behind changes and removes a set whose object a user has replaced, before the watch shows that.
 func (m *fixture) behind(t *testing.T) {
 	const id, name = "role/behind", "drover:behind"
 	var gate sync.RWMutex
@@ -108,31 +108,31 @@ func (m *fixture) behind(t *testing.T) {
 	theirs := m.foreignRole(t, name, "list")
 	state := a.put(t, newSet(t, id, objectsOf(id, role(name, "watch"))))
 	if state.Phase != protocol.SetConflict || !strings.Contains(fmt.Sprint(state.Objects), `made by "admin"`) {
-		t.Errorf("the state is %+v, want a conflict with the client that created the object", state)
+		t.Errorf("got the state %+v, want a conflict with the client that created the object", state)
 	}
 	a.remove(t, id)
 	if after := m.clusterRole(t, name); after.ResourceVersion != theirs.ResourceVersion {
-		t.Errorf("the object is %+v, want it as the other client created it, and never written since", after)
+		t.Errorf("got the object %+v, want it as the other client created it", after)
 	}
 }
 
 func TestLife(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
-	t.Run("a set's time is over without the hub, and stays over", func(t *testing.T) { m.expires(t) })
-	t.Run("the hub's checkpoint is kept, and reported before the sets are", func(t *testing.T) { m.checkpoint(t) })
-	t.Run("what an earlier agent left is offered, taken over or removed", func(t *testing.T) { m.leftBehind(t) })
-	t.Run("a set larger than a Secret is kept and read again", func(t *testing.T) { m.large(t) })
-	t.Run("a set takes no longer than two writes, and no read", func(t *testing.T) { m.latency(t) })
+	t.Run("a set expires without the hub, and stays expired", func(t *testing.T) { m.expires(t) })
+	t.Run("the hub's checkpoint is stored, and reported before the sets", func(t *testing.T) { m.checkpoint(t) })
+	t.Run("sets of an earlier agent are offered, taken over or removed", func(t *testing.T) { m.leftBehind(t) })
+	t.Run("a set larger than a Secret is stored and read again", func(t *testing.T) { m.large(t) })
+	t.Run("a set takes two writes and no read", func(t *testing.T) { m.latency(t) })
 	t.Run("an object that another client creates just before the agent stays as it is", func(t *testing.T) { m.raced(t) })
-	t.Run("an object that another client replaced stays as it is, though the watch is late",
+	t.Run("an object that another client replaced stays as it is, even if the watch is late",
 		func(t *testing.T) { m.behind(t) })
-	t.Run("what another replica or an agent that only reads is asked", func(t *testing.T) { m.refuses(t) })
-	t.Run("whatever is put, taken away and cut off, the last sets are there and nothing else", func(t *testing.T) {
+	t.Run("another replica and a read-only agent refuse sets", func(t *testing.T) { m.refuses(t) })
+	t.Run("after random changes and restarts, only the last sets are there", func(t *testing.T) {
 		for seed := range uint64(3) {
 			m.random(t, rand.New(rand.NewPCG(seed, 11)))
 			if t.Failed() {
-				t.Fatalf("seed %d", seed)
+				t.Fatalf("failed with seed %d", seed)
 			}
 		}
 	})
@@ -141,12 +141,12 @@ func TestLife(t *testing.T) {
 func (m *fixture) expires(t *testing.T) {
 	id := "crtb/guest"
 	a := m.lead(t)
-	for span := 2 * time.Second; ; span *= 2 { // until the set is applied before its time is over
+	for span := 2 * time.Second; ; span *= 2 { // longer each time, until the set is applied before it expires
 		set := newSet(t, id, objectsOf(id, binding("drover:guest", "view", "guest")), time.Now().Add(span))
 		if state := a.put(t, set); state.Phase == protocol.SetApplied {
 			break
 		} else if state.Phase != protocol.SetExpired || span > patience {
-			t.Fatalf("a set that ends in %s is %+v, want it applied", span, state)
+			t.Fatalf("a set that expires in %s: got %+v, want it applied", span, state)
 		}
 	}
 	a.await(t, id, protocol.SetExpired)
@@ -157,7 +157,7 @@ func (m *fixture) expires(t *testing.T) {
 	past := newSet(t, "crtb/late", objectsOf("crtb/late", binding("drover:late", "view", "late")),
 		time.Now().Add(-time.Second))
 	if state := b.put(t, past); state.Phase != protocol.SetExpired {
-		t.Errorf("got %+v", state)
+		t.Errorf("a set that has expired already: got %+v, want SetExpired", state)
 	}
 	m.gone(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:late"}})
 	b.remove(t, id)
@@ -165,7 +165,7 @@ func (m *fixture) expires(t *testing.T) {
 	b.stop()
 }
 
-// reached reads the stream until all is reported, and returns the checkpoint in it.
+// reached reads the stream until it has reported everything, and returns the checkpoint in it.
 func (a *agent) reached(t *testing.T) (checkpoint string) {
 	t.Helper()
 	server := httptest.NewServer(a.stream)
@@ -198,39 +198,39 @@ func (a *agent) reached(t *testing.T) (checkpoint string) {
 func (m *fixture) checkpoint(t *testing.T) {
 	a := m.lead(t)
 	if got := a.reached(t); got != "" {
-		t.Errorf("an agent that never got a checkpoint reports %q", got)
+		t.Errorf("an agent that never got a checkpoint: got %q, want none", got)
 	}
 	s := newSet(t, "crtb/at", objectsOf("crtb/at", binding("drover:at", "view", "at")))
 	a.state(t, a.ask(t, http.MethodPut, protocol.SetPathAt(s.ID, "lease/1/a/10"), s.JSON()))
 	a.state(t, a.ask(t, http.MethodPut, protocol.SetPathAt(s.ID, "not valid!"), s.JSON()))
 	a.state(t, a.ask(t, http.MethodPut, protocol.SetPath(s.ID), s.JSON()))
 	if got := a.reached(t); got != "lease/1/a/10" {
-		t.Errorf("it reports %q", got)
+		t.Errorf("got the checkpoint %q, want lease/1/a/10", got)
 	}
 	a.state(t, a.ask(t, http.MethodDelete, protocol.SetPathAt(s.ID, "lease/1/a/20"), nil))
 	stored := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: protocol.AgentNamespace, Name: "hub.checkpoint"}}
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		err := m.Client.Get(ctx, client.ObjectKeyFromObject(stored), stored)
 		if got := string(stored.Data["checkpoint"]); err == nil && got != "lease/1/a/20" {
-			err = fmt.Errorf("%q is stored", got)
+			err = fmt.Errorf("got the stored checkpoint %q, want lease/1/a/20", got)
 		}
 		return err
 	})
 	a.stop()
 	b := m.lead(t)
 	if got := b.reached(t); got != "lease/1/a/20" {
-		t.Errorf("the next leader reports %q", got)
+		t.Errorf("the next leader reports %q, want lease/1/a/20", got)
 	}
 	if remaining, err := b.RemoveAll(t.Context()); err != nil || len(remaining) > 0 {
-		t.Errorf("%v, %v remain", err, remaining)
+		t.Errorf("remove everything: got the error %v and remaining %v, want neither", err, remaining)
 	}
 	if err := m.Client.Get(t.Context(), client.ObjectKeyFromObject(stored), stored); !apierrors.IsNotFound(err) {
-		t.Errorf("after all was removed, the checkpoint is read with %v", err)
+		t.Errorf("read the checkpoint after everything was removed: got %v, want not found", err)
 	}
 	b.stop()
 }
 
-// leftBehind loses the store of an agent, as when its namespace is deleted.
+// leftBehind deletes the Secrets of an agent's sets, as if its namespace had been deleted.
 func (m *fixture) leftBehind(t *testing.T) {
 	long := "crtb/" + strings.Repeat("long-name.", 20) + "end"
 	ids := []string{"crtb/owner", "crtb/guest.of.two", "crtb/extra", long}
@@ -254,7 +254,7 @@ func (m *fixture) leftBehind(t *testing.T) {
 	}
 	b.await(t, "left/"+set.Label(long), protocol.SetPending)
 	for _, id := range ids {
-		m.there(t, left(id)) // until the hub has said what it wants
+		m.there(t, left(id)) // they stay until the hub has sent the sets that it wants
 	}
 	b.applied(t, newSet(t, ids[0], objectsOf(ids[0], binding("drover:"+set.Label(ids[0]), "view", "x"))))
 	for _, id := range ids[1:3] {
@@ -262,10 +262,10 @@ func (m *fixture) leftBehind(t *testing.T) {
 		m.gone(t, left(id))
 	}
 	m.there(t, left(ids[0]))
-	m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:copied"}}) // a person's
+	m.there(t, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "drover:copied"}}) // a user's
 
 	b.applied(t, newSet(t, long, objectsOf(long, binding("drover:"+set.Label(long), "view", "x"))))
-	b.remove(t, "left/"+set.Label(long)) // which the hub does not know to be the same
+	b.remove(t, "left/"+set.Label(long)) // the hub does not know that it is the same set
 	m.there(t, left(long))
 	b.remove(t, long)
 	m.gone(t, left(long))
@@ -290,14 +290,14 @@ func (m *fixture) large(t *testing.T) {
 	a := m.lead(t)
 	a.applied(t, newSet(t, id, c))
 	if n := m.stored(t); n < 3 {
-		t.Errorf("%d Secrets", n)
+		t.Errorf("got %d Secrets, want at least 3", n)
 	}
 	a.stop()
 	b := m.lead(t)
 	b.await(t, id, protocol.SetApplied)
 	b.remove(t, id)
 	if n := m.stored(t); n != 0 {
-		t.Errorf("%d Secrets are left", n)
+		t.Errorf("got %d Secrets, want none", n)
 	}
 	b.stop()
 }
@@ -325,10 +325,10 @@ func (m *fixture) latency(t *testing.T) {
 		took = append(took, time.Since(begun))
 	}
 	if writes := a.writes.Load() - before; writes != 2*n {
-		t.Errorf("%d writes for %d sets", writes, n)
+		t.Errorf("got %d writes for %d sets, want two for each", writes, n)
 	}
 	if looks := a.looks.Load(); looks > 0 {
-		t.Errorf("the agent has looked for %d of %d new objects, want it to create them", looks, n)
+		t.Errorf("the agent has read %d of %d new objects, want it to create them without a read", looks, n)
 	}
 	slices.Sort(took)
 	t.Logf("put to applied: p50 %s, p99 %s", took[n/2], took[n*99/100])
@@ -336,7 +336,7 @@ func (m *fixture) latency(t *testing.T) {
 		a.remove(t, fmt.Sprintf("crtb/b%d", i))
 	}
 	if writes := a.writes.Load() - before; writes != 4*n {
-		t.Errorf("%d writes for %d sets made and taken away", writes, n)
+		t.Errorf("got %d writes for %d sets that were applied and removed, want four for each", writes, n)
 	}
 	a.stop()
 }
@@ -345,27 +345,28 @@ func (m *fixture) refuses(t *testing.T) {
 	a := m.lead(t, func(o *apply.Options) { o.ReadOnly = true })
 	state := a.put(t, newSet(t, "role/x", objectsOf("role/x", role("drover:x", "get"))))
 	if state.Phase != protocol.SetReadOnly || a.writes.Load() != 0 {
-		t.Errorf("got %+v, %d writes", state, a.writes.Load())
+		t.Errorf("got %+v and %d writes, want SetReadOnly and none", state, a.writes.Load())
 	}
 	for path, want := range map[string]int{protocol.PathSets + "/a/../b": http.StatusUnprocessableEntity,
 		protocol.PathSets + "/A": http.StatusUnprocessableEntity} {
 		if got := a.ask(t, http.MethodPut, path, nil); got.Code != want {
-			t.Errorf("%s: %d, want another code", path, got.Code)
+			t.Errorf("%s: got the code %d, want %d", path, got.Code, want)
 		}
 	}
 	a.stop()
 	if got := a.ask(t, http.MethodPut, protocol.SetPath("role/x"), nil); got.Code != http.StatusMisdirectedRequest {
-		t.Errorf("who does not lead answers %d", got.Code)
+		t.Errorf("a replica that does not lead: got the code %d, want 421", got.Code)
 	}
 	b := m.lead(t)
 	if got := b.ask(t, http.MethodPut, protocol.SetPath("role/x"),
 		[]byte(`{"id":"role/x","digest":"x"}`)); got.Code != http.StatusUnprocessableEntity {
-		t.Errorf("a wrong digest: %d", got.Code)
+		t.Errorf("a wrong digest: got the code %d, want 422", got.Code)
 	}
 	b.stop()
 }
 
-// random does things to sets, with agents that end at any time, and compares what is there in the end.
+// random changes sets at random, with agents that end at any time, and compares the objects that exist in the end with
+// the wanted ones.
 func (m *fixture) random(t *testing.T, r *rand.Rand) {
 	a := m.lead(t)
 	last := map[string]*set.Set{}
@@ -375,7 +376,7 @@ func (m *fixture) random(t *testing.T, r *rand.Rand) {
 		case 0:
 			a.remove(t, id)
 			delete(last, id)
-		case 1: // cut off in the middle of a put, which the hub then repeats
+		case 1: // an agent that ends during a put, which the hub then repeats
 			sent := m.randomSet(t, r, id)
 			begun, body := a, sent.JSON()
 			asked := make(chan struct{})
@@ -392,7 +393,7 @@ func (m *fixture) random(t *testing.T, r *rand.Rand) {
 			a = m.lead(t)
 			a.applied(t, sent)
 			last[id] = sent
-		case 2: // a user deletes
+		case 2: // a user deletes an object
 			_ = m.Client.Delete(t.Context(),
 				&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("drover:%s:%d", set.Label(id), r.IntN(3))}})
 		default:
@@ -423,7 +424,7 @@ func (m *fixture) random(t *testing.T, r *rand.Rand) {
 			}
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			return fmt.Errorf("there are %v, and should be %v", got, want)
+			return fmt.Errorf("got the objects %v, want %v", got, want)
 		}
 		return nil
 	})
@@ -431,7 +432,7 @@ func (m *fixture) random(t *testing.T, r *rand.Rand) {
 		a.remove(t, id)
 	}
 	if n := m.stored(t); n != 0 {
-		t.Errorf("%d Secrets are left", n)
+		t.Errorf("got %d Secrets, want none", n)
 	}
 	a.stop()
 }

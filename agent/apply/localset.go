@@ -9,19 +9,19 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// localSet is a set in the member, from when the hub first sent it until all of its objects are removed. The queue
-// gives it to one goroutine at a time, which owns the fields below the label.
+// localSet is a set in the member. It exists from the time when the hub first sends it until all of its objects are
+// removed. The queue gives it to one goroutine at a time, which owns the fields below label.
 type localSet struct {
 	id    string
 	label string
 
-	wanted   set.Set     // without its JSON, which the store has
+	wanted   set.Set     // without its JSON, which is in the store
 	content  set.Content // with the labels of the set
 	kept     kept
 	deleting bool
 	claimed  map[ref]bool
 	budgets  map[ref]*budget
-	quotas   *quotas // nil until they were read
+	quotas   *quotas // nil until they are read
 }
 
 // quotas holds the quota of each namespace.
@@ -29,8 +29,8 @@ type quotas struct {
 	held map[string]corev1.ResourceList
 }
 
-// want replaces what the hub wants. All objects that Drover owns entirely get the labels of the set, which identify
-// objects that leave it.
+// want replaces the wanted content. All objects that Drover owns entirely get the labels of the set. The labels
+// identify objects that are no longer in it.
 func (s *localSet) want(wanted *set.Set, content set.Content) {
 	s.wanted, s.content = set.Set{ID: wanted.ID, Digest: wanted.Digest, ExpiresAt: wanted.ExpiresAt}, content
 	labels := set.Labels(wanted.ID)

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// mutate makes a policy that patches objects of a resource whose labels name a set, and waits until it does that to the
-// probe.
+// mutate creates a policy that patches objects of a resource whose labels name a set, and waits until the policy
+// changes the probe.
 func (m *fixture) mutate(t *testing.T, group, resource, patch string, probe client.Object) {
 	t.Helper()
 	before := m.dryRun(t, probe)
@@ -34,29 +34,30 @@ func (m *fixture) mutate(t *testing.T, group, resource, patch string, probe clie
 	name.Rule = admissionregistrationv1.Rule{APIGroups: []string{group}, APIVersions: []string{"v1"},
 		Resources: []string{resource}}
 	meta := metav1.ObjectMeta{Name: "widen-" + resource}
-	m.Apply(t, &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta, Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
-		ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
-		MatchConstraints: &admissionregistrationv1.MatchResources{
-			ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{name},
-			ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1.LabelSet,
-				Operator: metav1.LabelSelectorOpExists}}},
-		},
-		Mutations: []admissionregistrationv1.Mutation{{
-			PatchType: admissionregistrationv1.PatchTypeJSONPatch,
-			JSONPatch: &admissionregistrationv1.JSONPatch{Expression: patch},
-		}},
-	}})
+	m.Apply(t, &admissionregistrationv1.MutatingAdmissionPolicy{ObjectMeta: meta,
+		Spec: admissionregistrationv1.MutatingAdmissionPolicySpec{
+			ReinvocationPolicy: admissionregistrationv1.NeverReinvocationPolicy,
+			MatchConstraints: &admissionregistrationv1.MatchResources{
+				ResourceRules: []admissionregistrationv1.NamedRuleWithOperations{name},
+				ObjectSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: v1.LabelSet,
+					Operator: metav1.LabelSelectorOpExists}}},
+			},
+			Mutations: []admissionregistrationv1.Mutation{{
+				PatchType: admissionregistrationv1.PatchTypeJSONPatch,
+				JSONPatch: &admissionregistrationv1.JSONPatch{Expression: patch},
+			}},
+		}})
 	m.Apply(t, &admissionregistrationv1.MutatingAdmissionPolicyBinding{ObjectMeta: meta,
 		Spec: admissionregistrationv1.MutatingAdmissionPolicyBindingSpec{PolicyName: meta.Name}})
 	testkit.Eventually(t, patience, func(context.Context) error {
 		if m.dryRun(t, probe) == before {
-			return fmt.Errorf("the policy for %s does nothing yet", resource)
+			return fmt.Errorf("the policy for %s has no effect yet", resource)
 		}
 		return nil
 	})
 }
 
-// dryRun returns the content that an object would have.
+// dryRun returns the content that an object would have if it were created.
 func (m *fixture) dryRun(t *testing.T, probe client.Object) string {
 	t.Helper()
 	o := probe.DeepCopyObject().(client.Object)
@@ -80,7 +81,7 @@ func (m *fixture) stopMutating(t *testing.T, resource string) {
 	}
 }
 
-func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
+func TestChangesByTheMembersAdmissionAreReported(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	a := m.lead(t)
@@ -104,8 +105,9 @@ func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
 	}{
 		{"networking.k8s.io", "networkpolicies",
 			`[JSONPatch{op: "add", path: "/spec/ingress/0/from/-", value: Object.spec.ingress.from{namespaceSelector: Object.spec.ingress.from.namespaceSelector{}}}]`,
-			&networkingv1.NetworkPolicy{ObjectMeta: probe, Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
-				From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}},
+			&networkingv1.NetworkPolicy{ObjectMeta: probe,
+				Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
+					From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}},
 			protocol.SetObject{Object: "NetworkPolicy web/drover-project", Message: "(spec.ingress.from)"}},
 		{"", "resourcequotas", `[JSONPatch{op: "replace", path: "/spec/hard/pods", value: "1000"}]`,
 			&corev1.ResourceQuota{ObjectMeta: probe, Spec: corev1.ResourceQuotaSpec{Hard: list("pods", "1")}},
@@ -120,7 +122,7 @@ func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
 			state := a.put(t, whole)
 			if state.Phase != protocol.SetConflict || len(state.Objects) != 1 || state.Objects[0].Object != c.want.Object ||
 				!strings.Contains(state.Objects[0].Message, c.want.Message) {
-				t.Errorf("the state is %+v, want a conflict about %+v", state, c.want)
+				t.Errorf("got the state %+v, want a conflict about %+v", state, c.want)
 			}
 			m.stopMutating(t, c.resource)
 			a.await(t, whole.ID, protocol.SetApplied)
@@ -142,8 +144,8 @@ func TestWhatTheAdmissionOfAMemberChangesIsReported(t *testing.T) {
 	})
 }
 
-// All kinds of sets, as the hub makes them, are stored as they are applied.
-func TestWhatTheAPIServerFillsInIsNoConflict(t *testing.T) {
+// TestDefaultsOfTheAPIServerAreNoConflict applies all kinds of sets, as the hub makes them.
+func TestDefaultsOfTheAPIServerAreNoConflict(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	a := m.lead(t)
@@ -181,14 +183,15 @@ func TestWhatTheAPIServerFillsInIsNoConflict(t *testing.T) {
 	m.bindings(t, a)
 }
 
-// bindings applies a role and bindings of every sort of subject.
+// bindings applies a role and bindings with each kind of subject.
 func (m *fixture) bindings(t *testing.T, a *agent) {
 	t.Helper()
 	templates := access.Index([]v1.RoleTemplate{
 		{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster}},
-		{ObjectMeta: metav1.ObjectMeta{Name: "some"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextProject, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, ResourceNames: []string{"x"},
-				Verbs: []string{"get"}}}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "some"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextProject,
+			Rules: []rbacv1.PolicyRule{
+				{APIGroups: []string{"", "apps"}, Resources: []string{"pods"}, ResourceNames: []string{"x"},
+					Verbs: []string{"get"}}}}},
 	})
 	for name := range templates {
 		role, err := access.Role(templates, name)

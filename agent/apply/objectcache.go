@@ -22,26 +22,26 @@ import (
 // fieldManager is the field manager that applies sets.
 const fieldManager = protocol.FieldManager
 
-// object is what is known of an object in the member.
+// object is the cached state of an object in the member.
 type object struct {
 	uid     types.UID
 	version string
-	set     string // value of its label, empty if its labels do not say that Drover manages it
-	// mark identifies the fields that the field manager drover owns, and since when; 0 if it owns none. When another
-	// client changes a field of ours, the API server makes that client the owner. Other changes, such as of a quota's
-	// status, are not drift.
+	set     string // value of the set label; empty if the labels do not say that Drover manages the object
+	// mark identifies the fields that the field manager drover owns, and since when. It is 0 if drover owns none. When
+	// another client changes one of these fields, the API server makes that client the owner. Other changes, such as a
+	// change of a quota's status, are not drift.
 	mark     uint64
-	other    string // the field manager beside us that wrote last
-	added    string // what another field manager has added, see added; always empty for a Namespace
+	other    string // the other field manager that wrote last
+	added    string // a field that another field manager has added, see added; always empty for a Namespace
 	deleting bool
-	project  string      // of a Namespace
-	created  metav1.Time // of a Namespace of a project
+	project  string      // project of a Namespace
+	created  metav1.Time // creation time of a Namespace in a project
 }
 
 // readObject returns the relevant part of an object's metadata.
 func readObject(r ref, meta *metav1.ObjectMeta) object {
 	o := object{uid: meta.UID, version: meta.ResourceVersion, deleting: meta.DeletionTimestamp != nil}
-	// A Namespace is joined, not owned, and says so by having no "managed-by".
+	// A Namespace is joined and not owned. It shows this by not having the label managed-by.
 	o.set = meta.Labels[v1.LabelSet]
 	var latest time.Time
 	for i := range meta.ManagedFields {
@@ -67,7 +67,7 @@ func readObject(r ref, meta *metav1.ObjectMeta) object {
 func markOf(f *metav1.ManagedFieldsEntry) uint64 {
 	hash := sha256.New()
 	if f.FieldsV1 != nil {
-		_, _ = hash.Write(f.FieldsV1.GetRawBytes()) // a hash takes everything
+		_, _ = hash.Write(f.FieldsV1.GetRawBytes()) // writing to a hash never fails
 	}
 	if f.Time != nil {
 		_, _ = hash.Write([]byte(f.Time.UTC().Format(time.RFC3339)))
@@ -75,15 +75,15 @@ func markOf(f *metav1.ManagedFieldsEntry) uint64 {
 	return binary.BigEndian.Uint64(hash.Sum(nil)) | 1
 }
 
-// objectStore holds the objects of a kind.
+// objectStore holds the objects of one kind.
 type objectStore = watch.Store[*metav1.PartialObjectMetadata, object]
 
 // objectCache holds the objects of the member that the agent knows: objects that carry a set's label, namespaces of
-// projects, and objects that were just written.
+// projects, and objects that the agent has just written.
 type objectCache map[string]*objectStore // by kind
 
-// newObjectCache makes a cache that calls changed for each object that changes, with its former and its present state.
-// Either is nil if the object did not exist then.
+// newObjectCache returns a cache that calls changed for each object that changes, with its former and its current
+// state. Either is nil if the object did not exist at that time.
 func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 	c := objectCache{}
 	for _, k := range protocol.SetKinds() {
@@ -102,18 +102,18 @@ func newObjectCache(changed func(r ref, before, now *object)) objectCache {
 
 func (r ref) nameInKind() watch.Name { return watch.Name{Namespace: r.namespace, Name: r.name} }
 
-// get returns what is known of an object.
+// get returns the cached state of an object.
 func (c objectCache) get(r ref) (object, bool) { return c[r.kind].Get(r.nameInKind()) }
 
-// wrote stores what the API server responded to a write.
+// wrote stores the API server's response to a write.
 func (c objectCache) wrote(r ref, meta *metav1.PartialObjectMetadata) { c[r.kind].Wrote(meta) }
 
-// gone removes the object of that UID, which was deleted.
+// gone removes the deleted object that had that UID.
 func (c objectCache) gone(r ref, uid types.UID) {
 	c[r.kind].Drop(r.nameInKind(), func(o object) bool { return o.uid == uid })
 }
 
-// of returns the objects that carry a set's label.
+// of returns the objects that carry the label of a set.
 func (c objectCache) of(set string) []ref {
 	var all []ref
 	for kind, objects := range c {
@@ -125,8 +125,8 @@ func (c objectCache) of(set string) []ref {
 	return all
 }
 
-// ours returns all objects of which the field manager drover owns fields, and the sets that they are labelled with. A
-// copy that a user made with our labels is not one.
+// ours returns all objects with fields that the field manager drover owns, and the sets in their labels. A user's copy
+// of an object does not count, even if it carries our labels.
 func (c objectCache) ours() (all []ref, sets []string) {
 	for kind, objects := range c {
 		objects.Each(func(n watch.Name, o object) {
@@ -148,7 +148,7 @@ func compareRefs(a, b ref) int {
 	return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
 }
 
-// members returns the namespaces of a project, in no order.
+// members returns the namespaces of a project in no particular order.
 func (c objectCache) members(project string) []set.Namespace {
 	var all []set.Namespace
 	c[kindNamespace].Each(func(n watch.Name, o object) {

@@ -33,12 +33,13 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	case gone && l.taken(s):
 	case gone:
 		p.removeObjects(ctx)
-	case s.wanted.ExpiresAt == nil || saved(): // a set that expires is stored first: otherwise it could outlive the agent
+	// a set that expires is stored before it is applied: otherwise its objects could stay if the agent ends
+	case s.wanted.ExpiresAt == nil || saved():
 		p.keep(ctx, &state)
 	}
 	saved()
 	over()
-	if ctx.Err() != nil { // the next leader goes on
+	if ctx.Err() != nil { // the next leader continues
 		state.Phase = protocol.SetPending
 		return state
 	}
@@ -58,7 +59,7 @@ func (l *leadership) pass(ctx context.Context, s *localSet) protocol.SetState {
 	return state
 }
 
-// schedule queues the next pass: after a problem, when the set expires, and when an object may be repaired.
+// schedule queues the next pass: after a problem, when the set expires, or when the agent may repair an object.
 func (p *pass) schedule(gone bool) {
 	if id := p.set.id; len(p.problems) > 0 {
 		p.queue.AddRateLimited(id)
@@ -73,7 +74,7 @@ func (p *pass) schedule(gone bool) {
 	}
 }
 
-// finish removes a set from the store when none of its objects is left in the member.
+// finish deletes a set from the store once the member has none of its objects.
 func (l *leadership) finish(ctx context.Context, s *localSet, state protocol.SetState) protocol.SetState {
 	if err := l.store.remove(ctx, s.id, s.kept); err != nil {
 		state.Phase, state.Message = explain(ref{kind: kindSecret, name: firstName(s.id)}, err)
@@ -93,12 +94,12 @@ type pass struct {
 	set    *localSet
 	now    time.Time
 	wanted map[ref]bool
-	again  time.Duration // until the next pass; 0 for none
+	again  time.Duration // time until the next pass; 0 for none
 
-	mu       sync.Mutex // guards what follows, and again, while objects are applied
+	mu       sync.Mutex // guards the fields below, and again, while objects are applied
 	problems map[ref]protocol.SetObject
 	writing  map[ref]bool   // objects that are being written
-	altered  map[ref]string // the field of each that was not stored as it was applied; empty for none
+	altered  map[ref]string // for each object, the field that was not stored as it was applied; empty for none
 }
 
 func (p *pass) expired() bool {
@@ -106,7 +107,7 @@ func (p *pass) expired() bool {
 	return end != nil && !p.now.Before(*end)
 }
 
-// later schedules the next pass, unless it is due sooner.
+// later schedules the next pass, unless a pass is due sooner.
 func (p *pass) later(wait time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,18 +116,18 @@ func (p *pass) later(wait time.Duration) {
 	}
 }
 
-// problem records what is wrong with an object.
+// problem records a problem with an object.
 func (p *pass) problem(r ref, phase protocol.SetPhase, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.problems[r] = protocol.SetObject{Object: r.String(), Phase: phase, Message: message}
 }
 
-// save stores the set, unless it is stored already, and reports whether it is.
+// save stores the set, unless it is stored already, and reports whether it is stored.
 //
-// A set is stored after it was applied, and the response waits for both. If the agent ends in between, the hub has no
-// response and sends the set again. Until then the next agent applies what is stored, which is the former version of
-// the set. If none was stored, it leaves the objects as they are.
+// A set is stored after it is applied, and the response waits for both. If the agent ends in between, the hub gets no
+// response and sends the set again. Until then the next agent applies the stored version, which is the former one. If
+// no version was stored, the next agent leaves the objects as they are.
 func (p *pass) save(ctx context.Context) bool {
 	s := p.set
 	if s.deleting || s.kept.unsaved == nil {
@@ -145,7 +146,7 @@ func (p *pass) save(ctx context.Context) bool {
 	return true
 }
 
-// keep applies what the set holds and removes what it no longer holds.
+// keep applies the objects of the set and removes objects that are no longer in it.
 func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	ordered, err := p.expand(ctx, state)
 	if err != nil { // nothing is removed if the set could not be expanded
@@ -158,14 +159,14 @@ func (p *pass) keep(ctx context.Context, state *protocol.SetState) {
 	if p.allWell(ordered[2]) {
 		p.applyAll(ctx, ordered[3])
 	}
-	if !p.waits() { // a binding is removed after its replacement was applied
+	if !p.waits() { // a binding is removed only after its replacement is applied
 		p.prune(ctx)
 	}
 	p.reportMissingRoles(ctx, ordered[1])
 }
 
-// expand applies the Namespaces of the set, and returns its objects in the order in which they are applied. Namespaces
-// must be in the project before objects are made for each of them.
+// expand applies the Namespaces of the set, and returns its other objects in the order in which to apply them.
+// Namespaces must be in the project before objects are made for each of them.
 func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4][]item, err error) {
 	var names []*unstructured.Unstructured
 	for _, o := range p.set.content.Objects {
@@ -196,8 +197,8 @@ func (p *pass) expand(ctx context.Context, state *protocol.SetState) (ordered [4
 	return ordered, err
 }
 
-// reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. Such a binding is applied and
-// grants nothing.
+// reportMissingRoles reports bindings to ClusterRoles of the member that do not exist. The agent applies such bindings,
+// but they grant nothing.
 func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	missing := map[string]error{}
 	for _, it := range items {
@@ -221,11 +222,11 @@ func (p *pass) reportMissingRoles(ctx context.Context, items []item) {
 	}
 }
 
-// roleTime is how long a ClusterRole that was there is not looked for again: 200 bindings that arrive at once bind few
-// roles.
+// roleTime is how long the agent relies on having found a ClusterRole before it looks again. When 200 bindings arrive
+// at once, they bind only a few roles.
 const roleTime = time.Second
 
-// lookForRole returns an error if there is no ClusterRole of that name.
+// lookForRole returns an error if the ClusterRole does not exist.
 func (l *leadership) lookForRole(ctx context.Context, name string) error {
 	l.state.mu.Lock()
 	at, seen := l.state.found[name]
@@ -252,12 +253,13 @@ func living(namespaces []set.Namespace) (n int32) {
 	return n
 }
 
-// items returns the objects that the set may apply: they are of a known kind, and not in another set.
+// items returns the objects that the set may apply. It reports objects of unknown kinds and objects that are in another
+// set.
 func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 	var all []item
 	for _, o := range objects {
 		if o == nil {
-			return nil, fmt.Errorf("an object of the set is empty")
+			return nil, fmt.Errorf("the set has an empty object")
 		}
 		r, err := p.catalogue.refOf(o)
 		if err != nil {
@@ -267,7 +269,7 @@ func (p *pass) items(objects []*unstructured.Unstructured) ([]item, error) {
 		p.wanted[r] = true
 		if owner, ok := p.claim(r, p.set); !ok {
 			p.problem(r, protocol.SetConflict,
-				fmt.Sprintf("it is in the set %s already: give one of the two another name", owner))
+				fmt.Sprintf("it is already in the set %s: give one of the two another name", owner))
 			continue
 		}
 		it, err := newItem(r, o)
@@ -300,11 +302,11 @@ func (p *pass) namespaces(ctx context.Context) ([]set.Namespace, error) {
 			all[i].Held, held[all[i].Name] = hard, hard
 		}
 	}
-	p.set.quotas.held = held // a namespace that left the project holds nothing
+	p.set.quotas.held = held // namespaces that have left the project hold nothing
 	return all, nil
 }
 
-// readHeld reads the quotas that a former leader applied.
+// readHeld reads the quotas that a former leader has applied.
 func (p *pass) readHeld(ctx context.Context) (map[string]corev1.ResourceList, error) {
 	held := map[string]corev1.ResourceList{}
 	for _, r := range p.cache.of(p.set.label) {
@@ -353,7 +355,8 @@ func (p *pass) applyAll(ctx context.Context, items []item) {
 	each(ctx, items, func(it item) { p.applyOne(ctx, it) })
 }
 
-// each calls f for each item, several at once, and returns when all calls have ended. It calls no more when ctx ends.
+// each calls f for each item, several at once, and returns when all calls have ended. It starts no further calls when
+// ctx ends.
 func each[T any](ctx context.Context, items []T, f func(T)) {
 	var running sync.WaitGroup
 	places := make(chan struct{}, share)

@@ -11,12 +11,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// publishAfter is when the state of a pass is published although the pass goes on, and again each time that long after.
+// publishAfter is how often the state of a pass is published while the pass goes on.
 const publishAfter = 2 * time.Second
 
-// publishMeanwhile publishes the state of a pass that takes long, until the returned function is called.
+// publishMeanwhile publishes the state of a long pass at intervals, until the returned function is called.
 func (p *pass) publishMeanwhile(state *protocol.SetState) (over func()) {
-	ended := false // p.mu guards it
+	ended := false // guarded by p.mu
 	var timer *time.Timer
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,7 +48,8 @@ func (p *pass) summarize(state *protocol.SetState) {
 	p.summarizeLocked(state)
 }
 
-// summarizeLocked must be called under mu. Objects that are being written count as problems.
+// summarizeLocked does the work of summarize. The caller must hold mu. Objects that are being written count as
+// problems.
 func (p *pass) summarizeLocked(state *protocol.SetState) {
 	all := make([]protocol.SetObject, 0, len(p.problems))
 	for _, problem := range p.problems {

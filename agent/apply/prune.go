@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// prune removes objects that the set no longer wants: they carry its label and were applied by us. Namespaces stay and
-// lose our fields. Objects in a namespace that is being deleted go with it.
+// prune removes objects that are no longer in the set: objects that carry its label and that the agent has applied.
+// Namespaces stay, and only lose our fields. Objects in a namespace that is being deleted are deleted with it.
 func (p *pass) prune(ctx context.Context) {
 	for _, r := range p.unclaim(p.set, p.wanted) {
 		if r.kind == kindNamespace {
@@ -30,7 +30,7 @@ func (p *pass) prune(ctx context.Context) {
 	})
 }
 
-// failedUnlessGone records why an object could not be removed; nil if it could.
+// failedUnlessGone records why an object could not be removed. It records nothing if err is nil or the object is gone.
 func (p *pass) failedUnlessGone(ctx context.Context, r ref, err error) {
 	if err != nil && ctx.Err() == nil {
 		phase, message := explain(r, err)
@@ -51,10 +51,10 @@ func (p *pass) releaseNamespace(ctx context.Context, r ref) {
 	}
 }
 
-// maxTries bounds the attempts to delete an object that changes meanwhile.
+// maxTries bounds the attempts to delete an object that other clients change at the same time.
 const maxTries = 3
 
-// delete deletes an object in the version that is known, and reads it again on a conflict.
+// delete deletes an object at its known version. On a conflict it reads the object again.
 func (l *leadership) delete(ctx context.Context, id string, r ref) error {
 	path := l.catalogue.path(r)
 	now, known := l.cache.get(r)

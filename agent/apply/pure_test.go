@@ -21,7 +21,7 @@ import (
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
-	// fight repairs whenever it may, for a while, against another client that is always faster.
+	// fight repairs as often as the budget allows for a while, against another client that is always faster.
 	fight := func(during time.Duration) (b budget, repairs int, end time.Time) {
 		now := start
 		for now.Sub(start) < during {
@@ -35,38 +35,38 @@ func TestBudget(t *testing.T) {
 		}
 		return b, repairs, now
 	}
-	t.Run("a few repairs wait for nothing and are no fight", func(t *testing.T) {
+	t.Run("a few repairs do not wait and are not a fight", func(t *testing.T) {
 		var b budget
 		for range fightRepairs - 1 {
 			b.spend(start)
 		}
 		if b.wait(start) != 0 || b.fighting(start) {
-			t.Errorf("the budget is %v, want a repair at once, and no fight", b)
+			t.Errorf("got the budget %v, want a repair at once, and no fight", b)
 		}
 	})
-	t.Run("three in a minute are a fight, for as long as it is not calm", func(t *testing.T) {
+	t.Run("three repairs in a minute are a fight, until repairs stop", func(t *testing.T) {
 		var b budget
 		for i := range fightRepairs {
 			b.spend(start.Add(time.Duration(i) * time.Second))
 		}
 		if !b.fighting(start.Add(3*time.Second)) || b.fighting(start.Add(2*time.Minute)) {
-			t.Errorf("the budget is %v, want a fight that ends within two minutes", b)
+			t.Errorf("got the budget %v, want a fight that ends within two minutes", b)
 		}
 	})
-	t.Run("a fight of an hour costs few repairs, five minutes apart in the end", func(t *testing.T) {
+	t.Run("a fight of an hour costs few repairs, which end up five minutes apart", func(t *testing.T) {
 		b, repairs, end := fight(time.Hour)
 		if repairs < 15 || repairs > 30 || b.penalty != maxPenalty || !b.fighting(end) {
 			t.Errorf("%d repairs, penalty %s", repairs, b.penalty)
 		}
 	})
-	t.Run("after the calm all is forgotten", func(t *testing.T) {
+	t.Run("the budget resets after a time without repairs", func(t *testing.T) {
 		b, _, end := fight(time.Hour)
 		later := end.Add(b.cooldown(end))
 		if b.fighting(later) || b.wait(later) != 0 {
-			t.Errorf("the budget is %v, want it as at first", b)
+			t.Errorf("got the budget %v, want a full one", b)
 		}
 		if b.spend(later); len(b.repairs) != 1 || b.penalty != 0 {
-			t.Errorf("the budget is %v, want one repair and no penalty", b)
+			t.Errorf("got the budget %v, want one repair and no penalty", b)
 		}
 	})
 }
@@ -128,14 +128,14 @@ func TestReadObject(t *testing.T) {
 	}
 	first := readObject(r, meta("5", `{"a":{}}`))
 	if first.mark == 0 || first.set != "role.a" || first.uid != "1" {
-		t.Errorf("an object of a set is read as %+v", first)
+		t.Errorf("got %+v, want a mark, the set role.a and the UID 1", first)
 	}
-	t.Run("a status is no drift, and its writer no rival", func(t *testing.T) {
+	t.Run("a status is not drift, and its writer is not a rival", func(t *testing.T) {
 		if now := readObject(r, meta("6", `{"a":{}}`)); now.mark != first.mark || now.other != "" {
 			t.Errorf("got %+v, want the mark %d and no other manager", now, first.mark)
 		}
 	})
-	t.Run("a field that was taken away is drift", func(t *testing.T) {
+	t.Run("a field that another manager took over is drift", func(t *testing.T) {
 		if now := readObject(r, meta("7", `{}`)); now.mark == first.mark {
 			t.Errorf("got %+v, want another mark than %d", now, first.mark)
 		}
@@ -161,7 +161,7 @@ func TestMovedBetween(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := fmt.Sprint(movedBetween(tt.before, tt.now)); got != tt.want {
-				t.Errorf("the projects are %s, want %s", got, tt.want)
+				t.Errorf("got the projects %s, want %s", got, tt.want)
 			}
 		})
 	}
@@ -176,7 +176,7 @@ func TestOlderCheckpoint(t *testing.T) {
 		{"lease/1/a/9", "lease/1/a/10", true},
 		{"lease/1/a/10", "lease/1/a/10", false},
 		{"lease/1/a/11", "lease/1/a/10", false},
-		{"lease/1/b/9", "lease/1/a/10", false}, // another leader: the hub knows which is later
+		{"lease/1/b/9", "lease/1/a/10", false}, // another leader: only the hub knows which checkpoint is later
 		{"lease/2/a/9", "lease/1/a/10", false},
 		{"other/1/a/9", "lease/1/a/10", false},
 		{"lease/1/a/9", "", false},

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// newQueue makes the queue of sets that are due for a pass.
+// newQueue returns a queue of sets that are due for a pass.
 func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string] {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
 		workqueue.NewTypedItemExponentialFailureRateLimiter[string](firstRetry, maxRetry),
@@ -18,12 +18,12 @@ func newQueue(now func() time.Time) workqueue.TypedRateLimitingInterface[string]
 	)
 }
 
-// timeOfDay is the time of day. A set that expires at a time is due as soon as the clock was set to it: the queue looks
-// every ten seconds.
+// timeOfDay is a clock that shows the time of day. A set that expires at a certain time becomes due when the clock is
+// set to that time, because the queue looks every ten seconds.
 type timeOfDay struct {
 	clock.RealClock
 	now func() time.Time
 }
 
-// Now returns the time without the part that does not change when the clock is set.
+// Now returns the time without the monotonic reading, which ignores that the clock was set.
 func (c timeOfDay) Now() time.Time { return c.now().Round(0) }

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/agenttest"
 )
 
-func TestASetIsDueWhenTheClockIsSetToItsTime(t *testing.T) {
+func TestSetIsDueWhenTheClockIsSetToItsTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var ahead atomic.Int64 // how far the clock was set ahead
@@ -33,7 +33,7 @@ func TestASetIsDueWhenTheClockIsSetToItsTime(t *testing.T) {
 		begun := time.Now()
 		ahead.Store(int64(2 * time.Hour))
 		if id, _ := q.Get(); id != "crtb/a" || time.Since(begun) > time.Minute {
-			t.Errorf("%q was due after %s, want crtb/a within a minute", id, time.Since(begun))
+			t.Errorf("got %q after %s, want crtb/a within a minute", id, time.Since(begun))
 		}
 	})
 }
@@ -49,7 +49,7 @@ func TestTheWaitAfterProblemsDoubles(t *testing.T) {
 			id, _ := q.Get()
 			q.Done(id)
 			if got := time.Since(begun).Round(time.Millisecond); got != want || q.NumRequeues("a") != failures+1 {
-				t.Errorf("after %d failures the wait was %s, want %s", failures+1, got, want)
+				t.Errorf("after %d failures: got a wait of %s, want %s", failures+1, got, want)
 			}
 		}
 		begun := time.Now()
@@ -60,17 +60,17 @@ func TestTheWaitAfterProblemsDoubles(t *testing.T) {
 			q.Done(id)
 		}
 		if got := time.Since(begun).Round(time.Second); got != maxRetry {
-			t.Errorf("after 20 failures the wait was %s, want %s", got, maxRetry)
+			t.Errorf("after 20 failures: got a wait of %s, want %s", got, maxRetry)
 		}
 	})
 }
 
-func TestTheLatestRequestForASetCountsAndAllCallersGetItsResult(t *testing.T) {
+func TestLatestRequestForASetWinsAndAllCallersGetItsResult(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		noSecrets := agenttest.Client(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodDelete {
-				t.Errorf("the request is %s %s, want a DELETE", r.Method, r.URL)
+				t.Errorf("got a request %s %s, want a DELETE", r.Method, r.URL)
 			}
 			agenttest.Answer(w, apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, r.URL.Path))
 		})).Secrets("drover-agent")
@@ -93,34 +93,35 @@ func TestTheLatestRequestForASetCountsAndAllCallersGetItsResult(t *testing.T) {
 		l.queue.Done(id)
 		for range 2 {
 			if state := <-results; state.Phase != protocol.SetDeleted {
-				t.Errorf("the result is %+v, want that of the removal", state)
+				t.Errorf("got the result %+v, want the result of the removal", state)
 			}
 		}
 		if l.queue.Len() > 0 || len(l.state.asked) > 0 || len(l.state.sets) > 0 {
-			t.Errorf("queued are %d sets, asked %d, known %d: want none", l.queue.Len(), len(l.state.asked), len(l.state.sets))
+			t.Errorf("got %d sets queued, %d requested and %d known, want none", l.queue.Len(), len(l.state.asked),
+				len(l.state.sets))
 		}
 	})
 }
 
-func TestARequestEndsWithItsCallerOrTheLeadership(t *testing.T) {
+func TestRequestEndsWithItsCallerOrTheLeadership(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	l := newLeadership(ended, Options{Now: time.Now, Log: logr.Discard()})
 	caller, leave := context.WithCancel(t.Context())
 	leave()
 	if _, err := l.remove(caller, "role/a"); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller who has left got %v, want %v", err, context.Canceled)
+		t.Errorf("the caller that canceled got the error %v, want %v", err, context.Canceled)
 	}
 	if len(l.state.asked) != 1 {
-		t.Errorf("%d requests are left, want that of the caller who has left", len(l.state.asked))
+		t.Errorf("got %d requests, want one: the request of the caller that canceled", len(l.state.asked))
 	}
 	cancel()
 	if _, err := l.remove(t.Context(), "role/a"); !errors.Is(err, errEnded) {
-		t.Errorf("after the leadership the error is %v, want %v", err, errEnded)
+		t.Errorf("after the leadership: got the error %v, want %v", err, errEnded)
 	}
 }
 
-// clusterRoles is an API server that has one ClusterRole, or none. It counts the requests for it.
+// clusterRoles is an API server that has one ClusterRole or none. It counts the requests for the role.
 type clusterRoles struct {
 	missing  bool
 	requests int
@@ -136,7 +137,7 @@ func (c *clusterRoles) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		&metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "PartialObjectMetadata"}})
 }
 
-func TestAClusterRoleIsLookedForOnceInABurst(t *testing.T) {
+func TestClusterRoleIsReadOnceInABurst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		roles := &clusterRoles{}
@@ -147,18 +148,18 @@ func TestAClusterRoleIsLookedForOnceInABurst(t *testing.T) {
 			roles.requests = 0
 			for range times {
 				if err := l.lookForRole(t.Context(), "view"); notFound(err) != missing {
-					t.Errorf("%s: the error is %v, want one that says not found: %v", what, err, missing)
+					t.Errorf("%s: got the error %v, want not found: %v", what, err, missing)
 				}
 			}
 			if roles.requests != requests {
-				t.Errorf("%s: %d requests, want %d", what, roles.requests, requests)
+				t.Errorf("%s: got %d requests, want %d", what, roles.requests, requests)
 			}
 		}
 		look("a burst", 200, 1, false)
 		roles.missing = true
 		time.Sleep(roleTime)
-		look("one that has gone", 3, 3, true)
+		look("a role that was deleted", 3, 3, true)
 		roles.missing = false
-		look("one that is back", 3, 1, false)
+		look("a role that exists again", 3, 1, false)
 	})
 }

@@ -11,21 +11,21 @@ import (
 )
 
 // leftAgain is how often a read-only agent checks whether an administrator has removed the sets that were delivered
-// before.
+// before it became read-only.
 const leftAgain = 30 * time.Second
 
-// maxLeft is how many sets Left returns at most.
+// maxLeft bounds the sets that Left returns.
 const maxLeft = 16
 
-// Left returns the labels of the sets that were delivered before the agent became read-only. They are not repaired,
-// expired or removed: the agent lacks the rights.
+// Left returns the labels of the sets that were delivered before the agent became read-only. The agent lacks the rights
+// to repair, expire or remove them.
 func (a *Applier) Left() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.left
 }
 
-// lookForLeft lists the sets that are left, again and again until ctx ends.
+// lookForLeft lists the remaining sets repeatedly until ctx ends.
 func (a *Applier) lookForLeft(ctx context.Context) {
 	tick := time.NewTicker(leftAgain)
 	defer tick.Stop()
@@ -41,7 +41,8 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 			slices.Sort(left)
 			a.setLeft(left[:min(len(left), maxLeft)])
 		} else if ctx.Err() == nil {
-			a.options.Log.Info("it is not known what was delivered before", "error", err.Error())
+			a.options.Log.Info("cannot list the sets that were delivered before the agent became read-only", "error",
+				err.Error())
 		}
 		select {
 		case <-ctx.Done():
@@ -53,8 +54,8 @@ func (a *Applier) lookForLeft(ctx context.Context) {
 
 func (a *Applier) setLeft(left []string) { a.replace(&a.left, left) }
 
-// Unclaimed returns the names of objects that carry the label of a set, belong to none, and were not applied by the
-// agent.
+// Unclaimed returns the names of objects that carry the label of a set but belong to none, and that the agent did not
+// apply.
 func (a *Applier) Unclaimed() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -13,11 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// orphans is the queue entry for namespaces that left their project while no agent ran. It is not a valid id of a set.
+// orphans is the queue entry for namespaces that left their project while no agent was running. It is not a valid set
+// ID.
 const orphans = "/"
 
-// seen records that a stored set had its first pass. After the last one, namespaces that no set wants are known and
-// queued.
+// seen records that a stored set had its first pass. After the last such pass, the namespaces that no set wants are
+// known, and seen queues them.
 func (l *leadership) seen(id string) {
 	l.state.mu.Lock()
 	_, was := l.state.unseen[id]
@@ -37,13 +38,14 @@ func (l *leadership) releaseOrphans(ctx context.Context) {
 			continue
 		}
 		if err := l.releaseNamespace(ctx, orphans, r); err != nil && ctx.Err() == nil {
-			l.options.Log.Error(err, "namespace not released")
+			l.options.Log.Error(err, "cannot release a namespace")
 			l.queue.AddAfter(orphans, maxRetry)
 		}
 	}
 }
 
-// releaseNamespace removes our fields from a namespace, unless a set wants it. No set can claim it meanwhile.
+// releaseNamespace removes our fields from a namespace, unless a set wants it. No set can claim the namespace
+// meanwhile.
 func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) error {
 	guard := &localSet{id: orphans, claimed: map[ref]bool{}, budgets: map[ref]*budget{}}
 	if _, free := l.claim(r, guard); !free {
@@ -59,7 +61,7 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	}
 	meta, _, err := l.apply(ctx, id, r, false, l.catalogue.bare(r, now.uid))
 	if apierrors.IsConflict(err) || notFound(err) {
-		return nil // it is gone
+		return nil // the namespace is gone
 	}
 	if err != nil {
 		return fmt.Errorf("release Namespace %s: %w", r.name, err)
@@ -68,13 +70,13 @@ func (l *leadership) releaseNamespace(ctx context.Context, id string, r ref) err
 	return nil
 }
 
-// removeAll removes all sets, the guards last, and all other objects of the agent. It returns what could not be
-// removed.
+// removeAll removes all sets, guards last, and then all other objects of the agent. It returns the objects that it
+// could not remove.
 func (l *leadership) removeAll(ctx context.Context) []string {
 	var remaining []string
 	for _, s := range l.all() {
 		if s.id == set.Guards && len(remaining) > 0 {
-			remaining = append(remaining, "set "+s.id+": it guards what is left")
+			remaining = append(remaining, "set "+s.id+": it guards the objects that remain")
 			break
 		}
 		remaining = append(remaining, l.removeOne(ctx, s.id)...)

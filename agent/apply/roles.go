@@ -15,12 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// patientPasses is how many passes in a row a binding waits for its role before that is a failure: both are delivered
-// at the same time.
+// patientPasses is how many consecutive passes a binding waits for its role before it counts as failed. Both are
+// delivered at the same time.
 const patientPasses = 4
 
-// roleSets indexes the sets that contain and that bind each ClusterRole of a set, by the name of the role. state.mu
-// guards it.
+// roleSets indexes the sets by the names of the ClusterRoles that they contain and bind. state.mu guards it.
 type roleSets struct {
 	bring map[string]map[string]bool
 	bind  map[string]map[string]bool
@@ -49,7 +48,7 @@ func (r roleSets) follow(s *localSet) {
 	}
 }
 
-// rolesOf returns the roles that a set contains, and those that it binds.
+// rolesOf returns the roles that a set contains and the roles that it binds.
 func rolesOf(s *localSet) (bring, bind []string) {
 	if s.deleting {
 		return nil, nil
@@ -73,7 +72,7 @@ func rolesOf(s *localSet) (bring, bind []string) {
 	return bring, bind
 }
 
-// boundRole returns the ClusterRole that a binding binds; empty for any other object.
+// boundRole returns the ClusterRole that a binding binds, or "" for any other object.
 func boundRole(o *unstructured.Unstructured) string {
 	if o.GetKind() != kindClusterRoleBinding && o.GetKind() != kindRoleBinding {
 		return ""
@@ -89,7 +88,7 @@ func boundRole(o *unstructured.Unstructured) string {
 // ofSet reports whether a role of that name belongs to a set. Other roles are the member's own.
 func ofSet(role string) bool { return strings.HasPrefix(role, set.RolePrefix) }
 
-// wakeBinders queues the sets that bind the roles.
+// wakeBinders queues the sets that bind any of the roles.
 func (l *leadership) wakeBinders(roles ...string) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -100,15 +99,15 @@ func (l *leadership) wakeBinders(roles ...string) {
 	}
 }
 
-// roleState is what is known of a role of a set.
+// roleState is the state of a role of a set.
 type roleState struct {
 	brought bool                // a set in this member contains it
 	there   bool                // the member has it, as an object of that set
-	problem *protocol.SetObject // in the state of that set; nil if there is none
+	problem *protocol.SetObject // the problem in the state of that set; nil if there is none
 }
 
-// roleState returns the state of a role. It sends no request: the pass of the set that contains the role has read the
-// object.
+// roleState returns the state of a role. It sends no request, because the pass of the set that contains the role has
+// read the object.
 func (l *leadership) roleState(role string) roleState {
 	r := ref{kind: kindClusterRole, name: role}
 	now, known := l.cache.get(r)
@@ -128,14 +127,15 @@ func (l *leadership) roleState(role string) roleState {
 	return found
 }
 
-// whyNotBound returns why a role must not be bound; empty if it may be. A role that another client created, or keeps
-// changing, would grant rights that the hub does not know. away reports whether an existing binding must be removed.
+// whyNotBound returns why a role must not be bound, or "" if it may be. A role that another client created or keeps
+// changing would grant rights that the hub does not know. away reports whether an existing binding must be removed.
 func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase, message string, away bool) {
 	altered := s.problem != nil && (s.problem.Phase == protocol.SetConflict || s.problem.Phase == protocol.SetFighting)
 	switch {
 	case altered:
 		return s.problem.Phase,
-			fmt.Sprintf("it is not bound while %s is not as Drover makes it: %s", s.problem.Object, s.problem.Message), true
+			fmt.Sprintf("it is not bound while %s differs from what Drover applies: %s", s.problem.Object,
+				s.problem.Message), true
 	case s.there:
 		return "", "", false
 	case s.problem != nil:
@@ -144,10 +144,12 @@ func (s roleState) whyNotBound(role string, passes int) (phase protocol.SetPhase
 		return protocol.SetPending, fmt.Sprintf("it waits for ClusterRole %s", role), !s.brought
 	}
 	return protocol.SetRoleMissing,
-		fmt.Sprintf("it is not bound: ClusterRole %s, which comes with its role template, is not here; see the status of the RoleTemplate on the hub", role), !s.brought
+		fmt.Sprintf("it is not bound: ClusterRole %s, which its role template delivers, is missing; see the status of the "+
+			"RoleTemplate on the hub", role), !s.brought
 }
 
-// bindable leaves out bindings whose role must not be bound, reports them, and removes those that exist and must go.
+// bindable returns the items without the bindings whose role must not be bound. It reports these bindings, and removes
+// the existing ones that must go.
 func (p *pass) bindable(ctx context.Context, items []item) []item {
 	known := map[string]roleState{}
 	return slices.DeleteFunc(slices.Clone(items), func(it item) bool {
@@ -188,10 +190,10 @@ func (p *pass) unbind(ctx context.Context, r ref) {
 	if now, known := p.cache.get(r); !known || now.set != p.set.label {
 		return
 	}
-	p.options.Log.Info("removing a binding whose role is not Drover's", "object", r.String(), "set", p.set.id)
+	p.options.Log.Info("removing a binding to a role that is not Drover's", "object", r.String(), "set", p.set.id)
 	if err := p.delete(ctx, p.set.id, r); err != nil && ctx.Err() == nil {
 		phase, message := explain(r, err)
-		p.problem(r, phase, "it binds a role that is not Drover's, and cannot be removed: "+message)
+		p.problem(r, phase, "it binds a role that is not Drover's and could not be removed: "+message)
 		return
 	}
 	p.state.mu.Lock()

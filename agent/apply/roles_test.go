@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// may waits until the API server says of a user that they may, or may not, do something with pods.
+// may waits until the API server allows a user to do something with pods, or forbids it, as wanted.
 func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
@@ -33,13 +33,13 @@ func (m *fixture) may(t *testing.T, user, verb string, want bool) {
 			return err
 		}
 		if review.Status.Allowed != want {
-			return fmt.Errorf("%s may %s pods: %t: %s", user, verb, review.Status.Allowed, review.Status.Reason)
+			return fmt.Errorf("got that %s may %s pods: %t: %s", user, verb, review.Status.Allowed, review.Status.Reason)
 		}
 		return nil
 	})
 }
 
-// foreignRole makes a ClusterRole as a person does.
+// foreignRole creates a ClusterRole as a user does.
 func (m *fixture) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRole {
 	t.Helper()
 	o := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -50,7 +50,7 @@ func (m *fixture) foreignRole(t *testing.T, name, verb string) *rbacv1.ClusterRo
 	return o
 }
 
-// TestForeignRoles: a binding grants what the hub says, or nothing.
+// TestForeignRoles checks that a binding grants the rights that the hub granted, or none.
 func TestForeignRoles(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
@@ -70,10 +70,10 @@ func TestForeignRoles(t *testing.T) {
 		t.Helper()
 		if state.Phase != protocol.SetConflict || len(state.Objects) != 1 ||
 			!strings.Contains(state.Objects[0].Message, "not Drover's") {
-			t.Errorf("the state is %+v", state)
+			t.Errorf("got the state %+v, want a conflict about one object that is not Drover's", state)
 		}
 	}
-	t.Run("one that was there before is not bound, and the binding says so, until it is gone", func(t *testing.T) {
+	t.Run("a role that existed before is not bound until it is deleted, and the binding reports that", func(t *testing.T) {
 		theirs := m.foreignRole(t, "drover:cluster:before", "delete")
 		a.put(t, roleSet(t, "before"))
 		conflict(t, a.put(t, bindingSet(t, "before")))
@@ -88,36 +88,36 @@ func TestForeignRoles(t *testing.T) {
 		m.may(t, "before", "get", true)
 		m.may(t, "before", "delete", false)
 	})
-	t.Run("a binding that comes before its role waits, and grants nothing of a foreign one", func(t *testing.T) {
+	t.Run("a binding that comes before its role waits, and grants no rights of a foreign role", func(t *testing.T) {
 		m.foreignRole(t, "drover:cluster:early", "delete")
 		if state := a.put(t, bindingSet(t, "early")); state.Phase != protocol.SetPending {
-			t.Errorf("the state is %+v", state)
+			t.Errorf("got the state %+v, want SetPending", state)
 		}
 		m.gone(t, bound("early"))
 		a.put(t, roleSet(t, "early"))
 		conflict(t, a.await(t, "crtb/early", protocol.SetConflict))
 		m.may(t, "early", "delete", false)
 	})
-	t.Run("a binding that comes before its role is there when the role is", func(t *testing.T) {
+	t.Run("a binding that comes before its role is applied with the role", func(t *testing.T) {
 		a.put(t, bindingSet(t, "late"))
 		a.applied(t, roleSet(t, "late"))
 		a.await(t, "crtb/late", protocol.SetApplied)
 		m.may(t, "late", "get", true)
 	})
-	t.Run("one whose role never comes says what it lacks", func(t *testing.T) {
+	t.Run("a binding whose role never comes reports the missing role", func(t *testing.T) {
 		a.put(t, bindingSet(t, "never"))
 		if state := a.await(t, "crtb/never", protocol.SetRoleMissing); !strings.Contains(state.Objects[0].Message,
 			"RoleTemplate") {
-			t.Errorf("the state is %+v", state)
+			t.Errorf("got the state %+v, want the missing RoleTemplate", state)
 		}
 		m.gone(t, bound("never"))
 		a.remove(t, "crtb/never")
 	})
-	t.Run("one that takes the place of ours later takes the binding away", func(t *testing.T) {
+	t.Run("a role that replaces ours later removes the binding", func(t *testing.T) {
 		replaced(t, m, a, roleSet(t, "replaced"), bindingSet(t, "replaced"), bound("replaced"))
 		m.may(t, "replaced", "delete", false)
 	})
-	t.Run("in a project, too", func(t *testing.T) {
+	t.Run("a role that replaces ours removes the bindings in a project too", func(t *testing.T) {
 		m.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "web",
 			Labels: map[string]string{v1.LabelProject: "shop"}}})
 		id := "prtb/shop"
@@ -128,13 +128,13 @@ func TestForeignRoles(t *testing.T) {
 				Templates: []set.Template{{Object: objectsOf(id, template).Objects[0]}}}})
 		replaced(t, m, a, roleSet(t, "shop"), bound, &rbacv1.RoleBinding{ObjectMeta: namespaced("web", "drover:prtb:shop")})
 	})
-	t.Run("a role that is taken away takes its bindings with it", func(t *testing.T) {
+	t.Run("removing a role removes its bindings", func(t *testing.T) {
 		a.applied(t, roleSet(t, "taken"))
 		a.applied(t, bindingSet(t, "taken"))
 		a.remove(t, "role/taken")
 		m.eventuallyGone(t, bound("taken"))
 	})
-	t.Run("an agent that starts leaves bindings as they are, and finds what was changed meanwhile", func(t *testing.T) {
+	t.Run("an agent that starts keeps valid bindings, and finds roles that changed meanwhile", func(t *testing.T) {
 		for _, name := range []string{"kept", "changed"} {
 			a.applied(t, roleSet(t, name))
 			a.applied(t, bindingSet(t, name))
@@ -153,12 +153,12 @@ func TestForeignRoles(t *testing.T) {
 		m.eventuallyGone(t, bound("changed"))
 		again := bound("kept")
 		if m.there(t, again); again.UID != kept.UID {
-			t.Error("it was made anew")
+			t.Error("the binding was created again, want it kept")
 		}
 	})
 }
 
-// replaced has an administrator put a role of the same name in the place of ours.
+// replaced replaces our role by an administrator's role of the same name, and checks that the binding is removed.
 func replaced(t *testing.T, m *fixture, a *agent, roles, bindings *set.Set, bound client.Object) {
 	t.Helper()
 	a.applied(t, roles)
@@ -169,7 +169,7 @@ func replaced(t *testing.T, m *fixture, a *agent, roles, bindings *set.Set, boun
 		t.Fatal(err)
 	}
 	name := content.Objects[0].GetName()
-	// The agent makes a role again that is deleted: the administrator is faster only now and then.
+	// The agent creates a deleted role again, so the administrator is faster only sometimes.
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		ours := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if err := m.Client.Delete(ctx, ours); client.IgnoreNotFound(err) != nil {
@@ -184,10 +184,10 @@ func replaced(t *testing.T, m *fixture, a *agent, roles, bindings *set.Set, boun
 		return nil
 	})
 	a.await(t, roles.ID, protocol.SetConflict)
-	// The rest of the message reports whether the agent met the role as it was made or as it was changed.
+	// The rest of the message depends on whether the agent saw the role right after its creation or after a change.
 	if state := a.await(t, bindings.ID, protocol.SetConflict); !strings.Contains(state.Objects[0].Message,
 		"it is not bound while ClusterRole "+name) {
-		t.Errorf("the state is %+v", state)
+		t.Errorf("got the state %+v, want a message that names the ClusterRole", state)
 	}
 	m.eventuallyGone(t, bound)
 }
@@ -196,7 +196,7 @@ func (m *fixture) eventuallyGone(t *testing.T, o client.Object) {
 	t.Helper()
 	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%s is there: %w", o.GetName(), err)
+			return fmt.Errorf("got %s, want it deleted: %w", o.GetName(), err)
 		}
 		return nil
 	})

@@ -25,11 +25,11 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// writeFaults can keep objects from being written.
+// writeFaults can make writes fail or hang.
 type writeFaults struct {
 	next   http.RoundTripper
-	refuse atomic.Bool // answers with an error
-	hang   atomic.Bool // answers never
+	refuse atomic.Bool // writes get an error
+	hang   atomic.Bool // writes get no response
 }
 
 func (f *writeFaults) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -46,7 +46,7 @@ func (f *writeFaults) RoundTrip(r *http.Request) (*http.Response, error) {
 	return f.next.RoundTrip(r)
 }
 
-// send hands a set over and does not wait for the answer.
+// send sends a set and does not wait for the response.
 func (a *agent) send(t *testing.T, set *set.Set) {
 	t.Helper()
 	var sending sync.WaitGroup
@@ -58,7 +58,7 @@ func (a *agent) send(t *testing.T, set *set.Set) {
 	})
 }
 
-func TestASetIsStoredWhileItIsApplied(t *testing.T) {
+func TestSetIsStoredWhileItIsApplied(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	stored := &writeFaults{}
@@ -70,27 +70,27 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 	verb := func(name string) string { return m.clusterRole(t, name).Rules[0].Verbs[0] }
 	a := lead()
 
-	t.Run("one that cannot be stored is applied and said to have failed, until it is stored", func(t *testing.T) {
+	t.Run("a set that cannot be stored is applied, but counts as failed until it is stored", func(t *testing.T) {
 		set := newSet(t, "role/full", objectsOf("role/full", role("drover:full", "get")))
 		stored.refuse.Store(true)
 		state := a.put(t, set)
 		if state.Phase != protocol.SetFailed || len(state.Objects) != 1 ||
 			!strings.Contains(state.Objects[0].Message, "the disk is full") {
-			t.Errorf("the state is %+v, want Failed because the disk is full", state)
+			t.Errorf("got the state %+v, want Failed because the disk is full", state)
 		}
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:full"}})
 		ends := newSet(t, "role/ends", objectsOf("role/ends", role("drover:ends", "get")), time.Now().Add(time.Hour))
 		a.put(t, ends)
-		// otherwise no agent would remove it after a restart
+		// Otherwise no agent would remove the role after a restart.
 		m.gone(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:ends"}})
 		stored.refuse.Store(false)
 		a.await(t, ends.ID, protocol.SetApplied)
 		a.await(t, set.ID, protocol.SetApplied)
 		if n := m.stored(t); n != 2 {
-			t.Errorf("%d Secrets hold sets, want 2", n)
+			t.Errorf("got %d Secrets that hold sets, want 2", n)
 		}
 	})
-	t.Run("an agent that ends before it is stored goes back to what was, and has it sent again", func(t *testing.T) {
+	t.Run("the next agent applies the stored set until the hub sends the newer one again", func(t *testing.T) {
 		const id = "role/cut"
 		a.applied(t, newSet(t, id, objectsOf(id, role("drover:cut", "get"))))
 		changed, fresh := newSet(t, id, objectsOf(id, role("drover:cut", "list"))),
@@ -114,13 +114,13 @@ func TestASetIsStoredWhileItIsApplied(t *testing.T) {
 		a = lead()
 		a.await(t, id, protocol.SetApplied)
 		if got := verb("drover:cut"); got != "get" {
-			t.Errorf("the verb of the role is %s, want get, as it was stored", got)
+			t.Errorf("got the verb %s, want get, as it was stored", got)
 		}
 		m.there(t, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "drover:fresh"}})
 		a.applied(t, changed)
 		a.applied(t, fresh)
 		if got := verb("drover:cut"); got != "list" {
-			t.Errorf("the verb of the role is %s, want list, as it was sent again", got)
+			t.Errorf("got the verb %s, want list, as it was sent again", got)
 		}
 	})
 }

@@ -25,36 +25,38 @@ import (
 func TestNoErrorQuotesASecret(t *testing.T) {
 	t.Parallel()
 	const password = "hunter2"
-	t.Run("CVE-2023-22649, CVE-2025-23216: the message of an admission webhook about a Secret is not passed on", func(t *testing.T) {
-		said := errors.New(`denied the request: {"data":{"password":"` + password + `"}}`)
-		for _, err := range []error{
-			apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said),
-			apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),
-		} {
-			phase, message := explain(ref{kindSecret, "web", "registry"}, err)
-			if phase != protocol.SetFailed || strings.Contains(message, password) {
-				t.Errorf("got %s: %s, want Failed without the password", phase, message)
+	t.Run("CVE-2023-22649, CVE-2025-23216: an admission webhook's message about a Secret is not passed on",
+		func(t *testing.T) {
+			said := errors.New(`denied the request: {"data":{"password":"` + password + `"}}`)
+			for _, err := range []error{
+				apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", said),
+				apierrors.NewBadRequest(said.Error()), apierrors.NewInternalError(said),
+			} {
+				phase, message := explain(ref{kindSecret, "web", "registry"}, err)
+				if phase != protocol.SetFailed || strings.Contains(message, password) {
+					t.Errorf("got %s: %s, want Failed without the password", phase, message)
+				}
 			}
-		}
-	})
-	t.Run("CVE-2023-22649: nor what it says when all is taken away", func(t *testing.T) {
+		})
+	t.Run("CVE-2023-22649: its message is not passed on when everything is removed", func(t *testing.T) {
 		said := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "registry", errors.New(password))
 		refusing := agenttest.Client(t,
 			http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { agenttest.Answer(w, said) }))
 		leadership := newLeadership(t.Context(),
 			Options{Objects: refusing.Objects(), Secrets: refusing.Secrets(protocol.AgentNamespace), Now: time.Now})
-		leadership.cache.wrote(ref{kindSecret, "web", "registry"}, &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-			Namespace: "web", Name: "registry", UID: "1", ResourceVersion: "1",
-			Labels:        map[string]string{v1.LabelSet: "secrets.web"},
-			ManagedFields: []metav1.ManagedFieldsEntry{{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationApply}},
-		}})
+		leadership.cache.wrote(ref{kindSecret, "web", "registry"},
+			&metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
+				Namespace: "web", Name: "registry", UID: "1", ResourceVersion: "1",
+				Labels:        map[string]string{v1.LabelSet: "secrets.web"},
+				ManagedFields: []metav1.ManagedFieldsEntry{{Manager: fieldManager, Operation: metav1.ManagedFieldsOperationApply}},
+			}})
 		remaining := leadership.removeAll(t.Context())
 		if len(remaining) != 1 || !strings.Contains(remaining[0], "Secret web/registry: ") ||
 			!strings.Contains(remaining[0], "(Forbidden)") || strings.Contains(remaining[0], password) {
-			t.Errorf("what remains is %v, want the Secret with the reason Forbidden, without the password", remaining)
+			t.Errorf("got the remaining objects %v, want the Secret with the reason Forbidden, without the password", remaining)
 		}
 	})
-	t.Run("CVE-2024-58269: nor what is stored and cannot be read", func(t *testing.T) {
+	t.Run("CVE-2024-58269: the content of a stored set that cannot be read is not passed on", func(t *testing.T) {
 		stored := []byte(`{"id":"secrets/web","content":{"objects":[{"data":{"password":"` + password + `"}}]}}`)
 		_, err := join(secretOf(firstName("secrets/web"), map[string][]byte{keySet: stored, keyParts: []byte("1")}), nil)
 		if err == nil || strings.Contains(err.Error(), password) {
@@ -63,7 +65,7 @@ func TestNoErrorQuotesASecret(t *testing.T) {
 	})
 }
 
-func TestAStoredSetThatWasChangedIsNotAppliedAgain(t *testing.T) {
+func TestStoredSetThatWasChangedIsNotAppliedAgain(t *testing.T) {
 	t.Parallel()
 	sent, err := set.New("guards", nil, set.Content{})
 	if err != nil {
@@ -74,16 +76,16 @@ func TestAStoredSetThatWasChangedIsNotAppliedAgain(t *testing.T) {
 			map[string][]byte{keySet: raw, keyDigest: []byte(sent.Digest), keyParts: []byte("1")})
 	}
 	if _, err := join(stored(sent.JSON()), nil); err != nil {
-		t.Errorf("a set as it was sent is not read: %v", err)
+		t.Errorf("reading a set as it was sent: got the error %v, want none", err)
 	}
 	changed := bytes.Replace(sent.JSON(), []byte(`"content":{}`), []byte(`"content":{"perNamespace":{"project":"mine"}}`),
 		1)
 	if _, err := join(stored(changed), nil); err == nil {
-		t.Error("the hub would think that it is as it was sent")
+		t.Error("got no error for a changed set, want one: the hub would take it for the set that it sent")
 	}
 }
 
-// Whatever is in a Secret of the agent's namespace, reading it neither fails hard nor takes what is not whole.
+// FuzzStoredSet checks that reading any Secret of the agent's namespace neither crashes nor returns an incomplete set.
 func FuzzStoredSet(f *testing.F) {
 	f.Add([]byte(`{"id":"guards","digest":"x","content":{}}`), "x", "1")
 	f.Add([]byte("\x1f\x8b\x08\x00"), "", "2")
@@ -95,7 +97,7 @@ func FuzzStoredSet(f *testing.F) {
 			return
 		}
 		if _, _, invalid := set.Parse(one.set.JSON()); invalid != nil || one.set.ID != "guards" {
-			t.Errorf("the set is read as %+v, want it valid, or an error", one.set)
+			t.Errorf("got the set %+v, want a valid set or an error", one.set)
 		}
 	})
 }

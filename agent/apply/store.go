@@ -27,18 +27,18 @@ import (
 const (
 	// secretType is the type of the Secrets that hold sets.
 	secretType corev1.SecretType = v1.Group + "/set"
-	// partSize is how much of a set one Secret holds, in bytes.
+	// partSize bounds how many bytes of a set one Secret holds.
 	partSize = 900_000
-	// plainSize is the size up to which a set is stored uncompressed: compression would save little.
+	// plainSize is the size in bytes up to which a set is stored uncompressed, because compression would save little.
 	plainSize = 4 << 10
 
-	keySet    = "set"    // a part of the set
-	keyDigest = "digest" // of the whole set
-	keyParts  = "parts"  // number of parts; in the first only
+	keySet    = "set"    // a part of the set's JSON
+	keyDigest = "digest" // digest of the whole set
+	keyParts  = "parts"  // number of parts; only in the first part
 )
 
-// store stores sets as Secrets. The first part is written last and holds the digest of the others, so that there is
-// always one complete version of a set.
+// store stores sets as Secrets. It writes the first part last. This part holds the digest of the whole set, so there is
+// always one complete version.
 type store struct{ secrets *kube.Secrets }
 
 func firstName(id string) string { return "set." + set.Label(id) }
@@ -47,11 +47,11 @@ func partName(id, digest string, part int) string {
 	return fmt.Sprintf("set-%d-%s.%s", part, digest[:min(12, len(digest))], set.Label(id))
 }
 
-// kept is what the store remembers of a stored set.
+// kept is the store's record of a stored set.
 type kept struct {
-	first   *corev1.Secret // without its data
-	parts   []string       // names of the others
-	unsaved *set.Set       // what replaces it, until that is stored
+	first   *corev1.Secret // the first part, without its data
+	parts   []string       // names of the other parts
+	unsaved *set.Set       // the set to store next; nil if the stored version is current
 }
 
 // save stores a set and replaces the former version.
@@ -79,7 +79,7 @@ func (s store) save(ctx context.Context, wanted *set.Set, before kept) (kept, er
 	}
 	for _, name := range before.parts {
 		if !slices.Contains(after.parts, name) {
-			_ = s.secrets.Delete(ctx, name) // if that fails, load deletes it
+			_ = s.secrets.Delete(ctx, name) // if this fails, load deletes the Secret
 		}
 	}
 	return after, nil
@@ -93,7 +93,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// write creates or replaces a Secret; before is the former version; nil if none is known.
+// write creates or replaces a Secret. before is the former version, or nil if none is known.
 func (s store) write(ctx context.Context, secret, before *corev1.Secret) (*corev1.Secret, error) {
 	var after *corev1.Secret
 	var err error
@@ -136,7 +136,7 @@ type saved struct {
 	kept    kept
 }
 
-// load reads all sets. One that cannot be read is left out, with its error: the hub sends it again.
+// load reads all sets. It leaves out a set that it cannot read, and returns the error: the hub sends that set again.
 func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	secrets, err := s.secrets.List(ctx, secretType)
 	if err != nil {
@@ -167,7 +167,7 @@ func (s store) load(ctx context.Context) ([]saved, []error, error) {
 	}
 	for name := range byName {
 		if strings.HasPrefix(name, "set-") && !used[name] && len(broken) == 0 {
-			_ = s.secrets.Delete(ctx, name) // of a write that was cut off
+			_ = s.secrets.Delete(ctx, name) // left by a write that was interrupted
 		}
 	}
 	return all, broken, nil
@@ -178,7 +178,7 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	digest := string(first.Data[keyDigest])
 	count, err := strconv.Atoi(string(first.Data[keyParts]))
 	if err != nil || count < 1 {
-		return saved{}, fmt.Errorf("it does not say how many parts there are")
+		return saved{}, fmt.Errorf("the number of parts is missing")
 	}
 	label := strings.TrimPrefix(first.Name, "set.")
 	var parts []string
@@ -194,12 +194,13 @@ func join(first *corev1.Secret, byName map[string]*corev1.Secret) (saved, error)
 	if raw, err = unpack(raw); err != nil {
 		return saved{}, err
 	}
-	s, content, err := set.Parse(raw) // fails if it was changed in the member: the hub could not see that from the digest
+	// this fails if the Secret was changed in the member: the digest would not show that to the hub
+	s, content, err := set.Parse(raw)
 	if err != nil {
 		return saved{}, err
 	}
 	if firstName(s.ID) != first.Name || s.Digest != digest {
-		return saved{}, errors.New("it holds another set")
+		return saved{}, errors.New("the Secret holds another set")
 	}
 	bare := first.DeepCopy()
 	bare.Data = nil

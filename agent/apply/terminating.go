@@ -14,11 +14,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// deletionPatience is how long the deletion of a namespace may take before a set that wants the namespace has failed.
+// deletionPatience is how long the deletion of a namespace may take before a set with the namespace counts as failed.
 const deletionPatience = time.Minute
 
-// reportTerminating reports the namespaces of the set that are being deleted: they get nothing. When one is gone, it is
-// made again.
+// reportTerminating reports the namespaces of the set that are being deleted. Nothing is applied in them. Once such a
+// namespace is gone, it is created again.
 func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	for _, it := range namespaces {
 		if !p.cache.deleting(it.ref.name) || p.failed(it.ref) {
@@ -32,7 +32,7 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 			phase, message := explain(it.ref, err)
 			p.problem(it.ref, phase, message)
 		case p.now.Sub(ns.DeletionTimestamp.Time) < deletionPatience:
-			p.problem(it.ref, protocol.SetPending, "it is being deleted, and made again when it is gone")
+			p.problem(it.ref, protocol.SetPending, "it is being deleted, and is created again once it is gone")
 			p.later(deletionPatience)
 		default:
 			p.problem(it.ref, protocol.SetFailed, whyTerminating(&ns))
@@ -40,7 +40,7 @@ func (p *pass) reportTerminating(ctx context.Context, namespaces []item) {
 	}
 }
 
-// whyTerminating says since when a namespace is being deleted, and what keeps it.
+// whyTerminating returns a message that says since when a namespace has been terminating, and what delays its deletion.
 func whyTerminating(ns *corev1.Namespace) string {
 	var causes []string
 	for _, c := range ns.Status.Conditions {
@@ -49,8 +49,9 @@ func whyTerminating(ns *corev1.Namespace) string {
 		}
 	}
 	if len(causes) == 0 {
-		causes = []string{"its status does not say why it stays"}
+		causes = []string{"its status does not give a reason"}
 	}
-	return fmt.Sprintf("it is being deleted since %s and gets nothing (%s): remove what keeps it, or take it out of the project",
+	return fmt.Sprintf("it has been terminating since %s and gets no objects (%s): remove what blocks its deletion, or "+
+		"remove it from the project",
 		ns.DeletionTimestamp.UTC().Format(time.RFC3339), strings.Join(causes, "; "))
 }

@@ -18,8 +18,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// No controller ends the deletion of a namespace here, so that it stays.
-func TestAListedNamespaceThatIsBeingDeletedIsReported(t *testing.T) {
+// TestTerminatingNamespaceOfASetIsReported runs without a controller that ends the deletion of a namespace, so
+// the namespace stays.
+func TestTerminatingNamespaceOfASetIsReported(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	clock := testkit.NewClock()
@@ -38,7 +39,7 @@ func TestAListedNamespaceThatIsBeingDeletedIsReported(t *testing.T) {
 	}
 	if state := a.await(t, id, protocol.SetPending); state.Namespaces != 1 ||
 		!strings.Contains(state.Objects[0].Message, "being deleted") {
-		t.Errorf("the state is %+v, want the namespace that is being deleted, and one other", state)
+		t.Errorf("got the state %+v, want the namespace that is being deleted, and one other", state)
 	}
 	testkit.Update(t, m.Client, stays, func(*corev1.Namespace) {})
 	stays.Status.Conditions = []corev1.NamespaceCondition{
@@ -54,6 +55,6 @@ func TestAListedNamespaceThatIsBeingDeletedIsReported(t *testing.T) {
 	const want = "NamespaceDeletionDiscoveryFailure: stale GroupVersion discovery: x.example.com/v1"
 	if state.Objects[0].Object != "Namespace stays" || !strings.Contains(state.Objects[0].Message, want) ||
 		strings.Contains(state.Objects[0].Message, "all is removed") {
-		t.Errorf("the state is %+v, want the namespace with what keeps it", state)
+		t.Errorf("got the state %+v, want the namespace with the reason why it stays", state)
 	}
 }

@@ -10,18 +10,19 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// unclaimedEntry is the queue entry for objects with the label of a set that does not want them. It is not a valid id
-// of a set.
+// unclaimedEntry is the queue entry for objects that carry the label of a set but are not in it. It is not a valid set
+// ID.
 const unclaimedEntry = "///"
 
-// unclaimedSettle is how long after such an object appears it is looked for: a backup is restored object by object.
+// unclaimedSettle is how long the agent waits after such an object appears before it looks for others: a backup is
+// restored object by object.
 const unclaimedSettle = time.Second
 
-// maxUnclaimed is how many unclaimed are reported at most.
+// maxUnclaimed bounds how many unclaimed objects are reported.
 const maxUnclaimed = 16
 
-// mayBeUnclaimed reports whether an object carries the label of a set that is not known, or of any set without being
-// applied by this field manager. It must be called under state.mu.
+// mayBeUnclaimed reports whether an object carries the label of an unknown set, or of any set although this field
+// manager has not applied the object. The caller must hold state.mu.
 func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	if now == nil || now.set == "" || now.deleting {
 		return false
@@ -31,14 +32,14 @@ func (l *leadership) mayBeUnclaimed(r ref, now *object) bool {
 	return !wanted && (!known || now.mark == 0)
 }
 
-// reviewUnclaimed offers to the hub the sets whose objects appeared without them, such as by the restore of a backup:
-// the hub has those removed that it does not know. Objects that this field manager has not applied are reported and
-// stay: anyone who may write an object can give it a label.
+// reviewUnclaimed offers to the hub the sets of objects that appeared without their sets, for example when a backup was
+// restored. The hub then deletes the sets that it does not know. Objects that this field manager has not applied are
+// reported and stay, because any user with write access to an object can label it.
 func (l *leadership) reviewUnclaimed() {
 	select {
 	case <-l.ready:
 	default:
-		return // it is queued again
+		return // the entry is queued again
 	}
 	l.offerLeft()
 	var candidates []ref

@@ -29,8 +29,9 @@ func (a *agent) awaitUnclaimed(t *testing.T, want ...string) {
 	})
 }
 
-// A backup of a member's namespaces brings back objects of sets that the hub has removed since.
-func TestObjectsThatABackupBringsBack(t *testing.T) {
+// TestBackupBringsBackObjectsOfRemovedSets restores objects, as a backup of a member's namespaces does, of sets that
+// the hub has removed in the meantime.
+func TestBackupBringsBackObjectsOfRemovedSets(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	a := m.lead(t)
@@ -52,13 +53,14 @@ func TestObjectsThatABackupBringsBack(t *testing.T) {
 	m.applyAs(t, "velero", objectsOf(other, inNamespace("drover:other")).Objects[0].Object)
 	m.applyAs(t, "velero", objectsOf(known, inNamespace("drover:copy")).Objects[0].Object)
 
-	a.await(t, ghost, protocol.SetPending) // the hub does not know it, and has it removed
+	a.await(t, ghost, protocol.SetPending) // the hub does not know the set, and has it removed
 	a.remove(t, ghost)
 	m.gone(t, restored("drover:ghost"))
-	testkit.Eventually(t, patience, func(ctx context.Context) error { // of a set that is known, without the hub
+	// The set of this object is known, so the agent removes the object without the hub.
+	testkit.Eventually(t, patience, func(ctx context.Context) error {
 		if err := m.Client.Get(ctx, client.ObjectKeyFromObject(restored("drover:former")),
 			&rbacv1.RoleBinding{}); err == nil {
-			return fmt.Errorf("what the set no longer holds is there, want it removed")
+			return fmt.Errorf("an object that is no longer in the set exists, want it removed")
 		}
 		return nil
 	})

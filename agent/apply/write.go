@@ -20,17 +20,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// applied is what was written last.
+// applied records the last write of an object.
 type applied struct {
 	hash  [sha256.Size]byte
 	mark  uint64
 	uid   types.UID
-	added string // by another field manager, as was reported
-	// altered is the path of a field that the admission of the member has changed; empty for none.
+	added string // a field that another field manager added, as it was reported
+	// altered is the path of a field that the member's admission has changed, or "" if there is none.
 	altered string
 }
 
-// applyOne applies an object unless it is as it was last applied.
+// applyOne applies an object unless it is still as it was last applied.
 func (p *pass) applyOne(ctx context.Context, it item) {
 	r := it.ref
 	if p.failed(r) {
@@ -48,7 +48,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 		p.note(r, last)
 		p.watchBudget(r)
 		return
-	case untouched: // what has altered it may be gone
+	case untouched: // the policy or webhook that altered it may be gone
 	case same && !p.repair(r, now, known):
 		return
 	}
@@ -56,7 +56,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	meta, err := p.write(ctx, it, now, known, last)
 	p.setWriting(r, false)
 	switch {
-	case err == nil && meta == nil: // it is gone: an event follows
+	case err == nil && meta == nil: // the object is gone, and an event follows
 	case err == nil:
 		answer := readObject(r, &meta.ObjectMeta)
 		p.note(r, applied{hash: it.hash, mark: answer.mark, uid: meta.UID, added: answer.added, altered: p.alteredIn(r)})
@@ -72,7 +72,7 @@ func (p *pass) applyOne(ctx context.Context, it item) {
 	}
 }
 
-// note remembers how an object was left, and reports what something else has changed of it.
+// note remembers the result of a write, and reports a field of the object that something else has changed.
 func (p *pass) note(r ref, last applied) {
 	p.state.mu.Lock()
 	p.state.applied[r] = last
@@ -80,14 +80,16 @@ func (p *pass) note(r ref, last applied) {
 	switch {
 	case last.added != "":
 		p.problem(r, protocol.SetConflict,
-			"another field manager has added a field that is not in the set ("+last.added+"): remove the field, or delete the object and it is created again")
+			"another field manager has added a field that is not in the set ("+last.added+"): remove the field, or delete "+
+				"the object and it is created again")
 	case last.altered != "":
-		p.problem(r, protocol.SetConflict, "the admission of this cluster changes it when it is applied ("+last.altered+
-			"): except it from the mutating policy or webhook")
+		p.problem(r, protocol.SetConflict,
+			"the admission of this cluster changes it when the agent applies it ("+last.altered+
+				"): exclude it from the mutating policy or webhook")
 	}
 }
 
-// failed reports whether the object has a problem in this pass already.
+// failed reports whether this pass has already recorded a problem with the object.
 func (p *pass) failed(r ref) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +97,7 @@ func (p *pass) failed(r ref) bool {
 	return failed
 }
 
-// repair reports whether the object may be repaired now, and if so records the repair.
+// repair reports whether the object may be repaired now. If so, it records the repair.
 func (p *pass) repair(r ref, now object, known bool) bool {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -110,7 +112,7 @@ func (p *pass) repair(r ref, now object, known bool) bool {
 	b.cause = fightMessage(now, known)
 	p.mu.Unlock()
 	if wait <= 0 {
-		p.options.Log.Info("repairing", "object", r.String(), "set", p.set.id, "changedBy", now.other)
+		p.options.Log.Info("repairing an object", "object", r.String(), "set", p.set.id, "changedBy", now.other)
 		return true
 	}
 	p.later(wait)
@@ -122,14 +124,16 @@ func fightMessage(now object, known bool) string {
 	who := "something"
 	switch {
 	case !known:
-		return "something deletes it each time that it is repaired: stop that, or remove what wants the object on the hub"
+		return "something deletes it each time that the agent creates it: stop that, or remove the object on the hub that " +
+			"delivers it"
 	case now.other != "":
 		who = fmt.Sprintf("%q (a field manager)", now.other)
 	}
-	return who + " changes it back each time that it is repaired: stop that, or remove what wants the object on the hub"
+	return who + " changes it back each time that the agent repairs it: stop that, or remove the object on the hub " +
+		"that delivers it"
 }
 
-// watchBudget reports a fight until the budget has reset.
+// watchBudget reports a fight until the budget has reset, and schedules a pass for that time.
 func (p *pass) watchBudget(r ref) {
 	p.mu.Lock()
 	b := p.set.budgets[r]
@@ -151,15 +155,15 @@ func (p *pass) watchBudget(r ref) {
 	}
 }
 
-// foreignError is returned when an object exists that is not ours.
+// foreignError is the error for an existing object that does not belong to the set.
 type foreignError struct{ message string }
 
 func (f *foreignError) Error() string { return f.message }
 
-// write applies an object. It returns nil if the object must have a certain UID and is gone.
+// write applies an object. It returns nil if the object must have a certain UID but is gone.
 func (p *pass) write(ctx context.Context, it item, now object, known bool, last applied) (*metav1.PartialObjectMetadata,
 	error) {
-	if it.ref.kind == kindNamespace { // joined, never owned: fields of other managers stay
+	if it.ref.kind == kindNamespace { // joined and not owned: the fields of other managers stay
 		meta, err := p.send(ctx, it.ref, false, it.body)
 		if it.uid != "" && apierrors.IsConflict(err) && len(rivals(err)) == 0 {
 			return nil, nil
@@ -181,13 +185,13 @@ func (p *pass) write(ctx context.Context, it item, now object, known bool, last 
 		return nil, failed
 	case !apierrors.IsConflict(err):
 		return nil, err
-	case uid == "": // it was deleted in between
+	case uid == "": // the object was deleted in between
 		return p.create(ctx, it)
 	}
 	return p.update(ctx, it, uid)
 }
 
-// apply sends an object to the API server when the lanes admit it, and returns what was stored.
+// apply sends an object to the API server as soon as the lanes admit it, and returns the stored object.
 func (l *leadership) apply(
 	ctx context.Context, id string, r ref, force bool, body []byte,
 ) (meta *metav1.PartialObjectMetadata, stored []byte, err error) {
@@ -198,7 +202,7 @@ func (l *leadership) apply(
 	return meta, stored, err
 }
 
-// send applies an object of the set, and finds out whether it was stored as it was applied.
+// send applies an object of the set, and checks whether it was stored as it was applied.
 func (p *pass) send(ctx context.Context, r ref, force bool, body []byte) (*metav1.PartialObjectMetadata, error) {
 	meta, stored, err := p.apply(ctx, p.set.id, r, force, body)
 	if err != nil {
@@ -220,7 +224,7 @@ func (p *pass) alteredIn(r ref) string {
 	return p.altered[r]
 }
 
-// create creates an object. One of its name that is there stays as it is, and the error is a conflict.
+// create creates an object. If an object of that name exists, it stays as it is, and the error is a conflict.
 func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("resourceVersion", noVersion)
 	if err != nil {
@@ -229,7 +233,7 @@ func (p *pass) create(ctx context.Context, it item) (*metav1.PartialObjectMetada
 	return p.send(ctx, it.ref, false, body)
 }
 
-// update applies an object of ours. It changes the object of that UID, and no other of the same name.
+// update applies an object of ours. It changes only the object with that UID, not another object of the same name.
 func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.PartialObjectMetadata, error) {
 	body, err := it.bodyWith("uid", string(uid))
 	if err != nil {
@@ -242,7 +246,8 @@ func (p *pass) update(ctx context.Context, it item, uid types.UID) (*metav1.Part
 	return meta, err
 }
 
-// replaced reports whether an update did not find the object of its UID: it is gone, or another has its name.
+// replaced reports whether an update did not find the object with its UID, because it is gone or another object has its
+// name.
 func replaced(err error) bool {
 	var status apierrors.APIStatus
 	if apierrors.IsConflict(err) {
@@ -253,7 +258,8 @@ func replaced(err error) bool {
 			func(c metav1.StatusCause) bool { return c.Field == "metadata.uid" })
 }
 
-// inspect returns the UID of an object that is ours, or "" if there is none; the error names another owner.
+// inspect returns the UID of an object that is ours, or "" if the object does not exist. If the object is not ours, the
+// error names its owner.
 func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, error) {
 	meta, err := p.options.Objects.Meta(ctx, p.catalogue.path(r))
 	if notFound(err) {
@@ -265,7 +271,7 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 	switch now := readObject(r, &meta.ObjectMeta); {
 	case now.set == p.set.label && meta.Labels[v1.LabelManagedBy] == v1.ManagedBy:
 		return now.uid, nil
-	// its labels were removed; managedFields prove nothing, any client can write them
+	// Its labels were removed. managedFields prove nothing, because any client can write them.
 	case now.set == "" && last.uid != "" && last.uid == now.uid:
 		return now.uid, nil
 	case now.set != "":
@@ -275,12 +281,12 @@ func (p *pass) inspect(ctx context.Context, r ref, last applied) (types.UID, err
 		if now.other != "" {
 			maker = fmt.Sprintf(" (made by %q)", now.other)
 		}
-		return "", &foreignError{message: "it is there already and not Drover's" + maker +
+		return "", &foreignError{message: "it already exists and is not Drover's" + maker +
 			": remove it or give one of the two another name"}
 	}
 }
 
-// replace deletes and creates an object that differs in immutable fields.
+// replace deletes an object that differs in immutable fields, and creates it again.
 func (p *pass) replace(ctx context.Context, it item) (*metav1.PartialObjectMetadata, error) {
 	if err := p.delete(ctx, p.set.id, it.ref); err != nil {
 		return nil, err
@@ -288,7 +294,8 @@ func (p *pass) replace(ctx context.Context, it item) (*metav1.PartialObjectMetad
 	meta, err := p.create(ctx, it)
 	if apierrors.IsConflict(err) {
 		return nil,
-			errors.New("it was deleted, because a field of it cannot be changed, and is there still or again: see its finalizers, and what creates it")
+			errors.New("it was deleted because one of its fields is immutable, but it still exists or exists again: check " +
+				"its finalizers and which client creates it")
 	}
 	return meta, err
 }
@@ -298,7 +305,7 @@ func immutable(err error) bool {
 	return strings.Contains(text, "immutable") || strings.Contains(text, "cannot change roleRef")
 }
 
-// bare returns the object of that UID without fields: applying it removes ours.
+// bare returns the object with that UID without any fields. Applying it removes our fields.
 func (c catalogue) bare(r ref, uid types.UID) []byte {
 	raw, err := json.Marshal(map[string]any{
 		"apiVersion": c[r.kind].APIVersion, "kind": r.kind,
@@ -312,7 +319,7 @@ func (c catalogue) bare(r ref, uid types.UID) []byte {
 
 func notFound(err error) bool { return apierrors.IsNotFound(err) }
 
-// rivals returns the fields that we want to set and other field managers own.
+// rivals returns the fields that we want to set but other field managers own.
 func rivals(err error) []string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil {
@@ -327,8 +334,8 @@ func rivals(err error) []string {
 	return names
 }
 
-// explain returns the phase and the message for an error. The API server's errors can repeat values that the agent
-// sent, so the message names only the fields.
+// explain returns the phase and the message for an error. An API server's error can repeat values that the agent sent,
+// so the message names only the fields.
 func explain(r ref, err error) (protocol.SetPhase, string) {
 	if f := (*foreignError)(nil); errors.As(err, &f) {
 		return protocol.SetConflict, f.message
@@ -338,11 +345,11 @@ func explain(r ref, err error) (protocol.SetPhase, string) {
 	}
 	switch {
 	case apierrors.IsInvalid(err):
-		return protocol.SetFailed, "the API server refuses it as invalid: " + fields(err)
+		return protocol.SetFailed, "the API server rejects it as invalid: " + fields(err)
 	// the message of a webhook or policy may repeat the content
 	case r.kind == kindSecret && apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		return protocol.SetFailed,
-			fmt.Sprintf("the API server does not take it (%s): admission policies and webhooks of the member know why",
+			fmt.Sprintf("the API server rejects it (%s): check the admission policies and webhooks of the member",
 				apierrors.ReasonForError(err))
 	case apierrors.IsForbidden(err):
 		return protocol.SetFailed, err.Error() + ": if the agent lacks a right, apply its manifest again"
@@ -354,7 +361,7 @@ func explain(r ref, err error) (protocol.SetPhase, string) {
 func fields(err error) string {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) || status.Status().Details == nil || len(status.Status().Details.Causes) == 0 {
-		return "it does not say which field"
+		return "it does not name a field"
 	}
 	var all []string
 	for _, cause := range status.Status().Details.Causes {

@@ -37,7 +37,7 @@ func TestGuards(t *testing.T) {
 	w.joined()
 	_ = slices.Collect(drain(w.recorder))
 	conflict := delivery.Outcome{Stage: delivery.Failed, Reason: v1.ReasonConflict,
-		Failures: []v1.Failure{{Object: "ValidatingAdmissionPolicy drover-guard", Message: "it is there already and not Drover's"}}}
+		Failures: []v1.Failure{{Object: "ValidatingAdmissionPolicy drover-guard", Message: "it already exists and is not Drover's"}}}
 	for _, tt := range []struct {
 		name    string
 		outcome delivery.Outcome
@@ -58,7 +58,7 @@ func TestGuards(t *testing.T) {
 		got := ""
 		if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionGuardsApplied); c != nil {
 			got = string(c.Status) + " " + c.Reason
-			if c.Reason == v1.ReasonConflict && !strings.Contains(c.Message, "drover-guard: it is there already") {
+			if c.Reason == v1.ReasonConflict && !strings.Contains(c.Message, "drover-guard: it already exists") {
 				t.Errorf("%s: %s, want the object that is in the way", tt.name, c.Message)
 			}
 		}
