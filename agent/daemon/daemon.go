@@ -38,33 +38,33 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Timing of the end. The pod's grace period must exceed StopTimeout by 10 s.
+// Timing of a shutdown. The pod's grace period must exceed StopTimeout by 10 s.
 const (
-	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop: for shells, mostly.
-	// The hub closes them when no request is under way, so an idle agent ends at once.
+	// StopTimeout is how long the hub may use the agent's tunnels after the agent was asked to stop, mostly for shells.
+	// The hub closes the tunnels when no request is in progress, so an idle agent ends at once.
 	StopTimeout = 2 * time.Minute
 
-	watchTimeout   = 5 * time.Second // the hub ends watches by itself between two events, unless it is an old one
-	goodbyeTimeout = time.Second     // for requests that are still there when the time is over
+	watchTimeout   = 5 * time.Second // the hub itself ends watches between two events, unless the hub is an old version
+	goodbyeTimeout = time.Second     // for requests that are still open after StopTimeout
 )
 
-// uidRetry is how long to wait before asking an API server again that did not answer.
+// uidRetry is the wait before asking an API server again after it did not answer.
 const uidRetry = time.Second
 
-// Options of Run.
+// Options configure Run.
 type Options struct {
-	// Kubeconfig is the path of one; empty for the cluster that the agent's pod runs in.
+	// Kubeconfig is the path of a kubeconfig file. If it is empty, the agent uses the cluster that its pod runs in.
 	Kubeconfig string
-	// Environ is what the manifest says.
+	// Environ has the settings from the manifest.
 	Environ Environ
-	// Version of the agent.
+	// Version is the version of the agent.
 	Version string
 	Log     logr.Logger
-	// Level of Log.
+	// Level is the level of Log.
 	Level zap.AtomicLevel
-	// Stop is StopTimeout if it is 0.
+	// Stop overrides StopTimeout if it is not 0.
 	Stop time.Duration
-	// Tracer of requests, nil for none.
+	// Tracer traces requests. Nil disables tracing.
 	Tracer *tracing.Tracer
 }
 
@@ -85,7 +85,7 @@ func Run(ctx context.Context, o Options) error {
 	defer cancel()
 	running.Go(func() { a.serveLevel(ctx) })
 	running.Go(func() { memory.ReturnWhenCalm(ctx) })
-	// while the agent drains it is alive and not ready
+	// While the agent drains, it is alive but not ready.
 	probed, stopProbes := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopProbes()
 	probing := make(chan error, 1)
@@ -98,18 +98,18 @@ func Run(ctx context.Context, o Options) error {
 	return <-probing
 }
 
-// restorePause is how long the agent does nothing after its cluster was restored. Meanwhile the other replicas, which
-// look at the Lease every 2 s, see that it is of a backup.
+// restorePause is how long the agent pauses after its cluster was restored. Meanwhile the other replicas, which read
+// the Lease every 2 s, notice that it comes from a backup.
 const restorePause = 5 * time.Second
 
-// runAnew runs the agent, and again whenever its cluster was restored from a backup: then nothing that it knows
-// counts. It does not end its process for that, since not every agent has a kubelet that starts it again, and one
-// that has would wait for it. The requests of users that are under way go on, in the former tunnel.
+// runAnew runs the agent, and runs it again each time that its cluster was restored from a backup, because nothing that
+// the agent knows is valid then. The process does not exit for that: not every agent has a kubelet that restarts it,
+// and a restart would take time. Users' requests in progress continue in the former tunnel.
 func (a *agent) runAnew(ctx context.Context) {
 	defer a.links.Wait()
 	for a.run(ctx) {
 		a.restored = time.Now()
-		a.options.Log.Info("the cluster was restored from a backup: everything is read again",
+		a.options.Log.Info("the cluster was restored from a backup: reading everything again",
 			"in", restorePause.String())
 		select {
 		case <-ctx.Done():
@@ -118,23 +118,23 @@ func (a *agent) runAnew(ctx context.Context) {
 	}
 }
 
-// agent is the parts that depend on each other.
+// agent holds the parts of the agent that depend on each other.
 type agent struct {
 	options   Options
 	client    *kube.Client
-	pod       string   // UID of the pod that this is, empty outside of one
-	base      *url.URL // of the API server
+	pod       string   // UID of the agent's own pod; empty outside a pod
+	base      *url.URL // URL of the API server
 	transport http.RoundTripper
 	reported  atomic.Pointer[stream.Topic]    // set before link
-	direct    atomic.Pointer[direct.Endpoint] // as link
-	link      atomic.Pointer[link.Link]       // nil until the API server has said which cluster it is
+	direct    atomic.Pointer[direct.Endpoint] // set before link
+	link      atomic.Pointer[link.Link]       // nil until the cluster's UID was read
 
-	// What outlasts a restore of the cluster.
-	links    sync.WaitGroup   // until the hub has closed their tunnels
-	restored time.Time        // when that was noticed last; zero if never
-	uid      string           // of the cluster
-	name     string           // of this process in the Lease
-	identity *identity.Keeper // as which the agent ran, nil before it has run
+	// The fields below outlast a restore of the cluster.
+	links    sync.WaitGroup   // waits until the hub has closed their tunnels
+	restored time.Time        // when a restore was last noticed; zero if never
+	uid      string           // UID of the cluster
+	name     string           // name of this process in the Lease
+	identity *identity.Keeper // identity that the agent last ran with; nil before the first run
 }
 
 func newAgent(o Options) (*agent, error) {
@@ -154,11 +154,11 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// errRestored ends what the agent does because its cluster was restored from a backup.
+// errRestored cancels the agent's work because its cluster was restored from a backup.
 var errRestored = errors.New("the cluster was restored from a backup")
 
-// run reports and keeps the link until ctx ends or the agent is uninstalled, or the cluster was restored. It reports
-// whether it was that.
+// run reports and keeps the link until ctx ends, the agent is uninstalled, or the cluster was restored. It reports
+// whether the cluster was restored.
 func (a *agent) run(ctx context.Context) (restored bool) {
 	uid, ok := a.awaitUID(ctx)
 	if !ok {
@@ -208,7 +208,7 @@ func (a *agent) run(ctx context.Context) (restored bool) {
 	return errors.Is(context.Cause(ctx), errRestored)
 }
 
-// term serves the term in force among the replicas.
+// term returns the handler for the current term of the leader among the replicas.
 func (a *agent) term() http.Handler {
 	lease := a.client.Lease(a.options.Environ.Namespace, protocol.LeaderLease)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -217,7 +217,7 @@ func (a *agent) term() http.Handler {
 			http.Error(w, "the Lease of the agent cannot be read", http.StatusBadGateway)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(term) // the hub sees what is missing
+		_ = json.NewEncoder(w).Encode(term) // the hub notices if the response is incomplete
 	})
 }
 
@@ -241,14 +241,15 @@ func (a *agent) newLink(keeper *identity.Keeper, nodeAgent bool, h http.Handler)
 	})
 }
 
-// whileWatched returns the context of watches that are forwarded: it ends watchTimeout after ctx.
+// whileWatched returns the context of forwarded watches. It ends watchTimeout after ctx.
 func whileWatched(ctx context.Context) (context.Context, context.CancelFunc) {
 	watches, end := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(watchTimeout, end) })
 	return watches, func() { stop(); end() }
 }
 
-// forward serves the API: to users as themselves, or to all as one user who only reads.
+// forward returns the handler that serves the API: to each user as that user, or, in a read-only agent, to all users as
+// one user.
 func (a *agent) forward(watches context.Context) *forward.Handler {
 	log := a.options.Log.WithName("forward")
 	if a.options.Environ.Profile == v1.ProfileReadOnly {
@@ -264,44 +265,46 @@ func describe(r *http.Request) tracing.About {
 	return tracing.Kubernetes(r, strings.TrimPrefix(r.URL.Path, protocol.PathKubernetes), "agent", "")
 }
 
-// awaitUID asks until the API server returns the cluster's UID. It returns false if ctx ends before.
+// awaitUID asks the API server for the cluster's UID until it gets an answer. It returns false if ctx ends first.
 func (a *agent) awaitUID(ctx context.Context) (uid string, ok bool) {
 	err := wait.PollUntilContextCancel(ctx, uidRetry, true, func(ctx context.Context) (bool, error) {
 		var err error
 		if uid, err = a.client.ClusterUID(ctx); err != nil {
-			a.options.Log.Error(err, "waiting for the API server")
+			a.options.Log.Error(err, "cannot read the UID of the cluster from the API server; retrying")
 		}
 		return err == nil, nil
 	})
 	return uid, err == nil
 }
 
-// serveLevel serves the log level. An agent that cannot serve it runs without.
+// serveLevel serves the log level. If it cannot, the agent runs without it.
 func (a *agent) serveLevel(ctx context.Context) {
 	listener, err := listenSocket(ctx, a.options.Environ.Socket)
 	if err == nil {
 		err = serveLevel(ctx, listener, a.options.Environ.Socket, a.options.Level)
 	}
 	if err != nil {
-		a.options.Log.Error(err, "the log level cannot be changed while the agent runs")
+		a.options.Log.Error(err, "cannot serve the log level: it cannot be changed while the agent runs")
 	}
 }
 
-// serveMetrics serves the metrics of direct access. There are none before the API server has said which cluster it is,
-// and none in an agent that only reads.
+// serveMetrics serves the metrics of direct access. There are none until the cluster's UID was read, and none in a
+// read-only agent.
 func (a *agent) serveMetrics(w http.ResponseWriter, r *http.Request) {
 	if e := a.direct.Load(); e != nil {
 		e.Metrics().ServeHTTP(w, r)
 	}
 }
 
-// alive reports whether the link is alive. Before there is one, the agent waits for its API server and counts as alive.
+// alive reports whether the link is alive. Until there is a link, the agent waits for its API server and counts as
+// alive.
 func (a *agent) alive() bool {
 	l := a.link.Load()
 	return l == nil || l.Alive()
 }
 
-// ready reports whether another replica may stop: the hub reaches the member through this one, and has read its report.
+// ready reports whether another replica may stop: the hub reaches the member through this replica, and has read its
+// report.
 func (a *agent) ready() bool {
 	l := a.link.Load()
 	if l == nil || !l.Connected() {

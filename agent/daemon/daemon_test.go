@@ -40,7 +40,7 @@ const (
 	identity     = secretsPath + protocol.IdentitySecret
 )
 
-// world is a hub, a member and an agent between them.
+// world is a hub, a member, and an agent between them.
 type world struct {
 	hub    *agenttest.Hub
 	ca     *agenttest.Authority
@@ -49,7 +49,7 @@ type world struct {
 	probes string
 	log    *lines
 	stop   context.CancelFunc
-	ended  chan struct{} // closed when the agent has ended, with err
+	ended  chan struct{} // closed when the agent has ended; err is set then
 	err    error
 }
 
@@ -104,7 +104,7 @@ func (w *world) start(t *testing.T) {
 	w.run(t, daemon.Run)
 }
 
-// run runs an agent, or a node agent, as start does.
+// run runs an agent or a node agent in the same way as start.
 func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -131,10 +131,10 @@ func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) err
 	t.Cleanup(func() {
 		cancel()
 		if <-ended; w.err != nil {
-			t.Errorf("the agent ended with %v", w.err)
+			t.Errorf("the agent ended with the error %v, want none", w.err)
 		}
 		if strings.Contains(w.log.String(), joinToken) {
-			t.Error("the join token is in the log")
+			t.Error("the join token is in the log, want it kept secret")
 		}
 		if t.Failed() {
 			t.Log(w.log.String())
@@ -156,7 +156,7 @@ func (w *world) session(t *testing.T) *tunnel.Session {
 	return w.sessionWithin(t, 20*time.Second)
 }
 
-// sessionWithin returns the next tunnel of an agent that may wait so long before it opens one.
+// sessionWithin returns the agent's next tunnel. It fails the test if the agent opens none within limit.
 func (w *world) sessionWithin(t *testing.T, limit time.Duration) *tunnel.Session {
 	t.Helper()
 	select {
@@ -164,7 +164,7 @@ func (w *world) sessionWithin(t *testing.T, limit time.Duration) *tunnel.Session
 		t.Cleanup(func() { _ = s.Close() })
 		return s
 	case <-time.After(limit):
-		t.Fatalf("no tunnel within %s", limit)
+		t.Fatalf("got no tunnel within %s, want one", limit)
 		return nil
 	}
 }
@@ -240,34 +240,34 @@ func TestAgent(t *testing.T) {
 
 		w.api.Put(t, "/api/v1/nodes/n2", node("n2"))
 		if report = nextReport(t, stream); report.Nodes.Total != 2 || report.Nodes.Capacity["memory"] != "16Gi" {
-			t.Errorf("got %+v after a second node", report.Nodes)
+			t.Errorf("after a second node: got %+v, want 2 nodes", report.Nodes)
 		}
 
 		resp, body := ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", http.Header{"Impersonate-User": {"hub:alice"}}, "")
 		if resp.StatusCode != http.StatusOK || !strings.Contains(body, `"name":"n1"`) {
-			t.Errorf("forwarded GET: %s %s", resp.Status, body)
+			t.Errorf("forwarded GET: got %s %s, want the node", resp.Status, body)
 		}
 		if resp, body = ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", nil,
 			""); resp.StatusCode != http.StatusForbidden {
-			t.Errorf("GET without a user: %s %s", resp.Status, body)
+			t.Errorf("GET without a user: got %s %s, want 403", resp.Status, body)
 		}
 		if resp, _ = ask(t, s, http.MethodGet, "/v1/unknown", nil, ""); resp.StatusCode != http.StatusNotFound {
-			t.Errorf("unknown path: %s", resp.Status)
+			t.Errorf("unknown path: got %s, want 404", resp.Status)
 		}
 		w.probe(t, "/healthz", http.StatusOK)
 		w.probe(t, "/readyz", http.StatusOK)
 		if level, err := daemon.SetLogLevel(t.Context(), w.socket, "debug"); err != nil || level != "debug" {
-			t.Errorf("log level: %q, %v", level, err)
+			t.Errorf("log level: got %q and the error %v, want debug", level, err)
 		}
 
 		w.stop()
 		if _, err := stream.ReadByte(); err != io.EOF {
-			t.Errorf("the stream of reports ended with %v, want a clean end", err)
+			t.Errorf("the stream of reports ended with %v, want io.EOF", err)
 		}
 		<-s.Done()
 	})
 
-	t.Run("stores settings before it says so and reports their digest", func(t *testing.T) {
+	t.Run("stores settings before it responds, and reports their digest", func(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t)
 		w.start(t)
@@ -277,18 +277,18 @@ func TestAgent(t *testing.T) {
 		next := protocol.Settings{Servers: []string{w.hub.URL, "https://new.example"},
 			CABundle: w.ca.Bundle() + agenttest.NewAuthority(t, "next").Bundle()}
 		raw, _ := json.Marshal(next)
-		for range 2 { // the second time changes nothing
+		for range 2 { // the second PUT changes nothing
 			if resp, body := ask(t, s, http.MethodPut, protocol.PathSettings, nil,
 				string(raw)); resp.StatusCode != http.StatusNoContent {
 				t.Fatalf("PUT of the settings: %s %s, want 204", resp.Status, body)
 			}
 		}
 		if report := nextReport(t, stream); report.SettingsDigest != next.Digest() {
-			t.Errorf("digest %q, want %q", report.SettingsDigest, next.Digest())
+			t.Errorf("got the digest %q, want %q", report.SettingsDigest, next.Digest())
 		}
 		data, _ := w.api.Get(identity)["data"].(map[string]any)
 		if data["settings"] == nil {
-			t.Error("the settings are not in the identity Secret")
+			t.Error("the settings are not in the identity Secret, want them stored")
 		}
 	})
 
@@ -325,7 +325,7 @@ func TestAgent(t *testing.T) {
 			}
 		}
 		if joins != 1 {
-			t.Errorf("joined %d times", joins)
+			t.Errorf("the agent joined %d times, want once", joins)
 		}
 	})
 
@@ -343,15 +343,15 @@ func TestAgent(t *testing.T) {
 		<-w.ended
 		owned, _ := json.Marshal(w.api.Get(role))
 		if !bytes.Contains(owned, []byte(`"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"drover-agent"`)) {
-			t.Errorf("the ClusterRole does not go with the namespace: %s", owned)
+			t.Errorf("got the ClusterRole %s, want the namespace as its owner", owned)
 		}
 		if w.api.Get("/api/v1/namespaces/drover-agent") != nil || w.api.Get(identity) != nil {
-			t.Error("the namespace or the identity is still there")
+			t.Error("the namespace or the identity still exists, want both deleted")
 		}
 	})
 }
 
-// probe asks as the kubelet does.
+// probe sends a request as the kubelet does.
 func (w *world) probe(t *testing.T, path string, want int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.probes+path, nil)
@@ -364,6 +364,6 @@ func (w *world) probe(t *testing.T, path string, want int) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != want {
-		t.Errorf("%s: %s, want %d", path, resp.Status, want)
+		t.Errorf("%s: got %s, want %d", path, resp.Status, want)
 	}
 }

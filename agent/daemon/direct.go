@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/memory"
 )
 
-// RunDirect answers the API server of a node until ctx ends. It knows nothing of the hub, and may read two Secrets: one
-// that the hub has delivered, and the CA that the agent has made.
+// RunDirect serves the API server of a node until ctx ends. It does not know the hub, and may read two Secrets: the one
+// that the hub delivers for direct access, and the one with the CA that the agent has made.
 func RunDirect(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// duties are the agent's tasks for its member: reporting, and, on the leader, all that only one replica may do.
+// duties are the agent's tasks for its member: reporting, and, on the leader, the tasks for a single replica.
 type duties struct {
 	stream     *stream.Stream
 	reporter   *report.Reporter
@@ -29,11 +29,11 @@ type duties struct {
 	election   *leader.Election
 	sets       *apply.Applier
 	identity   *identity.Keeper
-	plans      *plan.Runner     // nil in an agent that may only read
-	direct     *direct.Endpoint // as plans
+	plans      *plan.Runner     // nil in a read-only agent
+	direct     *direct.Endpoint // nil in a read-only agent
 }
 
-// newDuties makes the tasks of one run. restored is called when the cluster was restored from a backup.
+// newDuties returns the tasks of one run. restored is called when the cluster was restored from a backup.
 func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, restored func()) *duties {
 	d := &duties{identity: keeper, stream: stream.New()}
 	log, env := a.options.Log, a.options.Environ
@@ -59,7 +59,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 		})
 	}
 	authority := func() string { return "" }
-	if env.Profile != v1.ProfileReadOnly { // one that only reads serves all as one user, and takes no set
+	if env.Profile != v1.ProfileReadOnly { // a read-only agent serves all users as one user, and accepts no sets
 		d.direct = direct.New(direct.Options{
 			Secrets: a.client.Secrets(env.Namespace), Listen: env.DirectListen, Kubernetes: a.forward(watches),
 			Changed: func() { d.reporter.Touch() }, Now: time.Now, Log: log.WithName("direct"),
@@ -81,7 +81,7 @@ func (a *agent) newDuties(watches context.Context, keeper *identity.Keeper, rest
 	return d
 }
 
-// run reports, and leads whenever this replica is elected, until ctx ends.
+// run reports until ctx ends, and leads whenever this replica is elected.
 func (d *duties) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -104,12 +104,12 @@ func (d *duties) lead(ctx context.Context) {
 	}
 }
 
-// reportFirst is how long sets and plans wait at most until the hub has read a report.
+// reportFirst bounds how long sets and plans wait until the hub has read a report.
 const reportFirst = 5 * time.Second
 
-// awaitReport returns when the hub has read a report, or after reportFirst; false if ctx ends before. Where many agents
-// start at the same time, each member is Ready before sets and plans, which make most of an agent's requests, take the
-// CPU of the machines that the agents share.
+// awaitReport returns when the hub has read a report, or after reportFirst. It returns false if ctx ends first. When
+// many agents start at the same time on the same machines, sets and plans cause most of their requests. Each member
+// becomes Ready before these requests use the CPU.
 func (d *duties) awaitReport(ctx context.Context) bool {
 	waited, cancel := context.WithTimeout(ctx, reportFirst)
 	defer cancel()
@@ -120,7 +120,8 @@ func (d *duties) awaitReport(ctx context.Context) bool {
 	return ctx.Err() == nil
 }
 
-// removeDelivered is deployment.UninstallOptions.Sets. Plans go last: those that are left then belong to a user.
+// removeDelivered is deployment.UninstallOptions.Sets. It removes the plans last: a plan that remains then belongs to a
+// user.
 func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	remaining, err := d.sets.RemoveAll(ctx)
 	if err == nil && len(remaining) == 0 && d.plans != nil {
@@ -135,7 +136,7 @@ func (d *duties) removeDelivered(ctx context.Context) ([]string, error) {
 	return remaining, err
 }
 
-// capabilities returns what an agent of this profile reports to the hub that it can do.
+// capabilities returns the capabilities that an agent with this profile reports to the hub.
 func capabilities(profile v1.AgentProfile) protocol.Capabilities {
 	if profile == v1.ProfileReadOnly {
 		return protocol.Capabilities{Features: []string{protocol.FeatureSets}, Profile: string(profile)}

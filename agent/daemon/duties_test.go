@@ -18,14 +18,14 @@ func TestSetsAndPlansWaitForTheReport(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		read  bool          // the hub reads a report after a second
-		ends  time.Duration // of the leadership
+		ends  time.Duration // length of the leadership
 		after time.Duration
 		want  bool
 	}{
-		"until the hub has read it":          {true, time.Minute, time.Second, true},
-		"for a while, if there is no hub":    {false, time.Minute, reportFirst, true},
-		"no longer than the replica leads":   {false, 2 * time.Second, 2 * time.Second, false},
-		"and not at all if it has been read": {true, time.Minute, 0, true},
+		"until the hub has read it":              {true, time.Minute, time.Second, true},
+		"for a limited time without a hub":       {false, time.Minute, reportFirst, true},
+		"no longer than the replica leads":       {false, 2 * time.Second, 2 * time.Second, false},
+		"not at all if the report has been read": {true, time.Minute, 0, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +51,7 @@ func TestSetsAndPlansWaitForTheReport(t *testing.T) {
 				}
 				began := time.Now()
 				if got := d.awaitReport(ctx); got != tt.want || time.Since(began) != tt.after {
-					t.Errorf("%t after %s, want %t after %s", got, time.Since(began), tt.want, tt.after)
+					t.Errorf("got %t after %s, want %t after %s", got, time.Since(began), tt.want, tt.after)
 				}
 			})
 		})

@@ -17,38 +17,38 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultListen is where the probes are served, and defaultDirectListen where users are who come without the hub. Both
-// come from outside of the pod's loopback.
+// defaultListen is the address of the probes, and defaultDirectListen the address for users who do not go through the
+// hub. Both kinds of clients are outside the pod, so neither address is on the loopback interface.
 const (
 	defaultListen       = ":8080"
 	defaultDirectListen = ":6443"
 )
 
-// Environ is what the manifest says to the agent.
+// Environ has the settings that the manifest gives the agent.
 type Environ struct {
-	// Servers are the hub's base URLs without a slash at the end, the preferred one first. At least one.
+	// Servers are the hub's base URLs without a trailing slash, the preferred one first. There is at least one.
 	Servers []string
-	// Checksums of the CA certificates to trust.
+	// Checksums are the checksums of the CA certificates to trust.
 	Checksums []string
 	// Trust is Pinned or System.
 	Trust v1.Trust
 	// Profile is Full or ReadOnly.
 	Profile v1.AgentProfile
-	// Debug logs at level debug.
+	// Debug sets the log level to debug.
 	Debug bool
-	// TunnelDataDebug logs the heads of the tunnel's frames, never their content.
+	// TunnelDataDebug logs the headers of the tunnel's frames, but never their content.
 	TunnelDataDebug bool
-	// Namespace of the agent.
+	// Namespace is the namespace of the agent.
 	Namespace string
 	// Listen is the address of the probes.
 	Listen string
-	// DirectListen is the address at which users are served who come without the hub, where the Cluster says so.
+	// DirectListen is the address for users who do not go through the hub, if the Cluster allows direct access.
 	DirectListen string
-	// Socket is the path of the unix socket that changes the log level.
+	// Socket is the path of the Unix socket for changing the log level.
 	Socket string
 }
 
-// aliases are the names that operators of Rancher know. A DROVER_ name wins.
+// aliases returns the variable names that operators of Rancher know. A DROVER_ name takes precedence.
 func aliases() map[string]string {
 	return map[string]string{
 		protocol.EnvServer:          "CATTLE_SERVER",
@@ -58,13 +58,13 @@ func aliases() map[string]string {
 	}
 }
 
-// Socket is the path of the log level's socket alone, for the command that is its client.
+// Socket returns only the path of the log level's socket, for the command that is its client.
 func Socket(lookup func(string) (string, bool)) string {
 	r := reader{lookup: lookup}
 	return r.text(protocol.EnvSocket, filepath.Join(os.TempDir(), "drover-agent.sock"))
 }
 
-// ReadEnviron reads all settings. An error names every variable that is wrong and what to do about it.
+// ReadEnviron reads all settings. Its error names each invalid variable and says how to fix it.
 func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{
@@ -85,7 +85,8 @@ func ReadEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	return env, nil
 }
 
-// ReadDirectEnviron reads the settings of what API servers ask about users' tokens. It has nothing to do with the hub.
+// ReadDirectEnviron reads the settings of the program that answers API servers about users' tokens. None of them
+// concern the hub.
 func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	r := &reader{lookup: lookup}
 	env := Environ{
@@ -104,13 +105,13 @@ func ReadDirectEnviron(lookup func(string) (string, bool)) (Environ, error) {
 	return env, nil
 }
 
-// reader looks variables up and collects what is wrong with them.
+// reader looks up variables and collects the problems with them.
 type reader struct {
 	lookup func(string) (string, bool)
 	errs   []error
 }
 
-// value returns the value of a variable, or else of its alias, and the name that it was found under.
+// value returns the value of a variable, or of its alias if it is not set, and the name under which it was found.
 func (r *reader) value(name string) (found, value string) {
 	if v, ok := r.lookup(name); ok && strings.TrimSpace(v) != "" {
 		return name, strings.TrimSpace(v)
@@ -142,7 +143,8 @@ func (r *reader) boolean(name string) bool {
 	return b
 }
 
-// oneOf returns a variable that has one of two values, the first if it is not set.
+// oneOf returns the value of a variable that allows two values. It returns the first of them if the variable is not
+// set.
 func oneOf[T ~string](r *reader, name string, standard, other T) T {
 	value := T(r.text(name, string(standard)))
 	if value != standard && value != other {
@@ -171,11 +173,11 @@ func (r *reader) servers() []string {
 func (r *reader) checksums() []string {
 	found, v := r.value(protocol.EnvCAChecksum)
 	sums := list(v)
-	// SHA-256 in hex, with or without the colons of openssl
+	// A SHA-256 in hexadecimal, with or without the colons that openssl prints.
 	checksum := regexp.MustCompile(`^([0-9A-Fa-f]{64}|([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2})$`)
 	for _, sum := range sums {
 		if !checksum.MatchString(sum) {
-			r.fail("%s: %q is not a SHA-256 in hex: take the value from the hub's manifest", found, sum)
+			r.fail("%s: %q is not a SHA-256 in hex: copy the value from the hub's manifest", found, sum)
 		}
 	}
 	return sums
@@ -185,7 +187,7 @@ func (r *reader) fail(format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf(format, args...))
 }
 
-// list splits at commas and drops what is empty.
+// list splits at commas and drops empty elements.
 func list(v string) []string {
 	var out []string
 	for entry := range strings.SplitSeq(v, ",") {

@@ -34,11 +34,11 @@ func TestRead(t *testing.T) {
 		vars map[string]string
 		want Environ
 	}{
-		"a server alone gets every default": {
+		"only a server: all defaults apply": {
 			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com"},
 			want: base(func(*Environ) {}),
 		},
-		"lists are split at commas and slashes at the end go": {
+		"lists are split at commas, and trailing slashes are removed": {
 			vars: map[string]string{"DROVER_SERVER": "https://a.example/, https://b.example:8443/hub/ ,",
 				"DROVER_CA_CHECKSUM": sum + "," + colons},
 			want: base(func(e *Environ) {
@@ -49,7 +49,7 @@ func TestRead(t *testing.T) {
 			vars: map[string]string{"DROVER_SERVER": "https://[fd00::1]:8443,https://[::1]"},
 			want: base(func(e *Environ) { e.Servers = []string{"https://[fd00::1]:8443", "https://[::1]"} }),
 		},
-		"the names of Rancher are known": {
+		"the variable names of Rancher are accepted": {
 			vars: map[string]string{"CATTLE_SERVER": "https://hub.example.com", "CATTLE_CA_CHECKSUM": sum,
 				"CATTLE_DEBUG": "true", "CATTLE_TUNNEL_DATA_DEBUG": "1"},
 			want: base(func(e *Environ) { e.Checksums, e.Debug, e.TunnelDataDebug = []string{sum}, true, true }),
@@ -59,11 +59,11 @@ func TestRead(t *testing.T) {
 				"CATTLE_DEBUG": "true", "DROVER_DEBUG": "false"},
 			want: base(func(*Environ) {}),
 		},
-		"an empty DROVER name leaves its alias in force": {
+		"an empty DROVER name does not override its alias": {
 			vars: map[string]string{"CATTLE_SERVER": "https://hub.example.com", "DROVER_SERVER": ""},
 			want: base(func(*Environ) {}),
 		},
-		"the rest is taken as it is": {
+		"other values are used unchanged": {
 			vars: map[string]string{"DROVER_SERVER": "https://hub.example.com", "DROVER_TRUST": "System",
 				"DROVER_NAMESPACE": "ns", "DROVER_LISTEN": "127.0.0.1:1", "DROVER_DIRECT_LISTEN": "127.0.0.1:2"},
 			want: base(func(e *Environ) {
@@ -107,11 +107,12 @@ func TestReadRefuses(t *testing.T) {
 		},
 		"a query, unprinted": {vars: map[string]string{"DROVER_SERVER": "https://hub?token=hunter2"}, says: []string{"query"},
 			not: "hunter2"},
-		"a checksum too short": {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_CA_CHECKSUM": "abcd"},
+		"a checksum that is too short": {vars: map[string]string{"DROVER_SERVER": "https://hub",
+			"DROVER_CA_CHECKSUM": "abcd"},
 			says: []string{"DROVER_CA_CHECKSUM", "SHA-256"}},
-		"a trust unknown": {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_TRUST": "pinned"},
+		"an unknown trust": {vars: map[string]string{"DROVER_SERVER": "https://hub", "DROVER_TRUST": "pinned"},
 			says: []string{"DROVER_TRUST", "Pinned or System"}},
-		"all that is wrong at once": {
+		"several problems at once": {
 			vars: map[string]string{"DROVER_DEBUG": "maybe", "CATTLE_TUNNEL_DATA_DEBUG": "perhaps",
 				"DROVER_SERVER": "https://hub"},
 			says: []string{"DROVER_DEBUG", "CATTLE_TUNNEL_DATA_DEBUG", "true or false"},
@@ -121,15 +122,15 @@ func TestReadRefuses(t *testing.T) {
 			t.Parallel()
 			_, err := ReadEnviron(lookup(tc.vars))
 			if err == nil {
-				t.Fatal("no error")
+				t.Fatal("got no error, want one")
 			}
 			for _, want := range tc.says {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%q does not say %q", err, want)
+					t.Errorf("got the error %q, want %q in it", err, want)
 				}
 			}
 			if tc.not != "" && strings.Contains(err.Error(), tc.not) {
-				t.Errorf("%q holds %q", err, tc.not)
+				t.Errorf("got the error %q, want it without %q", err, tc.not)
 			}
 		})
 	}

@@ -19,27 +19,27 @@ import (
 	"go.uber.org/zap"
 )
 
-// levelBody is what goes both ways, as zap has it.
+// levelBody is the body of requests and responses, in the format of zap.
 type levelBody struct {
 	Level string `json:"level,omitempty"`
 	Error string `json:"error,omitempty"`
 }
 
-// listenSocket makes the socket that changes the log level, which only the agent's own user may open. What a crashed
-// agent left at that path is replaced; a running agent's is an error.
+// listenSocket creates the socket for changing the log level, which only the agent's own user may open. It replaces a
+// socket that a crashed agent left at the path. If a running agent listens there, it returns an error.
 func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	if conn, err := (&net.Dialer{Timeout: exchangeTimeout}).DialContext(ctx, "unix", path); err == nil {
-		_ = conn.Close() // only to see whether an agent listens
-		return nil, fmt.Errorf("listen at %s: another agent does so already: set DROVER_SOCKET to another path", path)
+		_ = conn.Close() // the connection only shows that an agent listens
+		return nil, fmt.Errorf("listen at %s: another agent already listens there: set DROVER_SOCKET to another path", path)
 	}
-	// Made under another name and moved when its mode is right, so that there is no moment at which others may open it.
+	// The socket is created under another name and moved once it has its mode, so other users can open it at no time.
 	draft := fmt.Sprintf("%s.%d", path, os.Getpid())
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", draft)
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
 	if unix, ok := listener.(*net.UnixListener); ok {
-		unix.SetUnlinkOnClose(false) // it would remove the draft's name
+		unix.SetUnlinkOnClose(false) // otherwise closing it would remove the name of the draft
 	}
 	err = os.Chmod(draft, 0o600)
 	if err == nil {
@@ -51,7 +51,7 @@ func listenSocket(ctx context.Context, path string) (net.Listener, error) {
 	return listener, nil
 }
 
-// serveLevel answers at a listener of listenSocket until ctx ends, and removes the socket then.
+// serveLevel serves requests at a listener of listenSocket until ctx ends, and then removes the socket.
 func serveLevel(ctx context.Context, listener net.Listener, path string, level zap.AtomicLevel) error {
 	err := serve(ctx, listener, level)
 	if removed := os.Remove(path); removed != nil && !errors.Is(removed, fs.ErrNotExist) {
@@ -63,10 +63,10 @@ func serveLevel(ctx context.Context, listener net.Listener, path string, level z
 	return nil
 }
 
-// SetLogLevel sets the log level of the agent at a socket and returns the level that it has then.
+// SetLogLevel sets the log level of the agent that listens at a socket, and returns the new level.
 func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 	if level != "debug" && level != "info" {
-		return "", fmt.Errorf("set log level: %q is none of [debug info]", level)
+		return "", fmt.Errorf("set log level: %q is not a level: use debug or info", level)
 	}
 	payload, err := json.Marshal(levelBody{Level: level})
 	if err != nil {
@@ -84,7 +84,8 @@ func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 	}
 	resp, err := client.Do(req)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
-		return "", fmt.Errorf("set log level: no agent listens at %s: run this where the agent runs, with the same DROVER_SOCKET", path)
+		return "", fmt.Errorf(
+			"set log level: no agent listens at %s: run this where the agent runs, with the same DROVER_SOCKET", path)
 	}
 	if err != nil {
 		return "", fmt.Errorf("set log level: %w", err)
@@ -92,10 +93,10 @@ func SetLogLevel(ctx context.Context, path, level string) (string, error) {
 	defer func() { _ = resp.Body.Close() }()
 	var answer levelBody
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&answer); err != nil {
-		return "", fmt.Errorf("set log level: decode answer: %w", err)
+		return "", fmt.Errorf("set log level: decode response: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return "", fmt.Errorf("set log level: the agent answered %s: %s", resp.Status, answer.Error)
+		return "", fmt.Errorf("set log level: the agent responded with %s: %s", resp.Status, answer.Error)
 	}
 	return answer.Level, nil
 }

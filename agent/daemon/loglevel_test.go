@@ -17,7 +17,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// levelAt runs an agent's end and returns its level and how to end it.
+// levelAt serves a log level at a path. It returns the level, and a function that stops serving.
 func levelAt(t *testing.T, path string) (zap.AtomicLevel, func() error) {
 	t.Helper()
 	listener, err := listenSocket(t.Context(), path)
@@ -35,7 +35,7 @@ func levelAt(t *testing.T, path string) (zap.AtomicLevel, func() error) {
 
 func TestLevel(t *testing.T) {
 	t.Parallel()
-	t.Run("changes and says what it is now", func(t *testing.T) {
+	t.Run("the level changes and is returned", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "s")
 		level, stop := levelAt(t, path)
@@ -49,7 +49,7 @@ func TestLevel(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the socket is still there: %v", err)
+			t.Errorf("read the socket: got the error %v, want it removed", err)
 		}
 	})
 
@@ -59,7 +59,7 @@ func TestLevel(t *testing.T) {
 		_, _ = levelAt(t, path)
 		info, err := os.Stat(path)
 		if err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("mode %v, %v", info.Mode(), err)
+			t.Errorf("got the mode %v and the error %v, want 0600", info.Mode(), err)
 		}
 	})
 
@@ -81,7 +81,7 @@ func TestLevel(t *testing.T) {
 		}
 	})
 
-	t.Run("what a crashed agent left is replaced, a running agent's socket is not", func(t *testing.T) {
+	t.Run("the socket of a crashed agent is replaced, that of a running agent is not", func(t *testing.T) {
 		t.Parallel()
 		path := filepath.Join(t.TempDir(), "s")
 		left, err := net.Listen("unix", path)

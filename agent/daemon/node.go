@@ -18,9 +18,9 @@ import (
 )
 
 // RunNode runs a node agent until ctx ends. While no replica of the agent is connected, one of the member's node agents
-// opens a tunnel as what the replicas have joined as. It serves the API, reports the API server's health, and takes the
-// hub's settings: what only the replica that leads does waits for one. It listens at no port, since that would be one
-// of the node.
+// opens a tunnel under the identity of the replicas. It serves the API, reports the API server's health, and takes the
+// hub's settings. The tasks of a leader wait until a replica is connected. A node agent listens on no port, because
+// that would be a port of the node.
 func RunNode(ctx context.Context, o Options) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

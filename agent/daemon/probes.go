@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	exchangeTimeout = 5 * time.Second // of one request to the probes or the log level
-	shutdownTimeout = time.Second     // of a request under way when the agent stops
+	exchangeTimeout = 5 * time.Second // for one request to the probes or the log level
+	shutdownTimeout = time.Second     // for requests in progress when the agent stops
 )
 
-// probes serves /healthz by alive, /readyz by ready, and /metrics.
+// probes serves /healthz according to alive, /readyz according to ready, and /metrics.
 func probes(alive, ready func() bool, metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
@@ -32,11 +32,11 @@ func answer(check func() bool, otherwise string) http.HandlerFunc {
 			http.Error(w, otherwise, http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = w.Write([]byte("ok\n")) // the prober is gone otherwise
+		_, _ = w.Write([]byte("ok\n")) // an error means that the prober has disconnected
 	}
 }
 
-// serveProbes answers the kubelet until ctx ends.
+// serveProbes serves the kubelet's probes until ctx ends.
 func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) error {
 	if err := serve(ctx, listener, h); err != nil {
 		return fmt.Errorf("serve probes: %w", err)
@@ -44,7 +44,7 @@ func serveProbes(ctx context.Context, listener net.Listener, h http.Handler) err
 	return nil
 }
 
-// serve answers small requests at a listener until ctx ends.
+// serve handles small requests at a listener until ctx ends.
 func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	server := &http.Server{
 		Handler: h, ReadHeaderTimeout: exchangeTimeout, ReadTimeout: exchangeTimeout, WriteTimeout: exchangeTimeout,
@@ -53,7 +53,7 @@ func serve(ctx context.Context, listener net.Listener, h http.Handler) error {
 	stop := context.AfterFunc(ctx, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
 		defer cancel()
-		_ = server.Shutdown(ctx) // what is still open is closed with the process
+		_ = server.Shutdown(ctx) // connections that are still open are closed with the process
 	})
 	defer stop()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {

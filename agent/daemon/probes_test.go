@@ -19,13 +19,13 @@ func TestProbes(t *testing.T) {
 		alive, ready func() bool
 		want         int
 	}{
-		"alive":                    {"GET", "/healthz", yes, no, 200},
-		"stuck":                    {"GET", "/healthz", no, yes, 503},
-		"connected":                {"GET", "/readyz", no, yes, 200},
-		"not connected":            {"GET", "/readyz", yes, no, 503},
-		"metrics":                  {"GET", "/metrics", yes, yes, 200},
-		"nothing else is there":    {"GET", "/", yes, yes, 404},
-		"nothing can be posted to": {"POST", "/healthz", yes, yes, 405},
+		"alive":          {"GET", "/healthz", yes, no, 200},
+		"stuck":          {"GET", "/healthz", no, yes, 503},
+		"connected":      {"GET", "/readyz", no, yes, 200},
+		"not connected":  {"GET", "/readyz", yes, no, 503},
+		"metrics":        {"GET", "/metrics", yes, yes, 200},
+		"another path":   {"GET", "/", yes, yes, 404},
+		"another method": {"POST", "/healthz", yes, yes, 405},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -33,7 +33,7 @@ func TestProbes(t *testing.T) {
 			probes(tc.alive, tc.ready, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(answer,
 				httptest.NewRequest(tc.method, tc.path, nil))
 			if answer.Code != tc.want {
-				t.Errorf("got %d", answer.Code)
+				t.Errorf("got the code %d, want another one", answer.Code)
 			}
 		})
 	}
@@ -41,7 +41,7 @@ func TestProbes(t *testing.T) {
 
 func TestServe(t *testing.T) {
 	t.Parallel()
-	t.Run("ends without an error when it is stopped", func(t *testing.T) {
+	t.Run("stopping it is not an error", func(t *testing.T) {
 		t.Parallel()
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -55,7 +55,7 @@ func TestServe(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	t.Run("a listener that breaks is an error", func(t *testing.T) {
+	t.Run("a failing listener is an error", func(t *testing.T) {
 		t.Parallel()
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -63,7 +63,7 @@ func TestServe(t *testing.T) {
 		}
 		_ = listener.Close()
 		if err := serve(t.Context(), listener, http.NotFoundHandler()); err == nil {
-			t.Error("no error")
+			t.Error("got no error, want one")
 		}
 	})
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// insideProxied is set in the process that TestThroughAProxy starts: the proxies of the environment are read once in a
-// process.
+// insideProxied is set in the process that TestThroughAProxy starts, because a process reads the proxies from its
+// environment only once.
 const insideProxied = "DROVER_TEST_PROXIED"
 
-// An agent whose environment names a proxy reaches the hub by it, and its own API server never. The proxy is Debian's
-// tinyproxy. A proxy is not used for "localhost" and loopback addresses, but it is for LOCALHOST, which leads there
-// too.
+// TestThroughAProxy runs an agent whose environment names a proxy. The agent reaches the hub through the proxy, but
+// never its own API server. The proxy is Debian's tinyproxy. Go uses no proxy for "localhost" and loopback addresses,
+// but it does for LOCALHOST, which is the same host.
 func TestThroughAProxy(t *testing.T) {
 	t.Parallel()
 	if os.Getenv(insideProxied) != "" {
@@ -36,10 +36,10 @@ func TestThroughAProxy(t *testing.T) {
 		t.Skip("tinyproxy is not installed: apt-get install tinyproxy")
 	}
 	for name, tc := range map[string]struct{ asks, given, outcome string }{
-		"without a password":       {"", "", "connected"},
-		"with a password":          {"BasicAuth agent swordfish", "agent:swordfish@", "connected"},
-		"with the wrong password":  {"BasicAuth agent swordfish", "agent:hunter2@", "refused"},
-		"with no password for one": {"BasicAuth agent swordfish", "", "refused"},
+		"without a password":          {"", "", "connected"},
+		"with a password":             {"BasicAuth agent swordfish", "agent:swordfish@", "connected"},
+		"with the wrong password":     {"BasicAuth agent swordfish", "agent:hunter2@", "refused"},
+		"without a required password": {"BasicAuth agent swordfish", "", "refused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -86,24 +86,24 @@ func TestThroughAProxy(t *testing.T) {
 			for line := range strings.Lines(string(seen)) {
 				if _, asked, ok := strings.Cut(line, "Request (file descriptor"); ok &&
 					!strings.Contains(asked, "CONNECT LOCALHOST:"+said(out, "hub")+" ") {
-					t.Errorf("the proxy was asked for something else than the hub: %s", line)
+					t.Errorf("the proxy got the request %s, want requests for the hub only", line)
 				}
 			}
 			if !strings.Contains(string(seen), "CONNECT LOCALHOST:"+said(out, "hub")+" ") {
-				t.Errorf("the agent did not ask the proxy for the hub: %s", seen)
+				t.Errorf("got the proxy's log %s, want a request for the hub", seen)
 			}
 		})
 	}
 }
 
-// said returns what the process inside logged by a name.
+// said returns the value that the inner process logged under a name.
 func said(out []byte, name string) string {
 	_, after, _ := strings.Cut(string(out), "port of the "+name+": ")
 	port, _, _ := strings.Cut(after, "\n")
 	return strings.TrimSpace(port)
 }
 
-// proxied runs an agent in this process, whose environment names a proxy.
+// proxied runs an agent in this process, with an environment that names a proxy.
 func proxied(t *testing.T) {
 	w := newWorld(t)
 	for name, url := range map[string]*string{"hub": &w.hub.URL, "API server": &w.api.URL} {
@@ -115,20 +115,20 @@ func proxied(t *testing.T) {
 		s := w.session(t)
 		if resp, body := ask(t, s, http.MethodGet, "/v1/k8s/api/v1/nodes/n1", http.Header{"Impersonate-User": {"hub:alice"}},
 			""); resp.StatusCode != http.StatusOK {
-			t.Errorf("forwarded GET: %s %s", resp.Status, body)
+			t.Errorf("forwarded GET: got %s %s, want the node", resp.Status, body)
 		}
 	} else {
 		for begun := time.Now(); !strings.Contains(w.log.String(), " refused the connection with 40"); {
 			if time.Since(begun) > time.Minute {
-				t.Fatalf("the log does not say that the proxy refuses:\n%s", w.log)
+				t.Fatalf("want a log that says that the proxy refuses, got:\n%s", w.log)
 			}
 			<-time.After(20 * time.Millisecond)
 		}
 	}
 	if len(w.api.Seen()) == 0 {
-		t.Error("the API server was not asked")
+		t.Error("the API server got no request, want some")
 	}
 	if strings.Contains(w.log.String(), "hunter2") || strings.Contains(w.log.String(), "swordfish") {
-		t.Error("the password is in the log")
+		t.Error("the password is in the log, want it kept secret")
 	}
 }

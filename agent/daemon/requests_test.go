@@ -14,12 +14,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestAJoinReadsAndWritesSecretsFewTimes(t *testing.T) {
+func TestJoinReadsAndWritesSecretsFewTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.start(t)
 	nextReport(t, reports(t, w.session(t)))
-	// The last of what an agent does after it has joined.
+	// Watching the objects of sets is the last step of an agent after it has joined.
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		if !slices.Contains(w.api.Seen(), "GET /apis/rbac.authorization.k8s.io/v1/clusterrolebindings") {
 			return errors.New("the agent does not watch the objects of sets")
@@ -27,8 +27,9 @@ func TestAJoinReadsAndWritesSecretsFewTimes(t *testing.T) {
 		return nil
 	})
 	want := map[string]int{
-		"GET " + registration:                      1,
-		"GET " + identity:                          2, // there is none; and before the Cluster that it has become is stored
+		"GET " + registration: 1,
+		// once before there is one, and once before the agent stores the Cluster that it joined as
+		"GET " + identity:                          2,
 		"PUT " + identity:                          1,
 		"POST " + secretsPath[:len(secretsPath)-1]: 1,
 	}
@@ -39,6 +40,6 @@ func TestAJoinReadsAndWritesSecretsFewTimes(t *testing.T) {
 		}
 	}
 	if !maps.Equal(got, want) {
-		t.Errorf("requests for Secrets %v, want %v", got, want)
+		t.Errorf("got requests for Secrets %v, want %v", got, want)
 	}
 }

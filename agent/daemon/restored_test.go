@@ -20,9 +20,8 @@ import (
 	"github.com/drover-dev/drover/test/agenttest"
 )
 
-// TestAnAgentBeginsAnewWhenItsClusterIsRestored has the Lease go back to an earlier version, and the agent's Secret
-// with it.
-func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
+// TestAgentStartsOverWhenItsClusterIsRestored sets the Lease and the agent's Secret back to an earlier version.
+func TestAgentStartsOverWhenItsClusterIsRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	var restored atomic.Bool
@@ -37,7 +36,7 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 				Reason: metav1.StatusReasonConflict})
 			return true
 		}
-		restored.Store(false) // from now on it is what the agent finds when it begins anew
+		restored.Store(false) // from now on this is the state that the agent finds when it starts over
 		_ = json.NewEncoder(rw).Encode(coordinationv1.Lease{TypeMeta: metav1.TypeMeta{APIVersion: "coordination.k8s.io/v1",
 			Kind: "Lease"}, ObjectMeta: metav1.ObjectMeta{Name: protocol.LeaderLease, ResourceVersion: "1"}})
 		return true
@@ -46,7 +45,7 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 	s := w.session(t)
 	stream := reports(t, s)
 	if first := nextReport(t, stream); !first.Restored.IsZero() {
-		t.Errorf("the report of a cluster that was not restored says %s, want nothing", first.Restored)
+		t.Errorf("a cluster that was not restored: got the time %s in the report, want none", first.Restored)
 	}
 	backup, _ := w.api.Get(identity)["data"].(map[string]any)
 	backup = maps.Clone(backup)
@@ -70,11 +69,11 @@ func TestAnAgentBeginsAnewWhenItsClusterIsRestored(t *testing.T) {
 	stream = reports(t, s)
 	report := nextReport(t, stream)
 	if report.Restored.Before(asked) || report.SettingsDigest != next.Digest() {
-		t.Errorf("the report says that the cluster was restored at %s and the settings are %s, want after %s and %s",
+		t.Errorf("got a report that the cluster was restored at %s with the settings %s, want a time after %s and %s",
 			report.Restored, report.SettingsDigest, asked, next.Digest())
 	}
 	if now, _ := w.api.Get(identity)["data"].(map[string]any); now["settings"] == backup["settings"] {
-		t.Error("the identity Secret has the settings of the backup, want those that were in force")
+		t.Error("the identity Secret has the settings of the backup, want the settings from before the restore")
 	}
 	for !report.Leader {
 		report = nextReport(t, stream)

@@ -24,18 +24,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Limits of what the hub may ask for.
+// Limits on the Deployment that the hub may ask for.
 const (
 	maxReplicas    = 5
 	maxGracePeriod = 3600 // seconds
 	maxDeadline    = 3600 // seconds
 
-	imageUser = 65532 // of the agent's image
+	imageUser = 65532 // user of the agent's image
 
-	minDigest, maxDigest = 16, 64 // bytes; it is compared and shown
+	minDigest, maxDigest = 16, 64 // bytes; the digest is compared and shown
 )
 
-// Decode reads a Deployment strictly: a field that this agent does not know is one that it cannot judge.
+// Decode reads a Deployment strictly, because the agent cannot judge a field that it does not know.
 func Decode(raw []byte) (*appsv1.Deployment, error) {
 	d := &appsv1.Deployment{}
 	decoder := json.NewDecoder(bytes.NewReader(raw))
@@ -44,40 +44,40 @@ func Decode(raw []byte) (*appsv1.Deployment, error) {
 		return nil, fmt.Errorf("decode deployment: %w", err)
 	}
 	if decoder.More() {
-		return nil, errors.New("decode deployment: there is more after it")
+		return nil, errors.New("decode deployment: there is data after it")
 	}
 	return d, nil
 }
 
-// Setup is what only a manifest can change of an agent, and the hub cannot.
+// Setup has the properties of an agent that only a manifest can change, and not the hub.
 type Setup struct {
-	// Namespace that the agent lives in.
+	// Namespace is the namespace of the agent.
 	Namespace string
-	// Profile that it was installed with. The rights of the agent's account are made for it, and they come with the
-	// manifest alone.
+	// Profile is the profile that the agent was installed with. The rights of the agent's account depend on it, and only
+	// the manifest grants them.
 	Profile v1.AgentProfile
 }
 
-// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on image and with which
-// Secrets it is pulled, replicas, some of the environment, resources and on which nodes the agent runs. It cannot
-// change the agent's account or what the agent can reach there.
+// Check returns an error if a Deployment is not a variant of the agent's own. The hub decides on the image and its pull
+// Secrets, the replicas, parts of the environment, the resources, and the nodes on which the agent runs. It cannot
+// change the agent's account or what the agent can reach on its node.
 func Check(d *appsv1.Deployment, setup Setup) error {
 	rest := d.DeepCopy()
 	if digest := digestOf(rest); len(digest) < minDigest || len(digest) > maxDigest ||
 		strings.Trim(digest, "0123456789abcdef") != "" {
-		return fmt.Errorf("the annotation %s of its pods is no digest", v1.AnnotationAgentDigest)
+		return fmt.Errorf("the annotation %s of its pods is not a digest", v1.AnnotationAgentDigest)
 	}
 	if r := rest.Spec.Replicas; r != nil && (*r < 1 || *r > maxReplicas) {
-		return fmt.Errorf("spec.replicas is %d, not 1 to %d", *r, maxReplicas)
+		return fmt.Errorf("spec.replicas is %d: it must be 1 to %d", *r, maxReplicas)
 	}
 	if s := rest.Spec.ProgressDeadlineSeconds; s == nil || *s < 1 || *s > maxDeadline {
-		return fmt.Errorf("spec.progressDeadlineSeconds is not 1 to %d", maxDeadline)
+		return fmt.Errorf("spec.progressDeadlineSeconds must be 1 to %d", maxDeadline)
 	}
 	if n := len(rest.Spec.Template.Spec.Containers); n != 1 {
-		return fmt.Errorf("it has %d containers, not 1", n)
+		return fmt.Errorf("it has %d containers: it must have 1", n)
 	}
 	if s := rest.Spec.Template.Spec.TerminationGracePeriodSeconds; s == nil || *s < 1 || *s > maxGracePeriod {
-		return fmt.Errorf("terminationGracePeriodSeconds is not 1 to %d", maxGracePeriod)
+		return fmt.Errorf("terminationGracePeriodSeconds must be 1 to %d", maxGracePeriod)
 	}
 	c := &rest.Spec.Template.Spec.Containers[0]
 	if c.Image == "" {
@@ -88,9 +88,9 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	}
 	for _, list := range []corev1.ResourceList{c.Resources.Requests, c.Resources.Limits} {
 		for name := range list {
-			// A node may advertise any other resource: a request for it would place the agent, with its key, on that node.
+			// A node may advertise any other resource. A request for it would place the agent, with its key, on that node.
 			if name != corev1.ResourceCPU && name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
-				return fmt.Errorf("its container asks for %s: an agent takes cpu, memory and ephemeral-storage only", name)
+				return fmt.Errorf("its container asks for %s: an agent may ask for cpu, memory and ephemeral-storage only", name)
 			}
 		}
 	}
@@ -108,34 +108,37 @@ func Check(d *appsv1.Deployment, setup Setup) error {
 	return same(rest, own(setup.Namespace))
 }
 
-// checkEnv returns an error if an environment is not allowed. Any variable that is not known to be harmless is refused:
-// some would make the agent mistake another program for its API server or for the hub, or write its token into its log.
+// checkEnv returns an error if an environment is not allowed. It refuses each variable that is not known to be
+// harmless. Other variables could make the agent mistake another program for its API server or for the hub, or write
+// its token into its log.
 func checkEnv(env []corev1.EnvVar, setup Setup) error {
 	values := make(map[string]string, len(env))
 	for i := range env {
 		name := env[i].Name
 		if from := env[i].ValueFrom; from != nil && (setByHub(name) || !fromEnvironmentSecret(from)) {
-			return fmt.Errorf("its variable %s has a value from elsewhere than the Secret %s", name, protocol.EnvironmentSecret)
+			return fmt.Errorf("its variable %s has a value from a source other than the Secret %s", name,
+				protocol.EnvironmentSecret)
 		}
 		if _, twice := values[name]; twice {
 			return fmt.Errorf("its variable %s is set twice", name)
 		}
 		values[name] = env[i].Value
 		if !setByHub(name) && !protocol.AgentVariable(name) {
-			return fmt.Errorf("its variable %s is not one that an agent takes: %s", name, protocol.AgentVariables)
+			return fmt.Errorf("an agent does not accept the variable %s: %s", name, protocol.AgentVariables)
 		}
 	}
 	if namespace := values[protocol.EnvNamespace]; namespace != setup.Namespace {
-		return fmt.Errorf("its variable %s is %q, and the agent lives in namespace %s", protocol.EnvNamespace, namespace,
+		return fmt.Errorf("its variable %s is %q, but the agent runs in the namespace %s", protocol.EnvNamespace, namespace,
 			setup.Namespace)
 	}
 	if profile := v1.AgentProfile(cmp.Or(values[protocol.EnvProfile], string(v1.ProfileFull))); profile != setup.Profile {
-		return fmt.Errorf("it has the profile %s, and the agent was installed with %s: the rights of an agent come with its manifest", profile, setup.Profile)
+		return fmt.Errorf("it has the profile %s, but the agent was installed with %s: apply the manifest to change the "+
+			"profile, because only the manifest grants an agent's rights", profile, setup.Profile)
 	}
 	return nil
 }
 
-// fromEnvironmentSecret reports whether a variable has its value from the one Secret that is there for this. The
+// fromEnvironmentSecret reports whether a variable gets its value from the Secret for environment variables. The
 // agent's other Secrets have its key and its token.
 func fromEnvironmentSecret(from *corev1.EnvVarSource) bool {
 	ref := from.SecretKeyRef
@@ -143,7 +146,7 @@ func fromEnvironmentSecret(from *corev1.EnvVarSource) bool {
 		reflect.DeepEqual(*from, corev1.EnvVarSource{SecretKeyRef: ref})
 }
 
-// setByHub reports whether the hub itself sets a variable, for each agent.
+// setByHub reports whether the hub itself sets a variable for each agent.
 func setByHub(name string) bool {
 	switch name {
 	case protocol.EnvServer, protocol.EnvCAChecksum, protocol.EnvTrust, protocol.EnvNamespace, protocol.EnvProfile:
@@ -162,14 +165,14 @@ func blank(d *appsv1.Deployment) {
 	pod := &d.Spec.Template.Spec
 	pod.Tolerations, pod.Affinity, pod.NodeSelector, pod.PriorityClassName, pod.TerminationGracePeriodSeconds,
 		pod.ImagePullSecrets = nil, nil, nil, "", nil, nil
-	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser { // as earlier hubs have it
+	if s := pod.SecurityContext; s != nil && s.RunAsUser != nil && *s.RunAsUser == imageUser { // as earlier hubs set it
 		s.RunAsUser = nil
 	}
 	c := &pod.Containers[0]
 	c.Image, c.Env, c.Resources = "", nil, corev1.ResourceRequirements{}
 }
 
-// own is the agent's Deployment as its manifest has it, without what the hub decides on.
+// own returns the agent's Deployment as the manifest has it, without the fields that the hub decides on.
 func own(namespace string) *appsv1.Deployment {
 	surge, unavailable := intstr.FromInt32(1), intstr.FromInt32(0)
 	return &appsv1.Deployment{
@@ -216,7 +219,7 @@ func ownPod() corev1.PodSpec {
 	}
 }
 
-// same returns an error with the first field in which two Deployments differ.
+// same returns an error that names the first field in which two Deployments differ, or nil.
 func same(got, want *appsv1.Deployment) error {
 	var fields [2]any
 	for i, d := range []*appsv1.Deployment{got, want} {
@@ -234,7 +237,7 @@ func same(got, want *appsv1.Deployment) error {
 	return nil
 }
 
-// difference is the path of the first field that differs, in JSON. Empty maps are as good as none.
+// difference returns the path of the first field that differs, in JSON. An empty map equals a missing one.
 func difference(a, b any) (string, bool) {
 	x, isMap := a.(map[string]any)
 	y, too := b.(map[string]any)
@@ -268,7 +271,7 @@ func mapDifference(a, b map[string]any) (string, bool) {
 	return "", false
 }
 
-// digestOf is the digest of a Deployment, empty if it has none.
+// digestOf returns the digest of a Deployment, or "" if it has none.
 func digestOf(d *appsv1.Deployment) string {
 	return d.Spec.Template.Annotations[v1.AnnotationAgentDigest]
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// full is an agent as it is installed by default.
+// full is the setup of an agent that is installed with the defaults.
 var full = Setup{Namespace: protocol.AgentNamespace, Profile: v1.ProfileFull}
 
-// fromHub is the Deployment that the hub makes of spec.agent.
+// fromHub returns the Deployment that the hub makes from spec.agent.
 func fromHub(t testing.TB, image string, agent v1.Agent) registration.Deployment {
 	t.Helper()
 	var m registration.Manifests
@@ -44,7 +44,7 @@ func decoded(t testing.TB, d registration.Deployment) *appsv1.Deployment {
 	return out
 }
 
-func TestTheAgentTakesWhatTheHubMakes(t *testing.T) {
+func TestAgentAcceptsTheDeploymentsThatTheHubMakes(t *testing.T) {
 	t.Parallel()
 	three, seconds := int32(3), int64(30)
 	for name, agent := range map[string]v1.Agent{
@@ -75,8 +75,9 @@ func fromSecret(name, secret string) corev1.EnvVar {
 		LocalObjectReference: corev1.LocalObjectReference{Name: secret}, Key: "key"}}}
 }
 
-// A compromised hub must not reach a member's nodes through the agent's Deployment.
-func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
+// TestAgentRefusesDeploymentsThatAreNotItsOwn checks that a compromised hub cannot reach a member's nodes through the
+// agent's Deployment.
+func TestAgentRefusesDeploymentsThatAreNotItsOwn(t *testing.T) {
 	t.Parallel()
 	yes := true
 	pod := func(d *appsv1.Deployment) *corev1.PodSpec { return &d.Spec.Template.Spec }
@@ -92,9 +93,15 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		"an owner":                    func(d *appsv1.Deployment) { d.Finalizers = []string{"a/b"} },
 		"another selector":            func(d *appsv1.Deployment) { d.Spec.Selector.MatchLabels["a"] = "b" },
 		"other pod labels":            func(d *appsv1.Deployment) { d.Spec.Template.Labels["app"] = "coredns" },
-		"a profile in an annotation":  func(d *appsv1.Deployment) { d.Spec.Template.Annotations["container.apparmor"] = "unconfined" },
-		"no digest":                   func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil },
-		"a digest that is none":       func(d *appsv1.Deployment) { d.Spec.Template.Annotations[v1.AnnotationAgentDigest] = "<b>" },
+		"a profile in an annotation": func(
+			d *appsv1.Deployment) {
+			d.Spec.Template.Annotations["container.apparmor"] = "unconfined"
+		},
+		"no digest": func(d *appsv1.Deployment) { d.Spec.Template.Annotations = nil },
+		"a digest that is none": func(
+			d *appsv1.Deployment) {
+			d.Spec.Template.Annotations[v1.AnnotationAgentDigest] = "<b>"
+		},
 		"a strategy that ends all at once": func(d *appsv1.Deployment) {
 			d.Spec.Strategy = appsv1.DeploymentStrategy{Type: appsv1.RecreateDeploymentStrategyType}
 		},
@@ -129,9 +136,15 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 		"no container security": func(d *appsv1.Deployment) { main(d).SecurityContext = nil },
 		"another command":       func(d *appsv1.Deployment) { main(d).Command = []string{"/bin/sh"} },
 		"arguments":             func(d *appsv1.Deployment) { main(d).Args = []string{"loglevel"} },
-		"a hook":                func(d *appsv1.Deployment) { main(d).Lifecycle = &corev1.Lifecycle{StopSignal: new(corev1.Signal)} },
-		"a port of the host":    func(d *appsv1.Deployment) { main(d).Ports[0].HostPort = 80 },
-		"a device":              func(d *appsv1.Deployment) { main(d).Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}} },
+		"a hook": func(d *appsv1.Deployment) {
+			main(d).Lifecycle = &corev1.Lifecycle{StopSignal: new(
+				corev1.Signal)}
+		},
+		"a port of the host": func(d *appsv1.Deployment) { main(d).Ports[0].HostPort = 80 },
+		"a device": func(
+			d *appsv1.Deployment) {
+			main(d).Resources.Claims = []corev1.ResourceClaim{{Name: "gpu"}}
+		},
 		"a resource that a node offers by its own word": func(d *appsv1.Deployment) {
 			main(d).Resources.Requests = corev1.ResourceList{"example.com/mine": main(d).Resources.Requests[corev1.ResourceCPU]}
 		},
@@ -180,7 +193,7 @@ func TestTheAgentRefusesWhatIsNotItsOwn(t *testing.T) {
 			change(d)
 			err := Check(d, full)
 			if err == nil {
-				t.Fatal("it is taken")
+				t.Fatal("the Deployment was accepted, want it refused")
 			}
 			t.Log(err)
 		})
@@ -198,8 +211,9 @@ func setVariable(d *appsv1.Deployment, name, value string) {
 	d.Spec.Template.Spec.Containers[0].Env = append(env, corev1.EnvVar{Name: name, Value: value})
 }
 
-// CVE-2021-36782: an agent that became ReadOnly through its tunnel would keep the rights of a Full one. The rights are
-// in its ClusterRole, which a manifest brings, so the profile is the manifest's too.
+// TestTheAgentRefusesAnotherProfileThroughTheTunnel covers CVE-2021-36782. An agent that became ReadOnly through its
+// tunnel would keep the rights of a Full agent. The rights are in its ClusterRole, which the manifest brings, so only
+// the manifest sets the profile.
 func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	t.Parallel()
 	for _, installed := range []v1.AgentProfile{v1.ProfileFull, v1.ProfileReadOnly} {
@@ -212,7 +226,7 @@ func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 				if same != (err == nil) {
 					t.Error(err)
 				}
-				if !same && !strings.Contains(err.Error(), "the rights of an agent come with its manifest") {
+				if !same && !strings.Contains(err.Error(), "apply the manifest to change the profile") {
 					t.Error(err)
 				}
 			})
@@ -220,8 +234,9 @@ func TestTheAgentRefusesAnotherProfileThroughTheTunnel(t *testing.T) {
 	}
 }
 
-// Each of these decides which program the agent takes for the hub or the API server, or whether its token leaks.
-func TestTheAgentRefusesVariablesThatDecideWhoItIs(t *testing.T) {
+// TestAgentRefusesVariablesThatDecideWhoItTrusts tries variables that decide which program the agent takes for the hub
+// or the API server, or whether its token leaks.
+func TestAgentRefusesVariablesThatDecideWhoItTrusts(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
 		"SSL_CERT_FILE", "SSL_CERT_DIR", "GODEBUG", "GOTRACEBACK", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT",
@@ -236,7 +251,7 @@ func TestTheAgentRefusesVariablesThatDecideWhoItIs(t *testing.T) {
 			t.Parallel()
 			d := decoded(t, fromHub(t, "image", v1.Agent{}))
 			setVariable(d, name, "x")
-			if err := Check(d, full); err == nil || !strings.Contains(err.Error(), "is not one that an agent takes") {
+			if err := Check(d, full); err == nil || !strings.Contains(err.Error(), "does not accept the variable") {
 				t.Error(err)
 			}
 		})
@@ -254,11 +269,11 @@ func TestDecodeIsStrict(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if _, err := Decode([]byte(raw)); err == nil {
-				t.Error("it is taken")
+				t.Error("the Deployment was accepted, want it refused")
 			}
 		})
 	}
 	if !json.Valid([]byte(good)) {
-		t.Error("what the hub makes is no JSON")
+		t.Error("the hub's Deployment was refused, want it accepted")
 	}
 }

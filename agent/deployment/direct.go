@@ -18,9 +18,9 @@ import (
 // controlPlane is the label of nodes that run an API server.
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// directSet returns the DaemonSet of what API servers ask about users' tokens, if a Deployment says that they do. Its
-// pods are on the nodes of the control plane, whatever else the Deployment says of nodes, and have an account of their
-// own, which may read what the hub delivers for this and nothing that is the agent's.
+// directSet returns the DaemonSet of pods that answer API servers about users' tokens, if a Deployment asks for them.
+// The pods run on the nodes of the control plane, whatever else the Deployment says about nodes. They have their own
+// account, which may read what the hub delivers for direct access but nothing of the agent.
 func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationDirectAccess] != string(v1.AuthorizedEndpointAPIServer) {
 		return nil
@@ -31,16 +31,17 @@ func directSet(live *appsv1.Deployment) *appsv1.DaemonSet {
 	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	pod.PriorityClassName, pod.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
 	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"}
-	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: controlPlane, Operator: corev1.NodeSelectorOpExists}},
-	}}}}}
+	pod.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: controlPlane, Operator: corev1.NodeSelectorOpExists}},
+		}}}}}
 	main := &pod.Containers[0]
 	main.Command = append(main.Command, "direct")
 	host, port, err := net.SplitHostPort(protocol.DirectAddress)
-	if err != nil { // a constant
+	if err != nil { // the selector is a constant
 		panic(err)
 	}
-	main.Ports, main.LivenessProbe = nil, nil // a port would be one of the node's own address
+	main.Ports, main.LivenessProbe = nil, nil // a port would be a port of the node
 	main.ReadinessProbe = &corev1.Probe{
 		ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port),
 			Scheme: corev1.URISchemeHTTPS, Path: "/readyz"}},

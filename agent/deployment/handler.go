@@ -12,20 +12,20 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxBody bounds a Deployment, in bytes. The agent's takes a twentieth of it.
+// maxBody bounds a Deployment, in bytes. The agent's own Deployment takes a twentieth of it.
 const maxBody = 128 << 10
 
 // Handler is the http.Handler of protocol.PathDeployment.
 type Handler struct {
-	// Secrets of the agent's namespace.
+	// Secrets accesses the Secrets of the agent's namespace.
 	Secrets *kube.Secrets
-	// Setup of the agent.
+	// Setup is the setup of the agent.
 	Setup Setup
 	Log   logr.Logger
 }
 
-// ServeHTTP answers PUT with 202 once the Deployment is kept for the leader, and with 422 and the reason if it is not
-// one that this agent takes. Any replica may be asked: they share the Secret that it is kept in.
+// ServeHTTP responds to PUT with 202 once the Deployment is stored for the leader, or with 422 and the reason if this
+// agent does not accept it. The hub may send it to any replica, because the replicas share the Secret that stores it.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, ok := protocol.ReadPut(w, r, "deployment", maxBody)
 	if !ok {
@@ -36,15 +36,15 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = Check(d, h.Setup)
 	}
 	if err != nil {
-		h.Log.Error(err, "deployment refused")
+		h.Log.Error(err, "refused a deployment from the hub")
 		http.Error(w, "the agent refuses the deployment: "+err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
 	if err := (store{h.Secrets}).want(r.Context(), digestOf(d), raw); err != nil {
-		h.Log.Error(err, "deployment not kept")
-		http.Error(w, "the deployment could not be kept: try again", http.StatusServiceUnavailable)
+		h.Log.Error(err, "cannot store the deployment from the hub")
+		http.Error(w, "the deployment could not be stored: try again", http.StatusServiceUnavailable)
 		return
 	}
-	h.Log.Info("deployment taken over", "digest", digestOf(d))
+	h.Log.Info("accepted a deployment from the hub", "digest", digestOf(d))
 	w.WriteHeader(http.StatusAccepted)
 }

@@ -28,42 +28,42 @@ import (
 )
 
 const (
-	retryAfter     = 5 * time.Second // after a request that failed; it doubles up to maxRetry
+	retryAfter     = 5 * time.Second // after a failed request; doubles up to maxRetry
 	maxRetry       = 5 * time.Minute
-	unmanagedAfter = time.Minute // how often to look for a Deployment where there was none that the agent may change
+	unmanagedAfter = time.Minute // how often to look again while there is no Deployment that the agent may change
 	rewatchAfter   = 5 * time.Second
 	callTimeout    = 10 * time.Second
 	maxMessage     = 512 // bytes of a message in a report
 )
 
-// Bounds on writes. A change takes five of them. If there are more, because another controller changes the Deployment
-// back or by a fault of ours, they must not cost the API server more than this.
+// Bounds on writes. A change takes five writes. If another controller reverts the Deployment, or Drover has a bug,
+// there are more writes. They must not cost the API server more than these bounds allow.
 const (
 	writesAtOnce = 60
 	writeEvery   = 10 * time.Second
 )
 
-// Options of a Keeper.
+// Options configure a Keeper.
 type Options struct {
-	Deployment *kube.Deployment // the agent's own
-	DaemonSet  *kube.DaemonSet  // of node agents
-	NodeLease  *kube.Lease      // by which they elect one
-	Direct     *kube.DaemonSet  // of what API servers ask about users' tokens
-	Secrets    *kube.Secrets    // of its namespace
-	// Nodes is how many nodes the member has, and whether that is known. Call Keeper.Wake when it changes.
+	Deployment *kube.Deployment // the agent's own Deployment
+	DaemonSet  *kube.DaemonSet  // DaemonSet of the node agents
+	NodeLease  *kube.Lease      // the Lease with which node agents elect a leader
+	Direct     *kube.DaemonSet  // DaemonSet of the pods that answer API servers about users' tokens
+	Secrets    *kube.Secrets    // of the agent's namespace
+	// Nodes returns the number of the member's nodes, and whether it is known. Call Keeper.Wake when it changes.
 	Nodes func() (int32, bool)
-	// Changed is called when Keeper.Report changed.
+	// Changed is called when Keeper.Report has changed.
 	Changed func()
 	Log     logr.Logger
 }
 
-// Keeper changes the Deployment to what the hub wants, while this replica leads.
+// Keeper changes the Deployment to the one that the hub wants, while this replica leads.
 type Keeper struct {
 	options Options
 	store   store
 	wake    chan struct{}
 	writes  *rate.Limiter
-	retry   wait.Backoff // of the leading goroutine alone, as are nodes and direct
+	retry   wait.Backoff // only for the leading goroutine, as are nodes and direct
 	nodes   daemonSetKeeper
 	direct  daemonSetKeeper
 
@@ -71,7 +71,7 @@ type Keeper struct {
 	report *protocol.Deployment
 }
 
-// New makes a Keeper.
+// New returns a Keeper.
 func New(o Options) *Keeper {
 	return &Keeper{
 		options: o, store: store{o.Secrets}, wake: make(chan struct{}, 1),
@@ -81,12 +81,12 @@ func New(o Options) *Keeper {
 	}
 }
 
-// retries are the pauses after requests that fail.
+// retries returns the pauses after failed requests.
 func retries() wait.Backoff {
 	return wait.Backoff{Duration: retryAfter, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 }
 
-// Report is how the Deployment is, nil before the Keeper has looked.
+// Report returns the state of the Deployment, or nil before the Keeper has read it.
 func (k *Keeper) Report() *protocol.Deployment {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -101,11 +101,11 @@ func (k *Keeper) Wake() {
 	}
 }
 
-// Lead does the work until ctx ends.
+// Lead keeps the Deployment as the hub wants it until ctx ends.
 func (k *Keeper) Lead(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	k.nodes.kept, k.direct.kept = kept{}, kept{} // another replica may have led
+	k.nodes.kept, k.direct.kept = kept{}, kept{} // another replica may have led in between
 	running.Go(func() { k.follow(ctx, k.options.Deployment.Watch) })
 	running.Go(func() {
 		k.follow(ctx, func(ctx context.Context) (watch.Interface, error) {
@@ -129,7 +129,7 @@ func (k *Keeper) Lead(ctx context.Context) {
 	}
 }
 
-// follow wakes the Keeper at each event of a watch, until ctx ends.
+// follow wakes the Keeper at each event of a watch until ctx ends.
 func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.Interface, error)) {
 	for ctx.Err() == nil {
 		w, err := open(ctx)
@@ -150,16 +150,16 @@ func (k *Keeper) follow(ctx context.Context, open func(context.Context) (watch.I
 	}
 }
 
-// settle takes steps until there is one to wait for, and returns the time until the next look, 0 for the next change.
+// settle takes steps until it has to wait. It returns the time until the next look, or 0 to wait for the next change.
 func (k *Keeper) settle(ctx context.Context) time.Duration {
 	for ctx.Err() == nil {
 		again, err := k.step(ctx)
 		switch {
 		case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-			continue // another client wrote meanwhile: look again. k.writes bounds how often
+			continue // another client wrote in between: look again. k.writes bounds how often
 		case err != nil && ctx.Err() == nil:
 			pause := k.retry.Step()
-			k.options.Log.Error(err, "deployment not changed, trying again", "after", pause.Round(time.Second).String())
+			k.options.Log.Error(err, "cannot change the deployment; retrying", "after", pause.Round(time.Second).String())
 			return pause
 		case again != nil:
 			k.retry = retries()
@@ -205,7 +205,7 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 			}
 		}
 		current.NodeAgents, current.Direct = k.nodes.problem, k.direct.problem
-		k.setReport(current) // whatever has become of the DaemonSets
+		k.setReport(current) // the report does not depend on the DaemonSets
 		return &s.again, err
 	}
 	current.NodeAgents, current.Direct = k.nodes.problem, k.direct.problem
@@ -216,13 +216,13 @@ func (k *Keeper) step(ctx context.Context) (again *time.Duration, err error) {
 	return nil, k.act(ctx, o, s, secret)
 }
 
-// pause is how long to wait before the next write, 0 if it may be made now.
+// pause returns how long to wait before the next write, or 0 to write at once.
 func (k *Keeper) pause() time.Duration {
 	reservation := k.writes.Reserve()
 	pause := reservation.Delay()
 	if pause > 0 {
 		reservation.Cancel()
-		k.options.Log.Info("the deployment changes too often, waiting", "after", pause.Round(time.Second).String())
+		k.options.Log.Info("the deployment changes too often; waiting", "after", pause.Round(time.Second).String())
 	}
 	return pause
 }
@@ -230,12 +230,13 @@ func (k *Keeper) pause() time.Duration {
 func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Secret) error {
 	switch s.act {
 	case write:
-		k.options.Log.Info("deployment", "digest", s.record.Digest, "phase", s.record.Phase)
+		k.options.Log.Info("recording the phase of the deployment's change", "digest", s.record.Digest, "phase",
+			s.record.Phase)
 		return k.store.write(ctx, s.record, secret)
 	case apply:
 		return k.apply(ctx, o, secret)
 	case restore:
-		k.options.Log.Info("putting the deployment before back", "message", o.record.Message)
+		k.options.Log.Info("rolling back the deployment", "message", o.record.Message)
 		return k.change(ctx, o, o.record.Previous)
 	case explain:
 		var err error
@@ -244,7 +245,7 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 		}
 		return k.store.write(ctx, s.record, secret)
 	case scale:
-		k.options.Log.Info("number of replicas", "nodes", o.nodes, "replicas", s.replicas)
+		k.options.Log.Info("changing the number of replicas", "nodes", o.nodes, "replicas", s.replicas)
 		patch, err := o.scalePatch(s.replicas)
 		if err != nil {
 			return fmt.Errorf("make patch: %w", err)
@@ -254,17 +255,17 @@ func (k *Keeper) act(ctx context.Context, o observed, s step, secret *corev1.Sec
 	return nil
 }
 
-// whyNotReady returns what keeps the pods of a digest from being ready.
+// whyNotReady returns why the pods of a digest are not ready.
 func (k *Keeper) whyNotReady(ctx context.Context, digest string) (string, error) {
 	pods, err := k.options.Deployment.Pods(ctx)
 	return protocol.Cut(whyNotReady(pods, digest), maxMessage), err
 }
 
-// apply applies the wanted Deployment, or records that the API server refuses it.
+// apply applies the wanted Deployment, or records that the API server rejects it.
 func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) error {
 	err := k.change(ctx, o, o.record.Wanted)
 	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
-		k.options.Log.Error(err, "the API server refuses the deployment")
+		k.options.Log.Error(err, "the API server rejects the deployment")
 		return k.store.write(ctx, o.record.refused(protocol.Cut(err.Error(), maxMessage)), secret)
 	}
 	return err
@@ -273,7 +274,7 @@ func (k *Keeper) apply(ctx context.Context, o observed, secret *corev1.Secret) e
 func (k *Keeper) change(ctx context.Context, o observed, raw []byte) error {
 	target := &appsv1.Deployment{}
 	if err := json.Unmarshal(raw, target); err != nil {
-		return fmt.Errorf("decode kept deployment: %w", err)
+		return fmt.Errorf("decode stored deployment: %w", err)
 	}
 	patch, err := o.patch(target)
 	if err != nil {
@@ -282,7 +283,7 @@ func (k *Keeper) change(ctx context.Context, o observed, raw []byte) error {
 	return k.options.Deployment.Patch(ctx, patch)
 }
 
-// setReport stores the report on the Deployment.
+// setReport stores the report about the Deployment.
 func (k *Keeper) setReport(report *protocol.Deployment) {
 	k.mu.Lock()
 	same := reflect.DeepEqual(k.report, report)

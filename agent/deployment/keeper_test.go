@@ -41,8 +41,8 @@ import (
 
 const progressDeadline = 20 * time.Second
 
-// fixture is a real API server without any controller, with the manifest applied, and a Keeper with the rights of the
-// manifest.
+// fixture is a real API server without any controllers, with the manifest applied, and a Keeper with the rights from
+// the manifest.
 type fixture struct {
 	*testkit.Env
 	kubeconfig string
@@ -81,7 +81,7 @@ func newMember(t *testing.T) *fixture {
 	return m
 }
 
-// run runs kubectl with the manifest of an input.
+// run runs kubectl with the manifest for an input.
 func (m *fixture) run(t *testing.T, in registration.ManifestInput, args ...string) (string, error) {
 	t.Helper()
 	manifest, err := m.manifests.Manifest(in)
@@ -112,7 +112,7 @@ func (m *fixture) client(t *testing.T) *kube.Client {
 	return c
 }
 
-// lead starts a Keeper that leads, until stop or the end of the test.
+// lead starts a Keeper that leads until stop is called or the test ends.
 func (m *fixture) lead(t *testing.T) {
 	t.Helper()
 	c := m.client(t)
@@ -130,7 +130,7 @@ func (m *fixture) lead(t *testing.T) {
 	t.Cleanup(m.stop)
 }
 
-// put hands a Deployment over and returns the answer.
+// put sends a Deployment and returns the response.
 func (m *fixture) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 	t.Helper()
 	h := &deployment.Handler{Secrets: m.client(t).Secrets(protocol.AgentNamespace),
@@ -141,7 +141,7 @@ func (m *fixture) put(t *testing.T, body []byte) *httptest.ResponseRecorder {
 	return answer
 }
 
-// hand hands over what the hub makes of an input, and returns its digest.
+// hand sends the Deployment that the hub makes from an input, and returns its digest.
 func (m *fixture) hand(t *testing.T, in registration.ManifestInput) string {
 	t.Helper()
 	d, err := m.manifests.Deployment(in)
@@ -149,7 +149,7 @@ func (m *fixture) hand(t *testing.T, in registration.ManifestInput) string {
 		t.Fatal(err)
 	}
 	if answer := m.put(t, d.JSON); answer.Code != http.StatusAccepted {
-		t.Fatalf("PUT of the Deployment: %d %s, want 202", answer.Code, answer.Body)
+		t.Fatalf("PUT of the Deployment: got %d %s, want 202", answer.Code, answer.Body)
 	}
 	return d.Digest
 }
@@ -164,7 +164,7 @@ func (m *fixture) live(t *testing.T) *appsv1.Deployment {
 	return d
 }
 
-// await waits until the Keeper reports what is wanted.
+// await waits until the Keeper's report is as wanted.
 func (m *fixture) await(t *testing.T, what string, wanted func(protocol.Deployment) bool) protocol.Deployment {
 	t.Helper()
 	var last *protocol.Deployment
@@ -177,7 +177,7 @@ func (m *fixture) await(t *testing.T, what string, wanted func(protocol.Deployme
 	return *last
 }
 
-// play writes the status as the Deployment controller does: all is well, or the deadline has passed.
+// play writes the status as the Deployment controller does: either the rollout succeeded, or the deadline was exceeded.
 func (m *fixture) play(t *testing.T, well bool) {
 	t.Helper()
 	d := m.live(t)
@@ -200,8 +200,8 @@ func TestKeeper(t *testing.T) {
 	t.Parallel()
 	m := newMember(t)
 	plain := input("drover:v1", v1.Agent{})
-	whole := t // a Keeper outlives its subtest
-	t.Run("where there is no Deployment it says so", func(t *testing.T) {
+	whole := t // a Keeper runs on after its subtest
+	t.Run("a missing Deployment is reported", func(t *testing.T) {
 		m.lead(t)
 		m.await(t, "unmanaged", func(d protocol.Deployment) bool { return d.Unmanaged && d.Message != "" })
 	})
@@ -215,29 +215,30 @@ func TestKeeper(t *testing.T) {
 			m.keeper.Wake()
 			testkit.Eventually(t, progressDeadline, func(context.Context) error {
 				if got := *m.live(t).Spec.Replicas; got != want {
-					return fmt.Errorf("%d replicas for %d nodes", got, nodes)
+					return fmt.Errorf("got %d replicas for %d nodes, want another number", got, nodes)
 				}
 				return nil
 			})
 		}
 	})
-	t.Run("a Deployment from the hub takes the place of the manifest's, and what the spec has no more is gone", func(t *testing.T) {
-		digest := m.hand(t, plain)
-		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == digest && !d.RolledOut })
-		m.play(t, true)
-		m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.Digest == digest && d.RolledOut })
-		for _, e := range m.live(t).Spec.Template.Spec.Containers[0].Env {
-			if e.Name == "HTTPS_PROXY" {
-				t.Error("kubectl had set HTTPS_PROXY, and it is still there")
+	t.Run("a Deployment from the hub replaces the manifest's, and removed fields of the spec are removed",
+		func(t *testing.T) {
+			digest := m.hand(t, plain)
+			m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == digest && !d.RolledOut })
+			m.play(t, true)
+			m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.Digest == digest && d.RolledOut })
+			for _, e := range m.live(t).Spec.Template.Spec.Containers[0].Env {
+				if e.Name == "HTTPS_PROXY" {
+					t.Error("HTTPS_PROXY, which kubectl had set, still exists, want it removed")
+				}
 			}
-		}
-	})
+		})
 	t.Run("kubectl diff of the new manifest finds nothing", func(t *testing.T) {
 		if out, err := m.run(t, plain, "diff", "-f", "-"); err != nil {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})
-	t.Run("nor does server-side apply, as Flux and Argo CD do it", func(t *testing.T) {
+	t.Run("server-side apply changes nothing, as Flux and Argo CD do it", func(t *testing.T) {
 		before := m.live(t)
 		want, err := m.manifests.Deployment(plain)
 		if err != nil {
@@ -248,10 +249,10 @@ func TestKeeper(t *testing.T) {
 			client.FieldOwner("kustomize-controller"), client.DryRunAll)
 		if err != nil || !reflect.DeepEqual(before.Spec, after.Spec) ||
 			!reflect.DeepEqual(before.Annotations, after.Annotations) {
-			t.Errorf("%v: %v became %v", err, before.Spec, after.Spec)
+			t.Errorf("apply again: got the error %v and a change from %v to %v, want neither", err, before.Spec, after.Spec)
 		}
 	})
-	t.Run("one that never becomes ready is put back, and another leader goes on with it", func(t *testing.T) {
+	t.Run("a Deployment that never becomes ready is rolled back, by another leader too", func(t *testing.T) {
 		before := m.live(t)
 		digest := m.hand(t, input("drover:broken", v1.Agent{PriorityClassName: "high"}))
 		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == digest })
@@ -259,19 +260,19 @@ func TestKeeper(t *testing.T) {
 		m.play(t, false)
 		m.lead(whole)
 		d := m.await(t, "put back", func(d protocol.Deployment) bool { return d.Failed == digest })
-		if d.Message != "no pod of it was made" || d.Rejected {
+		if d.Message != "no pod of it was created" || d.Rejected {
 			t.Errorf("got %+v", d)
 		}
 		if after := m.live(t); !reflect.DeepEqual(before.Spec, after.Spec) ||
 			!reflect.DeepEqual(before.Annotations, after.Annotations) {
-			t.Errorf("it is not as it was:\n%v\n%v", before.Spec, after.Spec)
+			t.Errorf("got another Deployment than before:\nwant %v\ngot %v", before.Spec, after.Spec)
 		}
 		m.hand(t, input("drover:broken", v1.Agent{PriorityClassName: "high"}))
 		if d := m.keeper.Report(); d.Failed != digest {
-			t.Errorf("the same again is tried again: %+v", d)
+			t.Errorf("the same Deployment again: got %+v, want no second attempt", d)
 		}
 	})
-	t.Run("one that is taken back and does not become ready either is left alone", func(t *testing.T) {
+	t.Run("a restored Deployment that does not become ready either is left alone", func(t *testing.T) {
 		broken := m.hand(t, input("drover:v1", v1.Agent{PriorityClassName: "not-admitted"}))
 		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == broken })
 		back := m.hand(t, plain)
@@ -285,14 +286,14 @@ func TestKeeper(t *testing.T) {
 			return err
 		})
 		d := m.await(t, "its deadline is over",
-			func(d protocol.Deployment) bool { return d.NotReady == "no pod of it was made" })
+			func(d protocol.Deployment) bool { return d.NotReady == "no pod of it was created" })
 		if d.Digest != back || d.RolledOut || d.Failed != "" {
 			t.Errorf("got %+v", d)
 		}
 		m.play(t, true)
 		m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.RolledOut && d.NotReady == "" })
 	})
-	t.Run("one that the API server refuses changes nothing and says why", func(t *testing.T) {
+	t.Run("a Deployment that the API server rejects changes nothing, and the reason is reported", func(t *testing.T) {
 		before := m.live(t)
 		digest := m.hand(t,
 			input("drover:v1", v1.Agent{Tolerations: []corev1.Toleration{{Key: "not a key!", Operator: "Sometimes"}}}))
@@ -301,12 +302,13 @@ func TestKeeper(t *testing.T) {
 			t.Errorf("got %+v", d)
 		}
 		if after := m.live(t); after.ResourceVersion != before.ResourceVersion {
-			t.Error("the Deployment changed")
+			t.Error("the Deployment changed, want it unchanged")
 		}
 	})
-	t.Run("node agents come with a Deployment that is rolled out, follow it and go with it",
+	t.Run("node agents are created, changed and deleted with a rolled-out Deployment",
 		func(t *testing.T) { testNodeAgents(t, m, func() { m.lead(whole) }) })
-	t.Run("what API servers ask comes and goes with the mode", func(t *testing.T) { testDirect(t, m) })
+	t.Run("the token reviewer of API servers is created and deleted with the mode",
+		func(t *testing.T) { testDirect(t, m) })
 	t.Run("replicas that the spec sets stay", func(t *testing.T) {
 		three := int32(3)
 		digest := m.hand(t, input("drover:v1", v1.Agent{Replicas: &three}))
@@ -314,32 +316,32 @@ func TestKeeper(t *testing.T) {
 		m.play(t, true)
 		m.await(t, "rolled out", func(d protocol.Deployment) bool { return d.RolledOut && d.Failed == "" })
 		if got := *m.live(t).Spec.Replicas; got != 3 {
-			t.Errorf("%d replicas", got)
+			t.Errorf("got %d replicas, want those of the spec", got)
 		}
 	})
-	t.Run("a manifest that is applied by hand meanwhile wins", func(t *testing.T) {
+	t.Run("a manifest that is applied by hand in between wins", func(t *testing.T) {
 		digest := m.hand(t, input("drover:v2", v1.Agent{}))
 		m.await(t, "applied", func(d protocol.Deployment) bool { return d.Digest == digest })
 		m.apply(t, input("drover:v3", v1.Agent{}))
 		m.await(t, "seen", func(d protocol.Deployment) bool { return d.Digest != digest && d.Failed == "" })
 		if got := m.live(t).Spec.Template.Spec.Containers[0].Image; got != "drover:v3" {
-			t.Errorf("the image is %s", got)
+			t.Errorf("got the image %s, want the one of the manifest", got)
 		}
 	})
-	t.Run("what is no Deployment of the agent is answered with 422 and kept nowhere", func(t *testing.T) {
+	t.Run("anything but a Deployment of the agent gets a 422 and is not stored", func(t *testing.T) {
 		for _, body := range []string{"{}", "no JSON", `{"kind":"Pod"}`} {
 			if answer := m.put(t, []byte(body)); answer.Code != http.StatusUnprocessableEntity {
-				t.Errorf("PUT of %q: %d, want 422", body, answer.Code)
+				t.Errorf("PUT of %q: got %d, want 422", body, answer.Code)
 			}
 		}
 		if answer := m.put(t, bytes.Repeat([]byte(" "), 200<<10)); answer.Code != http.StatusRequestEntityTooLarge {
-			t.Errorf("PUT of 200 KiB: %d, want 413", answer.Code)
+			t.Errorf("PUT of 200 KiB: got %d, want 413", answer.Code)
 		}
 	})
 	t.Run("the agent may not change another Deployment", func(t *testing.T) {
 		err := m.client(t).Deployment(protocol.AgentNamespace, "other").Patch(t.Context(), []byte(`[]`))
 		if err == nil || !strings.Contains(err.Error(), "forbidden") {
-			t.Errorf("got %v", errors.Unwrap(err))
+			t.Errorf("got the error %v, want that it is forbidden", errors.Unwrap(err))
 		}
 	})
 }

@@ -23,25 +23,25 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// nodeAgentsOn is the value of v1.AnnotationNodeAgent where there are node agents.
+// nodeAgentsOn is the value of v1.AnnotationNodeAgent if there are node agents.
 const nodeAgentsOn = "true"
 
-// nodesEvery is how often a DaemonSet is applied again, which repairs it.
+// nodesEvery is how often a DaemonSet is applied again to repair it.
 const nodesEvery = time.Minute
 
-// nodesReadyWithin is how long its pods may take after a change until one of them runs.
+// nodesReadyWithin is how long it may take after a change until one of the DaemonSet's pods is ready.
 const nodesReadyWithin = 5 * time.Minute
 
-// daemonSet returns the DaemonSet of node agents beside a Deployment of the agent. What the hub decides on is as in the
-// Deployment; what it cannot decide on is as the agent has it, but for the network, which is the node's. Node agents
-// run on every node that the Deployment may use, whatever its taints: a nodeSelector, or what an affinity requires of
-// nodes, may keep the agent's rights from nodes of others.
+// daemonSet returns the DaemonSet of node agents beside a Deployment of the agent. The fields that the hub decides on
+// are as in the Deployment. The other fields are as the agent has them, except for the network, which is the node's.
+// Node agents run on every node that the Deployment may use, whatever its taints. A nodeSelector, or an affinity that
+// requires certain nodes, can keep the agent's rights away from other users' nodes.
 func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	from, pod := d.Spec.Template.Spec, ownPod()
 	pod.HostNetwork, pod.DNSPolicy = true, corev1.DNSDefault
 	pod.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	pod.PriorityClassName, pod.ImagePullSecrets = from.PriorityClassName, from.ImagePullSecrets
-	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"} // the image is of no other system
+	pod.NodeSelector = map[string]string{corev1.LabelOSStable: "linux"} // the image exists only for Linux
 	maps.Copy(pod.NodeSelector, from.NodeSelector)
 	pod.TerminationGracePeriodSeconds = from.TerminationGracePeriodSeconds
 	if a := from.Affinity; a != nil && a.NodeAffinity != nil &&
@@ -52,7 +52,7 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	}
 	main := &pod.Containers[0]
 	main.Command = append(main.Command, "node")
-	main.Ports, main.LivenessProbe, main.ReadinessProbe = nil, nil, nil // a port would be one of the node
+	main.Ports, main.LivenessProbe, main.ReadinessProbe = nil, nil, nil // a port would be a port of the node
 	for i := range from.Containers {
 		if c := &from.Containers[i]; c.Name == main.Name {
 			main.Image, main.Env, main.Resources = c.Image, c.Env, c.Resources
@@ -61,7 +61,7 @@ func daemonSet(d *appsv1.Deployment) *appsv1.DaemonSet {
 	return beside(d, protocol.NodeAgentName, pod)
 }
 
-// beside returns a DaemonSet of pods that go with a Deployment of the agent, and do not belong to it.
+// beside returns a DaemonSet of pods that accompany a Deployment of the agent but do not belong to it.
 func beside(d *appsv1.Deployment, name string, pod corev1.PodSpec) *appsv1.DaemonSet {
 	few := intstr.FromString("10%")
 	return &appsv1.DaemonSet{
@@ -90,28 +90,28 @@ const nodesEnd = time.Minute
 
 // daemonSetKeeper keeps one DaemonSet beside the agent's Deployment, while this replica leads.
 type daemonSetKeeper struct {
-	// wanted returns the DaemonSet beside a Deployment, nil for none.
+	// wanted returns the DaemonSet beside a Deployment, or nil if there should be none.
 	wanted func(*appsv1.Deployment) *appsv1.DaemonSet
 	client *kube.DaemonSet
-	lease  *kube.Lease // by which its pods elect one, nil for none
-	// nowhere is the problem where it is for none of the nodes, empty if that is none.
+	lease  *kube.Lease // with which its pods elect a leader; nil if they elect none
+	// nowhere is the problem to report if no node matches the DaemonSet, or "" if that is not a problem.
 	nowhere string
 
 	kept
 }
 
-// kept is what the leader knows of a DaemonSet.
+// kept is the leader's record of a DaemonSet.
 type kept struct {
-	removed bool      // there is none, nor the Lease of the pods
-	ending  time.Time // until when pods of one that was deleted may run
-	applied []byte    // the last that was applied, as JSON
-	taken   bool      // whether the API server took it
-	at      time.Time // when that was
-	since   time.Time // when it was applied for the first time
+	removed bool      // neither it nor the Lease of its pods exists
+	ending  time.Time // until when pods of a deleted DaemonSet may run
+	applied []byte    // the DaemonSet that was last applied, as JSON
+	taken   bool      // whether the API server accepted it
+	at      time.Time // when it was last applied
+	since   time.Time // when it was first applied
 	problem string    // why there are no pods although there should be
 }
 
-// nodeAgents returns the DaemonSet of node agents, if a Deployment says that there are some.
+// nodeAgents returns the DaemonSet of node agents, or nil if the Deployment asks for none.
 func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	if live.Annotations[v1.AnnotationNodeAgent] != nodeAgentsOn {
 		return nil
@@ -119,8 +119,8 @@ func nodeAgents(live *appsv1.Deployment) *appsv1.DaemonSet {
 	return daemonSet(live)
 }
 
-// keep makes the DaemonSet follow the agent's Deployment, once that is rolled out: its pods never run what has not
-// shown that it connects. It returns when to look again, 0 for the next change.
+// keep makes the DaemonSet follow the agent's Deployment once that is rolled out, so its pods never run a version that
+// has not shown that it connects. It returns when to look again, or 0 to wait for the next change.
 func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now time.Time) (time.Duration, error) {
 	set := n.wanted(live)
 	if set == nil {
@@ -142,9 +142,9 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
 		n.problem = protocol.Cut(err.Error(), maxMessage)
 	case apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err):
-		return 0, err // it is tried again at once
+		return 0, err // retried at once
 	case err != nil:
-		if !errors.Is(err, context.Canceled) { // this replica leads no longer
+		if !errors.Is(err, context.Canceled) { // otherwise this replica no longer leads
 			n.problem = protocol.Cut(err.Error(), maxMessage)
 		}
 		return 0, err
@@ -153,7 +153,7 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 			stored.Status.DesiredNumberScheduled == 0 {
 			n.problem = n.nowhere
 		}
-	default: // a new one has no pods for a moment
+	default: // a new DaemonSet has no pods for a moment
 		n.problem = ""
 	}
 	n.removed, n.ending, n.applied, n.taken, n.at = false, time.Time{}, want, err == nil, now
@@ -163,25 +163,26 @@ func (n *daemonSetKeeper) keep(ctx context.Context, live *appsv1.Deployment, now
 	return nodesEvery, nil
 }
 
-// withoutPods returns a message if a DaemonSet that has nodes has no pods, or if none of them has been ready since it
-// was applied some minutes ago.
+// withoutPods returns a message if a DaemonSet that matches nodes has no pods, or if none of its pods has become ready
+// minutes after it was applied.
 func withoutPods(s appsv1.DaemonSetStatus, applied time.Duration) string {
 	switch {
 	case s.DesiredNumberScheduled == 0 || s.NumberReady > 0:
 		return ""
 	case s.CurrentNumberScheduled == 0:
-		return fmt.Sprintf("of %d pods none exists: the namespace does not let them onto the nodes' network",
+		return fmt.Sprintf("none of %d pods exists: the namespace does not allow pods on the nodes' network",
 			s.DesiredNumberScheduled)
 	case applied < nodesReadyWithin:
 		return ""
 	}
-	return fmt.Sprintf("of %d pods none is ready: see in the member: kubectl -n "+protocol.AgentNamespace+" get pods",
+	return fmt.Sprintf("none of %d pods is ready: run in the member: kubectl -n "+protocol.AgentNamespace+" get pods",
 		s.DesiredNumberScheduled)
 }
 
-// remove removes the DaemonSet, once for each time that this replica leads, and then the Lease by which its pods elect
-// one: while they run, they would make it again. It returns when to look again, 0 for the next change. An older
-// manifest gives no right to the DaemonSet, and then there is neither.
+// remove removes the DaemonSet, once for each time that this replica leads, and then the Lease with which its pods
+// elect a leader. The order matters, because pods that still run would create the Lease again. It returns when to look
+// again, or 0 to wait for the next change. An older manifest grants no right to the DaemonSet. In that case neither the
+// DaemonSet nor the Lease exists.
 func (n *daemonSetKeeper) remove(ctx context.Context, now time.Time) (time.Duration, error) {
 	if n.problem = ""; n.removed {
 		return 0, nil

@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// nodeAgentsOf is the DaemonSet beside the Deployment that the hub makes of spec.agent.
+// nodeAgentsOf returns the Deployment that the hub makes from spec.agent, and the DaemonSet beside it.
 func nodeAgentsOf(t *testing.T, agent v1.Agent) (*appsv1.Deployment, *appsv1.DaemonSet) {
 	t.Helper()
 	agent.NodeAgent = true
@@ -35,45 +35,47 @@ func nodeAgentsOf(t *testing.T, agent v1.Agent) (*appsv1.Deployment, *appsv1.Dae
 	return d, daemonSet(d)
 }
 
-func TestNodeAgentsAreOfTheirDeployment(t *testing.T) {
+func TestNodeAgentsFollowTheDeployment(t *testing.T) {
 	t.Parallel()
-	required := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "trusted", Operator: corev1.NodeSelectorOpExists}}}}}
+	required := &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{
+		{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "trusted", Operator: corev1.NodeSelectorOpExists}}}}}
 	d, set := nodeAgentsOf(t, v1.Agent{
 		NodeSelector: map[string]string{"pool": "ours"}, PriorityClassName: "high",
 		ImagePullSecrets: []v1.PullSecret{{Name: "registry"}},
 		Env:              []v1.AgentEnv{{Name: "HTTPS_PROXY", SecretKey: "proxy"}},
-		Affinity:         &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: required}, PodAntiAffinity: &corev1.PodAntiAffinity{}},
-		Resources:        &v1.AgentResources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m")}},
+		Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: required}, PodAntiAffinity: &corev1.PodAntiAffinity{}},
+		Resources: &v1.AgentResources{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("5m")}},
 	})
 	pod, from := set.Spec.Template.Spec, d.Spec.Template.Spec
 	main, want := pod.Containers[0], from.Containers[0]
 	if main.Image != "drover:v7" ||
 		!slices.EqualFunc(main.Env, want.Env, func(a, b corev1.EnvVar) bool { return a.String() == b.String() }) ||
 		main.Resources.Requests.Cpu().String() != "5m" || pod.ServiceAccountName != from.ServiceAccountName {
-		t.Errorf("image, environment, resources and account are not those of the Deployment: %v", main)
+		t.Errorf("got the container %v, want image, environment, resources and account of the Deployment", main)
 	}
 	if pod.NodeSelector["pool"] != "ours" || pod.NodeSelector[corev1.LabelOSStable] != "linux" ||
 		pod.PriorityClassName != "high" || len(pod.ImagePullSecrets) != 1 {
-		t.Errorf("nodes, priority and image are not as the spec says, or not only Linux nodes: %v", pod)
+		t.Errorf("got the pod %v, want nodes, priority and image of the spec, and only Linux nodes", pod)
 	}
 	if a := pod.Affinity; a == nil || a.PodAntiAffinity != nil ||
 		a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.String() != required.String() {
-		t.Errorf("affinity %v, want what the Deployment's requires of nodes, and nothing else", a)
+		t.Errorf("got the affinity %v, want only the required node affinity of the Deployment", a)
 	}
 	if !slices.Equal(main.Command, []string{"/drover-agent", "node"}) {
-		t.Errorf("the command is %q, want the agent's as a node agent", main.Command)
+		t.Errorf("got the command %q, want the agent's as a node agent", main.Command)
 	}
 	if _, plain := nodeAgentsOf(t, v1.Agent{}); plain.Spec.Template.Spec.Affinity != nil {
-		t.Errorf("a preference of the Deployment keeps node agents from nodes: %v", plain.Spec.Template.Spec.Affinity)
+		t.Errorf("got the affinity %v, want none from a preference of the Deployment", plain.Spec.Template.Spec.Affinity)
 	}
 }
 
-func TestNodeAgentsRunOnEveryNodeAndNeedNothingOfIt(t *testing.T) {
+func TestNodeAgentsRunOnEveryNodeWithoutUsingItsResources(t *testing.T) {
 	t.Parallel()
 	d, set := nodeAgentsOf(t, v1.Agent{})
 	pod := set.Spec.Template.Spec
 	if !pod.HostNetwork || pod.DNSPolicy != corev1.DNSDefault {
-		t.Errorf("host network %t, DNS %s, want the node's network and resolver: those of pods may be broken",
+		t.Errorf("got host network %t and DNS %s, want the node's network and resolver: those of pods may be broken",
 			pod.HostNetwork, pod.DNSPolicy)
 	}
 	for _, taint := range []corev1.Taint{
@@ -82,34 +84,35 @@ func TestNodeAgentsRunOnEveryNodeAndNeedNothingOfIt(t *testing.T) {
 	} {
 		if !slices.ContainsFunc(pod.Tolerations,
 			func(t corev1.Toleration) bool { return t.ToleratesTaint(logr.Discard(), &taint, false) }) {
-			t.Errorf("the taint %v keeps it from a node", taint)
+			t.Errorf("the taint %v is not tolerated, want it tolerated", taint)
 		}
 	}
 	for _, volume := range pod.Volumes {
 		if volume.EmptyDir == nil {
-			t.Errorf("volume %s is of the node", volume.Name)
+			t.Errorf("got the volume %s of the node, want none", volume.Name)
 		}
 	}
 	c := pod.Containers[0]
 	if len(c.Ports) > 0 || c.LivenessProbe != nil || c.ReadinessProbe != nil {
-		t.Errorf("ports %v or probes of them would be ports of the node", c.Ports)
+		t.Errorf("got ports %v or probes, want none: they would be ports of the node", c.Ports)
 	}
 	if s := c.SecurityContext; s == nil || !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation ||
 		!slices.Contains(s.Capabilities.Drop, "ALL") || !*pod.SecurityContext.RunAsNonRoot {
-		t.Errorf("security %v, %v, want no root, a read-only file system and no capability", c.SecurityContext,
+		t.Errorf("got the security contexts %v, %v, want no root, a read-only file system and no capability",
+			c.SecurityContext,
 			pod.SecurityContext)
 	}
 	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Limits.Memory().IsZero() {
-		t.Errorf("resources %v, want requests and a limit", c.Resources)
+		t.Errorf("got resources %v, want requests and a limit", c.Resources)
 	}
 	podLabels := labels.Set(set.Spec.Template.Labels)
 	ours, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
 	theirs, err2 := metav1.LabelSelectorAsSelector(d.Spec.Selector)
 	if err != nil || err2 != nil || !ours.Matches(podLabels) || theirs.Matches(podLabels) {
-		t.Errorf("labels %v: the Deployment must not take the pods for its own", podLabels)
+		t.Errorf("got labels %v, want none that match the Deployment's selector", podLabels)
 	}
 	if set.Labels[protocol.LabelName] != protocol.AgentName {
-		t.Errorf("labels %v, want those by which an uninstallation finds it", set.Labels)
+		t.Errorf("got labels %v, want those with which an uninstallation finds it", set.Labels)
 	}
 }
 
@@ -124,20 +127,21 @@ func TestNodeAgentsWithoutPods(t *testing.T) {
 		"nodes, and a pod on one": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 1,
 			NumberReady: 1}, time.Hour, ""},
 		"nodes, and the namespace refuses pods": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3}, time.Minute,
-			"of 3 pods none exists"},
+			"none of 3 pods exists"},
 		"pods that start": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 3}, 4 * time.Minute,
 			""},
 		"pods that do not start": {appsv1.DaemonSetStatus{DesiredNumberScheduled: 3, CurrentNumberScheduled: 3},
-			5 * time.Minute, "of 3 pods none is ready"},
+			5 * time.Minute, "none of 3 pods is ready"},
 	} {
 		if got := withoutPods(tt.status, tt.applied); !strings.HasPrefix(got, tt.want) || tt.want == "" && got != "" {
-			t.Errorf("%s: %q, want %q", name, got, tt.want)
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
 }
 
-// A DaemonSet that the API server does not take for a while hides nothing of the Deployment.
-func TestTheDeploymentIsReportedWhateverBecomesOfNodeAgents(t *testing.T) {
+// TestDeploymentIsReportedEvenIfNodeAgentsFail checks that the Deployment is reported even if the API server
+// rejects the DaemonSet for a while.
+func TestDeploymentIsReportedEvenIfNodeAgentsFail(t *testing.T) {
 	t.Parallel()
 	live, _ := nodeAgentsOf(t, v1.Agent{})
 	replicas := replicasOf(live)
@@ -164,14 +168,14 @@ func TestTheDeploymentIsReportedWhateverBecomesOfNodeAgents(t *testing.T) {
 		Nodes: func() (int32, bool) { return 0, false }, Changed: func() {}, Log: logr.Discard(),
 	})
 	if _, err := k.step(t.Context()); err == nil {
-		t.Error("there is no error, want that of the DaemonSet, to try again")
+		t.Error("got no error, want the error of the DaemonSet, so that it is retried")
 	}
 	if r := k.Report(); r == nil || !r.RolledOut || r.NodeAgents == "" {
-		t.Errorf("the report is %+v, want a Deployment that is rolled out, and why there are no node agents", r)
+		t.Errorf("got the report %+v, want a rolled-out Deployment and why there are no node agents", r)
 	}
 }
 
-// TestNodeAgentsLeaveNoLease has an API server with the DaemonSet and the Lease of node agents.
+// TestNodeAgentsLeaveNoLease runs against an API server that has the DaemonSet and the Lease of node agents.
 func TestNodeAgentsLeaveNoLease(t *testing.T) {
 	t.Parallel()
 	var requests []string
@@ -224,10 +228,11 @@ func TestNodeAgentsLeaveNoLease(t *testing.T) {
 		requests = nil
 		again, err := nodes.keep(t.Context(), step.live, start.Add(step.after))
 		if got := strings.Join(requests, ", "); err != nil || got != step.want || again != step.again {
-			t.Errorf("%s: %q, again after %s, %v; want %q and %s", step.what, got, again, err, step.want, step.again)
+			t.Errorf("%s: got %q, again after %s, and the error %v; want %q and %s", step.what, got, again, err, step.want,
+				step.again)
 		}
 	}
 	if len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("got the remaining objects %v, want none", left)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// daemonSet returns the DaemonSet of node agents, nil if there is none.
+// daemonSet returns the DaemonSet of node agents, or nil if there is none.
 func (m *fixture) daemonSet(ctx context.Context) (*appsv1.DaemonSet, error) {
 	set := &appsv1.DaemonSet{}
 	err := m.Client.Get(ctx, client.ObjectKey{Namespace: protocol.AgentNamespace, Name: protocol.NodeAgentName}, set)
@@ -46,7 +46,7 @@ func (m *fixture) awaitNodeAgents(t *testing.T, image string) {
 	})
 }
 
-// testNodeAgents runs with the rights of the manifest.
+// testNodeAgents runs with the rights from the manifest.
 func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
 	give := func(image string, nodeAgent bool) {
 		t.Helper()
@@ -55,25 +55,25 @@ func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
 	}
 	give("drover:v4", true)
 	if set, err := m.daemonSet(t.Context()); err != nil || set != nil {
-		t.Errorf("%v, %v: there are node agents before the Deployment is rolled out", set, err)
+		t.Errorf("got the DaemonSet %v and the error %v, want none before the Deployment is rolled out", set, err)
 	}
 	m.play(t, true)
 	m.awaitNodeAgents(t, "drover:v4")
 	m.await(t, "without a problem", func(d protocol.Deployment) bool { return d.RolledOut && d.NodeAgents == "" })
 	set, err := m.daemonSet(t.Context())
 	if err != nil || !set.Spec.Template.Spec.HostNetwork {
-		t.Fatalf("%v: it is not on the nodes' network", err)
+		t.Fatalf("got the error %v, want pods on the nodes' network", err)
 	}
 
 	give("drover:v5", true)
-	m.awaitNodeAgents(t, "drover:v4") // the new image has not shown that it connects
+	m.awaitNodeAgents(t, "drover:v4") // the new image has not shown yet that it connects
 	m.play(t, true)
 	m.awaitNodeAgents(t, "drover:v5")
 
 	give("drover:v5", false)
 	m.awaitNodeAgents(t, "")
 
-	// The DaemonSet that is left when another replica begins to lead, as after the manifest was applied by hand meanwhile.
+	// A DaemonSet remains when another replica begins to lead, for example because the manifest was applied by hand.
 	m.stop()
 	labels := map[string]string{"a": "b"}
 	left := &appsv1.DaemonSet{}
@@ -88,7 +88,7 @@ func testNodeAgents(t *testing.T, m *fixture, leadAgain func()) {
 	m.awaitNodeAgents(t, "")
 }
 
-// testDirect runs with the rights of the manifest.
+// testDirect runs with the rights from the manifest.
 func testDirect(t *testing.T, m *fixture) {
 	give := func(on bool) {
 		t.Helper()
@@ -107,7 +107,7 @@ func testDirect(t *testing.T, m *fixture) {
 				return err
 			}
 			if found := err == nil; found != want {
-				return fmt.Errorf("the DaemonSet is there: %t, want %t", found, want)
+				return fmt.Errorf("the DaemonSet exists: got %t, want %t", found, want)
 			}
 			if pod := set.Spec.Template.Spec; want &&
 				(pod.ServiceAccountName != protocol.DirectName || pod.Containers[0].Image != "drover:v6") {

@@ -24,18 +24,18 @@ import (
 	"github.com/drover-dev/drover/test/agenttest"
 )
 
-// revertingServer is a fake API server that accepts each write, changes nothing, and sends an event for it.
+// revertingServer is a fake API server that accepts each write, changes nothing, and sends an event for the write.
 type revertingServer struct {
 	deployment *appsv1.Deployment
 	secret     *corev1.Secret
 	refusal    error
 	patches    int
-	most       int // patches, after which enough is called: a loop without a pause would not come to its end
+	most       int // patches after which enough is called, because a loop without a pause would never end
 	enough     func()
 	events     chan struct{}
 }
 
-// ServeHTTP answers requests for the Deployment, its pods, and the Secret of the record.
+// ServeHTTP serves requests for the Deployment, its pods, and the Secret of the record.
 func (s *revertingServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch resource := path.Base(path.Dir(r.URL.Path)); {
 	case r.URL.Query().Get("watch") != "" && path.Base(r.URL.Path) == "secrets":
@@ -68,7 +68,7 @@ func (s *revertingServer) patch(w http.ResponseWriter, r *http.Request) {
 	agenttest.Answer(w, s.deployment)
 }
 
-// watch ends with the request, as those of an API server do.
+// watch ends with the request, as watches of an API server do.
 func (s *revertingServer) watch(w http.ResponseWriter, r *http.Request) {
 	encoder := json.NewEncoder(w)
 	w.Header().Set("Content-Type", "application/json")
@@ -85,8 +85,8 @@ func (s *revertingServer) watch(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestNoLoopIsWithoutBackOff runs a Keeper for an hour against an API server that undoes what it writes.
-func TestNoLoopIsWithoutBackOff(t *testing.T) {
+// TestKeeperBacksOffWhenItsWritesHaveNoEffect runs a Keeper for an hour against an API server that reverts its writes.
+func TestKeeperBacksOffWhenItsWritesHaveNoEffect(t *testing.T) {
 	t.Parallel()
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "deployments"}, "drover-agent", errors.New("changed"))
 	for name, tc := range map[string]struct {
@@ -117,7 +117,7 @@ func TestNoLoopIsWithoutBackOff(t *testing.T) {
 				s.enough = cancel
 				k.Lead(ctx)
 				if s.patches == 0 || s.patches > tc.most {
-					t.Errorf("%d writes in an hour, want 1 to %d", s.patches, tc.most)
+					t.Errorf("got %d writes in an hour, want 1 to %d", s.patches, tc.most)
 				}
 			})
 		})

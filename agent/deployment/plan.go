@@ -16,40 +16,41 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// stuckMargin is how long a change may take beyond the deadlines of all its replicas where no Deployment controller
+// stuckMargin is how much longer than the deadlines of all replicas a change may take if no Deployment controller
 // reports progress.
 const stuckMargin = 30 * time.Second
 
-// observed is what a step depends on.
+// observed is the state that a step depends on.
 type observed struct {
 	record record
 	live   *appsv1.Deployment
-	// nodes of the member, 0 while that is not known.
+	// nodes is the number of the member's nodes, or 0 if it is not known.
 	nodes int32
 	now   time.Time
 }
 
-// act is what to do next.
+// act is an action to take next.
 type act int
 
 const (
-	await   act = iota // wait for a change, or until step.again
-	write              // step.record
-	apply              // record.Wanted
-	restore            // record.Previous
-	explain            // why the change failed, and write step.record with it
-	scale              // to step.replicas
+	await   act = iota // wait for a change, or until step.again has passed
+	write              // write step.record
+	apply              // apply record.Wanted
+	restore            // restore record.Previous
+	explain            // find out why the change failed, and write step.record with the reason
+	scale              // scale to step.replicas
 )
 
-// step is one thing to do, or to wait for.
+// step is the next action, or a wait.
 type step struct {
 	act      act
 	record   record
 	replicas int32
-	again    time.Duration // when time alone will change the step, 0 if it will not
+	again    time.Duration // when the step changes without another event; 0 if it does not
 }
 
-// next decides. It is pure, and its input is stored in the member, so that any replica can go on where another stopped.
+// next decides on the next step. It is pure, and its input is stored in the member, so any replica can continue where
+// another stopped.
 func next(o observed) step {
 	r, live := o.record, digestOf(o.live)
 	to := func(p phase) step {
@@ -62,7 +63,7 @@ func next(o observed) step {
 	switch r.Phase {
 	case pending:
 		if live == r.Digest && r.Previous == nil {
-			return to(done) // a manifest that was applied by hand was faster
+			return to(done) // a manifest was applied by hand in between
 		}
 		begun := r
 		begun.Phase, begun.From, begun.Started = applying, live, o.now
@@ -76,18 +77,18 @@ func next(o observed) step {
 		before := r.previousDigest()
 		switch {
 		case live == r.Digest && live == before:
-			return to(done) // the change was taken back: there is nothing else to go back to
+			return to(done) // the change was reverted, and there is no other Deployment to go back to
 		case live == r.Digest, live == r.From && live != before:
 			return step{act: restore}
 		}
 		return to(undone)
 	case undone, rejected:
 		if live == r.Digest {
-			return to(done) // a user has applied another one, which stays
+			return to(done) // a user has applied another Deployment, which stays
 		}
 	}
-	// A Deployment that a person has scaled to 0 stays so, as under a HorizontalPodAutoscaler: the leader would undo that
-	// in its last moments.
+	// A Deployment that a user has scaled to 0 stays at 0, as under a HorizontalPodAutoscaler. The leader would otherwise
+	// undo that in its last moments.
 	if want, known := o.replicas(o.live); known && replicasOf(o.live) != want && replicasOf(o.live) != 0 {
 		return step{act: scale, replicas: want}
 	}
@@ -105,7 +106,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	left := r.Started.Add(progressDeadline(o.live)).Sub(o.now)
 	if deadlineExceeded(o.live) || left <= 0 {
 		if r.previousDigest() == r.Digest {
-			return to(done) // as above; that its pods are not ready, the report says
+			return to(done) // as above; the report says that its pods are not ready
 		}
 		after := r
 		after.Phase, after.Wanted = failed, nil
@@ -114,7 +115,7 @@ func nextApplying(o observed, to func(phase) step) step {
 	return step{again: left}
 }
 
-// replicas returns how many replicas a Deployment should have, if the agent decides on that.
+// replicas returns how many replicas a Deployment should have, and whether the agent decides on that.
 func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	if d.Annotations[v1.AnnotationAgentReplicas] != v1.AgentReplicasByNodes || o.nodes == 0 {
 		return 0, false
@@ -122,7 +123,7 @@ func (o observed) replicas(d *appsv1.Deployment) (want int32, known bool) {
 	return min(o.nodes, 2), true
 }
 
-// replicasOf is what a Deployment says, which has 1 if it says nothing.
+// replicasOf returns the replicas of a Deployment, which default to 1.
 func replicasOf(d *appsv1.Deployment) int32 {
 	if d.Spec.Replicas == nil {
 		return 1
@@ -151,16 +152,16 @@ func deadlineExceeded(d *appsv1.Deployment) bool {
 	return false
 }
 
-// progressDeadline is how long a change may take where no controller reports progress.
+// progressDeadline returns how long a change may take if no controller reports progress.
 func progressDeadline(d *appsv1.Deployment) time.Duration {
-	deadline := int32(600) // what Kubernetes takes
+	deadline := int32(600) // the default of Kubernetes
 	if d.Spec.ProgressDeadlineSeconds != nil {
 		deadline = *d.Spec.ProgressDeadlineSeconds
 	}
 	return time.Duration(deadline)*time.Duration(replicasOf(d))*time.Second + stuckMargin
 }
 
-// snapshot returns what must be restored of a Deployment.
+// snapshot returns the fields of a Deployment that a rollback must restore.
 func snapshot(d *appsv1.Deployment) []byte {
 	kept := appsv1.Deployment{Spec: appsv1.DeploymentSpec{
 		Replicas: d.Spec.Replicas, Strategy: d.Spec.Strategy, Template: d.Spec.Template,
@@ -168,14 +169,14 @@ func snapshot(d *appsv1.Deployment) []byte {
 	}}
 	kept.Annotations = setAnnotations(nil, d)
 	raw, err := json.Marshal(kept)
-	if err != nil { // it came as JSON or protobuf
+	if err != nil { // the input was decoded from JSON or protobuf
 		panic(err)
 	}
 	return raw
 }
 
-// setAnnotations returns a copy of all with the annotations that the hub sets in from. Annotations that only the hub
-// sets, and that from does not have, are left out.
+// setAnnotations returns a copy of all, with the hub's annotations from the Deployment from. It leaves out annotations
+// that only the hub sets if from does not have them.
 func setAnnotations(all map[string]string, from *appsv1.Deployment) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, all)
@@ -198,7 +199,7 @@ func report(o observed) *protocol.Deployment {
 	return out
 }
 
-// whyNotReady returns what keeps the pods of a digest from being ready, as far as their status shows it.
+// whyNotReady returns why the pods of a digest are not ready, as far as their status shows the reason.
 func whyNotReady(pods []corev1.Pod, digest string) string {
 	const unconnected = "its pods did not become ready: the agent in them did not connect to the hub in time"
 	none := true
@@ -222,24 +223,25 @@ func whyNotReady(pods []corev1.Pod, digest string) string {
 			}
 		}
 		if p.Spec.NodeName == "" {
-			return "pod " + p.Name + " was given no node to run on"
+			return "pod " + p.Name + " was not scheduled on a node"
 		}
 	}
 	if none {
-		return "no pod of it was made"
+		return "no pod of it was created"
 	}
 	return unconnected
 }
 
-// operation is one of a JSON patch.
+// operation is an operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value,omitempty"`
 }
 
-// patch turns a live Deployment into another one. It replaces fields and does not merge: what the user has removed from
-// spec.agent goes, whichever manager wrote it. It fails if the Deployment has changed since it was read.
+// patch returns a patch that turns the live Deployment into the target. It replaces fields and does not merge, so a
+// field that the user has removed from spec.agent is removed, whichever manager wrote it. The patch fails if the
+// Deployment has changed since it was read.
 func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	replicas := replicasOf(target)
 	if want, known := o.replicas(target); known {
@@ -259,7 +261,7 @@ func (o observed) patch(target *appsv1.Deployment) ([]byte, error) {
 	})
 }
 
-// scalePatch changes the number of replicas alone.
+// scalePatch returns a patch that changes only the number of replicas.
 func (o observed) scalePatch(replicas int32) ([]byte, error) {
 	return json.Marshal([]operation{
 		{Op: "add", Path: "/metadata/resourceVersion", Value: o.live.ResourceVersion},

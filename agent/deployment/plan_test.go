@@ -17,7 +17,7 @@ import (
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// live is a Deployment with a digest, as an API server has it: rolled out, with two replicas.
+// live returns a Deployment with a digest as an API server stores it: rolled out, with two replicas.
 func live(digest string, more ...func(*appsv1.Deployment)) *appsv1.Deployment {
 	two, deadline := int32(2), int32(120)
 	d := &appsv1.Deployment{
@@ -25,7 +25,8 @@ func live(digest string, more ...func(*appsv1.Deployment)) *appsv1.Deployment {
 			Annotations: map[string]string{v1.AnnotationAgentReplicas: v1.AgentReplicasByNodes}},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &two, ProgressDeadlineSeconds: &deadline,
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAgentDigest: digest}}},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.AnnotationAgentDigest: digest}}},
 		},
 		Status: appsv1.DeploymentStatus{ObservedGeneration: 3, Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2},
 	}
@@ -53,51 +54,53 @@ func TestNext(t *testing.T) {
 		live   *appsv1.Deployment
 		nodes  int32
 		want   step
-		phase  phase // of want.record
+		phase  phase // phase of want.record
 	}{
 		"nothing to do": {live: live("old"), want: step{}},
-		"a node comes to one replica": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), nodes: 2,
+		"a second node, and one replica": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), nodes: 2,
 			want: step{act: scale, replicas: 2}},
-		"a person scales it to 0": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32) }), nodes: 2,
+		"a user scales it to 0": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = new(int32) }), nodes: 2,
 			want: step{}},
-		"one node of two goes": {live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
-		"many nodes":           {live: live("old"), nodes: 500, want: step{}},
-		"nodes are not known":  {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }), want: step{}},
+		"one of two nodes is removed": {live: live("old"), nodes: 1, want: step{act: scale, replicas: 1}},
+		"many nodes":                  {live: live("old"), nodes: 500, want: step{}},
+		"the number of nodes is unknown": {live: live("old", func(d *appsv1.Deployment) { d.Spec.Replicas = nil }),
+			want: step{}},
 		"the spec says how many replicas": {live: live("old", func(d *appsv1.Deployment) { d.Annotations = nil }), nodes: 1,
 			want: step{}},
-		"the hub has sent another one": {record: record{Phase: pending, Digest: "new"}, live: live("old"),
+		"the hub has sent another Deployment": {record: record{Phase: pending, Digest: "new"}, live: live("old"),
 			want: step{act: write}, phase: applying},
-		"the hub has sent what is there": {record: record{Phase: pending, Digest: "old"}, live: live("old"),
+		"the hub has sent the current Deployment": {record: record{Phase: pending, Digest: "old"}, live: live("old"),
 			want: step{act: write}, phase: done},
 		"a change begins": {record: change(applying, 0), live: live("old"), want: step{act: apply}},
-		"a change that was cut off before it was made": {record: change(applying, time.Hour), live: live("old"),
+		"a change that was interrupted before the write": {record: change(applying, time.Hour), live: live("old"),
 			want: step{act: apply}},
-		"a change was made and is not seen": {record: change(applying, time.Second), live: live("new", unobserved),
+		"a change that no controller has observed": {record: change(applying, time.Second), live: live("new", unobserved),
 			want: step{again: 269 * time.Second}},
-		"a change is on its way": {record: change(applying, time.Minute), live: live("new", unready),
+		"a change in progress": {record: change(applying, time.Minute), live: live("new", unready),
 			want: step{again: 210 * time.Second}},
 		"replicas wait for the change": {record: change(applying, time.Minute), live: live("new", unready), nodes: 1,
 			want: step{again: 210 * time.Second}},
 		"a change is rolled out": {record: change(applying, time.Minute), live: live("new"), want: step{act: write},
 			phase: done},
-		"a change is given up": {record: change(applying, time.Minute), live: live("new", unready, givenUp),
+		"a change that exceeded its deadline": {record: change(applying, time.Minute), live: live("new", unready, givenUp),
 			want: step{act: explain}, phase: failed},
-		"the one before was given up": {record: change(applying, 0), live: live("new", unready, givenUp, unobserved),
+		"the previous change exceeded its deadline": {record: change(applying, 0), live: live("new", unready, givenUp,
+			unobserved),
 			want: step{again: 270 * time.Second}},
 		"a change without any progress": {record: change(applying, 270*time.Second), live: live("new", unready),
 			want: step{act: explain}, phase: failed},
-		"another client changes it meanwhile": {record: change(applying, time.Minute), live: live("other", unready),
+		"another client changes it in between": {record: change(applying, time.Minute), live: live("other", unready),
 			want: step{act: write}, phase: done},
-		"a failed change is there": {record: change(failed, time.Hour), live: live("new", unready), want: step{act: restore}},
-		"a failed change was put back": {record: change(failed, time.Hour), live: live("old", unready),
+		"a failed change is live": {record: change(failed, time.Hour), live: live("new", unready), want: step{act: restore}},
+		"a failed change was rolled back": {record: change(failed, time.Hour), live: live("old", unready),
 			want: step{act: write}, phase: undone},
-		"a refused one took the place of another": {record: record{Phase: failed, Digest: "newer", From: "new",
+		"a rejected change replaced another one": {record: record{Phase: failed, Digest: "newer", From: "new",
 			Previous: before}, live: live("new", unready), want: step{act: restore}},
-		"a change that was taken back is not ready": {
+		"a reverted change is not ready": {
 			record: record{Phase: applying, Digest: "old", From: "new", Previous: before, Started: noon.Add(-time.Minute)},
 			live:   live("old", unready, givenUp), want: step{act: write}, phase: done,
 		},
-		"a change that was taken back is called failed": {
+		"a reverted change counts as failed": {
 			record: record{Phase: failed, Digest: "old", From: "new", Previous: before},
 			live:   live("old", unready), want: step{act: write}, phase: done,
 		},
@@ -106,23 +109,23 @@ func TestNext(t *testing.T) {
 			want: step{act: scale, replicas: 1}},
 		"an undone change is applied by hand": {record: change(undone, time.Hour), live: live("new", unready),
 			want: step{act: write}, phase: done},
-		"a refused one": {record: change(rejected, time.Hour), live: live("old"), want: step{}},
+		"a rejected change": {record: change(rejected, time.Hour), live: live("old"), want: step{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := next(observed{record: tc.record, live: tc.live, nodes: tc.nodes, now: noon})
 			if got.act != tc.want.act || got.again != tc.want.again || got.replicas != tc.want.replicas ||
 				got.record.Phase != tc.phase {
-				t.Errorf("got %+v", got)
+				t.Errorf("got %+v, want another step", got)
 			}
 			if got.act == write && got.record.Digest != tc.record.Digest {
-				t.Errorf("the record is of %s", got.record.Digest)
+				t.Errorf("got the digest %s in the record, want another one", got.record.Digest)
 			}
 		})
 	}
 }
 
-func TestAChangeThatReplacesAnotherRollsBackToBeforeBoth(t *testing.T) {
+func TestChangeThatReplacesAnotherRollsBackToTheStateBeforeBoth(t *testing.T) {
 	t.Parallel()
 	r := record{Phase: pending, Digest: "newer", Wanted: []byte("{}"), Previous: snapshot(live("old"))}
 	got := next(observed{record: r, live: live("new", unready), now: noon})
@@ -134,7 +137,7 @@ func TestAChangeThatReplacesAnotherRollsBackToBeforeBoth(t *testing.T) {
 	}
 	takenBack := record{Phase: applying, Digest: "old", From: "new", Previous: snapshot(live("old"))}
 	if refused := takenBack.refused("why"); refused.Phase != rejected {
-		t.Errorf("what was refused is to be put back: %+v", refused)
+		t.Errorf("got the record %+v, want that it does not restore the rejected Deployment", refused)
 	}
 	fresh := next(observed{record: record{Phase: pending, Digest: "new"}, live: live("old"), now: noon}).record
 	if refused := fresh.refused("why"); refused.Phase != rejected || fresh.previousDigest() != "old" {
@@ -151,7 +154,7 @@ func TestReport(t *testing.T) {
 	}
 	if r := report(observed{record: failure, live: live("new", unready)}); r.Digest != "new" || r.RolledOut ||
 		r.Failed != "" {
-		t.Errorf("what is in force is called failed: %+v", r)
+		t.Errorf("got %+v, want no failure of the current Deployment", r)
 	}
 	failure.Phase = rejected
 	if r := report(observed{record: failure, live: live("old", unobserved)}); !r.Rejected || r.RolledOut {
@@ -175,12 +178,12 @@ func TestWhyNotReady(t *testing.T) {
 		pods []corev1.Pod
 		want string
 	}{
-		"no pod":               {nil, "no pod of it was made"},
-		"a pod of another one": {[]corev1.Pod{pod("old", waiting)}, "no pod of it was made"},
+		"no pod":                  {nil, "no pod of it was created"},
+		"a pod of another digest": {[]corev1.Pod{pod("old", waiting)}, "no pod of it was created"},
 		"an image that is not there": {[]corev1.Pod{pod("old", unscheduled), pod("new", waiting)},
 			"ImagePullBackOff: no such image"},
 		"no node":      {[]corev1.Pod{pod("new", unscheduled)}, "Unschedulable: 0/3 nodes"},
-		"no scheduler": {[]corev1.Pod{pod("new", corev1.PodStatus{})}, "pod p was given no node to run on"},
+		"no scheduler": {[]corev1.Pod{pod("new", corev1.PodStatus{})}, "pod p was not scheduled on a node"},
 		"a pod that does not connect": {[]corev1.Pod{onNode(pod("new",
 			corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{}}}))},
 			"did not connect to the hub"},

@@ -19,21 +19,22 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// phase is how far a change of the Deployment is.
+// phase is the progress of a change of the Deployment.
 type phase string
 
 const (
-	// pending: the hub has sent a Deployment and the leader has not begun.
+	// pending: the hub has sent a Deployment, and the leader has not begun.
 	pending phase = "pending"
-	// applying: the one before is kept, and the Deployment is about to be changed, or was and is watched.
+	// applying: the previous Deployment is stored. The Deployment is about to be changed, or was changed and is being
+	// watched.
 	applying phase = "applying"
-	// done: it is rolled out, or another client has changed the Deployment since.
+	// done: the change is rolled out, or another client has changed the Deployment since.
 	done phase = "done"
-	// failed: it did not become ready, and the one before is to be put back.
+	// failed: the change did not become ready, and the previous Deployment is to be restored.
 	failed phase = "failed"
-	// undone: it failed, and the one before is back.
+	// undone: the change failed, and the previous Deployment is restored.
 	undone phase = "undone"
-	// rejected: the API server refused it.
+	// rejected: the API server rejected the change.
 	rejected phase = "rejected"
 )
 
@@ -48,23 +49,24 @@ const (
 	keyMessage  = "message"
 )
 
-// record is what the Secret holds: a change of the Deployment, so that whichever replica leads can go on with it.
+// record is the content of the Secret: a change of the Deployment, which any replica that leads can continue.
 type record struct {
 	Phase phase
-	// Digest of Wanted, and Wanted itself as JSON.
+	// Digest is the digest of Wanted, and Wanted is the Deployment that the hub sent, as JSON.
 	Digest string
 	Wanted []byte
-	// From is the digest of the Deployment when the change began. If there is another one, another client wrote it.
+	// From is the digest of the Deployment when the change began. If the Deployment has another digest than From and
+	// Digest, another client wrote it.
 	From string
-	// Previous is the Deployment to go back to, as JSON.
+	// Previous is the Deployment to restore if the change fails, as JSON.
 	Previous []byte
-	// Started is when the change began, by the clock of the replica that led then.
+	// Started is when the change began, by the clock of the replica that led at that time.
 	Started time.Time
-	// Message says why it failed.
+	// Message says why the change failed.
 	Message string
 }
 
-// previousDigest is the digest of Previous.
+// previousDigest returns the digest of Previous.
 func (r record) previousDigest() string {
 	d := appsv1.Deployment{}
 	if json.Unmarshal(r.Previous, &d) != nil {
@@ -73,8 +75,9 @@ func (r record) previousDigest() string {
 	return digestOf(&d)
 }
 
-// refused is the record after the API server refused Wanted. A change that took the place of another one, which had not
-// become ready either, goes back to where that one would have, unless that is what was refused.
+// refused returns the record after the API server has rejected Wanted. If the change replaced another change that had
+// not become ready either, it restores the Deployment that the other change would have restored, unless that Deployment
+// is the rejected one.
 func (r record) refused(message string) record {
 	r.Phase, r.Message, r.Wanted = rejected, message, nil
 	if before := r.previousDigest(); before != r.From && before != r.Digest {
@@ -86,7 +89,7 @@ func (r record) refused(message string) record {
 // store reads and writes the record.
 type store struct{ secrets *kube.Secrets }
 
-// read returns the record and the Secret that holds it, nil if there is none.
+// read returns the record and the Secret that holds it, or nil if there is none.
 func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 	secret, err := s.secrets.Get(ctx, protocol.DeploymentSecret)
 	if apierrors.IsNotFound(err) {
@@ -96,7 +99,7 @@ func (s store) read(ctx context.Context) (record, *corev1.Secret, error) {
 		return record{}, nil, err
 	}
 	d := secret.Data
-	started, _ := time.Parse(time.RFC3339, string(d[keyStarted])) // without it: long ago
+	started, _ := time.Parse(time.RFC3339, string(d[keyStarted])) // a missing time counts as long ago
 	return record{
 		Phase: phase(d[keyPhase]), Digest: string(d[keyDigest]), Wanted: d[keyWanted], From: string(d[keyFrom]),
 		Previous: d[keyPrevious], Started: started, Message: string(d[keyMessage]),
@@ -129,16 +132,16 @@ func (s store) write(ctx context.Context, r record, secret *corev1.Secret) error
 		_, err = s.secrets.Update(ctx, secret)
 	}
 	if err != nil {
-		return fmt.Errorf("keep deployment: %w", err)
+		return fmt.Errorf("store deployment: %w", err)
 	}
 	return nil
 }
 
-// maxConflicts is how often a write is tried when another replica writes at the same time.
+// maxConflicts is how often a write is tried while other replicas write at the same time.
 const maxConflicts = 10
 
-// want stores what the hub has sent. It replaces a change under way, and restores the same previous Deployment if it
-// fails.
+// want stores a Deployment that the hub has sent. It replaces a change in progress, and restores the same previous
+// Deployment if it fails.
 func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 	for range maxConflicts {
 		r, secret, err := s.read(ctx)
@@ -146,7 +149,7 @@ func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 			return err
 		}
 		if r.Digest == digest && r.Phase != done {
-			return nil // it is under way, or has failed
+			return nil // the change is in progress or has failed
 		}
 		next := record{Phase: pending, Digest: digest, Wanted: wanted}
 		if r.Phase == applying || r.Phase == failed || r.Phase == pending {
@@ -157,5 +160,5 @@ func (s store) want(ctx context.Context, digest string, wanted []byte) error {
 			return err
 		}
 	}
-	return errors.New("keep deployment: other replicas write all the time")
+	return errors.New("store deployment: other replicas keep writing the record: try again")
 }

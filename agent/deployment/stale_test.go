@@ -24,8 +24,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit/member"
 )
 
-// A real API server, as the agent's own account.
-func TestAnAgentThatUninstallsNamesTheAPIsThatKeepItsNamespace(t *testing.T) {
+// TestUninstallNamesTheAPIsThatBlockTheNamespacesDeletion runs against a real API server, with the agent's own
+// account.
+func TestUninstallNamesTheAPIsThatBlockTheNamespacesDeletion(t *testing.T) {
 	t.Parallel()
 	m := member.Start(t)
 	m.Apply(t, &unstructured.Unstructured{Object: map[string]any{
@@ -42,7 +43,7 @@ func TestAnAgentThatUninstallsNamesTheAPIsThatKeepItsNamespace(t *testing.T) {
 	}
 	h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: protocol.AgentNamespace,
 		Log: logr.Discard()})
-	// the API server takes a moment to learn of the APIService
+	// The API server takes a moment to notice the APIService.
 	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, protocol.PathUninstall, nil).WithContext(t.Context()))
@@ -51,7 +52,7 @@ func TestAnAgentThatUninstallsNamesTheAPIsThatKeepItsNamespace(t *testing.T) {
 			return fmt.Errorf("%d %s: %w", answer.Code, answer.Body, err)
 		}
 		if !slices.Equal(result.Stale, []string{"gone.example.com/v1"}) {
-			return fmt.Errorf("the result is %+v, want it to name gone.example.com/v1", result)
+			return fmt.Errorf("got the result %+v, want gone.example.com/v1 in it", result)
 		}
 		return nil
 	})

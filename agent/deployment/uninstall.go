@@ -21,30 +21,30 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Objects of the agent outside of namespaces.
+// Cluster-scoped objects of the agent.
 const (
 	clusterRole        = "/apis/rbac.authorization.k8s.io/v1/clusterroles/" + protocol.AgentName
 	clusterRoleBinding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentName
 	viewBinding        = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/" + protocol.AgentViewBinding
 )
 
-// ErrNotLeading is what UninstallOptions.Sets returns where another replica of the agent must be asked.
+// ErrNotLeading is the error of UninstallOptions.Sets if the hub must ask another replica of the agent.
 var ErrNotLeading = errors.New("another replica of the agent leads")
 
-// UninstallOptions are those of an Uninstaller.
+// UninstallOptions configure an Uninstaller.
 type UninstallOptions struct {
 	Client rest.Interface
-	// Namespace that the agent lives in.
+	// Namespace is the namespace of the agent.
 	Namespace string
-	// Sets removes what was delivered, and returns what it could not. Nil for nothing.
+	// Sets removes the delivered objects, and returns the objects that it could not remove. Nil if there are none.
 	Sets func(context.Context) ([]string, error)
 	Log  logr.Logger
 }
 
-// Uninstaller is the http.Handler of protocol.PathUninstall: it removes everything that Drover put into the member.
+// Uninstaller is the http.Handler of protocol.PathUninstall. It removes everything that Drover put into the member.
 //
-// The agent cannot wait for its own end: with its namespace its rights go, too. So it makes the objects outside of the
-// namespace belong to it and deletes the namespace. Then Kubernetes' garbage collector removes the rest.
+// The agent cannot wait for its own end, because its rights go with its namespace. So it makes the cluster-scoped
+// objects belong to the namespace, and deletes the namespace. Kubernetes' garbage collector then removes the rest.
 type Uninstaller struct {
 	client    rest.Interface
 	namespace string
@@ -54,7 +54,7 @@ type Uninstaller struct {
 	once      sync.Once
 }
 
-// NewUninstaller makes an Uninstaller.
+// NewUninstaller returns an Uninstaller.
 func NewUninstaller(o UninstallOptions) *Uninstaller {
 	if o.Sets == nil {
 		o.Sets = func(context.Context) ([]string, error) { return nil, nil }
@@ -62,16 +62,16 @@ func NewUninstaller(o UninstallOptions) *Uninstaller {
 	return &Uninstaller{client: o.Client, namespace: o.Namespace, sets: o.Sets, log: o.Log, done: make(chan struct{})}
 }
 
-// Done is closed when everything is removed or being removed and the hub has the result: the agent has nothing left to
-// do.
+// Done is closed when everything is removed or being removed and the hub has the result. The agent then has nothing
+// left to do.
 func (h *Uninstaller) Done() <-chan struct{} { return h.done }
 
-// ServeHTTP answers POST with what could not be removed, and 421 where another replica must be asked. If that is
-// nothing the agent ends; else the hub may ask again.
+// ServeHTTP responds to POST with the objects that could not be removed, or with 421 if the hub must ask another
+// replica. If no objects remain, the agent ends. Otherwise the hub may ask again.
 func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "uninstalling is asked for with POST", http.StatusMethodNotAllowed)
+		http.Error(w, "the agent is uninstalled with POST", http.StatusMethodNotAllowed)
 		return
 	}
 	h.log.Info("uninstalling")
@@ -83,7 +83,7 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	case err != nil:
 		result.Remaining = []string{err.Error()}
-	case len(remaining) > 0: // only the agent can remove it
+	case len(remaining) > 0: // only the agent can remove them
 		result.Remaining = remaining
 	default:
 		result.Stale = h.stale(r.Context())
@@ -91,23 +91,23 @@ func (h *Uninstaller) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	result.Bound()
 	body, err := json.Marshal(result)
-	if err != nil { // it holds strings only
+	if err != nil { // the result holds only strings
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(body) // the agent ends whether or not the hub still listens
+	_, _ = w.Write(body) // the agent ends even if the hub does not read the result
 	h.log.Info("uninstalled", "remaining", result.Remaining)
 	if len(result.Remaining) == 0 {
 		h.once.Do(func() { close(h.done) })
 	}
 }
 
-// discoveryV2 asks for all groups of the API in one response, which says of each whether it is stale.
+// discoveryV2 asks for all groups of the API in one response that says of each group whether it is stale.
 const discoveryV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
-// stale returns the groups of the API whose server does not answer. Kubernetes does not end the deletion of a namespace
-// while it cannot ask what is in there. Older API servers do not say it.
+// stale returns the groups of the API whose server does not answer. Kubernetes does not finish the deletion of a
+// namespace while it cannot list its objects. Older API servers do not report stale groups.
 func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	raw, err := h.client.Get().AbsPath("/apis").SetHeader("Accept", discoveryV2).DoRaw(ctx)
 	if err != nil {
@@ -135,8 +135,8 @@ func (h *Uninstaller) stale(ctx context.Context) (groups []string) {
 	return groups
 }
 
-// remove removes what it can and returns the rest. A missing object is no error. Each step leaves the rights that the
-// next one needs.
+// remove removes as many objects as it can and returns the others. A missing object is not an error. Each step leaves
+// the rights that the next one needs.
 func (h *Uninstaller) remove(ctx context.Context) []string {
 	anchor, err := h.anchor(ctx)
 	if err != nil {
@@ -152,18 +152,18 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	if anchor.Kind != "ClusterRoleBinding" {
 		failed("ClusterRoleBinding "+protocol.AgentName, h.release(ctx, clusterRoleBinding, anchor))
 	}
-	// older manifests have neither it nor rights to it
+	// Older manifests contain neither the binding nor rights to it.
 	if err := h.release(ctx, viewBinding, anchor); !apierrors.IsForbidden(err) {
 		failed("ClusterRoleBinding "+protocol.AgentViewBinding, err)
 	}
 	for _, name := range []string{protocol.NodeAgentName, protocol.DirectName} {
-		// as above
+		// As above.
 		if err := h.delete(ctx, "/apis/apps/v1/namespaces/"+h.namespace+"/daemonsets/"+name); !apierrors.IsForbidden(err) {
 			failed("DaemonSet "+h.namespace+"/"+name, err)
 		}
 	}
 	if len(remaining) > 0 {
-		return remaining // the next step would leave them behind permanently
+		return remaining // the next step would leave these objects behind permanently
 	}
 	for _, name := range []string{protocol.RegistrationSecret, protocol.IdentitySecret, protocol.DeploymentSecret} {
 		err := h.client.Delete().Namespace(h.namespace).Resource("secrets").Name(name).Do(ctx).Error()
@@ -178,8 +178,8 @@ func (h *Uninstaller) remove(ctx context.Context) []string {
 	return remaining
 }
 
-// anchor is the object that the others shall go with: the agent's namespace, or, if that is gone or is one that an
-// operator chose and perhaps uses for other things, the binding.
+// anchor returns the object that owns the others: the agent's namespace, or the binding. It is the binding if the
+// namespace is gone, or if an operator chose the namespace and may use it for other things.
 func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error) {
 	if h.namespace == protocol.AgentNamespace {
 		ns := &corev1.Namespace{}
@@ -205,13 +205,14 @@ func (h *Uninstaller) anchor(ctx context.Context) (metav1.OwnerReference, error)
 	return anchor, err
 }
 
-// release makes an object go with the anchor, or now if there is none. An owner reference is all that changes, so that
-// the API server does not ask whether the agent may grant what the role grants.
+// release makes the anchor the owner of an object. If there is no anchor, it deletes the object. The patch changes only
+// the owner reference, so the API server does not check whether the agent may grant what the role grants.
 func (h *Uninstaller) release(ctx context.Context, path string, anchor metav1.OwnerReference) error {
 	if anchor.UID == "" {
 		return h.delete(ctx, path)
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{anchor}}})
+	patch, err := json.Marshal(
+		map[string]any{"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{anchor}}})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)
 	}

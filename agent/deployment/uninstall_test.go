@@ -30,7 +30,7 @@ const (
 	binding    = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/drover-agent"
 )
 
-// installed is an API server with all that the manifest brings, in a namespace.
+// installed returns an API server with all objects of the manifest, in a namespace.
 func installed(t *testing.T, namespace string) *agenttest.APIServer {
 	t.Helper()
 	api := agenttest.NewAPIServer(t)
@@ -45,7 +45,7 @@ func installed(t *testing.T, namespace string) *agenttest.APIServer {
 	return api
 }
 
-// ask uninstalls and returns what remains and whether the agent should end.
+// ask uninstalls, and returns the remaining objects and whether the agent should end.
 func ask(t *testing.T, api *agenttest.APIServer, namespace string) (remaining []string, done bool) {
 	t.Helper()
 	client, err := kube.New(api.Config())
@@ -54,12 +54,12 @@ func ask(t *testing.T, api *agenttest.APIServer, namespace string) (remaining []
 	}
 	h := deployment.NewUninstaller(deployment.UninstallOptions{Client: client.REST, Namespace: namespace,
 		Log: logr.Discard()})
-	for range 2 { // asking twice is no harm
+	for range 2 { // a second request does no harm
 		answer := httptest.NewRecorder()
 		h.ServeHTTP(answer, httptest.NewRequest(http.MethodPost, protocol.PathUninstall, nil).WithContext(t.Context()))
 		var result protocol.UninstallResult
 		if err := json.Unmarshal(answer.Body.Bytes(), &result); err != nil || answer.Code != http.StatusOK {
-			t.Fatalf("uninstall: %d %s: %v, want 200 with a result", answer.Code, answer.Body, err)
+			t.Fatalf("uninstall: got %d %s: %v, want 200 with a result", answer.Code, answer.Body, err)
 		}
 		remaining = result.Remaining
 	}
@@ -79,7 +79,7 @@ func owner(t *testing.T, api *agenttest.APIServer, path string) string {
 	}
 	var o metav1.PartialObjectMetadata
 	if err := json.Unmarshal(raw, &o); err != nil || len(o.OwnerReferences) != 1 {
-		t.Fatalf("%s: %s, %v, want one owner", path, raw, err)
+		t.Fatalf("%s: got %s and the error %v, want one owner", path, raw, err)
 	}
 	r := o.OwnerReferences[0]
 	return fmt.Sprintf("%s %s %s", r.APIVersion, r.Kind, r.Name)
@@ -87,21 +87,21 @@ func owner(t *testing.T, api *agenttest.APIServer, path string) string {
 
 func TestUninstall(t *testing.T) {
 	t.Parallel()
-	t.Run("roles go with the namespace, secrets and namespace go now", func(t *testing.T) {
+	t.Run("Secrets and namespace are deleted at once, roles with the namespace", func(t *testing.T) {
 		t.Parallel()
 		api := installed(t, "drover-agent")
-		// The garbage collector is not there to remove them, so they stay and can be looked at.
+		// There is no garbage collector that removes the roles, so the test can read them.
 		remaining, done := ask(t, api, "drover-agent")
 		if len(remaining) > 0 || !done {
-			t.Fatalf("remaining %q, done %t", remaining, done)
+			t.Fatalf("got the remaining objects %q and done %t, want none and true", remaining, done)
 		}
 		if api.Get(namespaces+"drover-agent") != nil ||
 			api.Get(namespaces+"drover-agent/secrets/"+protocol.IdentitySecret) != nil {
-			t.Error("namespace or identity is still there")
+			t.Error("the namespace or the identity still exists, want both deleted")
 		}
 		for i, step := range []string{"PATCH " + role, "PATCH " + binding, "DELETE " + namespaces + "drover-agent"} {
 			if at := slices.Index(api.Seen(), step); at < 0 || i > 0 && at < slices.Index(api.Seen(), "PATCH "+role) {
-				t.Errorf("%s came at %d of %q", step, at, api.Seen())
+				t.Errorf("got %s at %d of %q, want another order", step, at, api.Seen())
 			}
 		}
 	})
@@ -120,7 +120,7 @@ func TestUninstall(t *testing.T) {
 		remaining, done := ask(t, api, "drover-agent")
 		for _, path := range []string{role, binding} {
 			if got := owner(t, api, path); got != "v1 Namespace drover-agent" {
-				t.Errorf("%s belongs to %s", path, got)
+				t.Errorf("got %s with the owner %s, want the namespace", path, got)
 			}
 		}
 		if done || len(remaining) != 4 || !strings.HasPrefix(remaining[3], "Namespace drover-agent: ") {
@@ -128,7 +128,7 @@ func TestUninstall(t *testing.T) {
 		}
 	})
 
-	t.Run("a namespace that an operator chose stays", func(t *testing.T) {
+	t.Run("a namespace that an operator chose is kept", func(t *testing.T) {
 		t.Parallel()
 		api := installed(t, "ops")
 		remaining, done := ask(t, api, "ops")
@@ -136,11 +136,11 @@ func TestUninstall(t *testing.T) {
 			t.Errorf("remaining %q, done %t, namespace %v", remaining, done, api.Get(namespaces+"ops"))
 		}
 		if api.Get(binding) != nil || api.Get(namespaces+"ops/secrets/"+protocol.IdentitySecret) != nil {
-			t.Error("binding or identity is still there")
+			t.Error("the binding or the identity still exists, want both deleted")
 		}
 	})
 
-	t.Run("node agents go before the agent's identity", func(t *testing.T) {
+	t.Run("node agents are deleted before the agent's identity", func(t *testing.T) {
 		t.Parallel()
 		for _, namespace := range []string{"drover-agent", "ops"} {
 			api, nodes := installed(t, namespace), "/apis/apps/v1/namespaces/"+namespace+"/daemonsets/"+protocol.NodeAgentName
@@ -152,41 +152,42 @@ func TestUninstall(t *testing.T) {
 			first, then := slices.Index(api.Seen(), "DELETE "+nodes),
 				slices.Index(api.Seen(), "DELETE "+namespaces+namespace+"/secrets/"+protocol.IdentitySecret)
 			if first < 0 || then < first {
-				t.Errorf("in %s they went at %d, and the identity at %d", namespace, first, then)
+				t.Errorf("in %s: node agents were deleted at %d and the identity at %d, want the identity last", namespace, first,
+					then)
 			}
 		}
 	})
 
-	t.Run("nothing there is fine", func(t *testing.T) {
+	t.Run("missing objects are not an error", func(t *testing.T) {
 		t.Parallel()
 		if remaining, done := ask(t, agenttest.NewAPIServer(t), "drover-agent"); len(remaining) > 0 || !done {
-			t.Errorf("remaining %q, done %t", remaining, done)
+			t.Errorf("got the remaining objects %q and done %t, want none and true", remaining, done)
 		}
 	})
 
-	t.Run("it is asked for with POST", func(t *testing.T) {
+	t.Run("other methods than POST are refused", func(t *testing.T) {
 		t.Parallel()
 		answer := httptest.NewRecorder()
 		deployment.NewUninstaller(deployment.UninstallOptions{Namespace: "x", Log: logr.Discard()}).ServeHTTP(answer,
 			httptest.NewRequest(http.MethodGet, protocol.PathUninstall, nil))
 		if answer.Code != http.StatusMethodNotAllowed {
-			t.Errorf("got %d", answer.Code)
+			t.Errorf("got the code %d, want 405", answer.Code)
 		}
 	})
 }
 
-func TestWhatWasDeliveredGoesFirst(t *testing.T) {
+func TestDeliveredObjectsAreRemovedFirst(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		sets     func(context.Context) ([]string, error)
 		code     int
 		contains string
 	}{
-		"another replica that leads is to be asked": {func(context.Context) ([]string, error) {
+		"another replica leads": {func(context.Context) ([]string, error) {
 			return nil,
 				deployment.ErrNotLeading
 		}, http.StatusMisdirectedRequest, "leads"},
-		"what is left of sets keeps the agent": {func(context.Context) ([]string,
+		"remaining objects of sets keep the agent": {func(context.Context) ([]string,
 			error) {
 			return []string{"ClusterRole x: why"}, nil
 		}, http.StatusOK, "ClusterRole x"},
@@ -208,7 +209,7 @@ func TestWhatWasDeliveredGoesFirst(t *testing.T) {
 				t.Errorf("got %d %s, want another code or text", answer.Code, answer.Body)
 			}
 			if api.Get(namespaces+protocol.AgentNamespace) == nil || api.Get(role) == nil {
-				t.Error("the agent's own objects are gone")
+				t.Error("the agent's own objects were deleted, want them kept")
 			}
 		})
 	}

@@ -87,8 +87,8 @@ func testDeploy(w *world) {
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	w.says(agent, protocol.Deployment{Digest: w.digest()})
 	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // a pod that is not ready for a while
-	w.says(agent, protocol.Deployment{Digest: w.digest(), NotReady: "pod p was given no node to run on"})
-	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentNotReady); !strings.Contains(message, "pod p was given no node to run on. See in the member") {
+	w.says(agent, protocol.Deployment{Digest: w.digest(), NotReady: "pod p was not scheduled on a node"})
+	if message := w.agentIs(metav1.ConditionFalse, v1.ReasonAgentNotReady); !strings.Contains(message, "pod p was not scheduled on a node. See in the member") {
 		w.t.Errorf("the message is %v, want the pod without a node, and where to look", message)
 	}
 	w.expectEventOnce("Warning " + v1.ReasonAgentNotReady)
