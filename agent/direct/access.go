@@ -22,28 +22,30 @@ import (
 )
 
 const (
-	// maxAccess bounds what the hub delivers, in bytes.
+	// maxAccess bounds the hub's delivery, in bytes.
 	maxAccess = 1 << 20
-	// maxVerified bounds the tokens whose signature is remembered.
+	// maxVerified bounds the tokens whose verified signature is remembered.
 	maxVerified = 1024
-	// maxGroups bounds the groups of a user: each is a header. The issuer puts 6 KiB of them into a token, and the
-	// shortest takes six bytes there.
+	// maxGroups bounds the groups of a user, because each of them becomes a header. The issuer puts at most 6 KiB of
+	// groups into a token, and the shortest group takes six bytes there.
 	maxGroups = 1024
 )
 
-// Reasons to refuse every token, whatever is in it.
+// Reasons to refuse every token, whatever its content.
 var (
 	errOff    = errors.New("the cluster has no direct access")
-	errTooOld = errors.New("the keys and the list of ended sessions that this cluster has are too old, since its agent did not reach the hub; come by way of the hub")
-	errAll    = errors.New("the hub has ended more sessions than the list has room for; come by way of the hub")
+	errTooOld = errors.New("this cluster's keys and its list of ended sessions are too old, because its agent did not " +
+		"reach the hub: use the hub's address instead")
+	errAll = errors.New("the hub has ended more sessions than the list has room for: use the hub's address instead")
 )
 
-// access is what tokens are verified by. It does not change.
+// access has the data with which tokens are verified. It does not change.
 type access struct {
 	protocol.DirectAccess
-	keys     token.Published
-	denied   map[string]struct{}
-	verified *cache.LRUExpireCache // of known, by the digest of the token: new keys or a new list begin with none
+	keys   token.Published
+	denied map[string]struct{}
+	// values of type known by the digest of the token; new keys or a new list start with an empty cache
+	verified *cache.LRUExpireCache
 }
 
 // known is a token whose signature was verified.
@@ -52,22 +54,22 @@ type known struct {
 	key string
 }
 
-// parse reads what the hub delivers. Its errors hold nothing of it.
+// parse reads the hub's delivery. Its errors contain nothing of it.
 func parse(secret *corev1.Secret) (*access, error) {
 	a := &access{denied: map[string]struct{}{}, verified: cache.NewLRUExpireCache(maxVerified)}
 	raw := secret.Data[protocol.DirectKey]
 	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.DisallowUnknownFields() // what a newer hub adds may refuse more
+	decoder.DisallowUnknownFields() // a field of a newer hub may refuse more tokens
 	if len(raw) > maxAccess || decoder.Decode(&a.DirectAccess) != nil {
-		return nil, errors.New("it is malformed, or of a hub of another version")
+		return nil, errors.New("it is malformed, or from a hub of another version")
 	}
 	lifetime := time.Duration(a.Lifetime) * time.Second
 	if a.Mode != "" && a.Mode != string(v1.AuthorizedEndpointAPIServer) {
-		return nil, errors.New("it is for another way than an agent knows")
+		return nil, errors.New("it has a mode of direct access that this agent does not know")
 	}
 	if a.Issuer == "" || a.Audience == "" || a.Host == "" || a.ValidUntil.IsZero() || a.Lifetime <= 0 ||
 		lifetime > token.LongestDirect || len(a.Denied) > protocol.MaxDenied {
-		return nil, errors.New("it is not whole, or beyond its bounds")
+		return nil, errors.New("it is incomplete or exceeds a limit")
 	}
 	var err error
 	if a.keys, err = token.ParsePublished(a.Keys); err != nil {
@@ -79,10 +81,10 @@ func parse(secret *corev1.Secret) (*access, error) {
 	return a, nil
 }
 
-// byAPIServer reports whether users reach the member's own API server.
+// byAPIServer reports whether users connect to the member's own API server.
 func (a *access) byAPIServer() bool { return a.Mode != "" }
 
-// usable reports why no token at all is accepted at a time; nil if some may be.
+// usable returns why no token at all is accepted at a time, or nil if tokens may be accepted.
 func (a *access) usable(now time.Time) error {
 	switch {
 	case !now.Before(a.ValidUntil):
@@ -93,12 +95,14 @@ func (a *access) usable(now time.Time) error {
 	return nil
 }
 
-// unusable reports whether a token was refused for what there is to verify it by, and not for what it is.
+// unusable reports whether a token was refused because of the data to verify it with, and not because of the token
+// itself.
 func unusable(err error) bool {
 	return errors.Is(err, errTooOld) || errors.Is(err, errAll) || errors.Is(err, errOff)
 }
 
-// stands reports why no token, or none of a session that a key has signed, is accepted at a time; nil if it is.
+// stands returns why a verified token is not accepted at a time, or nil if it is. It fails if no token is accepted at
+// all, if the token's key is not an issuer's key, or if the session was ended.
 func (a *access) stands(k known, now time.Time) error {
 	_, published := a.keys.Public(k.key)
 	_, denied := a.denied[k.Session]
@@ -107,14 +111,14 @@ func (a *access) stands(k known, now time.Time) error {
 	}
 	switch {
 	case !published:
-		return fmt.Errorf("%w: its key is none of the issuer's", token.ErrToken)
+		return fmt.Errorf("%w: its key is not one of the issuer's keys", token.ErrToken)
 	case denied:
-		return fmt.Errorf("%w: its session was ended, or its user may not sign in any more", token.ErrToken)
+		return fmt.Errorf("%w: its session was ended, or its user may no longer sign in", token.ErrToken)
 	}
 	return nil
 }
 
-// verify returns whose a token is, if it is valid at a time.
+// verify returns the claims of a token if it is valid at a time.
 func (a *access) verify(raw string, now time.Time) (known, error) {
 	if err := a.usable(now); err != nil {
 		return known{}, err
@@ -122,7 +126,7 @@ func (a *access) verify(raw string, now time.Time) (known, error) {
 	sum := sha256.Sum256([]byte(raw))
 	k, before := known{}, false
 	if found, ok := a.verified.Get(sum); ok {
-		k, before = found.(known), true // only known is ever added
+		k, before = found.(known), true // the cache only has values of type known
 	}
 	if !before {
 		claims, key, err := token.Verify(raw, a.keys, a.Issuer, a.lifetime)
@@ -153,8 +157,8 @@ func (a *access) lifetime(audience string) time.Duration {
 	return time.Duration(a.Lifetime) * time.Second
 }
 
-// principal checks the names of a token as the hub did: it signs none that has a user or group of another form, and the
-// agent could act as any.
+// principal checks the names in a token as the hub did. The hub signs no token with a user or group of another form,
+// and the agent could impersonate any user.
 func principal(c token.Claims) error {
 	provider, user, found := strings.Cut(c.Subject, ":")
 	of := func(group string) bool {
@@ -163,11 +167,11 @@ func principal(c token.Claims) error {
 	switch {
 	case !found || provider == "" || user == "" || slices.Contains([]string{"hub", "system", "kubeadm", "eks"}, provider),
 		!plain(c.Subject), !plain(c.UID):
-		return fmt.Errorf("%w: its user is no principal, <provider>:<name>", token.ErrToken)
+		return fmt.Errorf("%w: its user is not a principal of the form <provider>:<name>", token.ErrToken)
 	case len(c.Groups) > maxGroups:
-		return fmt.Errorf("%w: it names %d groups, and %d are accepted", token.ErrToken, len(c.Groups), maxGroups)
+		return fmt.Errorf("%w: it names %d groups, but at most %d are accepted", token.ErrToken, len(c.Groups), maxGroups)
 	case slices.ContainsFunc(c.Groups, func(group string) bool { return !of(group) }):
-		return fmt.Errorf("%w: its groups are not of the user's provider", token.ErrToken)
+		return fmt.Errorf("%w: it has a group of another provider than the user's", token.ErrToken)
 	}
 	return nil
 }

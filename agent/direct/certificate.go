@@ -32,20 +32,20 @@ const (
 	backdate = time.Hour
 )
 
-// certificate is what the endpoint proves with that it is the member's.
+// certificate is the serving certificate of the endpoint.
 type certificate struct {
 	tls.Certificate
 	host  string
-	given string // the Secret that it is of, empty for one that the agent has made
+	given string // the Secret that it comes from; empty for a certificate that the agent has made
 	renew time.Time
 }
 
-// due reports whether another certificate is needed for a host and Secret at a time.
+// due reports whether a new certificate is needed for a host and a Secret at a time.
 func (c *certificate) due(host, given string, now time.Time) bool {
 	return c == nil || c.host != host || c.given != given || !now.Before(c.renew)
 }
 
-// certify returns the certificate for what the hub has delivered, and the CA of one that the agent makes.
+// certify returns the certificate for the hub's delivery, and the CA if the agent makes the certificate.
 func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string, error) {
 	now := e.options.Now()
 	if a.TLSSecret != "" && !e.options.APIServer {
@@ -55,8 +55,8 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 		}
 		pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 		if err != nil {
-			// the cause may name more
-			return nil, "", fmt.Errorf("read Secret %s: it has no pair of certificate and key", a.TLSSecret)
+			// The error is not wrapped, because it may quote the Secret.
+			return nil, "", fmt.Errorf("read Secret %s: it has no matching certificate and key", a.TLSSecret)
 		}
 		return &certificate{Certificate: pair, host: a.Host, given: a.TLSSecret, renew: now.Add(given)}, "", nil
 	}
@@ -71,7 +71,7 @@ func (e *Endpoint) certify(ctx context.Context, a *access) (*certificate, string
 	return serving, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: authority.Certificate[0]})), nil
 }
 
-// authority returns the CA that the agent's replicas share, and makes it if there is none or it ends soon.
+// authority returns the CA that the agent's replicas share. It creates the CA if there is none or if it expires soon.
 func (e *Endpoint) authority(ctx context.Context, now time.Time) (*tls.Certificate, error) {
 	secret, err := e.options.Secrets.Get(ctx, protocol.DirectAuthority)
 	if apierrors.IsNotFound(err) && !e.options.APIServer {
@@ -88,7 +88,8 @@ func (e *Endpoint) authority(ctx context.Context, now time.Time) (*tls.Certifica
 	pair, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil || pair.Leaf == nil || !pair.Leaf.IsCA || now.After(pair.Leaf.NotAfter.Add(-servingLifetime)) {
 		return nil,
-			fmt.Errorf("read Secret %s: it has no CA that is valid for another month: delete it, and the agent makes another one", protocol.DirectAuthority)
+			fmt.Errorf("read Secret %s: it has no CA that is valid for another month: delete it, and the agent creates a new "+
+				"one", protocol.DirectAuthority)
 	}
 	return &pair, nil
 }
@@ -117,7 +118,7 @@ func newAuthority(now time.Time) (*corev1.Secret, error) {
 	}, nil
 }
 
-// issue makes a certificate for a host. Its key stays in memory.
+// issue issues a certificate for a host. Its key stays in memory.
 func issue(authority *tls.Certificate, host string, now time.Time) (*certificate, error) {
 	template := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "Drover agent"}, NotBefore: now.Add(-backdate), NotAfter: now.Add(servingLifetime),
@@ -136,7 +137,8 @@ func issue(authority *tls.Certificate, host string, now time.Time) (*certificate
 	return &certificate{Certificate: pair, host: host, renew: now.Add(servingLifetime * 2 / 3)}, nil
 }
 
-// sign makes a key and a certificate of it by an authority, or by itself.
+// sign creates a key and a certificate for it. The certificate is signed by an authority, or by itself if there is
+// none.
 func sign(template *x509.Certificate, authority *tls.Certificate) (*ecdsa.PrivateKey, []byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -151,7 +153,7 @@ func sign(template *x509.Certificate, authority *tls.Certificate) (*ecdsa.Privat
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
 	if err != nil {
-		return nil, nil, errors.New("sign a certificate: the CA and its key do not belong together")
+		return nil, nil, errors.New("sign a certificate: the CA and its key do not match")
 	}
 	return key, raw, nil
 }

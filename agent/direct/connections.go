@@ -12,29 +12,29 @@ import (
 	"time"
 )
 
-// Bounds of users' connections.
+// Bounds on users' connections.
 const (
-	// maxConnections bounds those of all clients, and maxClient those of one address, so that eight addresses are needed
-	// to hold all.
+	// maxConnections bounds the connections of all clients, and maxClient the connections of one address. It takes eight
+	// addresses to hold all connections.
 	maxConnections, maxClient = 1024, 128
-	// provenWithin is how long a connection may be open without a request whose token was accepted.
+	// provenWithin is how long a connection may stay open without a request whose token was accepted.
 	provenWithin = 30 * time.Second
 )
 
-// connections is a listener that bounds what clients hold. A connection beyond a bound is closed: one that waited would
-// keep those of others waiting.
+// connections is a listener that bounds how many connections clients hold. It closes a connection beyond a bound. If
+// the connection waited instead, it would keep other clients waiting too.
 type connections struct {
 	net.Listener
 	all, ofClient int           // bounds
-	within        time.Duration // provenWithin, 0 for no such bound
+	within        time.Duration // provenWithin, or 0 for no limit
 	metrics       *metrics
 
-	mu      sync.Mutex // guards the rest
+	mu      sync.Mutex // guards the fields below
 	open    int
 	clients map[netip.Prefix]int
 }
 
-// Accept waits for a connection that there is room for.
+// Accept waits for a connection for which there is room.
 func (l *connections) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
@@ -58,12 +58,12 @@ func (l *connections) Accept() (net.Conn, error) {
 	}
 }
 
-// clientOf returns what counts as one client: an IPv4 address, or the network of an IPv6 address, of which a machine
-// has as many addresses as it likes.
+// clientOf returns the part of an address that identifies one client: an IPv4 address, or the network of an IPv6
+// address, because a machine can use any address of its IPv6 network.
 func clientOf(a net.Addr) netip.Prefix {
 	from, err := netip.ParseAddrPort(a.String())
 	if err != nil {
-		return netip.Prefix{} // all others are one
+		return netip.Prefix{} // all other addresses count as one client
 	}
 	ip, bits := from.Addr().Unmap(), 32
 	if ip.Is6() {
@@ -103,14 +103,14 @@ func (l *connections) leave(client netip.Prefix) {
 	l.metrics.connections.Add(-1)
 }
 
-// connection is one that counts until it is closed.
+// connection is counted until it is closed.
 type connection struct {
 	net.Conn
 	leave    func()
-	unproven *time.Timer // closes it; nil for one that need not prove anything
+	unproven *time.Timer // closes the connection; nil if it need not prove anything
 }
 
-// Close closes the connection.
+// Close closes the connection and ends its count.
 func (c *connection) Close() error {
 	if c.unproven != nil {
 		c.unproven.Stop()
@@ -119,7 +119,7 @@ func (c *connection) Close() error {
 	return c.Conn.Close()
 }
 
-// connectionKey is that of the connection in the context of its requests.
+// connectionKey is the key of the connection in the context of its requests.
 type connectionKey struct{}
 
 // withConnection is http.Server.ConnContext.
@@ -130,7 +130,7 @@ func withConnection(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, conn)
 }
 
-// proven lets the connection of a request stay open, whose token was accepted.
+// proven keeps the connection of a request open, because the request's token was accepted.
 func proven(r *http.Request) {
 	if c, ok := r.Context().Value(connectionKey{}).(*connection); ok && c.unproven != nil {
 		c.unproven.Stop()

@@ -37,19 +37,19 @@ func dialFrom(t *testing.T, from, to string) (net.Conn, error) {
 	return conn, err
 }
 
-// closed reports whether the other side closes a connection without a word.
+// closed returns nil if the other side closes a connection without sending anything.
 func closed(conn net.Conn) error {
 	if err := conn.SetReadDeadline(time.Now().Add(testkit.Patience * 10 * time.Second)); err != nil {
 		return err
 	}
 	if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-		return fmt.Errorf("the connection goes on (%d bytes, %w)", n, err)
+		return fmt.Errorf("the connection stays open (%d bytes, %w), want it closed", n, err)
 	}
 	return nil
 }
 
-// TestOneClientHoldsNotAllConnections has CVE-2024-58259: connections without bound.
-func TestOneClientHoldsNotAllConnections(t *testing.T) {
+// TestOneClientCannotHoldAllConnections covers CVE-2024-58259: an unlimited number of connections.
+func TestOneClientCannotHoldAllConnections(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged))
 	r := run(t, m)
@@ -65,18 +65,18 @@ func TestOneClientHoldsNotAllConnections(t *testing.T) {
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if n := m.metrics.connections.Load(); n != maxClient {
-			return fmt.Errorf("%d connections are open", n)
+			return fmt.Errorf("%d connections are open, want another number", n)
 		}
 		return nil
 	})
-	shake := func(conn net.Conn) error { // a client that has a place gets that far
+	shake := func(conn net.Conn) error { // only a client with a place gets this far
 		roots := x509.NewCertPool()
 		roots.AppendCertsFromPEM([]byte(r.Authority()))
 		return tls.Client(conn,
 			&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, ServerName: "127.0.0.1"}).HandshakeContext(t.Context())
 	}
 	if conn, err := dialFrom(t, "127.0.0.2", address); err == nil && shake(conn) == nil {
-		t.Errorf("a client has more than %d connections", maxClient)
+		t.Errorf("a client got more than %d connections, want the rest closed", maxClient)
 	}
 	get := func() error {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url()+"/api", nil)
@@ -90,20 +90,20 @@ func TestOneClientHoldsNotAllConnections(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("it is answered with %s", resp.Status)
+			return fmt.Errorf("got %s, want 401", resp.Status)
 		}
 		return nil
 	}
 	if err := get(); err != nil {
-		t.Errorf("another client is not served: %v", err)
+		t.Errorf("another client: got the error %v, want it served", err)
 	}
 	if m.metrics.tooManyOfClient.Load() == 0 {
-		t.Error("the connection is not counted")
+		t.Error("the closed connection is not counted, want it in the metrics")
 	}
 	for _, conn := range held {
 		_ = conn.Close()
 	}
-	testkit.Eventually(t, time.Minute, func(context.Context) error { // the place of one that was closed is free
+	testkit.Eventually(t, time.Minute, func(context.Context) error { // the place of a closed connection is free
 		if n := m.metrics.connections.Load(); n > 1 {
 			return fmt.Errorf("%d connections are open", n)
 		}
@@ -114,32 +114,32 @@ func TestOneClientHoldsNotAllConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := shake(conn); err != nil {
-		t.Errorf("it has no place again: %v", err)
+		t.Errorf("after a connection was closed: got the error %v, want a place", err)
 	}
 }
 
-func TestAllClientsTogetherHaveABound(t *testing.T) {
+func TestAllClientsTogetherAreLimited(t *testing.T) {
 	l := &connections{all: 3, ofClient: 2, metrics: &metrics{}}
 	a, b := clientOf(&net.TCPAddr{IP: net.ParseIP("10.0.0.1")}), clientOf(&net.TCPAddr{IP: net.ParseIP("10.0.0.2")})
 	if got := []bool{l.enter(a), l.enter(a), l.enter(a), l.enter(b), l.enter(b)}; !slices.Equal(got,
 		[]bool{true, true, false, true, false}) {
-		t.Error("places are not two of a client and three in all")
+		t.Error("want two places for each client and three in all")
 	}
 	if l.leave(a); !l.enter(b) || l.enter(a) {
-		t.Error("a place that was left is not for all")
+		t.Error("want the place of a closed connection to be free for all")
 	}
 	for range 2 {
 		l.leave(b)
 	}
 	if l.leave(a); len(l.clients) != 0 || l.open != 0 || l.metrics.connections.Load() != 0 {
-		t.Errorf("left are %d, %v", l.open, l.clients)
+		t.Errorf("got %d open connections and the clients %v, want none", l.open, l.clients)
 	}
 	if l.metrics.tooMany.Load() != 2 || l.metrics.tooManyOfClient.Load() != 1 {
-		t.Errorf("counted are %d and %d", l.metrics.tooMany.Load(), l.metrics.tooManyOfClient.Load())
+		t.Errorf("got the counts %d and %d, want others", l.metrics.tooMany.Load(), l.metrics.tooManyOfClient.Load())
 	}
 }
 
-func TestWhoIsOneClient(t *testing.T) {
+func TestAddressesOfOneIPv6NetworkAreOneClient(t *testing.T) {
 	for _, tt := range []struct {
 		a, b string
 		same bool
@@ -152,26 +152,28 @@ func TestWhoIsOneClient(t *testing.T) {
 	} {
 		a, b := clientOf(&net.TCPAddr{IP: net.ParseIP(tt.a), Port: 1}), clientOf(&net.TCPAddr{IP: net.ParseIP(tt.b), Port: 2})
 		if (a == b) != tt.same {
-			t.Errorf("%s and %s are %v and %v", tt.a, tt.b, a, b)
+			t.Errorf("got %s and %s as %v and %v, want another result", tt.a, tt.b, a, b)
 		}
 	}
 	if zoned := clientOf(&net.TCPAddr{IP: net.ParseIP("fe80::1"), Zone: "eth0"}); !zoned.IsValid() {
-		t.Error("an address with a zone is none")
+		t.Error("an address with a zone counts as invalid, want a client")
 	}
 }
 
-// A connection that proves nothing is closed; one on which a token was accepted stays.
-func TestAConnectionStaysOnlyWithATokenThatWasAccepted(t *testing.T) {
+// TestConnectionStaysOpenOnlyWithAnAcceptedToken checks that a connection without an accepted token is closed, and
+// that one with an accepted token stays open.
+func TestConnectionStaysOpenOnlyWithAnAcceptedToken(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	counted := &metrics{}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnContext: withConnection, Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "" {
-			proven(r)
-		}
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute, ConnContext: withConnection,
+		Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Authorization") != "" {
+				proven(r)
+			}
+		})}
 	go func() {
 		_ = server.Serve(&connections{Listener: listener, all: 9, ofClient: 9, within: 500 * time.Millisecond,
 			metrics: counted})
@@ -203,17 +205,17 @@ func TestAConnectionStaysOnlyWithATokenThatWasAccepted(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := errors.Join(ask(other, ""), closed(idle), closed(other)); err != nil {
-		t.Errorf("without a token: %v", err)
+		t.Errorf("without a token: got %v, want the connection closed", err)
 	}
 	if err := ask(user, ""); err != nil {
-		t.Errorf("with one that was accepted before: %v", err)
+		t.Errorf("with a token that was accepted before: got %v, want the connection open", err)
 	}
 	if n := counted.unproven.Load(); n != 2 {
-		t.Errorf("%d are counted", n)
+		t.Errorf("got %d counted connections, want another number", n)
 	}
 }
 
-func TestARefusalEndsTheConnection(t *testing.T) {
+func TestRefusalEndsTheConnection(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged))
 	r := run(t, m)
@@ -238,23 +240,23 @@ func TestARefusalEndsTheConnection(t *testing.T) {
 		return resp.StatusCode, reused
 	}
 	if code, _ := ask(m.sign(m.claims())); code != http.StatusOK {
-		t.Fatalf("it is answered with %d", code)
+		t.Fatalf("got the code %d, want another one", code)
 	}
 	if code, reused := ask(m.sign(m.claims())); code != http.StatusOK || !reused {
-		t.Errorf("with a token that is accepted: %d, on the same connection: %t", code, reused)
+		t.Errorf("with an accepted token: got %d, on the same connection: %t, want 200 on the same connection", code, reused)
 	}
 	if code, _ := ask("x"); code != http.StatusUnauthorized {
-		t.Errorf("it is answered with %d", code)
+		t.Errorf("got the code %d, want another one", code)
 	}
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if n := m.metrics.connections.Load(); n != 0 {
-			return fmt.Errorf("%d connections are open", n)
+			return fmt.Errorf("%d connections are open, want none", n)
 		}
 		return nil
 	})
 }
 
-func TestTheMetricsOfTheEndpointAreDocumentedAndNameNoUser(t *testing.T) {
+func TestMetricsAreDocumentedAndNameNoUser(t *testing.T) {
 	m := newMember(t)
 	m.set(m.delivery(unchanged))
 	good := m.sign(m.claims())
@@ -277,11 +279,11 @@ func TestTheMetricsOfTheEndpointAreDocumentedAndNameNoUser(t *testing.T) {
 		`drover_direct_reviews_total{result="accepted"} 0`,
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%s is missing in\n%s", want, text)
+			t.Errorf("want %s in\n%s", want, text)
 		}
 	}
 	if strings.Contains(text, "alice") || strings.Contains(text, good) {
-		t.Errorf("a user is in it:\n%s", text)
+		t.Errorf("got a user's name in the metrics, want none:\n%s", text)
 	}
 	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "operations", "monitoring.md"))
 	if err != nil {

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct serves users who come to the member without the hub, by tokens that the hub's issuer has signed for
-// this cluster.
+// Package direct serves users who connect to the member without going through the hub. Their tokens were signed by the
+// hub's issuer for this cluster.
 //
-// Either the agent serves the users themselves, or, beside each of the member's API servers, it answers what their
-// tokens are worth. What tokens are verified by comes as an ordinary set of the hub: a Secret, which each replica of
-// the agent watches. Nothing is asked of the hub at a request.
+// The agent either serves the users itself, or it runs beside each of the member's API servers and reviews tokens for
+// them. The data to verify tokens with is an ordinary set of the hub: a Secret, which each replica of the agent
+// watches. No request causes a request to the hub.
 package direct
 
 import (
@@ -34,29 +34,31 @@ import (
 )
 
 const (
-	// again is how long to wait before a Secret is watched again, and a port that was not free is tried again.
+	// again is the wait before a Secret is watched again, or before the endpoint listens again at a port that was in use.
 	again = 2 * time.Second
-	// reviewEvery is how often open requests are reviewed, and the certificate looked at.
+	// reviewEvery is how often open requests are reviewed and the certificate is checked.
 	reviewEvery = 15 * time.Second
-	// given is how long a certificate that people have made is used before its Secret is read again.
+	// given is how long a certificate from a user's Secret is used before the Secret is read again.
 	given = time.Minute
-	// headerTimeout bounds a handshake and the header of a request, and idleTimeout a connection without a request.
+	// headerTimeout bounds a handshake and the header of a request. idleTimeout bounds how long a connection stays open
+	// without a request.
 	headerTimeout, idleTimeout = 10 * time.Second, 90 * time.Second
 	maxHeader                  = 64 << 10
-	maxStreams                 = 100 // of one HTTP/2 connection
-	// stopTimeout is how long requests in progress have when the endpoint stops.
+	maxStreams                 = 100 // per HTTP/2 connection
+	// stopTimeout is how long requests in progress may continue when the endpoint stops.
 	stopTimeout = 5 * time.Second
 )
 
-// Options of an Endpoint. All are needed, but for Kubernetes and Changed of one for an API server.
+// Options configure an Endpoint. All fields are required, but an Endpoint for an API server does not use Kubernetes and
+// Changed.
 type Options struct {
-	// APIServer serves the API server of the node, where the hub wants that, and not users.
+	// APIServer makes the endpoint serve the node's API server, if the hub wants that, and no users.
 	APIServer bool
-	// Secrets of the agent's namespace.
+	// Secrets accesses the Secrets of the agent's namespace.
 	Secrets *kube.Secrets
-	// Listen is the address to serve at, while the hub wants it.
+	// Listen is the address to listen at while the hub wants direct access.
 	Listen string
-	// Kubernetes serves protocol.PathKubernetes, as the user whom a request names.
+	// Kubernetes serves protocol.PathKubernetes as the user that a request names.
 	Kubernetes http.Handler
 	// Changed is called when Authority has changed.
 	Changed func()
@@ -64,28 +66,28 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Endpoint serves users while there is the Secret of the hub. New makes it.
+// Endpoint serves users while the hub's Secret exists. New returns one.
 type Endpoint struct {
 	options    Options
-	access     atomic.Pointer[access] // nil while there is none that can be used
+	access     atomic.Pointer[access] // nil while there is no usable Secret
 	serving    atomic.Pointer[certificate]
-	published  atomic.Pointer[string] // the CA
+	published  atomic.Pointer[string] // the CA in PEM
 	open       open
 	metrics    metrics
 	complaints rate.Sometimes
-	soon       *time.Timer              // of Run: looks again
-	reviewing  chan struct{}            // has an element for each review under way
-	looks      chan struct{}            // another access or certificate may be needed
-	address    atomic.Pointer[net.Addr] // where it serves, nil while it does not
+	soon       *time.Timer              // only for Run: the time of the next look
+	reviewing  chan struct{}            // has an element for each review in progress
+	looks      chan struct{}            // a message means that another access or certificate may be needed
+	address    atomic.Pointer[net.Addr] // where the endpoint listens; nil while it does not
 }
 
-// New makes an Endpoint.
+// New returns an Endpoint.
 func New(o Options) *Endpoint {
 	return &Endpoint{options: o, complaints: rate.Sometimes{First: 1, Interval: time.Second},
 		looks: make(chan struct{}, 1), reviewing: make(chan struct{}, maxReviews)}
 }
 
-// Authority returns the CA of the certificate that the agent has made, in PEM, and empty if it has made none.
+// Authority returns the CA of the agent's own certificate in PEM. It is empty if the agent has made none.
 func (e *Endpoint) Authority() string {
 	if ca := e.published.Load(); ca != nil {
 		return *ca
@@ -98,7 +100,7 @@ func (e *Endpoint) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
-		// ends with ctx
+		// The poll ends with ctx.
 		_ = wait.PollUntilContextCancel(ctx, again, true,
 			func(ctx context.Context) (bool, error) { e.watch(ctx); return false, nil })
 	})
@@ -131,12 +133,12 @@ func (e *Endpoint) Run(ctx context.Context) {
 func (e *Endpoint) watch(ctx context.Context) {
 	w, err := e.options.Secrets.Watch(ctx, protocol.DirectSecret)
 	if err != nil {
-		e.options.Log.V(1).Info("cannot watch what direct access is verified by", "error", err.Error())
+		e.options.Log.V(1).Info("cannot watch the Secret of direct access", "error", err.Error())
 		return
 	}
 	defer w.Stop()
 	if _, err := e.options.Secrets.Get(ctx, protocol.DirectSecret); apierrors.IsNotFound(err) {
-		e.set(nil) // it may have been deleted while there was no watch
+		e.set(nil) // the Secret may have been deleted while there was no watch
 	}
 	for event := range w.ResultChan() {
 		secret, ok := event.Object.(*corev1.Secret)
@@ -149,21 +151,21 @@ func (e *Endpoint) watch(ctx context.Context) {
 	}
 }
 
-// set takes what the hub delivers. Something that cannot be read ends direct access: an older list could accept what
-// the hub has ended.
+// set takes the hub's delivery. A delivery that cannot be read ends direct access, because the older list could accept
+// sessions that the hub has ended.
 func (e *Endpoint) set(secret *corev1.Secret) {
 	var next *access
 	if secret != nil {
 		var err error
 		if next, err = parse(secret); err != nil {
-			e.options.Log.Error(err, "no direct access: what it is verified by cannot be used", "secret", protocol.DirectSecret)
+			e.options.Log.Error(err, "direct access ends, because its Secret cannot be used", "secret", protocol.DirectSecret)
 		}
 	}
 	e.access.Store(next)
 	e.look()
 }
 
-// look has Run look at what is wanted.
+// look makes Run check what is wanted.
 func (e *Endpoint) look() {
 	select {
 	case e.looks <- struct{}{}:
@@ -171,21 +173,21 @@ func (e *Endpoint) look() {
 	}
 }
 
-// stands reports why a request in progress is to end; nil if it is not.
+// stands returns why a request in progress must end, or nil if it may continue.
 func (e *Endpoint) stands(k known) error {
 	current := e.access.Load()
 	if current == nil {
 		return errOff
 	}
 	now := e.options.Now()
-	if !now.Before(k.Expiry.Time()) { // the list has its session until then: later it could not be ended
+	if !now.Before(k.Expiry.Time()) { // the list contains the session only until then, so it could not be ended later
 		return fmt.Errorf("%w: it has expired", token.ErrToken)
 	}
 	return current.stands(k, now)
 }
 
-// prepare reports whether the endpoint is to serve, and has the certificate for it made. An agent makes the CA also
-// where it is to serve no user: what serves the API servers may make none.
+// prepare reports whether the endpoint should serve, and makes sure that it has a certificate. The agent creates the CA
+// even where it serves no users, because the program that serves the API servers may not create it.
 func (e *Endpoint) prepare(ctx context.Context) bool {
 	current := e.access.Load()
 	if current == nil || e.options.APIServer && !current.byAPIServer() {
@@ -197,11 +199,11 @@ func (e *Endpoint) prepare(ctx context.Context) bool {
 	}
 	next, authority, err := e.certify(ctx, current)
 	if err != nil {
-		e.options.Log.Error(err, "direct access has no new certificate")
-		if e.soon != nil { // one of them is enough, whatever else had it look
+		e.options.Log.Error(err, "cannot renew the certificate of direct access")
+		if e.soon != nil { // one timer is enough, whatever caused the look
 			e.soon.Stop()
 		}
-		if e.options.APIServer && apierrors.IsNotFound(err) { // it waits for the agent to make the CA
+		if e.options.APIServer && apierrors.IsNotFound(err) { // the agent has not created the CA yet
 			e.soon = time.AfterFunc(again, e.look)
 		}
 		return wanted && before != nil
@@ -221,7 +223,7 @@ func (e *Endpoint) host(a *access) string {
 	if !e.options.APIServer {
 		return a.Host
 	}
-	host, _, _ := net.SplitHostPort(e.options.Listen) // IsLoopback was asked
+	host, _, _ := net.SplitHostPort(e.options.Listen) // IsLoopback has checked the address
 	return host
 }
 
@@ -237,7 +239,7 @@ func (e *Endpoint) serve(ctx context.Context) {
 			e.address.Store(nil)
 		}
 		if err != nil {
-			e.options.Log.Error(err, "direct access is not served: set "+protocol.EnvDirectListen+" to a free address")
+			e.options.Log.Error(err, "cannot serve direct access: set "+protocol.EnvDirectListen+" to a free address")
 		}
 		return false, nil
 	})
@@ -249,13 +251,14 @@ func (e *Endpoint) serveAt(ctx context.Context, listener net.Listener) error {
 		Handler: e, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ConnContext: withConnection, HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(e.options.Log.V(1)), slog.LevelInfo),
-		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return &e.serving.Load().Certificate, nil // there is one before it listens
+		TLSConfig: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate,
+			error) {
+			return &e.serving.Load().Certificate, nil // it is set before the endpoint listens
 		}},
 	}
 	bounded := &connections{Listener: listener, all: maxConnections, ofClient: maxClient, within: provenWithin,
 		metrics: &e.metrics}
-	if e.options.APIServer { // no request is a stream, and all clients are of this machine
+	if e.options.APIServer { // no request is a stream, and all clients are on this machine
 		bounded.all, bounded.ofClient, bounded.within = maxClient, maxClient, 0
 		server.Handler, server.ReadTimeout, server.WriteTimeout = e.reviews(), headerTimeout, headerTimeout
 	}

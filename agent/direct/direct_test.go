@@ -47,14 +47,14 @@ const (
 	lifetime   = time.Hour
 )
 
-// member is an Endpoint before an API server that notes what it is asked.
+// member is an Endpoint in front of an API server that records its requests.
 type member struct {
 	*Endpoint
 	t   testing.TB
 	api *agenttest.APIServer
 	key keys.Key
 
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	asked []*http.Request
 	clock time.Time
 }
@@ -72,7 +72,7 @@ func newMember(t testing.TB) *member {
 	return m
 }
 
-// beside returns what serves the API server beside the agent.
+// beside returns an Endpoint that serves the API server beside the agent.
 func (m *member) beside(log logr.Logger) *member {
 	m.t.Helper()
 	client, err := kube.New(m.api.Config())
@@ -111,7 +111,7 @@ func (m *member) now() time.Time {
 	return m.clock
 }
 
-// serveAPI is the API server. A watch begins with an event, and goes on until its client hangs up.
+// serveAPI is the API server. A watch begins with an event and continues until its client disconnects.
 func (m *member) serveAPI(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	m.asked = append(m.asked, r)
@@ -146,7 +146,7 @@ func (m *member) sign(c token.Claims) string {
 	return signed
 }
 
-// delivery is what the hub delivers.
+// delivery returns the Secret that the hub delivers.
 func (m *member) delivery(change func(*protocol.DirectAccess)) *corev1.Secret {
 	m.t.Helper()
 	published, err := json.Marshal(keys.Set{m.key}.JWKS())
@@ -166,7 +166,7 @@ func (m *member) delivery(change func(*protocol.DirectAccess)) *corev1.Secret {
 
 func unchanged(*protocol.DirectAccess) {}
 
-// get sends a request with a header, and returns the code and the body of the answer.
+// get sends a request with a header, and returns the code and body of the response.
 func (m *member) get(header http.Header) (int, string) {
 	r := httptest.NewRequestWithContext(m.t.Context(), http.MethodGet, "/api/v1/pods", nil)
 	r.Header = header
@@ -177,9 +177,9 @@ func (m *member) get(header http.Header) (int, string) {
 
 func bearer(raw string) http.Header { return http.Header{"Authorization": {"Bearer " + raw}} }
 
-// TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster has GHSA-c45c-39f6-6gw9 and CVE-2023-22650: tokens that outlive
-// their user.
-func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
+// TestTokenIsRefusedUnlessThisHubSignedItForThisCluster covers GHSA-c45c-39f6-6gw9 and CVE-2023-22650: tokens that
+// outlive their user.
+func TestTokenIsRefusedUnlessThisHubSignedItForThisCluster(t *testing.T) {
 	m := newMember(t)
 	other, err := keys.New(m.clock)
 	if err != nil {
@@ -236,14 +236,14 @@ func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
 		"text":                        {unchanged, bearer("x"), 401, "malformed"},
 		"the algorithm none":          {unchanged, bearer(none), 401, "malformed"},
 		"an HMAC with the public key": {unchanged, bearer(forged), 401, "malformed"},
-		"a key of another issuer":     {unchanged, bearer(stranger), 401, "none of the issuer's"},
+		"a key of another issuer":     {unchanged, bearer(stranger), 401, "of the issuer's"},
 		"an expired token":            {unchanged, bearer(past), 401, "expired"},
 		"another issuer": {unchanged, bearer(with(func(c *token.Claims) { c.Issuer = "https://evil.example" })), 401,
 			"another issuer"},
 		"another cluster": {unchanged,
 			bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{issuer + "/k8s/clusters/team/test"} })), 401,
 			"another audience"},
-		"a cluster whose name begins so": {unchanged,
+		"a cluster whose name has this one as a prefix": {unchanged,
 			bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{audience + "-2"} })), 401, "another audience"},
 		"a token for the hub": {unchanged, bearer(with(func(c *token.Claims) { c.Audience = jwt.Audience{"kubectl"} })), 401,
 			"another audience"},
@@ -255,19 +255,20 @@ func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
 		"a revoked session": {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, bearer(good), 401,
 			"session was ended"},
 		"no session": {unchanged, bearer(with(func(c *token.Claims) { c.Session = "" })), 401, "required"},
-		"keys and list are too old": {func(a *protocol.DirectAccess) { a.ValidUntil = m.now() }, bearer(good), 503,
+		"keys and list that are too old": {func(a *protocol.DirectAccess) { a.ValidUntil = m.now() }, bearer(good), 503,
 			"too old"},
 		"too many sessions were ended": {func(a *protocol.DirectAccess) { a.DenyAll = true }, bearer(good), 503,
 			"than the list has room for"},
 		"no keys": {func(a *protocol.DirectAccess) { a.Keys = []byte(`{"keys":[]}`) }, bearer(good), 401,
-			"none of the issuer's"},
-		"a system user": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "system:admin" })), 401, "no principal"},
+			"of the issuer's"},
+		"a system user": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "system:admin" })), 401,
+			"not a principal"},
 		"a user of the hub's own": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "hub:root" })), 401,
-			"no principal"},
+			"not a principal"},
 		"a user without a provider": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "admin" })), 401,
-			"no principal"},
+			"not a principal"},
 		"a line break in the name": {unchanged, bearer(with(func(c *token.Claims) { c.Subject = "local:a\nb" })), 401,
-			"no principal"},
+			"not a principal"},
 		"a group of the cluster": {unchanged, bearer(with(func(c *token.Claims) { c.Groups = []string{"system:masters"} })),
 			401, "provider"},
 		"a group of another provider": {unchanged, bearer(with(func(c *token.Claims) { c.Groups = []string{"github:ops"} })),
@@ -280,46 +281,47 @@ func TestATokenIsRefusedUnlessItIsOfThisHubForThisCluster(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m.set(m.delivery(tt.delivered))
 			before := len(m.requests())
-			for range 2 { // what was verified once is remembered
+			for range 2 { // the second time, the result is remembered
 				code, body := m.get(tt.header)
 				if code != tt.code || !strings.Contains(body, tt.want) || strings.Contains(body, good) {
-					t.Errorf("it is answered with %d %s, want %d and %q", code, body, tt.code, tt.want)
+					t.Errorf("got %d %s, want %d and %q", code, body, tt.code, tt.want)
 				}
 			}
 			if asked := len(m.requests()) - before; (asked > 0) != (tt.code == 200) {
-				t.Errorf("%d requests reached the API server", asked)
+				t.Errorf("%d requests reached the API server, want another number", asked)
 			}
 		})
 	}
 	m.set(nil)
 	if code, body := m.get(bearer(good)); code != 503 || !strings.Contains(body, "no direct access") {
-		t.Errorf("without direct access it is answered with %d %s", code, body)
+		t.Errorf("without direct access: got %d %s, want 503", code, body)
 	}
 }
 
-func TestATokenThatWasAcceptedOnceIsRefusedWhenItExpiresOrTheListIsTooOld(t *testing.T) {
+func TestAcceptedTokenIsRefusedWhenItExpiresOrTheListIsTooOld(t *testing.T) {
 	m := newMember(t)
 	m.set(m.delivery(func(a *protocol.DirectAccess) { a.ValidUntil = m.now().Add(2 * lifetime) }))
 	good := m.sign(m.claims())
 	if code, body := m.get(bearer(good)); code != 200 {
-		t.Fatalf("it is answered with %d %s", code, body)
+		t.Fatalf("got %d %s, want 200", code, body)
 	}
 	m.clock = m.clock.Add(lifetime)
 	if code, body := m.get(bearer(good)); code != 401 || !strings.Contains(body, "expired") {
-		t.Errorf("when it has expired it is answered with %d %s", code, body)
+		t.Errorf("with an expired token: got %d %s, want 401", code, body)
 	}
 	fresh := m.sign(m.claims())
 	if code, _ := m.get(bearer(fresh)); code != 200 {
-		t.Fatal("a fresh one is refused")
+		t.Fatal("a fresh token was refused, want it accepted")
 	}
 	m.clock = m.clock.Add(lifetime)
 	if code, body := m.get(bearer(fresh)); code != 503 || !strings.Contains(body, "too old") {
-		t.Errorf("with a list that is too old it is answered with %d %s", code, body)
+		t.Errorf("with a list that is too old: got %d %s, want 503", code, body)
 	}
 }
 
-// What the hub delivers is used as a whole, or not at all: a list that cannot be read could name the session.
-func TestWhatCannotBeReadEndsDirectAccess(t *testing.T) {
+// TestUnreadableDeliveryEndsDirectAccess checks that a delivery is used as a whole or not at all: a list that cannot be
+// read could contain the session.
+func TestUnreadableDeliveryEndsDirectAccess(t *testing.T) {
 	m := newMember(t)
 	for name, change := range map[string]func(*corev1.Secret){
 		"nothing": func(s *corev1.Secret) { s.Data = nil },
@@ -347,19 +349,19 @@ func TestWhatCannotBeReadEndsDirectAccess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m.set(m.delivery(unchanged))
 			if code, body := m.get(bearer(m.sign(m.claims()))); code != 200 {
-				t.Fatalf("it is answered with %d %s before", code, body)
+				t.Fatalf("before: got %d %s, want 200", code, body)
 			}
 			secret := m.delivery(unchanged)
 			change(secret)
 			m.set(secret)
 			if code, body := m.get(bearer(m.sign(m.claims()))); code != 503 {
-				t.Errorf("it is answered with %d %s, expected that there is no direct access", code, body)
+				t.Errorf("got %d %s, want no direct access", code, body)
 			}
 		})
 	}
 }
 
-func TestAUserIsServedAsTheHubWouldServeThem(t *testing.T) {
+func TestUserIsServedAsByTheHub(t *testing.T) {
 	m := newMember(t)
 	m.set(m.delivery(unchanged))
 	server := httptest.NewServer(m)
@@ -382,11 +384,11 @@ func TestAUserIsServedAsTheHubWouldServeThem(t *testing.T) {
 	defer resp.Body.Close()
 	asked := m.requests()
 	if len(asked) != 1 {
-		t.Fatalf("%d requests reached the API server", len(asked))
+		t.Fatalf("%d requests reached the API server, want 1", len(asked))
 	}
 	got := asked[0]
 	if got.RequestURI != "/api/v1/namespaces/a%2Fb/pods?labelSelector=a%3Db&x=%2F" {
-		t.Errorf("the API server is asked for %s", got.RequestURI)
+		t.Errorf("the API server got a request for %s, want another URI", got.RequestURI)
 	}
 	want := http.Header{
 		"Authorization": {"Bearer agents-own"}, "Impersonate-User": {"local:alice"}, "Impersonate-Uid": {"u-1"},
@@ -395,53 +397,55 @@ func TestAUserIsServedAsTheHubWouldServeThem(t *testing.T) {
 	}
 	for name, values := range want {
 		if !slices.Equal(got.Header[name], values) {
-			t.Errorf("%s is %q, want %q", name, got.Header[name], values)
+			t.Errorf("%s: got %q, want %q", name, got.Header[name], values)
 		}
 		delete(got.Header, name)
 	}
 	delete(got.Header, "Accept-Encoding")
 	if len(got.Header) > 0 {
-		t.Errorf("the API server gets %v as well", got.Header)
+		t.Errorf("the API server also got the headers %v, want no others", got.Header)
 	}
 	if resp.Header.Get("Set-Cookie") != "" {
-		t.Error("the user gets a cookie of the API server")
+		t.Error("the user got a cookie of the API server, want none")
 	}
 }
 
-// TestARequestNamesNoOtherUserThanItsToken has CVE-2021-36776 and CVE-2021-31999: headers that name whom to
-// impersonate, or take that off on the way.
-func TestARequestNamesNoOtherUserThanItsToken(t *testing.T) {
+// TestRequestNamesNoOtherUserThanItsToken covers CVE-2021-36776 and CVE-2021-31999: headers that name a user to
+// impersonate, or that have such headers removed on the way.
+func TestRequestNamesNoOtherUserThanItsToken(t *testing.T) {
 	m := newMember(t)
 	m.set(m.delivery(unchanged))
 	for name, header := range map[string]http.Header{
-		"a user":                  {"Impersonate-User": {"system:admin"}},
-		"a user in small letters": {"impersonate-user": {"system:admin"}},
-		"a group":                 {"Impersonate-Group": {"system:masters"}},
-		"an extra":                {"Impersonate-Extra-Scopes": {"all"}},
+		"a user":               {"Impersonate-User": {"system:admin"}},
+		"a user in lower case": {"impersonate-user": {"system:admin"}},
+		"a group":              {"Impersonate-Group": {"system:masters"}},
+		"an extra":             {"Impersonate-Extra-Scopes": {"all"}},
 		"an account in a group": {"Impersonate-User": {"system:serviceaccount:web:x"},
 			"Impersonate-Group": {"system:masters"}},
-		"two accounts":                {"Impersonate-User": {"system:serviceaccount:web:x", "system:serviceaccount:web:y"}},
-		"the header to the agent":     {"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}},
-		"no name of an account":       {"Impersonate-User": {"system:serviceaccount:web:x:y"}},
-		"an empty user":               {"Impersonate-User": {""}},
-		"off on the way":              {"Connection": {"Impersonate-User, Impersonate-Group"}},
-		"off in small letters":        {"Connection": {"keep-alive, impersonate-user"}},
-		"the agent's own on the way":  {"Connection": {"Authorization"}},
-		"another token for WebSocket": {"Sec-Websocket-Protocol": {"v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.YQ"}},
+		"two accounts": {"Impersonate-User": {"system:serviceaccount:web:x",
+			"system:serviceaccount:web:y"}},
+		"the header to the agent":                  {"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}},
+		"no name of an account":                    {"Impersonate-User": {"system:serviceaccount:web:x:y"}},
+		"an empty user":                            {"Impersonate-User": {""}},
+		"impersonation removed on the way":         {"Connection": {"Impersonate-User, Impersonate-Group"}},
+		"impersonation removed, in lower case":     {"Connection": {"keep-alive, impersonate-user"}},
+		"the agent's own token removed on the way": {"Connection": {"Authorization"}},
+		"another token for WebSocket": {
+			"Sec-Websocket-Protocol": {"v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.YQ"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			header["Authorization"] = []string{"Bearer " + m.sign(m.claims())}
 			if code, body := m.get(header); code != 400 && code != 403 {
-				t.Errorf("it is answered with %d %s", code, body)
+				t.Errorf("got %d %s, want a refusal", code, body)
 			}
 		})
 	}
 	if asked := m.requests(); len(asked) > 0 {
-		t.Errorf("%d requests reached the API server: %v", len(asked), asked[0].Header)
+		t.Errorf("%d requests reached the API server, want none: %v", len(asked), asked[0].Header)
 	}
 }
 
-func TestTheAgentTakesTheNamesThatTheHubGives(t *testing.T) {
+func TestAgentAcceptsTheNamesThatTheHubSigns(t *testing.T) {
 	for _, name := range []string{"local:alice", "github:a b", "ldap:uid=a,dc=b", "system:admin", "kubeadm:x", "hub:x",
 		"eks:x", "alice", ":alice", "local:", "local:a\x7f", "local:ä", " local:a", "local:a "} {
 		for _, group := range []string{"", "local:g", "github:g", "system:masters", "local:", "local: g "} {
@@ -452,42 +456,42 @@ func TestTheAgentTakesTheNamesThatTheHubGives(t *testing.T) {
 			_, hub := identity.Principal(name, "u", groups...)
 			agent := principal(token.Claims{Subject: name, UID: "u", Groups: groups})
 			if hub != nil && agent == nil {
-				t.Errorf("the agent takes %q in %q, which the hub does not give: %v", name, group, hub)
+				t.Errorf("the agent accepts %q in %q, want it refused as at the hub: %v", name, group, hub)
 			}
 			if hub == nil && agent != nil {
-				t.Errorf("the agent refuses %q in %q, which the hub gives: %v", name, group, agent)
+				t.Errorf("the agent refuses %q in %q, want it accepted as at the hub: %v", name, group, agent)
 			}
 		}
 	}
 }
 
-func TestOneUserHasNotAllPlaces(t *testing.T) {
+func TestOneUserCannotTakeAllPlaces(t *testing.T) {
 	var o open
 	var taken []*opened
 	for range maxOpenUser {
 		r := &opened{known: known{Claims: token.Claims{Subject: "local:alice"}}}
 		if !o.enter(r) {
-			t.Fatal("there is no place")
+			t.Fatal("the first request got no place, want one")
 		}
 		taken = append(taken, r)
 	}
 	alice, bob := &opened{known: known{Claims: token.Claims{Subject: "local:alice"}}},
 		&opened{known: known{Claims: token.Claims{Subject: "local:bob"}}}
 	if o.enter(alice) || !o.enter(bob) {
-		t.Error("alice has another place, or bob has none")
+		t.Error("alice got another place or bob got none, want the opposite")
 	}
 	o.leave(taken[0])
 	if !o.enter(alice) {
-		t.Error("a place that was left is not free")
+		t.Error("the place of a request that ended is not free, want it free")
 	}
 	o.leave(bob)
 	for i := 0; len(o.requests) < maxOpen; i++ {
 		if !o.enter(&opened{known: known{Claims: token.Claims{Subject: fmt.Sprintf("local:%d", i)}}}) {
-			t.Fatal("there is no place")
+			t.Fatal("a request below maxOpen got no place, want one")
 		}
 	}
 	if o.enter(bob) {
-		t.Error("there are more places than maxOpen")
+		t.Error("a request beyond maxOpen got a place, want none")
 	}
 }
 
@@ -507,18 +511,18 @@ func run(t *testing.T, m *member) *running {
 	return &running{m, stop}
 }
 
-// client reaches the endpoint and trusts its CA only.
+// client returns a client that connects to the endpoint and trusts only its CA.
 func (r *running) client(t *testing.T) *http.Client {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if r.address.Load() == nil || r.Authority() == "" {
-			return fmt.Errorf("nothing is served")
+			return fmt.Errorf("the endpoint does not serve yet")
 		}
 		return nil
 	})
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(r.Authority())) {
-		t.Fatalf("the CA is %q", r.Authority())
+		t.Fatalf("got the CA %q, want a certificate in PEM", r.Authority())
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
@@ -527,11 +531,11 @@ func (r *running) client(t *testing.T) *http.Client {
 
 func (r *running) url() string { return "https://" + (*r.address.Load()).String() }
 
-// ends fails the test unless a watch ends by itself, without another event.
+// ends fails the test unless a watch ends without another event.
 func ends(t *testing.T, watch *http.Response) {
 	t.Helper()
 	if rest, err := io.ReadAll(watch.Body); len(rest) > 0 || errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("the watch goes on with %q (%v)", rest, err)
+		t.Errorf("the watch continues with %q (%v), want its end", rest, err)
 	}
 }
 
@@ -550,12 +554,12 @@ func (r *running) watch(t *testing.T, client *http.Client, raw string) *http.Res
 	}
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	if line, err := bufio.NewReader(resp.Body).ReadString('\n'); err != nil || !strings.Contains(line, "ADDED") {
-		t.Fatalf("the watch begins with %s %q (%v)", resp.Status, line, err)
+		t.Fatalf("the watch begins with %s %q (%v), want an event", resp.Status, line, err)
 	}
 	return resp
 }
 
-func TestARequestInProgressEndsWithItsSession(t *testing.T) {
+func TestRequestInProgressEndsWithItsSession(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged))
 	r := run(t, m)
@@ -570,7 +574,7 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 		m.open.mu.Lock()
 		defer m.open.mu.Unlock()
 		if len(m.open.requests) != 1 {
-			return fmt.Errorf("%d requests are open, want that of the other session", len(m.open.requests))
+			return fmt.Errorf("%d requests are open, want only the one of the other session", len(m.open.requests))
 		}
 		return nil
 	})
@@ -578,15 +582,15 @@ func TestARequestInProgressEndsWithItsSession(t *testing.T) {
 	ends(t, second)
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if r.address.Load() != nil {
-			return fmt.Errorf("it still serves")
+			return fmt.Errorf("the endpoint still serves")
 		}
 		return nil
 	})
 }
 
-// Members are told of a session that was ended only until its tokens end: a request that outlived them could be ended
-// by nothing.
-func TestARequestInProgressEndsWithItsTokenItsKeyAndTheList(t *testing.T) {
+// TestRequestInProgressEndsWithItsTokenItsKeyAndTheList checks requests that outlive their token. Members are told
+// about an ended session only until its tokens expire, so nothing could end such a request later.
+func TestRequestInProgressEndsWithItsTokenItsKeyAndTheList(t *testing.T) {
 	m := newMember(t)
 	var all open
 	ended := map[string]error{}
@@ -599,19 +603,19 @@ func TestARequestInProgressEndsWithItsTokenItsKeyAndTheList(t *testing.T) {
 	}
 	m.set(m.delivery(unchanged))
 	if all.review(m.stands); len(ended) != 1 || ended["former"] == nil {
-		t.Errorf("%v ended, want that by a key which is no longer published", ended)
+		t.Errorf("the requests %v ended, want the one whose key is no longer published", ended)
 	}
 	m.clock = m.clock.Add(time.Minute)
 	if all.review(m.stands); len(ended) != 2 || !errors.Is(ended["short"], token.ErrToken) {
-		t.Errorf("%v ended, want that whose token has expired", ended)
+		t.Errorf("the requests %v ended, want the one whose token has expired", ended)
 	}
 	m.clock = m.clock.Add(lifetime)
 	if all.review(m.stands); !errors.Is(ended["long"], errTooOld) {
-		t.Errorf("%v ended, want the rest since the list is too old", ended)
+		t.Errorf("the requests %v ended, want the rest, because the list is too old", ended)
 	}
 }
 
-func TestTheCertificateIsOfTheCAThatIsKeptInTheMember(t *testing.T) {
+func TestCertificateIsSignedByTheCAThatTheMemberStores(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged))
 	first := run(t, m)
@@ -628,14 +632,14 @@ func TestTheCertificateIsOfTheCAThatIsKeptInTheMember(t *testing.T) {
 	}
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || resp.ProtoMajor != 2 {
-		t.Errorf("it is answered with %s by %s", resp.Status, resp.Proto)
+		t.Errorf("got %s by %s, want 200 by HTTP/2", resp.Status, resp.Proto)
 	}
 	first.stop()
-	m.Endpoint = m.endpoint(m.api.URL) // another replica, or the same one after a restart
+	m.Endpoint = m.endpoint(m.api.URL) // another replica, or this one after a restart
 	again := run(t, m)
 	again.client(t)
 	if again.Authority() != authority {
-		t.Error("after a restart the CA is another one: kubeconfigs would have to be written again")
+		t.Error("got another CA after a restart, want the same: kubeconfigs contain it")
 	}
 	again.stop()
 	m.api.Put(t, secretPath+protocol.DirectSecret,
@@ -644,10 +648,10 @@ func TestTheCertificateIsOfTheCAThatIsKeptInTheMember(t *testing.T) {
 	named := run(t, m)
 	client = named.client(t)
 	if _, err := client.Get(named.url()); err == nil || !strings.Contains(err.Error(), "127.0.0.1") {
-		t.Errorf("a certificate for prod.example.com is taken for that of 127.0.0.1: %v", err)
+		t.Errorf("the certificate for prod.example.com: got the error %v for 127.0.0.1, want a refusal", err)
 	}
 	if keys := m.api.Get(secretPath + protocol.DirectAuthority); keys["type"] != string(corev1.SecretTypeTLS) {
-		t.Errorf("the Secret of the CA is %v", keys["type"])
+		t.Errorf("got a Secret of the type %v, want another one", keys["type"])
 	}
 }
 
@@ -661,7 +665,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		if _, err := a.verify("a.b.c", time.Unix(0, 0)); err == nil {
-			t.Error("a token of nothing is accepted")
+			t.Error("a token without claims was accepted, want it refused")
 		}
 	})
 }

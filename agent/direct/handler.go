@@ -17,22 +17,22 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Bounds of users' requests.
+// Bounds on users' requests.
 const (
-	// maxOpen bounds the requests that are open at once, and maxOpenUser those of one user.
+	// maxOpen bounds the requests in progress, and maxOpenUser the requests in progress of one user.
 	maxOpen, maxOpenUser = 512, 128
-	// maxBody bounds the body of a request, in bytes. API servers take 3 MiB.
+	// maxBody bounds the body of a request, in bytes. API servers accept 3 MiB.
 	maxBody = 64 << 20
 )
 
 const impersonateUser = "Impersonate-User"
 
-// bearerProtocol precedes a token among the subprotocols of a WebSocket, which API servers read.
+// bearerProtocol is the prefix of a token among the subprotocols of a WebSocket, which API servers read.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
-// open are the requests in progress. The zero value has none.
+// open tracks the requests in progress. Its zero value has none.
 type open struct {
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	requests map[*opened]struct{}
 	users    map[string]int
 }
@@ -67,7 +67,7 @@ func (o *open) leave(r *opened) {
 	}
 }
 
-// review ends the requests that would be refused by now.
+// review ends the requests that would be refused now.
 func (o *open) review(stands func(known) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,7 +78,7 @@ func (o *open) review(stands func(known) error) {
 	}
 }
 
-// ServeHTTP serves a user's request for the member's API, as the user that their token names.
+// ServeHTTP serves a user's request for the member's API as the user that the token names.
 func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, err := e.authenticate(r)
 	if err != nil {
@@ -87,7 +87,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			code, count = http.StatusServiceUnavailable, &e.metrics.refusedAll
 		}
 		count.Add(1)
-		w.Header().Set("Connection", "close") // a client without a token that is accepted holds none
+		w.Header().Set("Connection", "close") // a client without an accepted token holds no connection
 		e.complaints.Do(func() { e.options.Log.Info("request refused", "code", code, "reason", err.Error()) })
 		forward.WriteStatus(w, code, err.Error())
 		return
@@ -105,11 +105,11 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.metrics.refusedPlace.Add(1)
 		w.Header().Set("Retry-After", "1")
 		forward.WriteStatus(w, http.StatusTooManyRequests,
-			"too many requests are open at this cluster's agent; try again, or come by way of the hub")
+			"too many requests are open at this cluster's agent: try again, or use the hub's address instead")
 		return
 	}
 	defer e.open.leave(mine)
-	if e.stands(user) != nil { // it changed since
+	if e.stands(user) != nil { // the access may have changed in between
 		e.metrics.refusedToken.Add(1)
 		forward.WriteStatus(w, http.StatusUnauthorized, "the token was just refused")
 		return
@@ -121,7 +121,7 @@ func (e *Endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.options.Kubernetes.ServeHTTP(w, as(r.WithContext(ctx), user))
 }
 
-// authenticate returns the user of a request by its one bearer token.
+// authenticate returns the user of a request according to its single bearer token.
 func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	current := e.access.Load()
 	if current == nil {
@@ -129,17 +129,18 @@ func (e *Endpoint) authenticate(r *http.Request) (known, error) {
 	}
 	values := r.Header["Authorization"]
 	if len(values) != 1 {
-		return known{}, errors.New("the request must have one Authorization header, with a token of the hub for this cluster")
+		return known{}, errors.New(
+			"the request must have one Authorization header, with a token from the hub for this cluster")
 	}
 	scheme, raw, _ := strings.Cut(values[0], " ")
 	if !strings.EqualFold(scheme, "Bearer") || raw == "" {
-		return known{}, errors.New("the request must have a bearer token of the hub for this cluster")
+		return known{}, errors.New("the request must have a bearer token from the hub for this cluster")
 	}
 	return current.verify(raw, e.options.Now())
 }
 
-// admissible returns why an authenticated request is not served; code is 0 for one that is. What would name a user,
-// besides the token, is refused and not left out: the sender means to be served as another one.
+// admissible returns why an authenticated request is not served, or the code 0 if it is served. It refuses headers that
+// name a user, and does not just drop them, because the sender means to act as another user.
 func admissible(r *http.Request) (code int, message string) {
 	for name, values := range r.Header {
 		if len(name) < len("Impersonate-") || !strings.EqualFold(name[:len("Impersonate-")], "Impersonate-") {
@@ -147,8 +148,8 @@ func admissible(r *http.Request) (code int, message string) {
 		}
 		_, account := protocol.ParseServiceAccount(values[0])
 		if name != impersonateUser || len(values) != 1 || !account {
-			return http.StatusForbidden, "without the hub only ServiceAccounts of the cluster are impersonated, " +
-				"and without groups of your choice: leave out --as, or come by way of the hub"
+			return http.StatusForbidden, "direct access only allows impersonating ServiceAccounts of the cluster, " +
+				"and without other groups: leave out --as, or use the hub's address instead"
 		}
 	}
 	bearer := func(line string) bool { return strings.Contains(strings.ToLower(line), bearerProtocol) }
@@ -162,12 +163,12 @@ func admissible(r *http.Request) (code int, message string) {
 	return 0, ""
 }
 
-// as returns a request as the hub would send it for a user.
+// as returns a request in the form in which the hub would send it for a user.
 func as(r *http.Request, user known) *http.Request {
 	out := r.Clone(r.Context())
 	request.IgnoreUpgrade(out.Header)
 	request.Strip(out.Header)
-	if account := r.Header[impersonateUser]; account != nil { // admissible has let one pass
+	if account := r.Header[impersonateUser]; account != nil { // admissible allows only a ServiceAccount here
 		out.Header[protocol.HeaderServiceAccount] = account
 	}
 	out.Header[impersonateUser] = []string{user.Subject}

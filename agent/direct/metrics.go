@@ -9,20 +9,20 @@ import (
 	"sync/atomic"
 )
 
-// metrics count what an Endpoint does. The zero value is ready.
+// metrics counts the work of an Endpoint. Its zero value is ready to use.
 type metrics struct {
 	served, refusedToken, refusedAll, refusedRequest, refusedPlace atomic.Int64
 	reviewAccepted, reviewRefused, reviewUnknown                   atomic.Int64
 	connections, tooMany, tooManyOfClient, unproven                atomic.Int64
 }
 
-// Metrics serves the metrics in Prometheus' text format. They have neither users nor tokens in them. client_golang
-// would weigh more than all else that this package links.
+// Metrics serves the metrics in Prometheus' text format. They contain neither users nor tokens. client_golang would be
+// larger than everything else that this package links.
 func (e *Endpoint) Metrics() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
 		for _, family := range e.families() {
-			// who has asked is gone otherwise
+			// An error means that the client has disconnected.
 			_, _ = fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s %s\n", family.name, family.help, family.name, family.kind)
 			for _, s := range family.samples {
 				_, _ = fmt.Fprintf(w, "%s%s %d\n", family.name, s.labels, s.value)
@@ -47,11 +47,11 @@ func (e *Endpoint) families() []family {
 	open := int64(len(e.open.requests))
 	e.open.mu.Unlock()
 	return []family{
-		{"drover_direct_requests_total", "counter", "Requests of users without the hub that were forwarded.",
+		{"drover_direct_requests_total", "counter", "Requests of users with direct access that were forwarded.",
 			[]sample{{"", m.served.Load()}}},
-		{"drover_direct_requests_in_progress", "gauge", "Requests of users without the hub that are forwarded now.",
+		{"drover_direct_requests_in_progress", "gauge", "Requests of users with direct access that are being forwarded.",
 			[]sample{{"", open}}},
-		{"drover_direct_refused_total", "counter", "Requests of users without the hub that were refused.", []sample{
+		{"drover_direct_refused_total", "counter", "Requests of users with direct access that were refused.", []sample{
 			{`{reason="token"}`, m.refusedToken.Load()}, {`{reason="unavailable"}`, m.refusedAll.Load()},
 			{`{reason="request"}`, m.refusedRequest.Load()}, {`{reason="limit"}`, m.refusedPlace.Load()},
 		}},

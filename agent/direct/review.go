@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Where an API server asks.
+// Paths that an API server requests.
 const (
 	pathDiscovery = "/.well-known/openid-configuration"
 	pathKeys      = "/keys"
@@ -28,16 +28,16 @@ const (
 )
 
 const (
-	// maxReview bounds the body of a review, in bytes: a token, and the audiences that the API server has.
+	// maxReview bounds the body of a review, in bytes: a token, and the audiences of the API server.
 	maxReview = 64 << 10
-	// maxReviews bounds the reviews at once. Each takes a signature's time.
+	// maxReviews bounds the reviews in progress. Each takes the time of a signature verification.
 	maxReviews = 64
 )
 
 // noKeys is a JSON Web Key Set that verifies no token.
 const noKeys = `{"keys":[]}`
 
-// discovery is what an API server reads of an issuer (OpenID Connect Discovery, section 3).
+// discovery is the part of an issuer's metadata that an API server reads (OpenID Connect Discovery, section 3).
 type discovery struct {
 	Issuer        string   `json:"issuer"`
 	Keys          string   `json:"jwks_uri"`
@@ -46,9 +46,9 @@ type discovery struct {
 	Algorithms    []string `json:"id_token_signing_alg_values_supported"`
 }
 
-// reviews serves the API server of the node: the issuer's keys, for --authentication-config, and reviews of tokens, for
-// --authentication-token-webhook-config-file. Whoever reaches it learns no more than the issuer publishes, and whose a
-// token is that they have.
+// reviews returns the handler for the node's API server. It serves the issuer's keys, for --authentication-config, and
+// reviews of tokens, for --authentication-token-webhook-config-file. A client learns only what the issuer publishes,
+// and the user of a token that the client has.
 func (e *Endpoint) reviews() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathDiscovery, e.discover)
@@ -60,7 +60,7 @@ func (e *Endpoint) reviews() http.Handler {
 			http.Error(w, "there are no keys, or they are too old", http.StatusServiceUnavailable)
 			return
 		}
-		_, _ = io.WriteString(w, "ok\n") // the prober is gone otherwise
+		_, _ = io.WriteString(w, "ok\n") // an error means that the prober has disconnected
 	})
 	return mux
 }
@@ -77,8 +77,8 @@ func (e *Endpoint) discover(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// publish serves the keys, and none at all where every token is refused: an API server that asks then forgets those
-// that it has.
+// publish serves the keys. While every token is refused, it serves none, and an API server that reads them then forgets
+// its former keys.
 func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	current := e.access.Load()
 	if current == nil {
@@ -92,8 +92,8 @@ func (e *Endpoint) publish(w http.ResponseWriter, _ *http.Request) {
 	answer(w, keys)
 }
 
-// review answers a TokenReview. A token that is refused is no error; one that cannot be judged is, which the API server
-// logs.
+// review responds to a TokenReview. A refused token is not an error. A token that cannot be judged is an error, which
+// the API server logs.
 func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	select {
 	case e.reviewing <- struct{}{}:
@@ -132,20 +132,21 @@ func (e *Endpoint) review(w http.ResponseWriter, r *http.Request) {
 	answer(w, out)
 }
 
-// readReview reads a TokenReview of either version, which have the same fields. Its errors hold nothing of it.
+// readReview reads a TokenReview of either version. Both have the same fields. Its errors contain nothing of the
+// review.
 func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 	raw, err := io.ReadAll(body)
 	if err != nil {
-		return nil, fmt.Errorf("the review is cut off, or longer than %d bytes", maxReview)
+		return nil, fmt.Errorf("the review is incomplete or longer than %d bytes", maxReview)
 	}
 	review := &authenticationv1.TokenReview{}
 	if untrusted.JSON(raw, review, untrusted.Small()) != nil {
-		return nil, errors.New("the review is no JSON of a TokenReview")
+		return nil, errors.New("the review is not a TokenReview in JSON")
 	}
 	versions := metav1.TypeMeta{Kind: "TokenReview", APIVersion: authenticationv1.SchemeGroupVersion.String()}
 	if review.TypeMeta != versions &&
 		review.TypeMeta != (metav1.TypeMeta{Kind: versions.Kind, APIVersion: "authentication.k8s.io/v1beta1"}) {
-		return nil, errors.New("the review is none of authentication.k8s.io/v1 or v1beta1")
+		return nil, errors.New("the review must have the version authentication.k8s.io/v1 or v1beta1")
 	}
 	if review.Spec.Token == "" {
 		return nil, errors.New("the review has no token")
@@ -156,15 +157,15 @@ func readReview(body io.Reader) (*authenticationv1.TokenReview, error) {
 func answer(w http.ResponseWriter, content any) {
 	raw, err := json.Marshal(content)
 	if err != nil {
-		forward.WriteStatus(w, http.StatusInternalServerError, "the answer cannot be encoded")
+		forward.WriteStatus(w, http.StatusInternalServerError, "the response cannot be encoded")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store") // an API server that meets an unknown key is to ask again
-	_, _ = w.Write(raw)                         // who has asked is gone otherwise
+	w.Header().Set("Cache-Control", "no-store") // an API server that sees an unknown key must ask again
+	_, _ = w.Write(raw)                         // an error means that the client has disconnected
 }
 
-// IsLoopback reports whether an address to listen at is reached from its own machine only, and names no other host.
+// IsLoopback reports whether an address to listen at is reachable only from its own machine and names no other host.
 func IsLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	ip := net.ParseIP(host)

@@ -31,7 +31,7 @@ import (
 
 func byAPIServer(a *protocol.DirectAccess) { a.Mode = string(v1.AuthorizedEndpointAPIServer) }
 
-// ask sends a request to what serves an API server.
+// ask sends a request to the endpoint that serves an API server.
 func (m *member) ask(method, path, body string) (int, string) {
 	r := httptest.NewRequestWithContext(m.t.Context(), method, path, strings.NewReader(body))
 	w := httptest.NewRecorder()
@@ -43,7 +43,7 @@ func reviewOf(version, raw string) string {
 	return fmt.Sprintf(`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/%s","spec":{"token":%q,"audiences":["https://kubernetes.default.svc"]}}`, version, raw)
 }
 
-func TestAnAPIServerIsToldWhoseATokenIs(t *testing.T) {
+func TestReviewTellsAnAPIServerTheUserOfAToken(t *testing.T) {
 	var log bytes.Buffer
 	m := newMember(t).beside(funcr.New(func(_, args string) { log.WriteString(args + "\n") }, funcr.Options{}))
 	with := func(change func(*token.Claims)) string {
@@ -56,7 +56,7 @@ func TestAnAPIServerIsToldWhoseATokenIs(t *testing.T) {
 		delivered func(*protocol.DirectAccess)
 		raw       string
 		accepted  bool
-		told      string // what the API server is told of a token that cannot be judged
+		told      string // error that the API server gets for a token that cannot be judged
 	}{
 		"a good token":      {byAPIServer, good, true, ""},
 		"a revoked session": {func(a *protocol.DirectAccess) { a.Denied = []string{"s-0", "s-1"} }, good, false, ""},
@@ -75,41 +75,42 @@ func TestAnAPIServerIsToldWhoseATokenIs(t *testing.T) {
 				code, body := m.ask(http.MethodPost, pathReview, reviewOf(version, tt.raw))
 				var got authenticationv1.TokenReview
 				if err := json.Unmarshal([]byte(body), &got); err != nil || code != http.StatusOK {
-					t.Fatalf("it is answered with %d %s", code, body)
+					t.Fatalf("got %d %s, want 200 or 201", code, body)
 				}
 				if got.APIVersion != "authentication.k8s.io/"+version || got.Kind != "TokenReview" ||
 					got.Status.Authenticated != tt.accepted || strings.Contains(body, tt.raw) {
-					t.Errorf("the answer is %s", body)
+					t.Errorf("got the response %s, want another one", body)
 				}
 				if (got.Status.Error != "") != (tt.told != "") || !strings.Contains(got.Status.Error, tt.told) {
-					t.Errorf("the error is %q, want %q", got.Status.Error, tt.told)
+					t.Errorf("got the error %q, want %q", got.Status.Error, tt.told)
 				}
 				user := got.Status.User
 				if tt.accepted &&
-					(user.Username != "local:alice" || user.UID != "u-1" || !slices.Equal(user.Groups, []string{"local:ops"}) || len(user.Extra) > 0) {
-					t.Errorf("the user is %+v", user)
+					(user.Username != "local:alice" || user.UID != "u-1" || !slices.Equal(user.Groups, []string{"local:ops"}) ||
+						len(user.Extra) > 0) {
+					t.Errorf("got the user %+v, want another one", user)
 				}
 				if !tt.accepted && (user.Username != "" || len(user.Groups) > 0) {
-					t.Errorf("a token that is refused has the user %+v", user)
+					t.Errorf("got the user %+v of a refused token, want none", user)
 				}
 			}
 			if strings.Contains(log.String(), tt.raw) {
-				t.Error("the token is in the log")
+				t.Error("the token is in the log, want it kept secret")
 			}
 		})
 	}
 	if log.Len() == 0 {
-		t.Error("why a token is refused is not in the log")
+		t.Error("want the reason of the refusal in the log")
 	}
 	m.set(nil)
 	if code, body := m.ask(http.MethodPost, pathReview, reviewOf("v1", good)); code != http.StatusOK ||
 		strings.Contains(body, `"authenticated":true`) || !strings.Contains(body, "no direct access") {
-		t.Errorf("without direct access it is answered with %d %s", code, body)
+		t.Errorf("without direct access: got %d %s, want another response", code, body)
 	}
 }
 
-// TestAReviewIsBounded has CVE-2024-58259: bodies without bound.
-func TestAReviewIsBounded(t *testing.T) {
+// TestReviewIsBounded covers CVE-2024-58259: bodies of unlimited size.
+func TestReviewIsBounded(t *testing.T) {
 	m := newMember(t).beside(logr.Discard())
 	m.set(m.delivery(byAPIServer))
 	good := m.sign(m.claims())
@@ -117,7 +118,7 @@ func TestAReviewIsBounded(t *testing.T) {
 		method, body string
 		code         int
 	}{
-		"as it should be":         {http.MethodPost, reviewOf("v1", good), 200},
+		"a valid review":          {http.MethodPost, reviewOf("v1", good), 200},
 		"longer than any":         {http.MethodPost, reviewOf("v1", good+strings.Repeat(" ", maxReview)), 400},
 		"a token longer than any": {http.MethodPost, reviewOf("v1", good+strings.Repeat("A", token.Max)), 200},
 		"no JSON":                 {http.MethodPost, good, 400},
@@ -133,7 +134,7 @@ func TestAReviewIsBounded(t *testing.T) {
 			code, body := m.ask(tt.method, pathReview, tt.body)
 			if code != tt.code || strings.Contains(body, good) ||
 				tt.code == 200 && strings.Contains(body, `"authenticated":true`) != (tt.body == reviewOf("v1", good)) {
-				t.Errorf("it is answered with %d %s, want %d", code, body, tt.code)
+				t.Errorf("got %d %s, want %d", code, body, tt.code)
 			}
 		})
 	}
@@ -141,20 +142,20 @@ func TestAReviewIsBounded(t *testing.T) {
 		m.reviewing <- struct{}{}
 	}
 	if code, _ := m.ask(http.MethodPost, pathReview, reviewOf("v1", good)); code != http.StatusTooManyRequests {
-		t.Errorf("beyond %d reviews at once it is answered with %d", maxReviews, code)
+		t.Errorf("beyond %d reviews at once: got %d, want 429", maxReviews, code)
 	}
 }
 
-// An API server that is started while the hub is down reads the keys beside it. Where no token is to be accepted, it
-// gets none, and forgets those that it has.
-func TestAnAPIServerReadsTheKeysBesideIt(t *testing.T) {
+// TestAPIServerReadsTheKeysOfTheEndpointBesideIt starts an API server while the hub is down. The API server reads the
+// keys from the endpoint beside it. While no token is accepted, it gets no keys, and forgets its former ones.
+func TestAPIServerReadsTheKeysOfTheEndpointBesideIt(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(byAPIServer))
 	beside := run(t, m.beside(logr.Discard()))
 	if m.api.Get(secretPath+protocol.DirectAuthority) != nil {
-		t.Error("there is a CA before the agent has made one")
+		t.Error("got a CA before the agent has created one, want none")
 	}
-	agent := run(t, m) // which makes the CA
+	agent := run(t, m) // it creates the CA
 	client := beside.client(t)
 	get := func(url string, into any) {
 		t.Helper()
@@ -165,7 +166,7 @@ func TestAnAPIServerReadsTheKeysBesideIt(t *testing.T) {
 		defer resp.Body.Close()
 		raw, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("Cache-Control") != "no-store" {
-			t.Fatalf("%s is answered with %s %v %s (%v)", url, resp.Status, resp.Header, raw, err)
+			t.Fatalf("%s: got %s %v %s (%v), want 200", url, resp.Status, resp.Header, raw, err)
 		}
 		if err := json.Unmarshal(raw, into); err != nil {
 			t.Fatal(err)
@@ -174,17 +175,17 @@ func TestAnAPIServerReadsTheKeysBesideIt(t *testing.T) {
 	var found discovery
 	get(beside.url()+pathDiscovery, &found)
 	if found.Issuer != issuer || found.Keys != beside.url()+pathKeys {
-		t.Fatalf("discovery says %+v", found)
+		t.Fatalf("got the discovery document %+v, want another one", found)
 	}
 	var raw json.RawMessage
 	get(found.Keys, &raw)
 	keys, err := token.ParsePublished(raw)
 	if _, _, failed := token.Verify(m.sign(m.claims()), keys, issuer,
 		func(string) time.Duration { return lifetime }); err != nil || failed != nil {
-		t.Errorf("the keys verify no token: %v, %v", err, failed)
+		t.Errorf("got the errors %v, %v, want keys that verify the token", err, failed)
 	}
 	if agent.address.Load() != nil || agent.Authority() == "" || agent.Authority() != beside.Authority() {
-		t.Error("the agent serves users as well, or has made no CA")
+		t.Error("the agent serves users too or has created no CA, want only the CA")
 	}
 	for name, change := range map[string]func(*protocol.DirectAccess){
 		"too old":                 func(a *protocol.DirectAccess) { byAPIServer(a); a.ValidUntil = m.now() },
@@ -192,22 +193,22 @@ func TestAnAPIServerReadsTheKeysBesideIt(t *testing.T) {
 	} {
 		beside.set(m.delivery(change))
 		if get(found.Keys, &raw); string(raw) != noKeys {
-			t.Errorf("%s: the keys are %s", name, raw)
+			t.Errorf("%s: got the keys %s, want none", name, raw)
 		}
 		if resp, err := client.Get(beside.url() + pathReady); err != nil || resp.StatusCode != http.StatusServiceUnavailable {
-			t.Errorf("%s: it is ready (%v)", name, err)
+			t.Errorf("%s: the endpoint is ready (%v), want it not ready", name, err)
 		}
 	}
-	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged)) // the agent serves users from then on
+	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(unchanged)) // from now on the agent serves users
 	testkit.Eventually(t, time.Minute, func(context.Context) error {
 		if beside.address.Load() != nil || agent.address.Load() == nil {
-			return fmt.Errorf("the agent does not serve, or an API server still finds keys")
+			return fmt.Errorf("the agent does not serve, or an API server still gets keys")
 		}
 		return nil
 	})
 }
 
-func TestTheCertificateForAnAPIServerIsForNoOtherAddress(t *testing.T) {
+func TestCertificateForAnAPIServerIsForNoOtherAddress(t *testing.T) {
 	m := newMember(t)
 	m.api.Put(t, secretPath+protocol.DirectSecret, m.delivery(byAPIServer))
 	run(t, m)
@@ -215,26 +216,26 @@ func TestTheCertificateForAnAPIServerIsForNoOtherAddress(t *testing.T) {
 	beside.client(t)
 	leaf, err := x509.ParseCertificate(beside.serving.Load().Certificate.Certificate[0])
 	if err != nil || len(leaf.DNSNames) > 0 || len(leaf.IPAddresses) != 1 || !leaf.IPAddresses[0].IsLoopback() {
-		t.Errorf("the certificate is for %v %v (%v)", leaf.DNSNames, leaf.IPAddresses, err)
+		t.Errorf("got a certificate for %v %v (%v), want only the listen address", leaf.DNSNames, leaf.IPAddresses, err)
 	}
 	if !slices.Contains(leaf.ExtKeyUsage, x509.ExtKeyUsageServerAuth) || len(leaf.ExtKeyUsage) != 1 {
-		t.Errorf("the certificate may be used for %v", leaf.ExtKeyUsage)
+		t.Errorf("got the key usages %v, want server authentication only", leaf.ExtKeyUsage)
 	}
 	conn, err := tls.Dial("tcp", (*beside.address.Load()).String(), &tls.Config{MinVersion: tls.VersionTLS12})
 	if err == nil {
 		_ = conn.Close()
-		t.Error("the machine's own CAs have signed it")
+		t.Error("the machine's own CAs verify the certificate, want only the agent's CA")
 	}
 }
 
-func TestAnAPIServerIsServedOnLoopbackOnly(t *testing.T) {
+func TestAPIServerIsServedOnLoopbackOnly(t *testing.T) {
 	for address, want := range map[string]bool{
 		"127.0.0.1:6440": true, "127.1.2.3:1": true, "[::1]:6440": true,
 		":6440": false, "0.0.0.0:6440": false, "[::]:6440": false, "10.0.0.1:6440": false, "localhost:6440": false,
 		"127.0.0.1": false, "": false,
 	} {
 		if got := IsLoopback(address); got != want {
-			t.Errorf("%q: %t", address, got)
+			t.Errorf("%q: got %t, want the opposite", address, got)
 		}
 	}
 }
@@ -246,12 +247,12 @@ func FuzzReadReview(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		review, err := readReview(bytes.NewReader(raw))
 		if err == nil && (review.Spec.Token == "" || review.Kind != "TokenReview") {
-			t.Errorf("%+v is taken for a review", review)
+			t.Errorf("got the review %+v, want an error", review)
 		}
 	})
 }
 
-// BenchmarkReview measures what an API server waits for, without the connection, which it keeps.
+// BenchmarkReview measures how long an API server waits for a review, without the connection, which it keeps open.
 func BenchmarkReview(b *testing.B) {
 	m := newMember(b).beside(logr.Discard())
 	m.set(m.delivery(byAPIServer))
