@@ -25,7 +25,7 @@ func TestCommand(t *testing.T) {
 		"run does the same":                       {args: []string{"run"}, says: "not an https URL"},
 		"node runs a node agent":                  {args: []string{"node"}, says: "not an https URL"},
 		"loglevel needs a level":                  {args: []string{"loglevel"}, says: `"set" not set`},
-		"loglevel knows two levels":               {args: []string{"loglevel", "--set", "trace"}, says: "debug info"},
+		"loglevel knows two levels":               {args: []string{"loglevel", "--set", "trace"}, says: "debug or info"},
 		"loglevel without an agent says so":       {args: []string{"loglevel", "--set", "debug"}, says: "no agent listens"},
 		"a word that is no command is no command": {args: []string{"rnu"}, says: "rnu"},
 	} {

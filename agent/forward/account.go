@@ -14,16 +14,16 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// reviewTimeout bounds the question whether a user may act as a ServiceAccount.
+// reviewTimeout bounds the review of whether a user may act as a ServiceAccount.
 const reviewTimeout = 8 * time.Second
 
-// asAccount returns a request as the ServiceAccount that its user asks to act as, if the member's RBAC grants the user
-// to impersonate exactly that one. The agent asks for each request, whatever the hub has found out before: neither the
-// hub alone nor an earlier answer makes a user another one.
+// asAccount returns a request as the ServiceAccount that its user asks to act as, if the member's RBAC allows the user
+// to impersonate exactly this account. The agent reviews this for each request, whatever the hub has decided before.
+// Neither the hub alone nor an earlier review can turn a user into another one.
 func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *denial) {
 	if h.reads {
 		return nil, deny(http.StatusForbidden,
-			"the agent of this cluster only reads (its profile is ReadOnly): no one acts as a ServiceAccount")
+			"the agent of this cluster is read-only (its profile is ReadOnly): no user can act as a ServiceAccount")
 	}
 	if len(names) != 1 {
 		return nil, deny(http.StatusForbidden, "a request must not name more than one ServiceAccount")
@@ -33,7 +33,7 @@ func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *de
 		return nil, deny(http.StatusForbidden, "%q is not the name of a ServiceAccount", names[0])
 	}
 	if account.Reserved() || account.Namespace == h.Namespace {
-		return nil, deny(http.StatusForbidden, "no one acts as %q: it is an account of Drover's own", names[0])
+		return nil, deny(http.StatusForbidden, "no user can act as %q: it is an account of Drover itself", names[0])
 	}
 	if d := h.mayImpersonate(r, account); d != nil {
 		return nil, d
@@ -45,12 +45,12 @@ func (h *Handler) asAccount(r *http.Request, names []string) (*http.Request, *de
 			out.Header[name] = values
 		}
 	}
-	out.Header[impersonateUser] = names // the API server adds the groups of the account
+	out.Header[impersonateUser] = names // the API server adds the account's groups
 	out.Header[protocol.HeaderImpersonator] = r.Header[impersonateUser]
 	return out, nil
 }
 
-// mayImpersonate denies a request whose user may not impersonate an account, and one of which that cannot be found out.
+// mayImpersonate denies a request if its user may not impersonate an account, or if the review fails.
 func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccount) *denial {
 	user := http.Header{}
 	for name, values := range r.Header {
@@ -58,7 +58,7 @@ func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccoun
 			user[name] = values
 		}
 	}
-	caller := user.Get(impersonateUser) // check has found one
+	caller := user.Get(impersonateUser) // check has found exactly one
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 	url := strings.TrimRight(h.base.String(), "/") + protocol.PathAccessReview
@@ -67,12 +67,12 @@ func (h *Handler) mayImpersonate(r *http.Request, account protocol.ServiceAccoun
 	})
 	switch {
 	case err != nil:
-		h.log.Info("the right to impersonate a ServiceAccount could not be reviewed", "error", err.Error())
+		h.log.Info("cannot review the right to impersonate a ServiceAccount", "error", err.Error())
 		return deny(http.StatusServiceUnavailable,
 			"the cluster's API server did not say whether %q may impersonate %q: try again", caller, account.User())
 	case !granted:
 		return deny(http.StatusForbidden,
-			"user %q may not impersonate %q; ask in the cluster for the verb impersonate on that ServiceAccount",
+			"user %q may not impersonate %q: ask for the verb impersonate on that ServiceAccount in the cluster",
 			caller, account.User())
 	}
 	return nil

@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// reviewing is an API server that answers reviews, and keeps what else it was asked as which user.
+// reviewing is an API server that handles reviews, and records as which user it got other requests.
 type reviewing struct {
 	answer http.HandlerFunc
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	reviewed []http.Header
 	served   []http.Header
 }
@@ -46,7 +46,7 @@ func (a *reviewing) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.answer(w, r)
 }
 
-// grants answers reviews of the right to impersonate web/deployer with yes, and all others with no.
+// grants allows impersonating web/deployer, and denies all other reviews.
 func grants(w http.ResponseWriter, r *http.Request) {
 	var review authorizationv1.SelfSubjectAccessReview
 	if err := json.NewDecoder(r.Body).Decode(&review); err != nil {
@@ -60,7 +60,7 @@ func grants(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(&review)
 }
 
-func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
+func TestUserActsAsAServiceAccountOnlyIfTheMemberAllowsIt(t *testing.T) {
 	t.Parallel()
 	const deployer, no = "system:serviceaccount:web:deployer", http.StatusForbidden
 	for name, tt := range map[string]struct {
@@ -112,25 +112,25 @@ func TestAUserActsAsAServiceAccountOnlyIfTheMemberGrantsIt(t *testing.T) {
 			header := user.Clone()
 			header[protocol.HeaderServiceAccount] = tt.accounts
 			if got, _ := send(t, front, "/v1/k8s/api/v1/pods", header); got.StatusCode != tt.want {
-				t.Errorf("answered %s, want %d", got.Status, tt.want)
+				t.Errorf("got %s, want %d", got.Status, tt.want)
 			}
 			other := func(h http.Header) bool { return !reflect.DeepEqual(h, user) }
 			if len(api.reviewed) > 0 != tt.asked || slices.ContainsFunc(api.reviewed, other) {
-				t.Errorf("reviewed as %v, want as the user: %t", api.reviewed, tt.asked)
+				t.Errorf("got a review as %v, want one as the user: %t", api.reviewed, tt.asked)
 			}
 			if tt.want != http.StatusOK {
 				if len(api.served) > 0 {
-					t.Errorf("the request was sent as %v, want it refused", api.served)
+					t.Errorf("got a request as %v, want it refused", api.served)
 				}
 				return
 			}
 			as := http.Header{"Impersonate-User": {deployer}, protocol.HeaderImpersonator: {"hub:alice"}}
 			if len(api.served) != 1 || !reflect.DeepEqual(api.served[0], as) {
-				t.Errorf("served as %v, want as %v, to which the API server adds the groups", api.served, as)
+				t.Errorf("got a request as %v, want %v: the API server adds the groups", api.served, as)
 			}
 		})
 	}
 	if !strings.EqualFold(protocol.HeaderImpersonator, "Impersonate-Extra-cluster.drover.dev%2Fimpersonator") {
-		t.Error("the extra has another name than the hub gives it")
+		t.Error("the extra has another name than at the hub, want the same")
 	}
 }

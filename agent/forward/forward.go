@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forward passes requests of the hub's users on to the member's API server, as those users.
+// Package forward passes the requests of the hub's users on to the member's API server, as those users.
 package forward
 
 import (
@@ -21,27 +21,27 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Handler forwards what comes under protocol.PathKubernetes.
+// Handler forwards requests below protocol.PathKubernetes.
 type Handler struct {
 	proxy *httputil.ReverseProxy
 	base  *url.URL
 	log   logr.Logger
-	// Namespace is the agent's own, whose ServiceAccounts no one acts as.
+	// Namespace is the agent's own namespace. No user can act as its ServiceAccounts.
 	Namespace string
-	// reads: the API server is asked as protocol.Viewer, and only to read.
+	// reads makes the Handler send only reads, as protocol.Viewer.
 	reads bool
 }
 
-// NewReadOnly makes a Handler that asks the API server as protocol.Viewer for every user, and only to read: for an
-// agent that may impersonate no other user. The member's RBAC decides what the viewer may see.
+// NewReadOnly returns a Handler that sends only reads, as protocol.Viewer for every user. It is for an agent that may
+// not impersonate other users. The member's RBAC decides what the viewer may see.
 func NewReadOnly(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := New(ctx, base, transport, log)
 	h.reads = true
 	return h
 }
 
-// New makes a Handler for the API server at base. The transport adds the agent's own credentials; it must not change
-// what is asked. When ctx ends, so do watches, between two events; other requests go on.
+// New returns a Handler for the API server at base. The transport adds the agent's own credentials, and must not change
+// requests otherwise. When ctx ends, watches end between two events, and other requests continue.
 func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log logr.Logger) *Handler {
 	h := &Handler{base: base, log: log}
 	h.proxy = &httputil.ReverseProxy{
@@ -64,7 +64,7 @@ func New(ctx context.Context, base *url.URL, transport http.RoundTripper, log lo
 }
 
 // ServeHTTP forwards a request or denies it with a Status. FlushInterval stays 0: ReverseProxy flushes each write of a
-// stream, as with watches and logs, and saves frames for small answers.
+// stream, such as a watch or a log, and saves frames for small responses.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if d := h.checkPath(r.URL); d != nil {
 		WriteStatus(w, d.status, d.message)
@@ -91,9 +91,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(w, r)
 }
 
-// checkPath makes sure that a request stays below the root of the API server. When that is the root of its host,
-// nothing can leave it and paths go as they came; the API server judges them. When a path comes before it, two dots
-// could.
+// checkPath makes sure that a request stays below the root of the API server. If that is the root of its host, no path
+// can leave it, so paths are forwarded unchanged and the API server judges them. If the API server has a base path, two
+// dots could leave it.
 func (h *Handler) checkPath(u *url.URL) *denial {
 	path := u.EscapedPath()
 	if u.Opaque != "" || !strings.HasPrefix(path, protocol.PathKubernetes+"/") {
@@ -110,8 +110,8 @@ func (h *Handler) checkPath(u *url.URL) *denial {
 	return nil
 }
 
-// rewrite turns an incoming request into one for the API server. It cannot refuse; ServeHTTP has done so before.
-// ReverseProxy has removed what concerns single hops.
+// rewrite turns an incoming request into a request for the API server. It cannot refuse a request, so ServeHTTP has
+// checked it before. ReverseProxy has removed hop-by-hop headers.
 func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out := pr.Out
 	base := strings.TrimRight(h.base.Path, "/")
@@ -119,7 +119,7 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.Scheme, out.URL.Host, out.URL.User = h.base.Scheme, h.base.Host, nil
 	out.URL.Path = base + strings.TrimPrefix(pr.In.URL.Path, protocol.PathKubernetes)
 	out.URL.RawPath = strings.TrimRight(h.base.EscapedPath(), "/") + escaped
-	out.URL.RawQuery = pr.In.URL.RawQuery // as received: the API server parses it its own way
+	out.URL.RawQuery = pr.In.URL.RawQuery // as received, because the API server parses it in its own way
 	out.Host = ""
 	for name := range out.Header {
 		if notForwarded(name) || h.reads && isImpersonation(name) {
@@ -132,7 +132,8 @@ func (h *Handler) rewrite(pr *httputil.ProxyRequest) {
 	}
 }
 
-// notForwarded reports whether a header is for the hub, or would carry the agent's identity rather than the user's.
+// notForwarded reports whether a header is meant for the hub, or would carry the agent's identity instead of the
+// user's.
 func notForwarded(name string) bool {
 	switch name {
 	case "Authorization", "Cookie", "Priority":
@@ -141,18 +142,18 @@ func notForwarded(name string) bool {
 	return strings.HasPrefix(name, "X-Remote-")
 }
 
-// failed answers a request that the API server did not answer.
+// failed responds to a request that the API server did not answer.
 func (h *Handler) failed(w http.ResponseWriter, r *http.Request, err error) {
-	if r.Context().Err() != nil { // the hub has given the request up
-		WriteStatus(w, http.StatusServiceUnavailable, "the request was given up")
+	if r.Context().Err() != nil { // the hub has canceled the request
+		WriteStatus(w, http.StatusServiceUnavailable, "the request was canceled")
 		return
 	}
 	if errors.Is(err, errNoUser) {
-		h.log.Error(err, "request not forwarded")
+		h.log.Error(err, "cannot forward a request")
 		WriteStatus(w, http.StatusForbidden, err.Error())
 		return
 	}
-	h.log.V(1).Info("API server did not answer", "error", err.Error())
+	h.log.V(1).Info("the API server did not answer", "error", err.Error())
 	status, message := upstreamFailure(err)
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
@@ -167,10 +168,10 @@ func upstreamFailure(err error) (status int, message string) {
 	switch {
 	case errors.As(err, &timeout) && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
 		return http.StatusGatewayTimeout,
-			"the cluster's API server did not answer its agent in time: try again, or look at the API server"
+			"the cluster's API server did not answer its agent in time: try again, or check the API server"
 	case errors.As(err, &dial) && dial.Op == "dial":
 		return http.StatusServiceUnavailable,
-			fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or look at the API server", dial.Err)
+			fmt.Sprintf("the cluster's agent cannot reach its API server (%v): try again, or check the API server", dial.Err)
 	}
 	return http.StatusBadGateway, fmt.Sprintf("the cluster's agent got no answer from its API server (%v): try again", err)
 }

@@ -28,7 +28,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// arrives is the impersonated user and groups of a request after its way over the wire; none if it cannot go.
+// arrives returns the impersonated user and groups of a request as the receiver sees them. It returns none if the
+// request cannot be sent.
 func arrives(t *testing.T, req *http.Request) []string {
 	t.Helper()
 	var wire bytes.Buffer
@@ -42,7 +43,7 @@ func arrives(t *testing.T, req *http.Request) []string {
 	return append(got.Header["Impersonate-User"], got.Header["Impersonate-Group"]...)
 }
 
-// member is an API server behind a Handler.
+// member returns an API server behind a Handler.
 func member(t *testing.T, base string, api http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	backend := httptest.NewServer(api)
@@ -56,7 +57,7 @@ func serve(t *testing.T, cfg *rest.Config) *httptest.Server {
 	return serveBy(t, cfg, New)
 }
 
-// serveBy is serve for the Handler that a function makes.
+// serveBy does the same as serve, for a Handler that a function makes.
 func serveBy(t *testing.T, cfg *rest.Config,
 	handler func(context.Context, *url.URL, http.RoundTripper, logr.Logger) *Handler) *httptest.Server {
 	t.Helper()
@@ -75,7 +76,7 @@ func serveBy(t *testing.T, cfg *rest.Config,
 	return front
 }
 
-// send writes a request as it is, so that no client cleans it, and returns the answer.
+// send writes a request unchanged, without a client that would clean it, and returns the response.
 func send(t *testing.T, server *httptest.Server, target string, header http.Header) (*http.Response, string) {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
@@ -105,7 +106,7 @@ func send(t *testing.T, server *httptest.Server, target string, header http.Head
 	return resp, string(body)
 }
 
-// watch begins a watch as alice, which ends with ctx, and returns the body.
+// watch starts a watch as alice, which ends with ctx, and returns its body.
 func watch(ctx context.Context, t *testing.T, url string) io.Reader {
 	t.Helper()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -298,7 +299,7 @@ func TestStreams(t *testing.T) {
 		})
 		body := watch(t.Context(), t, front.URL+"/v1/k8s/api/v1/pods?watch=1")
 		lines := bufio.NewReader(body)
-		for i := range 3 { // the server sends no more before this one was read
+		for i := range 3 { // the server sends the next event only after this one was read
 			line, err := lines.ReadString('\n')
 			if err != nil || line != fmt.Sprintf("event %d\n", i) {
 				t.Fatalf("got %q, %v, want the event as soon as the API server has sent it", line, err)
@@ -335,7 +336,7 @@ func TestStreams(t *testing.T) {
 		if line, err := lines.ReadString('\n'); line != "event\n" {
 			t.Fatalf("got %q, %v, want the first event", line, err)
 		}
-		if err := front.Config.Shutdown(t.Context()); err != nil { // what the agent does when it stops
+		if err := front.Config.Shutdown(t.Context()); err != nil { // the agent does this when it stops
 			t.Fatal(err)
 		}
 		if rest, err := io.ReadAll(lines); len(rest) > 0 || err != nil {
@@ -363,7 +364,8 @@ func TestStreams(t *testing.T) {
 		}
 		defer conn.Close()
 		_, err = io.WriteString(conn,
-			"POST /v1/k8s/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nImpersonate-User: hub:alice\r\n\r\n")
+			"POST /v1/k8s/exec HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nImpersonate-User: "+
+				"hub:alice\r\n\r\n")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,7 +384,7 @@ func TestStreams(t *testing.T) {
 	})
 }
 
-func TestAnAgentThatOnlyReads(t *testing.T) {
+func TestReadOnlyAgentForwardsOnlyReadsAsTheViewer(t *testing.T) {
 	t.Parallel()
 	var seen []http.Header
 	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter,

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Headers of Kubernetes impersonation.
+// Headers of Kubernetes' impersonation.
 const (
 	impersonatePrefix = "Impersonate-"
 	impersonateUser   = "Impersonate-User"
@@ -22,10 +22,10 @@ const (
 
 	groupAuthenticated = "system:authenticated"
 	systemPrefix       = "system:"
-	kubeadmPrefix      = "kubeadm:" // kubeadm:cluster-admins is cluster-admin
+	kubeadmPrefix      = "kubeadm:" // kubeadm:cluster-admins has the role cluster-admin
 )
 
-// denial is why a request is not forwarded.
+// denial is the reason why a request is not forwarded.
 type denial struct {
 	status  int
 	message string
@@ -35,10 +35,10 @@ func deny(status int, format string, args ...any) *denial {
 	return &denial{status: status, message: fmt.Sprintf(format, args...)}
 }
 
-// check is the second line of defence: it denies what a correct hub never sends. The agent may impersonate any user, so
-// a request that names none would run as the agent itself, and one for a system user would have more rights than Drover
-// ever grants. Values must arrive as they are checked, so those that would be trimmed on the way to the API server are
-// denied.
+// check is the second line of defense: it denies requests that a correct hub never sends. The agent may impersonate any
+// user. A request without a user would run as the agent itself, and a request as a system user would have more rights
+// than Drover ever grants. Values must arrive as they were checked, so check denies values that would be trimmed on the
+// way to the API server.
 func check(h http.Header) *denial {
 	if d := checkConnection(h); d != nil {
 		return d
@@ -48,17 +48,17 @@ func check(h http.Header) *denial {
 			continue
 		}
 		if !known(name) {
-			return deny(http.StatusBadRequest, "header %s is not one that the API server knows", name)
+			return deny(http.StatusBadRequest, "the header %s is not a header that the API server knows", name)
 		}
 		for _, v := range values {
 			if v != strings.TrimSpace(v) || v == "" {
-				return deny(http.StatusBadRequest, "header %s is empty or has blanks around it", name)
+				return deny(http.StatusBadRequest, "the header %s is empty or has leading or trailing blanks", name)
 			}
 		}
 	}
 	users, groups := h[impersonateUser], h[impersonateGroup]
 	if len(users) != 1 {
-		return deny(http.StatusForbidden, "a request must name exactly one user, this one names %d", len(users))
+		return deny(http.StatusForbidden, "a request must name exactly one user, but this one names %d", len(users))
 	}
 	if len(h[impersonateUID]) > 1 {
 		return deny(http.StatusForbidden, "a request must not name more than one UID")
@@ -74,7 +74,7 @@ func check(h http.Header) *denial {
 	return nil
 }
 
-// checkConnection denies a Connection header that would take identity off the request on its way (CVE-2021-31999).
+// checkConnection denies a Connection header that would remove identity headers on the way (CVE-2021-31999).
 func checkConnection(h http.Header) *denial {
 	for _, line := range h["Connection"] {
 		for name := range strings.SplitSeq(line, ",") {
@@ -87,7 +87,7 @@ func checkConnection(h http.Header) *denial {
 	return nil
 }
 
-// isImpersonation ignores case, since a header that did not come through net/http may have any.
+// isImpersonation ignores case, because a header that did not come through net/http may have any case.
 func isImpersonation(name string) bool {
 	return len(name) >= len(impersonatePrefix) && strings.EqualFold(name[:len(impersonatePrefix)], impersonatePrefix)
 }
@@ -100,11 +100,12 @@ func known(name string) bool {
 	return strings.HasPrefix(name, impersonateExtra) && len(name) > len(impersonateExtra)
 }
 
-// checkRead denies everything but reads, for an agent that only reads. An upgraded connection could carry anything.
+// checkRead denies everything but reads, for a read-only agent. An upgraded connection could carry anything.
 func checkRead(r *http.Request) *denial {
 	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && r.Header.Get("Upgrade") == "" {
 		return nil
 	}
 	return deny(http.StatusForbidden,
-		"the agent of this cluster only reads (its profile is ReadOnly): get, list, watch and logs are served, nothing else; use the cluster's own credentials")
+		"the agent of this cluster is read-only (its profile is ReadOnly) and serves only get, list, watch and logs: use "+
+			"the cluster's own credentials for anything else")
 }

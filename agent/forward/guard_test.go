@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// CVE-2022-23652: Connection takes the user away. CVE-2026-17107: a user is added. CVE-2026-23990: the user is empty,
-// so that the agent acts as itself. GHSA-c7xh-gjv4-4jgv: a user becomes one of the system's groups.
+// TestCheck covers four vulnerabilities. In CVE-2022-23652, Connection removes the user. In CVE-2026-17107, a user is
+// added. In CVE-2026-23990, the user is empty, so the agent acts as itself. In GHSA-c7xh-gjv4-4jgv, a user gets a group
+// of the system.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	alice := func(more ...string) http.Header {
@@ -21,16 +22,18 @@ func TestCheck(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		header http.Header
-		want   int // 0 passes
+		want   int // 0 if the request passes
 	}{
 		"a user passes": {alice(), 0},
 		"a user with groups, UID and extra passes": {alice("Impersonate-Group", "hub:dev", "Impersonate-Group",
 			"system:authenticated", "Impersonate-Uid", "1", "Impersonate-Extra-Scopes", "a"), 0},
 		"a ServiceAccount beside the user is looked at later": {alice("Impersonate-Drover-Serviceaccount",
 			"system:serviceaccount:web:x"), 0},
-		"a ServiceAccount without a user is denied":      {http.Header{"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}}, http.StatusForbidden},
-		"a hub's ServiceAccount passes, it has a prefix": {http.Header{"Impersonate-User": {"hub:system:serviceaccount:ci:deployer"}}, 0},
-		"no user is denied":                              {http.Header{}, http.StatusForbidden},
+		"a ServiceAccount without a user is denied": {
+			http.Header{"Impersonate-Drover-Serviceaccount": {"system:serviceaccount:web:x"}}, http.StatusForbidden},
+		"a hub's ServiceAccount passes, it has a prefix": {
+			http.Header{"Impersonate-User": {"hub:system:serviceaccount:ci:deployer"}}, 0},
+		"no user is denied": {http.Header{}, http.StatusForbidden},
 		"groups without a user are denied": {http.Header{"Impersonate-Group": {"hub:dev"}},
 			http.StatusForbidden},
 		"two users are denied": {alice("Impersonate-User", "hub:bob"), http.StatusForbidden},
@@ -82,7 +85,7 @@ func FuzzCheckNeverLetsASystemIdentityPass(f *testing.F) {
 		if check(h) != nil {
 			return
 		}
-		// What the API server will see: net/http trims values on the way.
+		// The API server sees these values, which net/http trims on the way.
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/", nil)
 		if err != nil {
 			t.Fatal(err)

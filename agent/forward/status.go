@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// WriteStatus answers as an API server does, so that kubectl prints it well.
+// WriteStatus responds as an API server does, so kubectl prints the message well.
 func WriteStatus(w http.ResponseWriter, code int, message string) {
 	body, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
@@ -22,7 +22,7 @@ func WriteStatus(w http.ResponseWriter, code int, message string) {
 		Reason:   apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", "", 0, false).ErrStatus.Reason,
 		Message:  message,
 	})
-	if err != nil { // it holds strings and a number only
+	if err != nil { // the Status holds only strings and a number
 		http.Error(w, message, code)
 		return
 	}
@@ -30,5 +30,5 @@ func WriteStatus(w http.ResponseWriter, code int, message string) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // the client is gone otherwise
+	_, _ = w.Write(body) // an error means that the client has disconnected
 }

@@ -16,9 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// CVE-2021-36782: what the agent's own account may read, such as its private key, must not be readable through the hub.
-// An agent that only reads asks as one user who has nothing but the rights to view.
-func TestAnAgentThatOnlyReadsAsksAsTheViewer(t *testing.T) {
+// TestReadOnlyAgentImpersonatesOnlyTheViewer covers CVE-2021-36782: objects that the agent's own account may read, such
+// as its private key, must not be readable through the hub. A read-only agent acts as one user, who has only the rights
+// to view.
+func TestReadOnlyAgentImpersonatesOnlyTheViewer(t *testing.T) {
 	t.Parallel()
 	for name, header := range map[string]http.Header{
 		"for a user": alice(),
@@ -44,7 +45,7 @@ func TestAnAgentThatOnlyReadsAsksAsTheViewer(t *testing.T) {
 	}
 }
 
-// The transport denies what the checks let through.
+// TestNoRequestIsForwardedAsTheAgent checks that the transport denies requests even if they passed the checks.
 func TestNoRequestIsForwardedAsTheAgent(t *testing.T) {
 	t.Parallel()
 	sent := 0

@@ -21,11 +21,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxRetry is how long to wait at most before a join token is tried again that may work later.
+// maxRetry bounds the wait before a join token is tried again that may work later.
 const maxRetry = 5 * time.Minute
 
-// Changed returns when the registration Secret holds a join token that was not tried yet, when the agent has another
-// key than at the last attempt, or when ctx ends.
+// Changed returns when the registration Secret holds a join token that was not tried yet, when the agent's key differs
+// from the key of the last attempt, or when ctx ends.
 func (k *Keeper) Changed(ctx context.Context) {
 	ctx, found := context.WithCancel(ctx)
 	defer found()
@@ -36,25 +36,25 @@ func (k *Keeper) Changed(ctx context.Context) {
 	found()
 }
 
-// Follow keeps the agent's identity up to date until ctx ends: it joins with each new join token, using a new key, and
-// restores the identity when a user has deleted it. The tunnel stays open until the hub closes it, which happens when
-// the hub knows the new key. Only one replica may run Follow at a time.
+// Follow keeps the agent's identity up to date until ctx ends. It joins with each new join token, using a new key, and
+// restores the identity if a user has deleted it. The tunnel stays open until the hub closes it, which it does when it
+// knows the new key. Only one replica may run Follow at a time.
 func (k *Keeper) Follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() {
 		for ctx.Err() == nil {
 			k.await(ctx, protocol.IdentitySecret, k.lost)
-			k.repeat(ctx, "the agent's identity is not put back", k.restore)
+			k.repeat(ctx, "cannot restore the agent's identity", k.restore)
 		}
 	})
 	for ctx.Err() == nil {
 		k.await(ctx, protocol.RegistrationSecret, k.newToken)
-		k.repeat(ctx, "the new join token is not used; the agent goes on as the Cluster that it is", k.rejoin)
+		k.repeat(ctx, "cannot use the new join token; the agent keeps its current Cluster", k.rejoin)
 	}
 }
 
-// repeat calls do until it succeeds or ctx ends, with growing pauses.
+// repeat calls do with growing pauses until it succeeds or ctx ends.
 func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Context) error) {
 	backoff := wait.Backoff{Duration: rewatch, Factor: 2, Jitter: 0.1, Steps: math.MaxInt32, Cap: maxRetry}
 	for ctx.Err() == nil {
@@ -70,10 +70,10 @@ func (k *Keeper) repeat(ctx context.Context, failed string, do func(context.Cont
 	}
 }
 
-// errNotJoined says that the agent joins for the first time, which the link sees to.
+// errNotJoined is the error if the agent has not joined yet. The link takes care of the first join.
 var errNotJoined = errors.New("the agent has not joined yet")
 
-// rejoin joins with a new join token, if there is one, and a new key: a user who gives a running agent a new token
+// rejoin joins with a new join token, if there is one, and a new key. A user who gives a running agent a new token
 // wants a new key.
 func (k *Keeper) rejoin(ctx context.Context) error {
 	k.identityMu.Lock()
@@ -101,16 +101,16 @@ func (k *Keeper) rejoin(ctx context.Context) error {
 		return err
 	}
 	_, err = k.join(ctx, hub, id, key, token)
-	if refused := (*refusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // permanently
-		k.options.Log.Info("the new join token is refused; the agent goes on as the Cluster that it is", "cluster",
+	if refused := (*refusedError)(nil); errors.As(err, &refused) && !k.untried(token) { // a permanent refusal
+		k.options.Log.Info("the hub refuses the new join token; the agent keeps its current Cluster", "cluster",
 			id.Cluster.String(), "error", err.Error())
 		return nil
 	}
 	return err
 }
 
-// restore restores the identity of a running agent. Without it the agent would have no identity after its next start,
-// and its join token is used up.
+// restore restores the identity of a running agent. Without it, the agent would have no identity after its next start,
+// because its join token is used up.
 func (k *Keeper) restore(ctx context.Context) error {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -118,7 +118,7 @@ func (k *Keeper) restore(ctx context.Context) error {
 	return err
 }
 
-// identity reads the agent's identity. identityMu is held.
+// identity reads the agent's identity. The caller must hold identityMu.
 func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 	id, err := k.store.ensure(ctx)
 	if err != nil {
@@ -139,16 +139,17 @@ func (k *Keeper) identity(ctx context.Context) (*identity, error) {
 	if err := k.store.put(ctx, k.joined); err != nil {
 		return nil, err
 	}
-	k.options.Log.Info("the agent's identity was deleted and is put back; for a new key apply the manifest of a new join token", "secret", protocol.IdentitySecret)
+	k.options.Log.Info("the agent's identity was deleted; restoring it; for a new key apply the manifest of a new join "+
+		"token", "secret", protocol.IdentitySecret)
 	return k.joined, nil
 }
 
-// succeedTime bounds how long Succeed takes.
+// succeedTime bounds the time that Succeed takes.
 const succeedTime = 20 * time.Second
 
-// Succeed takes over from a Keeper of the same cluster whose Secret may be of a backup by now: the hub does not
-// accept a former key, and a former CA does not verify the hub. What was in force last is stored again. If that
-// cannot be done, the agent goes on as what is stored.
+// Succeed takes over from a Keeper of the same cluster whose Secret may come from a backup by now. In that case, the
+// hub does not accept the former key, and the former CA does not verify the hub. Succeed stores the last valid identity
+// again. If it cannot, the agent uses the stored identity.
 func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	last := former.last()
 	if last == nil {
@@ -166,15 +167,16 @@ func (k *Keeper) Succeed(ctx context.Context, former *Keeper) {
 	})
 	switch {
 	case err != nil:
-		k.options.Log.Info("the agent's identity is not known to be what it was before the restore",
+		k.options.Log.Info("cannot check whether the agent's identity is the one from before the restore",
 			"secret", protocol.IdentitySecret, "error", err.Error())
 	case changed:
-		k.options.Log.Info("the agent's identity was of a backup and is put back", "secret", protocol.IdentitySecret)
+		k.options.Log.Info("the agent's identity came from a backup; restored the newer one", "secret",
+			protocol.IdentitySecret)
 	}
 }
 
-// last returns the identity that the hub accepted last, nil if there is none or the agent is being uninstalled. What
-// was read last may be of the backup.
+// last returns the identity that the hub accepted last, or nil if there is none or the agent is being uninstalled. The
+// identity that was read last may come from the backup.
 func (k *Keeper) last() *identity {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -184,7 +186,7 @@ func (k *Keeper) last() *identity {
 	return k.proven
 }
 
-// Leave stops restoring the identity: the agent is about to be uninstalled.
+// Leave stops restoring the identity, because the agent is about to be uninstalled.
 func (k *Keeper) Leave() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -193,7 +195,7 @@ func (k *Keeper) Leave() {
 
 // await returns when an event of a Secret satisfies is, or when ctx ends.
 func (k *Keeper) await(ctx context.Context, name string, is func(watch.EventType, *corev1.Secret) bool) {
-	// ends with ctx
+	// The poll ends with ctx.
 	_ = wait.PollUntilContextCancel(ctx, rewatch, true,
 		func(ctx context.Context) (bool, error) { return k.watch(ctx, name, is), nil })
 }
@@ -222,14 +224,15 @@ func (k *Keeper) watch(ctx context.Context, name string, is func(watch.EventType
 }
 
 // newToken reports whether a registration Secret holds a join token that was not tried yet. It waits for a join in
-// progress, which tries a token.
+// progress, because that tries a token.
 func (k *Keeper) newToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
 	return event != watch.Deleted && k.untried(tokenOf(secret))
 }
 
-// freshToken is newToken without tokens that were refused temporarily, for a caller that tries again at once.
+// freshToken is like newToken, but ignores tokens that were refused temporarily. It is for a caller that tries again at
+// once.
 func (k *Keeper) freshToken(event watch.EventType, secret *corev1.Secret) bool {
 	k.mu.Lock()
 	later := k.later
@@ -267,7 +270,8 @@ func (k *Keeper) try(token string) {
 	k.tried = tokenDigest(token)
 }
 
-// refused records that the hub does not accept a join token: permanently, or while the agent is another Cluster.
+// refused records that the hub does not accept a join token, either permanently or while the agent belongs to another
+// Cluster.
 func (k *Keeper) refused(token string, err error) {
 	switch {
 	case isElsewhere(err):
@@ -279,15 +283,15 @@ func (k *Keeper) refused(token string, err error) {
 	}
 }
 
-// isElsewhere reports whether the hub refuses an agent because it is another Cluster already, which can change.
+// isElsewhere reports whether the hub refuses an agent because it already belongs to another Cluster. This can change.
 func isElsewhere(err error) bool {
 	refused := (*refusedError)(nil)
 	return errors.As(err, &refused) && refused.Refusal.Reason == v1.ReasonAlreadyImported
 }
 
-// keyOf returns a name of a key that does not reveal it.
+// keyOf returns an identifier of a key that does not reveal the key.
 func keyOf(key ed25519.PrivateKey) string {
-	public, _ := key.Public().(ed25519.PublicKey) // it is one
+	public, _ := key.Public().(ed25519.PublicKey) // the public key of an Ed25519 key has this type
 	return string(public)
 }
 

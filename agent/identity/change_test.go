@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// registrations are the requests to register that a hub received, by token.
+// registrations records the registration requests of a hub, by token.
 type registrations struct {
 	mu    sync.Mutex
 	asked map[string][]protocol.RegisterRequest
@@ -32,7 +32,8 @@ func (r *registrations) of(token string) []protocol.RegisterRequest {
 	return r.asked[token]
 }
 
-// following is an agent that has joined with token-1 and follows, and a hub that answers other tokens with a status.
+// following returns an agent that has joined with token-1 and runs Follow, and a hub that responds to other tokens with
+// a status.
 func following(t *testing.T, status int, refusal protocol.Refusal) (*world, *registrations) {
 	t.Helper()
 	w, r := newWorld(t), &registrations{asked: map[string][]protocol.RegisterRequest{}}
@@ -54,24 +55,25 @@ func following(t *testing.T, status int, refusal protocol.Refusal) (*world, *reg
 	return w, r
 }
 
-// stored waits until the identity is as it should be.
+// stored waits until the identity satisfies is.
 func (w *world) stored(t *testing.T, is func(*identity) bool) {
 	t.Helper()
-	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		var secret *corev1.Secret
-		secret, err := w.options.Secrets.Get(ctx, protocol.IdentitySecret)
-		if err != nil {
-			return false, nil
-		}
-		id, err := decode(secret.Data)
-		return err == nil && is(id), nil
-	})
+	err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+		func(ctx context.Context) (bool, error) {
+			var secret *corev1.Secret
+			secret, err := w.options.Secrets.Get(ctx, protocol.IdentitySecret)
+			if err != nil {
+				return false, nil
+			}
+			id, err := decode(secret.Data)
+			return err == nil && is(id), nil
+		})
 	if err != nil {
 		t.Fatal("the identity is not as it should be")
 	}
 }
 
-func TestARunningAgentGetsANewKey(t *testing.T) {
+func TestRunningAgentGetsANewKeyWithANewToken(t *testing.T) {
 	t.Parallel()
 	w, asked := following(t, http.StatusOK, protocol.Refusal{})
 	w.give(t, "token-2")
@@ -90,7 +92,7 @@ func TestARunningAgentGetsANewKey(t *testing.T) {
 	}
 }
 
-func TestANodeAgentThatIsRefusedWaitsForATokenThatIsNew(t *testing.T) {
+func TestRefusedNodeAgentWaitsForANewToken(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.give(t, "token-1")
@@ -116,16 +118,17 @@ func TestANodeAgentThatIsRefusedWaitsForATokenThatIsNew(t *testing.T) {
 	}
 }
 
-func TestARunningAgentKeepsItsKeyUntilANewOneIsRegistered(t *testing.T) {
+func TestRunningAgentKeepsItsKeyUntilANewOneIsRegistered(t *testing.T) {
 	t.Parallel()
 	old := func(id *identity) bool { return id.JoinedWith == tokenDigest("token-1") }
 	t.Run("where the new token is refused", func(t *testing.T) {
 		t.Parallel()
 		w, asked := following(t, http.StatusGone, protocol.Refusal{Reason: v1.ReasonTokenExpired})
 		w.give(t, "token-2")
-		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
-			return !w.untried("token-2"), nil
-		})
+		err := wait.PollUntilContextTimeout(t.Context(), 10*time.Millisecond, time.Minute, true,
+			func(context.Context) (bool, error) {
+				return !w.untried("token-2"), nil
+			})
 		if err != nil || len(asked.of("token-2")) != 1 {
 			t.Errorf("%v: asked %d times", err, len(asked.of("token-2")))
 		}
@@ -148,7 +151,7 @@ func TestARunningAgentKeepsItsKeyUntilANewOneIsRegistered(t *testing.T) {
 		t.Parallel()
 		w, asked := following(t, http.StatusOK, protocol.Refusal{})
 		w.api.Delete(identityPath)
-		if err := w.restore(t.Context()); err != nil { // as Follow does when the watch says so
+		if err := w.restore(t.Context()); err != nil { // Follow does this when the watch reports the deletion
 			t.Fatal(err)
 		}
 		w.stored(t, old)

@@ -25,18 +25,18 @@ import (
 // fetchTimeout bounds the request for one server's CA bundle.
 const fetchTimeout = 15 * time.Second
 
-// errNoPin means that trust is Pinned and nothing is pinned. There is no trust on first use (CVE-2025-67601).
+// errNoPin is the error if trust is Pinned but nothing is pinned. There is no trust on first use (CVE-2025-67601).
 var errNoPin = errors.New("nothing to verify the hub's certificate with: set " + protocol.EnvCAChecksum +
 	" to the checksum of the hub's CA, or " + protocol.EnvTrust + " to System for a hub with a certificate of a public CA")
 
-// Manifest is what the operator of the member configured about the hub.
+// Manifest is the configuration of the hub by the operator of the member.
 type Manifest struct {
 	Mode      v1.Trust
 	Servers   []string
 	Checksums []string
 }
 
-// Fingerprint identifies a manifest. The order of checksums does not matter.
+// fingerprint identifies a manifest. The order of checksums does not matter.
 func (m Manifest) fingerprint() string {
 	m.Checksums = slices.Sorted(slices.Values(m.Checksums))
 	raw, err := json.Marshal(m)
@@ -47,25 +47,25 @@ func (m Manifest) fingerprint() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Proxy chooses the proxy of a request, as http.ProxyFromEnvironment does.
+// Proxy chooses the proxy for a request, as http.ProxyFromEnvironment does.
 type Proxy func(*http.Request) (*url.URL, error)
 
-// Endpoint is where to connect, through which proxy, and what to accept there.
+// Endpoint says where to connect, through which proxy, and which certificates to accept.
 type Endpoint struct {
-	// Servers to try in this order.
+	// Servers are the URLs of the hub in the order in which to try them.
 	Servers []string
-	// Roots to verify the hub's certificate with; nil means the system's.
+	// Roots verify the hub's certificate. Nil means the system's roots.
 	Roots *x509.CertPool
-	// Proxy of the connections; nil means none.
+	// Proxy chooses the proxy for connections. Nil means no proxy.
 	Proxy Proxy
 }
 
-// tls is the configuration of a connection to the hub.
+// tls returns the TLS configuration for a connection to the hub.
 func (e Endpoint) tls() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: e.Roots}
 }
 
-// client makes single requests. It follows no redirect: what it sends is for the hub alone.
+// client returns a client for single requests. It follows no redirects, because its requests are only for the hub.
 func (e Endpoint) client(timeout time.Duration) *http.Client {
 	return newClient(e.Proxy, e.tls(), timeout)
 }
@@ -79,7 +79,8 @@ func newClient(proxy Proxy, config *tls.Config, timeout time.Duration) *http.Cli
 	}
 }
 
-// byProxy names the proxy in the error when it refuses a connection: its "Unauthorized" would read as the hub's.
+// byProxy returns an error that names the proxy if the proxy refuses a connection. Otherwise its "Unauthorized" would
+// look like a response of the hub.
 func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.Response) error {
 	if response.StatusCode == http.StatusOK {
 		return nil
@@ -87,15 +88,15 @@ func byProxy(_ context.Context, proxy *url.URL, _ *http.Request, response *http.
 	return fmt.Errorf("the proxy %s refused the connection with %s: check HTTPS_PROXY", proxy.Host, response.Status)
 }
 
-// bundleSource gets the CA bundle from a server whose certificate is not verified yet.
+// bundleSource fetches the CA bundle from a server whose certificate is not verified yet.
 type bundleSource func(ctx context.Context, server string) ([]byte, error)
 
-// fetchBundle asks PathCACerts of a server without verifying it. It sends nothing secret, and its caller keeps only
-// certificates whose checksum it knows.
+// fetchBundle fetches PathCACerts from a server without verifying it. It sends nothing secret, and its caller keeps
+// only certificates whose checksum it knows.
 func fetchBundle(proxy Proxy) bundleSource {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
-		InsecureSkipVerify: true, //nolint:gosec // what comes is checked against pinned checksums
+		InsecureSkipVerify: true, //nolint:gosec // the bundle is checked against pinned checksums
 	}
 	client := newClient(proxy, config, fetchTimeout)
 	return func(ctx context.Context, server string) ([]byte, error) {
@@ -130,9 +131,9 @@ func get(ctx context.Context, client *http.Client, target string) ([]byte, error
 	return body, nil
 }
 
-// resolve returns where to connect. Three sources name that: the manifest with its CA bundle, perhaps empty; the
-// settings that are in force, nil if there are none; and, for a manifest without a CA bundle, what fetch returns, of
-// which only what the manifest's checksums pin is kept.
+// resolve returns where to connect. It uses three sources: the manifest with its CA bundle, which may be empty; the
+// settings in force, or nil; and, for a manifest without a CA bundle, the bundle that fetch returns. It keeps only the
+// certificates of that bundle that the manifest's checksums pin.
 func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.Settings, fetch bundleSource) (Endpoint,
 	error) {
 	hub := Endpoint{Servers: m.Servers}
@@ -148,7 +149,7 @@ func resolve(ctx context.Context, m Manifest, bundle []byte, settings *protocol.
 		if err != nil {
 			return Endpoint{}, fmt.Errorf("trust what the hub announced: %w", err)
 		}
-		// With the CA pinned, the manifest's servers are safe to fall back to when the announced ones turn out to be wrong.
+		// The CA is pinned, so it is safe to fall back to the manifest's servers if the announced ones turn out to be wrong.
 		hub.Servers = union(hub.Servers, m.Servers)
 		hub.Roots = pool(certs)
 		return hub, nil

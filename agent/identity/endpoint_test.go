@@ -25,7 +25,7 @@ func serves(bundle string) bundleSource {
 	return func(context.Context, string) ([]byte, error) { return []byte(bundle), nil }
 }
 
-// trusts is which of the CAs a hub trusts, by trying.
+// trusts returns which of the CAs a hub trusts, by trying each of them.
 func trusts(t *testing.T, hub Endpoint, cas map[string]*agenttest.Authority) []string {
 	t.Helper()
 	var names []string
@@ -179,7 +179,7 @@ func TestFetchBundle(t *testing.T) {
 	}
 }
 
-// TestCVE2024_22030 covers a hub's domain that another owner has registered: the system trusts the new owner's
+// TestCVE2024_22030 covers a hub's domain that another owner has registered. The system trusts the new owner's
 // certificate.
 func TestCVE2024_22030(t *testing.T) {
 	ours, public := agenttest.NewAuthority(t, "ours"), agenttest.NewAuthority(t, "public")

@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package identity keeps what makes the agent one Cluster of one hub: its key, the join, and where and whom it trusts.
+// Package identity keeps the agent's identity as one Cluster of one hub: its key, the join, and which hub it connects
+// to and trusts.
 //
-// The key, the Cluster and the hub's settings are in one Secret that all replicas share. Settings that the hub
-// announced are in force as long as the manifest is the one that they were announced under. When a person applies a
-// manifest with other servers or checksums, that one wins.
+// The key, the Cluster and the hub's settings are in one Secret that all replicas share. The hub's announced settings
+// stay in force as long as the manifest does not change. When a user applies a manifest with other servers or
+// checksums, that manifest takes precedence.
 package identity
 
 import (
@@ -32,29 +33,30 @@ const (
 	keyAfter      = "settings-after"
 )
 
-// errBadKey says that the Secret holds no usable key. It never holds what the Secret has.
+// errBadKey is the error if the Secret holds no usable key. It never contains data of the Secret.
 var errBadKey = errors.New("no usable private key: delete the Secret and apply the manifest of a new join token")
 
 // identity is the agent's key, Cluster and settings.
 type identity struct {
 	// Key is the agent's private key.
 	Key ed25519.PrivateKey
-	// Cluster that it is. Zero until it has joined.
+	// Cluster is the Cluster that the agent has joined as. It is zero until the agent has joined.
 	Cluster protocol.ClusterRef
-	// Audience to put into connect tokens.
+	// Audience is the audience of connect tokens.
 	Audience string
-	// JoinedWith is tokenDigest of the join token that it joined with.
+	// JoinedWith is the tokenDigest of the join token that the agent joined with.
 	JoinedWith string
-	// Settings that the hub announced last, nil if none.
+	// Settings are the settings that the hub announced last, or nil.
 	Settings *protocol.Settings
-	// After is the fingerprint of the manifest that was in force when Settings came. Under another manifest they are void.
+	// After is the fingerprint of the manifest that was in force when Settings were announced. Under another manifest they
+	// are void.
 	After string
 }
 
 // Joined reports whether the agent has joined as a Cluster.
 func (i *identity) Joined() bool { return i.Cluster.UID != "" }
 
-// inForce returns the announced settings if they are in force under this manifest, else nil.
+// inForce returns the announced settings if they are in force under this manifest, or nil.
 func (i *identity) inForce(m Manifest) *protocol.Settings {
 	if i.Settings == nil || i.After != m.fingerprint() {
 		return nil
@@ -74,7 +76,7 @@ func (i *identity) same(other *identity) bool {
 		digest(i.Settings) == digest(other.Settings) && i.After == other.After
 }
 
-// tokenDigest identifies a join token without holding it.
+// tokenDigest identifies a join token without containing it.
 func tokenDigest(token string) string {
 	if token == "" {
 		return ""
@@ -83,7 +85,7 @@ func tokenDigest(token string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// newKey makes a key.
+// newKey generates a key.
 func newKey() (ed25519.PrivateKey, error) {
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -114,7 +116,7 @@ func decode(data map[string][]byte) (*identity, error) {
 	return id, nil
 }
 
-// encode makes the data of the Secret.
+// encode returns the data of the Secret.
 func encode(id *identity) (map[string][]byte, error) {
 	key, err := x509.MarshalPKCS8PrivateKey(id.Key)
 	if err != nil {

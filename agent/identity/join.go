@@ -23,20 +23,20 @@ import (
 // requestTimeout bounds one attempt at one server.
 const requestTimeout = 20 * time.Second
 
-// maxMessage bounds what is kept of a hub's message, in bytes.
+// maxMessage bounds the part of a hub's message that is kept, in bytes.
 const maxMessage = 512
 
-// refusedError is the hub's refusal to let the agent join. It never holds the token.
+// refusedError is the hub's refusal to let the agent join. It never contains the token.
 type refusedError struct {
-	// StatusCode of the hub's answer, 4xx.
+	// StatusCode is the code of the hub's response, 4xx.
 	StatusCode int
-	// RetryAfter is how long the hub asks to wait, 0 if it does not say.
+	// RetryAfter is how long the hub asks to wait, or 0 if it does not say.
 	RetryAfter time.Duration
-	// Refusal says why and what to do.
+	// Refusal is the hub's reason, with what to do.
 	Refusal protocol.Refusal
 }
 
-// Error says why in the hub's words.
+// Error returns the reason in the hub's words.
 func (e *refusedError) Error() string {
 	if e.Refusal.Reason == "" {
 		return fmt.Sprintf("the hub refused to let the agent join: %d %s", e.StatusCode, http.StatusText(e.StatusCode))
@@ -44,10 +44,10 @@ func (e *refusedError) Error() string {
 	return fmt.Sprintf("the hub refused to let the agent join: %s: %s", e.Refusal.Reason, e.Refusal.Message)
 }
 
-// Refused is how long the hub asks to wait at least; it makes this a link.Rejection.
+// Refused returns the least time that the hub asks to wait. It makes this a link.Rejection.
 func (e *refusedError) Refused() time.Duration { return e.RetryAfter }
 
-// JoinInput is what an agent joins with.
+// JoinInput is the input of a join.
 type JoinInput struct {
 	// Token is the join token.
 	Token string
@@ -55,13 +55,13 @@ type JoinInput struct {
 	Key ed25519.PrivateKey
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
-	// Current is the Cluster that the agent is already, with CurrentKey. Zero if it is none.
+	// Current is the Cluster that the agent already belongs to, with CurrentKey. It is zero if there is none.
 	Current    protocol.ClusterRef
 	CurrentKey ed25519.PrivateKey
 }
 
-// Join asks the servers of the hub one after the other until one answers. It returns a *refusedError if the hub
-// refuses. The token travels only over connections whose certificate hub.Roots has verified.
+// Join sends the request to the servers of the hub in turn until one responds. It returns a *refusedError if the hub
+// refuses. The token only travels over connections whose certificate hub.Roots has verified.
 func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterResponse, error) {
 	public, ok := in.Key.Public().(ed25519.PublicKey)
 	if !ok {
@@ -91,7 +91,7 @@ func Join(ctx context.Context, hub Endpoint, in JoinInput) (protocol.RegisterRes
 func register(ctx context.Context, client *http.Client, server, token string, body []byte) (protocol.RegisterResponse,
 	error) {
 	var none protocol.RegisterResponse
-	// a token never travels in the clear, wherever the address came from
+	// A token never travels in the clear, wherever the address comes from.
 	if _, err := protocol.ServerURL(server); err != nil {
 		return none, err
 	}
@@ -121,8 +121,7 @@ func register(ctx context.Context, client *http.Client, server, token string, bo
 	return none, fmt.Errorf("%s answered %s: check that %s is the hub's URL", server, resp.Status, protocol.EnvServer)
 }
 
-// refusal reports whether a status refuses this token, rather than that something is wrong with the hub or on the way
-// to it.
+// refusal reports whether a status refuses this token. Other statuses mean a problem with the hub or on the way to it.
 func refusal(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusGone, http.StatusTooManyRequests:
@@ -131,7 +130,7 @@ func refusal(status int) bool {
 	return false
 }
 
-// accepted checks an answer before anything of it is stored.
+// accepted checks a response before any of it is stored.
 func accepted(server string, raw []byte) (protocol.RegisterResponse, error) {
 	var out protocol.RegisterResponse
 	if err := json.Unmarshal(raw, &out); err != nil {
@@ -153,7 +152,7 @@ func readRefusal(raw []byte, token string) protocol.Refusal {
 		return protocol.Refusal{}
 	}
 	clean := func(s string) string {
-		s = strings.ReplaceAll(s, token, "<join token>") // what a hub echoes must not end in a log
+		s = strings.ReplaceAll(s, token, "<join token>") // a token that a hub echoes must not reach a log
 		return protocol.Cut(s, maxMessage)
 	}
 	return protocol.Refusal{Reason: clean(r.Reason), Message: clean(r.Message)}
@@ -167,7 +166,7 @@ func retryAfter(value string) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// transportError keeps what happened and where, without the query or user that a URL may carry.
+// transportError returns the error and the host, without the query or user that a URL may contain.
 func transportError(err error) error {
 	var failed *url.Error
 	if !errors.As(err, &failed) {

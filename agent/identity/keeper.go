@@ -22,10 +22,10 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// rewatch is how long to wait before another try to watch the registration Secret.
+// rewatch is the wait before another attempt to watch the registration Secret.
 const rewatch = 5 * time.Second
 
-// noTokenError says that the agent has not joined and has nothing to join with.
+// noTokenError is the error if the agent has not joined and has no join token.
 type noTokenError struct {
 	Namespace string
 }
@@ -36,10 +36,10 @@ func (e *noTokenError) Error() string {
 		protocol.RegistrationSecret)
 }
 
-// Refused makes this a link.Rejection: a user must act.
+// Refused makes this a link.Rejection, because a user must act.
 func (*noTokenError) Refused() time.Duration { return 0 }
 
-// Options of a Keeper.
+// Options configure a Keeper.
 type Options struct {
 	Secrets   Secrets
 	Namespace string
@@ -48,9 +48,9 @@ type Options struct {
 	ClusterUID string
 	// Tunnel configures the tunnels.
 	Tunnel tunnel.Config
-	// NodeAgent reports whether this is a node agent, which never joins: it is what the agent's replicas have joined as.
+	// NodeAgent is set for a node agent. It never joins, but uses the identity that the agent's replicas have joined with.
 	NodeAgent bool
-	// Proxy of all connections to the hub. Nil means http.ProxyFromEnvironment.
+	// Proxy chooses the proxy for all connections to the hub. Nil means http.ProxyFromEnvironment.
 	Proxy Proxy
 	Log   logr.Logger
 }
@@ -61,22 +61,22 @@ type Keeper struct {
 	store   *store
 	process string // names this process to the hub
 
-	identityMu sync.Mutex // held while the identity is read or changed, so that only one call joins at a time
-	joined     *identity  // with which the agent joined or connected last, nil before that. identityMu guards it.
+	identityMu sync.Mutex // held while the identity is read or changed, so only one call joins at a time
+	joined     *identity  // identity that the agent last joined or connected with, or nil. identityMu guards it.
 
-	mu sync.Mutex // guards what follows
-	// proven is the identity that the hub accepted last, with the settings that it announced since; nil before the first.
-	// It is replaced, and never changed.
+	mu sync.Mutex // guards the fields below
+	// proven is the identity that the hub accepted last, with the settings that the hub has announced since, or nil. It is
+	// replaced, but never changed.
 	proven  *identity
-	digest  string // of the settings in force
-	images  string // the registry in them
-	tried   string // digest of the join token that was tried last
-	later   string // digest of the join token that may work once the agent is no longer the Cluster that it is
-	key     string // that the last target is of, as keyOf has it
+	digest  string // digest of the settings in force
+	images  string // registry of the settings in force
+	tried   string // digest of the join token that was last tried
+	later   string // digest of a join token that may work once the agent no longer belongs to its current Cluster
+	key     string // keyOf the key of the last target
 	leaving bool   // whether the agent is being uninstalled
 }
 
-// New makes a Keeper.
+// New returns a Keeper.
 func New(o Options) *Keeper {
 	if o.Proxy == nil {
 		o.Proxy = http.ProxyFromEnvironment
@@ -84,11 +84,11 @@ func New(o Options) *Keeper {
 	return &Keeper{options: o, store: &store{o.Secrets}, process: instance()}
 }
 
-// Instance names this process: to the hub in connect tokens, and to other replicas in the Lease of the leader.
+// Instance names this process to the hub, in connect tokens, and to other replicas, in the Lease of the leader.
 func (k *Keeper) Instance() string { return k.process }
 
-// instance names this process for the hub, which distinguishes the tunnels of replicas by it: the name of the pod, for
-// people, and something random, since a container that restarts keeps the pod's.
+// instance returns a name of this process with which the hub distinguishes the tunnels of replicas. It has the name of
+// the pod, for users, and a random part, because a restarted container keeps the name of the pod.
 func instance() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -98,8 +98,8 @@ func instance() string {
 }
 
 // Target returns where to connect and with which identity. It joins first if the agent has not joined yet, or if the
-// hub refused it and there is a new join token. Everything is read again, so that new roots and servers apply to the
-// next connection.
+// hub refused it and there is a new join token. It reads everything again, so new roots and servers apply to the next
+// connection.
 func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	k.identityMu.Lock()
 	defer k.identityMu.Unlock()
@@ -108,7 +108,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 		return nil, err
 	}
 	if k.options.NodeAgent {
-		// to a node agent that is refused, a token is a reason for one more attempt: a replica may have joined with it
+		// For a refused node agent, a new token is a reason for one more attempt, because a replica may have joined with it.
 		k.try(token)
 		return k.joinedTarget(ctx, bundle)
 	}
@@ -131,7 +131,7 @@ func (k *Keeper) Target(ctx context.Context, last error) (*link.Target, error) {
 	return k.target(id, hub), nil
 }
 
-// joinedTarget returns where to connect as what the agent's replicas have joined as. It writes nothing.
+// joinedTarget returns where to connect under the identity of the agent's replicas. It writes nothing.
 func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target, error) {
 	id, err := k.store.get(ctx)
 	if err != nil {
@@ -147,7 +147,8 @@ func (k *Keeper) joinedTarget(ctx context.Context, bundle []byte) (*link.Target,
 	return k.target(id, hub), nil
 }
 
-// registration reads the registration Secret. A missing one is not an error: an agent that has joined does not need it.
+// registration reads the registration Secret. It is not an error if the Secret is missing, because an agent that has
+// joined does not need it.
 func (k *Keeper) registration(ctx context.Context) (token string, bundle []byte, err error) {
 	secret, err := k.options.Secrets.Get(ctx, protocol.RegistrationSecret)
 	if apierrors.IsNotFound(err) {
@@ -167,7 +168,7 @@ func (k *Keeper) resolve(ctx context.Context, id *identity, bundle []byte) (Endp
 	return hub, err
 }
 
-// join makes the agent, which is id, the Cluster of a join token, with a key that may be another than its present one.
+// join joins the agent, whose identity is id, as the Cluster of a join token. The key may differ from the current one.
 func (k *Keeper) join(ctx context.Context, hub Endpoint, id *identity, key ed25519.PrivateKey, token string) (*identity,
 	error) {
 	if token == "" {
@@ -223,7 +224,7 @@ func (k *Keeper) target(id *identity, hub Endpoint) *link.Target {
 	}
 }
 
-// Settings is the http.Handler of protocol.PathSettings. It calls changed once settings are stored.
+// Settings is the http.Handler of protocol.PathSettings. It calls changed after it has stored settings.
 func (k *Keeper) Settings(changed func()) http.Handler {
 	store := func(ctx context.Context, s protocol.Settings) error {
 		err := k.announce(ctx, s)
@@ -251,28 +252,28 @@ func (k *Keeper) announce(ctx context.Context, s protocol.Settings) error {
 	return nil
 }
 
-// prove notes that the hub has accepted an identity.
+// prove records that the hub has accepted an identity.
 func (k *Keeper) prove(id *identity) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.proven = id
 }
 
-// Digest is the digest of the settings in force, empty if none were announced under this manifest.
+// Digest returns the digest of the settings in force, or "" if none were announced under this manifest.
 func (k *Keeper) Digest() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.digest
 }
 
-// Registry is that of the settings in force, see protocol.WithRegistry.
+// Registry returns the registry of the settings in force, see protocol.WithRegistry.
 func (k *Keeper) Registry() string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.images
 }
 
-// setInForce keeps what the agent asks of the settings in force, which are nil if there are none.
+// setInForce records the digest and registry of the settings in force, or clears them if s is nil.
 func (k *Keeper) setInForce(s *protocol.Settings) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -281,7 +282,7 @@ func (k *Keeper) setInForce(s *protocol.Settings) {
 	}
 }
 
-// explain adds the cause of a refusal as far as the agent can find it.
+// explain adds the cause of a refusal, if the agent can find it.
 func (k *Keeper) explain(ctx context.Context, hub Endpoint, url string, err error) error {
 	refused := (*tunnel.HandshakeError)(nil)
 	if !errors.As(err, &refused) || refused.StatusCode != http.StatusUnauthorized {

@@ -30,7 +30,7 @@ const (
 	identityPath = secrets + protocol.IdentitySecret
 )
 
-// world is a hub, a member's API server and a Keeper.
+// world is a hub, a member's API server, and a Keeper.
 type world struct {
 	*Keeper
 	hub *agenttest.Hub
@@ -46,7 +46,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// keeper starts the Keeper anew, as after a restart with this manifest.
+// keeper starts a new Keeper, as after a restart with this manifest.
 func (w *world) keeper(t *testing.T, m Manifest) {
 	t.Helper()
 	client, err := kube.New(w.api.Config())
@@ -67,7 +67,7 @@ func (w *world) give(t *testing.T, token string) {
 	})
 }
 
-// joins is the keys that were registered, by token.
+// joins returns the keys that were registered, by token.
 func (w *world) joins() map[string][]byte {
 	keys := map[string][]byte{}
 	w.hub.OnRegister(func(token string, r protocol.RegisterRequest) (int, any) {
@@ -163,7 +163,7 @@ func TestTarget(t *testing.T) {
 		w.target(t, nil)
 		w.api.Delete(identityPath)
 		w.give(t, "token-2")
-		w.keeper(t, w.options.Manifest) // a running one puts it back
+		w.keeper(t, w.options.Manifest) // a running agent restores its identity
 		w.target(t, nil)
 		if len(keys) != 2 || reflect.DeepEqual(keys["token-1"], keys["token-2"]) {
 			t.Errorf("got %v", keys)

@@ -16,13 +16,13 @@ import (
 
 // settingsHandler is the http.Handler of protocol.PathSettings.
 type settingsHandler struct {
-	// store stores settings permanently. Later connections use them.
+	// store stores settings permanently, for later connections.
 	store func(ctx context.Context, s protocol.Settings) error
 	log   logr.Logger
 }
 
-// ServeHTTP answers PUT with 204 when the settings are stored, and with 400 if they cannot be used. The same settings
-// again are no change.
+// ServeHTTP responds to PUT with 204 when the settings are stored, and with 400 if they cannot be used. Storing the
+// same settings again changes nothing.
 func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, ok := protocol.ReadPut(w, r, "settings", protocol.MaxBody)
 	if !ok {
@@ -34,16 +34,16 @@ func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		err = validateSettings(s)
 	}
 	if err != nil {
-		h.log.Error(err, "settings refused")
+		h.log.Error(err, "refused settings from the hub")
 		http.Error(w, "settings: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	if err := h.store(r.Context(), s); err != nil {
-		h.log.Error(err, "settings not stored")
+		h.log.Error(err, "cannot store settings from the hub")
 		http.Error(w, "the settings could not be stored: try again", http.StatusServiceUnavailable)
 		return
 	}
-	h.log.Info("settings stored", "servers", s.Servers, "digest", s.Digest())
+	h.log.Info("stored settings from the hub", "servers", s.Servers, "digest", s.Digest())
 	w.WriteHeader(http.StatusNoContent)
 }
 

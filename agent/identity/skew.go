@@ -16,16 +16,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// skewTimeout bounds the question for the hub's time.
+// skewTimeout bounds the request for the hub's time.
 const skewTimeout = 5 * time.Second
 
-// tokenOf is the join token in a registration Secret. Editors and echo like to leave a line end behind it.
+// tokenOf returns the join token in a registration Secret. It removes a line break at the end, which editors and echo
+// often add.
 func tokenOf(secret *corev1.Secret) string {
 	return strings.TrimSpace(string(secret.Data[protocol.KeyToken]))
 }
 
-// clockSkew asks a hub that answered 401 for the time, since connect tokens are valid for a minute only, and returns
-// what to do if the clocks differ too much.
+// clockSkew asks a hub that responded with 401 for the time, because connect tokens are valid for only a minute. If the
+// clocks differ too much, it returns what to do.
 func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bool) {
 	u, err := url.Parse(connectURL)
 	if err != nil {
@@ -41,7 +42,7 @@ func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bo
 	if err != nil {
 		return "", false
 	}
-	_ = resp.Body.Close() // a HEAD has none
+	_ = resp.Body.Close() // the response to a HEAD has no body
 	date, err := http.ParseTime(resp.Header.Get("Date"))
 	if err != nil {
 		return "", false
@@ -49,7 +50,7 @@ func clockSkew(ctx context.Context, hub Endpoint, connectURL string) (string, bo
 	return describeSkew(time.Now(), date)
 }
 
-// describeSkew says by how much the agent's clock differs from the hub's, if that is too much.
+// describeSkew returns by how much the agent's clock differs from the hub's, if that is too much.
 func describeSkew(ours, hubs time.Time) (string, bool) {
 	skew := ours.Sub(hubs)
 	if skew.Abs() <= protocol.ClockSkew {

@@ -19,19 +19,19 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// conflicts bounds how often an update is tried when other replicas write at the same time.
+// conflicts bounds how often an update is tried while other replicas write at the same time.
 var conflicts = wait.Backoff{Steps: 10, Duration: 10 * time.Millisecond, Factor: 1, Jitter: 1}
 
-// errReplaced says that the key in the Secret is no longer the one that the caller knew.
+// errReplaced is the error if the key in the Secret is no longer the key that the caller knew.
 var errReplaced = errors.New("the agent's key was replaced meanwhile")
 
-// store reads and writes the identity. All methods may be called concurrently, by several replicas too.
+// store reads and writes the identity. All methods may be called concurrently, even by several replicas.
 type store struct {
 	secrets Secrets
 }
 
-// Secrets reads and writes the Secrets that a Keeper has its identity and its join token in: those of the agent's
-// namespace, or, on a host, files. Errors are as those of an API server.
+// Secrets reads and writes the Secrets with a Keeper's identity and join token. These are Secrets of the agent's
+// namespace, or files on a host. Errors are like those of an API server.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)
@@ -39,8 +39,8 @@ type Secrets interface {
 	Watch(ctx context.Context, name string) (watch.Interface, error)
 }
 
-// ensure returns the identity and makes one with a new key if there is none. Of replicas that do so at once, one makes
-// the key and all get it.
+// ensure returns the identity, and creates one with a new key if there is none. If replicas do this at the same time,
+// one creates the key, and all of them get it.
 func (s *store) ensure(ctx context.Context) (*identity, error) {
 	secret, err := s.secrets.Get(ctx, protocol.IdentitySecret)
 	if apierrors.IsNotFound(err) {
@@ -54,7 +54,7 @@ func (s *store) get(ctx context.Context) (*identity, error) {
 	return stored(s.secrets.Get(ctx, protocol.IdentitySecret))
 }
 
-// stored returns the identity in a Secret that was read.
+// stored decodes the identity in a Secret.
 func stored(secret *corev1.Secret, err error) (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read identity: %w", err)
@@ -93,8 +93,8 @@ func secretOf(data map[string][]byte) *corev1.Secret {
 	}
 }
 
-// joined stores that the agent with this key has become a Cluster. It returns errReplaced if the key is another one by
-// now.
+// joined stores that the agent with this key has joined as a Cluster. It returns errReplaced if the key was replaced in
+// between.
 func (s *store) joined(ctx context.Context, joined *identity) error {
 	return s.update(ctx, func(stored *identity) error {
 		if !stored.Key.Equal(joined.Key) {
@@ -105,7 +105,7 @@ func (s *store) joined(ctx context.Context, joined *identity) error {
 	})
 }
 
-// put stores the identity in place of the one that is there.
+// put replaces the stored identity.
 func (s *store) put(ctx context.Context, id *identity) error {
 	err := s.update(ctx, func(stored *identity) error {
 		*stored = *id
@@ -124,7 +124,7 @@ func (s *store) put(ctx context.Context, id *identity) error {
 	return nil
 }
 
-// setSettings stores what the hub announced and under which manifest it came.
+// setSettings stores settings that the hub announced, and the manifest under which it announced them.
 func (s *store) setSettings(ctx context.Context, settings protocol.Settings, after string) error {
 	return s.update(ctx, func(stored *identity) error {
 		stored.Settings, stored.After = &settings, after

@@ -17,10 +17,11 @@ import (
 // fieldManager is the field manager of the agent's own objects.
 const fieldManager = "drover-agent"
 
-// Deployment reads and changes one Deployment. Errors are those of the API server, wrapped.
+// Deployment reads and changes one Deployment. It wraps the API server's errors.
 type Deployment struct{ object }
 
-// Deployment of a namespace. Its pods have its name as the label app.kubernetes.io/name.
+// Deployment returns the Deployment with a name in a namespace. Its pods carry the name in the label
+// app.kubernetes.io/name.
 func (c *Client) Deployment(namespace, name string) *Deployment {
 	return &Deployment{c.object("Deployment", "apps", "deployments", namespace, name)}
 }
@@ -31,13 +32,13 @@ func (d *Deployment) Get(ctx context.Context) (*appsv1.Deployment, error) {
 	return out, d.wrap("read", d.at(d.rest.Get()).Do(ctx).Into(out))
 }
 
-// Patch applies a JSON patch to it.
+// Patch applies a JSON patch to the Deployment.
 func (d *Deployment) Patch(ctx context.Context, patch []byte) error {
 	req := d.at(d.rest.Patch(types.JSONPatchType)).Param("fieldManager", fieldManager).Body(patch)
 	return d.wrap("change", req.Do(ctx).Error())
 }
 
-// Watch follows it. What it is now comes first. The caller stops the watch.
+// Watch follows the Deployment. Its current state comes first. The caller stops the watch.
 func (d *Deployment) Watch(ctx context.Context) (watch.Interface, error) {
 	options := metav1.ListOptions{Watch: true,
 		FieldSelector: fields.OneTermEqualSelector("metadata.name", d.name).String()}
@@ -45,7 +46,7 @@ func (d *Deployment) Watch(ctx context.Context) (watch.Interface, error) {
 	return w, d.wrap("watch", err)
 }
 
-// Pods lists its pods.
+// Pods lists the pods of the Deployment.
 func (d *Deployment) Pods(ctx context.Context) ([]corev1.Pod, error) {
 	options := metav1.ListOptions{LabelSelector: "app.kubernetes.io/name=" + d.name}
 	out := &corev1.PodList{}
@@ -57,12 +58,12 @@ func (d *Deployment) Pods(ctx context.Context) ([]corev1.Pod, error) {
 // DaemonSet applies and deletes one DaemonSet. Errors are those of the API server, wrapped.
 type DaemonSet struct{ object }
 
-// DaemonSet of a namespace.
+// DaemonSet returns the DaemonSet with a name in a namespace.
 func (c *Client) DaemonSet(namespace, name string) *DaemonSet {
 	return &DaemonSet{c.object("DaemonSet", "apps", "daemonsets", namespace, name)}
 }
 
-// Apply applies it, as JSON, by server-side apply, and returns it as stored.
+// Apply applies the DaemonSet, as JSON, with server-side apply, and returns the stored object.
 func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet, error) {
 	out := &appsv1.DaemonSet{}
 	req := d.at(d.rest.Patch(types.ApplyPatchType)).Param("fieldManager", fieldManager).Param("force",
@@ -70,7 +71,7 @@ func (d *DaemonSet) Apply(ctx context.Context, object []byte) (*appsv1.DaemonSet
 	return out, d.wrap("apply", req.Do(ctx).Into(out))
 }
 
-// Delete deletes it with its pods. One that is not there is an error.
+// Delete deletes the DaemonSet and its pods. A missing DaemonSet is an error.
 func (d *DaemonSet) Delete(ctx context.Context) error {
 	return d.wrap("delete", d.at(d.rest.Delete()).Do(ctx).Error())
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kube reaches the member's own API server with a client that knows few types.
+// Package kube has a client for the member's own API server that knows only a few types.
 package kube
 
 import (
@@ -25,29 +25,29 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Client reaches the member's API server as the agent itself, never as a user.
+// Client sends requests to the member's API server as the agent itself, never as a user.
 type Client struct {
 	// REST speaks protobuf with the core group at v1.
 	REST rest.Interface
 }
 
-// Config says how to reach the API server: by the kubeconfig at path, or, when that is empty, as the pod that the agent
-// runs in.
+// Config returns the configuration for the API server: from the kubeconfig at path, or, if path is empty, from the pod
+// that the agent runs in.
 func Config(path, userAgent string) (*rest.Config, error) {
 	cfg, err := loadConfig(path)
 	if err != nil {
 		return nil, err
 	}
 	cfg.UserAgent = userAgent
-	if cfg.Proxy == nil { // a kubeconfig may name one
+	if cfg.Proxy == nil { // a kubeconfig may name a proxy
 		cfg.Proxy = direct
 	}
-	cfg.QPS = -1 // the agent's own requests are few; the API server has its own limits for the rest
+	cfg.QPS = -1 // the agent itself sends few requests; the API server limits the others
 	return cfg, nil
 }
 
-// direct sends a request without a proxy. The proxies of the environment are for the way to the hub: one of them would
-// see the agent's token, or could pose as the API server.
+// direct sends a request without a proxy. The proxies of the environment are only for connections to the hub. Such a
+// proxy would see the agent's token, or could pose as the API server.
 func direct(*http.Request) (*url.URL, error) { return nil, nil }
 
 func loadConfig(path string) (*rest.Config, error) {
@@ -65,19 +65,20 @@ func loadConfig(path string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// New makes a client. It knows the core types, and of other groups what the agent uses: a scheme with every group of
-// Kubernetes costs more memory than the rest of the agent.
+// New returns a client. It knows the core types, and only those types of other groups that the agent uses. A scheme
+// with every group of Kubernetes would take more memory than the rest of the agent.
 func New(cfg *rest.Config) (*Client, error) {
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("register core types: %w", err)
 	}
-	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}, &appsv1.DaemonSet{}) // the agent's own
+	// the agent's own Deployment
+	scheme.AddKnownTypes(appsv1.SchemeGroupVersion, &appsv1.Deployment{}, &appsv1.DaemonSet{})
 	scheme.AddKnownTypes(batchv1.SchemeGroupVersion, &batchv1.Job{}, &batchv1.JobList{})
 	scheme.AddKnownTypes(coordinationv1.SchemeGroupVersion, &coordinationv1.Lease{})
 	scheme.AddKnownTypes(policyv1.SchemeGroupVersion, &policyv1.Eviction{})
 	scheme.AddKnownTypes(v1.GroupVersion, &v1.Plan{}, &v1.PlanList{})
-	if err := metav1.AddMetaToScheme(scheme); err != nil { // metadata alone, of anything
+	if err := metav1.AddMetaToScheme(scheme); err != nil { // for reading only the metadata of any object
 		return nil, fmt.Errorf("register metadata: %w", err)
 	}
 	for _, group := range []schema.GroupVersion{{Version: "v1"}, appsv1.SchemeGroupVersion, batchv1.SchemeGroupVersion,
@@ -98,7 +99,7 @@ func New(cfg *rest.Config) (*Client, error) {
 	return &Client{REST: client}, nil
 }
 
-// ClusterUID is the UID of the namespace kube-system: the identity of the cluster.
+// ClusterUID returns the UID of the namespace kube-system, which identifies the cluster.
 func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	var ns corev1.Namespace
 	if err := c.REST.Get().Resource("namespaces").Name(metav1.NamespaceSystem).Do(ctx).Into(&ns); err != nil {

@@ -14,10 +14,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Lease reads, writes and deletes one Lease. Errors are those of the API server, wrapped.
+// Lease reads, writes and deletes one Lease. It wraps the API server's errors.
 type Lease struct{ object }
 
-// Lease of a namespace.
+// Lease returns the Lease with a name in a namespace.
 func (c *Client) Lease(namespace, name string) *Lease {
 	return &Lease{c.object("Lease", "coordination.k8s.io", "leases", namespace, name)}
 }
@@ -27,7 +27,7 @@ func (l *Lease) Get(ctx context.Context) (*coordinationv1.Lease, error) {
 	return l.do(ctx, "read", l.at(l.rest.Get()))
 }
 
-// Create makes the Lease.
+// Create creates the Lease.
 func (l *Lease) Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error) {
 	return l.do(ctx, "create", l.rest.Post().AbsPath(l.collection).Body(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
@@ -43,7 +43,7 @@ func (l *Lease) Update(ctx context.Context, lease *coordinationv1.Lease) (*coord
 	return l.do(ctx, "update", l.at(l.rest.Put()).Body(lease))
 }
 
-// Delete deletes the Lease. One that is not there is an error.
+// Delete deletes the Lease. A missing Lease is an error.
 func (l *Lease) Delete(ctx context.Context) error {
 	return l.wrap("delete", l.at(l.rest.Delete()).Do(ctx).Error())
 }

@@ -16,27 +16,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// metadataJSON asks for the metadata alone: the content of an object may be large, or secret, and is not needed.
+// metadataJSON asks only for the metadata: the content of an object is not needed, and may be large or secret.
 const metadataJSON = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 
 // readTimeout bounds a read of one object.
 const readTimeout = 15 * time.Second
 
-// Objects reaches objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Errors are those of
-// the API server; they name the object.
+// Objects accesses objects of any kind by their path in the API, such as "/api/v1/namespaces/web". Its errors are those
+// of the API server and name the object.
 type Objects struct{ client rest.Interface }
 
-// Objects of the member.
+// Objects returns access to the objects of the member.
 func (c *Client) Objects() *Objects { return &Objects{client: c.REST} }
 
-// Apply applies an object by server-side apply as a field manager. force takes fields from other managers.
+// Apply applies an object with server-side apply under a field manager. force takes fields from other managers.
 func (o *Objects) Apply(ctx context.Context, path, manager string, force bool,
 	object []byte) (*metav1.PartialObjectMetadata, error) {
 	return metadata(o.client.Patch(types.ApplyPatchType).AbsPath(path).SetHeader("Accept", metadataJSON).
 		Param("fieldManager", manager).Param("force", strconv.FormatBool(force)).Body(object).Do(ctx))
 }
 
-// ApplyWhole is Apply that returns all of the object, too, as JSON: what the API server has stored.
+// ApplyWhole is like Apply, but also returns the whole stored object as JSON.
 func (o *Objects) ApplyWhole(
 	ctx context.Context, path, manager string, force bool, object []byte,
 ) (*metav1.PartialObjectMetadata, []byte, error) {
@@ -71,7 +71,7 @@ func metadata(result rest.Result) (*metav1.PartialObjectMetadata, error) {
 	return meta, nil
 }
 
-// Whole reads an object into out, a pointer to what its JSON decodes into.
+// Whole reads an object into out, a pointer to the type of its JSON.
 func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
@@ -86,7 +86,7 @@ func (o *Objects) Whole(ctx context.Context, path string, out any) error {
 	return nil
 }
 
-// Delete deletes the object of that UID, unless it has changed since the version.
+// Delete deletes the object with that UID, unless it has changed since the version.
 func (o *Objects) Delete(ctx context.Context, path string, uid types.UID, version string) error {
 	return o.client.Delete().AbsPath(path).Body(&metav1.DeleteOptions{
 		Preconditions:     &metav1.Preconditions{UID: &uid, ResourceVersion: &version},

@@ -12,8 +12,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// PodUID is the UID of the pod that this process runs in, as the ServiceAccount token says that the kubelet has bound
-// to the pod. It is empty without such a token, and for a client by a kubeconfig: several processes can share that.
+// PodUID returns the UID of the pod that this process runs in. The UID is in the ServiceAccount token, which the
+// kubelet has bound to the pod. It is empty without such a token and for a client with a kubeconfig, which several
+// processes can share.
 func PodUID(cfg *rest.Config, kubeconfig string) string {
 	if kubeconfig != "" || cfg.BearerTokenFile == "" {
 		return ""
@@ -25,8 +26,8 @@ func PodUID(cfg *rest.Config, kubeconfig string) string {
 	return podOf(string(token))
 }
 
-// podOf reads the pod's UID from a token. The signature is not checked: only this pod's kubelet writes the token's
-// file.
+// podOf reads the pod's UID from a token. It does not check the signature, because only this pod's kubelet writes the
+// token's file.
 func podOf(token string) string {
 	parts := strings.Split(strings.TrimSpace(token), ".")
 	if len(parts) != 3 {

@@ -21,9 +21,10 @@ func TestPodUID(t *testing.T) {
 	}
 	const bound = `{"sub":"system:serviceaccount:drover-agent:drover-agent","kubernetes.io":{"namespace":"drover-agent","pod":{"name":"a","uid":"7f3c"}}}`
 	for name, tc := range map[string]struct{ token, kubeconfig, want string }{
-		"the token of a pod says which it is":                  {token: token(bound), want: "7f3c"},
-		"a kubeconfig may be that of several processes":        {token: token(bound), kubeconfig: "/x"},
-		"a token that was requested is of no pod":              {token: token(`{"kubernetes.io":{"namespace":"drover-agent"}}`)},
+		"the token of a pod says which it is":           {token: token(bound), want: "7f3c"},
+		"a kubeconfig may be that of several processes": {token: token(bound), kubeconfig: "/x"},
+		"a token that was requested is of no pod": {
+			token: token(`{"kubernetes.io":{"namespace":"drover-agent"}}`)},
 		"a token that is no JWT says nothing":                  {token: "abc"},
 		"a token that cannot be decoded says nothing":          {token: "a.%.c"},
 		"a token whose claims are of other types says nothing": {token: token(`{"kubernetes.io":"x"}`)},

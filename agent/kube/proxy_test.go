@@ -18,14 +18,14 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 )
 
-// Addresses for documentation, which no test reaches: connections are recorded and refused. A proxy is never used for
-// loopback.
+// Addresses for documentation. No test reaches them: connections are recorded and refused. They are not loopback
+// addresses, because a proxy is never used for those.
 const (
 	apiServer = "192.0.2.1:6443"
 	proxy     = "192.0.2.9:3128"
 )
 
-// TestMain sets the proxies before anything reads them, which happens once.
+// TestMain sets the proxies before they are read, which happens only once.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"HTTPS_PROXY", "HTTP_PROXY", "https_proxy", "http_proxy"} {
 		_ = os.Setenv(name, "http://"+proxy)
@@ -46,8 +46,9 @@ func recorded(cfg *rest.Config) (*rest.Config, *[]string) {
 	return cfg, &dialled
 }
 
-// The proxies of the environment are for the way to the hub. A request to the API server bears the agent's token.
-func TestTheAPIServerIsReachedWithoutProxy(t *testing.T) {
+// TestAPIServerIsReachedWithoutProxy checks that the proxies of the environment are used only for the hub. A request
+// to the API server carries the agent's token.
+func TestAPIServerIsReachedWithoutProxy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	text := `{"clusters":[{"name":"c","cluster":{"server":"https://` + apiServer +
 		`"}}],"users":[{"name":"u","user":{"token":"agents-own"}}],` +
@@ -87,7 +88,8 @@ func TestTheAPIServerIsReachedWithoutProxy(t *testing.T) {
 				_ = response.Body.Close()
 			}
 		}, apiServer},
-		"without that the environment decides, which shows that the test works": {func(cfg *rest.Config) { cfg.Proxy = nil; ask(cfg) }, proxy},
+		"without that the environment decides, which shows that the test works": {
+			func(cfg *rest.Config) { cfg.Proxy = nil; ask(cfg) }, proxy},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, dialled := recorded(config())

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// Secrets reads and writes the Secrets of one namespace. Errors are those of the API server, wrapped.
+// Secrets reads and writes the Secrets of one namespace. It wraps the API server's errors.
 type Secrets struct {
 	client    *Client
 	namespace string
 }
 
-// Secrets of a namespace.
+// Secrets returns access to the Secrets of a namespace.
 func (c *Client) Secrets(namespace string) *Secrets {
 	return &Secrets{client: c, namespace: namespace}
 }
@@ -30,14 +30,14 @@ func (s *Secrets) Get(ctx context.Context, name string) (*corev1.Secret, error) 
 	return out, s.wrap("read", name, err)
 }
 
-// Create makes a Secret and returns it as stored.
+// Create creates a Secret and returns the stored object.
 func (s *Secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
 	out := &corev1.Secret{}
 	err := s.client.REST.Post().Namespace(s.namespace).Resource("secrets").Body(secret).Do(ctx).Into(out)
 	return out, s.wrap("create", secret.Name, err)
 }
 
-// Update replaces a Secret, unless it has changed since it was read, and returns it as stored.
+// Update replaces a Secret, unless it has changed since it was read, and returns the stored object.
 func (s *Secrets) Update(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
 	out := &corev1.Secret{}
 	err := s.client.REST.Put().Namespace(s.namespace).Resource("secrets").Name(secret.Name).Body(secret).Do(ctx).Into(out)
@@ -53,13 +53,13 @@ func (s *Secrets) List(ctx context.Context, kind corev1.SecretType) ([]corev1.Se
 	return out.Items, s.wrap("list type "+string(kind)+" of", "", err)
 }
 
-// Delete deletes a Secret. One that is not there is an error.
+// Delete deletes a Secret. A missing Secret is an error.
 func (s *Secrets) Delete(ctx context.Context, name string) error {
 	return s.wrap("delete", name,
 		s.client.REST.Delete().Namespace(s.namespace).Resource("secrets").Name(name).Do(ctx).Error())
 }
 
-// Watch follows a single Secret. What it is now comes first. The caller stops the watch.
+// Watch follows a single Secret. Its current state comes first. The caller stops the watch.
 func (s *Secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	options := metav1.ListOptions{Watch: true, FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 	w, err := s.client.REST.Get().Namespace(s.namespace).Resource("secrets").

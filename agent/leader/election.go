@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package leader elects one of the agent's replicas, by a Lease, for what only one may do.
+// Package leader elects one of the agent's replicas with a Lease, for the tasks that only one replica may do.
 //
-// It is not client-go's: that links the clientset of every group of Kubernetes, which costs more memory than the rest
-// of the agent. What it does is the same. A replica takes a Lease that its holder has not renewed for the Lease's
-// duration, as measured by the replica's own clock since it saw the last change, so that clocks need not agree. A
+// It works as the election of client-go does, but client-go links the clientset of every group of Kubernetes, which
+// takes more memory than the rest of the agent. A replica takes a Lease that its holder has not renewed for the Lease's
+// duration. The replica measures this with its own clock since it saw the last change, so clocks need not agree. A
 // leader that cannot renew stops before another replica starts.
 package leader
 
@@ -25,21 +25,21 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotLeading is returned by what only the replica that leads does.
+// ErrNotLeading is the error for tasks that only the leading replica does.
 var ErrNotLeading = errors.New("this replica of the agent does not lead: ask another")
 
-// Periods. A leader writes twelve times a minute, where client-go's usual periods make it thirty; one that is killed is
-// replaced within 19 s, one that stops in good order within 2 s.
+// Periods of the election. A leader writes twelve times a minute, where client-go's usual periods lead to thirty
+// writes. A killed leader is replaced within 19 s, and a leader that stops in good order within 2 s.
 const (
-	duration      = 15 * time.Second // how long a Lease lasts that is not renewed
+	duration      = 15 * time.Second // how long a Lease lasts without a renewal
 	renewInterval = 5 * time.Second
-	renewDeadline = 10 * time.Second // a leader that could not renew for so long stops
-	askInterval   = 30 * time.Second // how often one that leads without a Lease asks for it
-	lookInterval  = 2 * time.Second  // how often others look, and how soon a leader tries again
+	renewDeadline = 10 * time.Second // a leader that could not renew for this time stops
+	askInterval   = 30 * time.Second // how often a leader without a Lease asks for it
+	lookInterval  = 2 * time.Second  // how often other replicas look, and how soon a leader tries again
 	callTimeout   = 4 * time.Second
 )
 
-// Leases reads and writes the one Lease. Its errors work with k8s.io/apimachinery/pkg/api/errors.
+// Leases reads and writes one Lease. Its errors work with k8s.io/apimachinery/pkg/api/errors.
 type Leases interface {
 	Get(ctx context.Context) (*coordinationv1.Lease, error)
 	Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error)
@@ -47,42 +47,41 @@ type Leases interface {
 	Update(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error)
 }
 
-// Options of an Election.
+// Options configure an Election.
 type Options struct {
 	Leases Leases
-	// Name of this process among the replicas. Another process may have it only when this one has ended, as the next
-	// container of the same pod: it leads again at once.
+	// Name names this process among the replicas. Another process may have the same name only after this one has ended,
+	// such as the next container of the same pod. That container leads again at once.
 	Name string
-	// Lead is run while this replica leads. It must return soon after its context ends; no other replica leads before
-	// that.
+	// Lead runs while this replica leads. It must return soon after its context ends. No other replica leads before it has
+	// returned.
 	Lead func(ctx context.Context)
-	// Follow is called when it is known that another replica leads, and when this one stops leading.
+	// Follow is called when this replica notices that another one leads, and when it stops leading.
 	Follow func()
-	// Look is how often it looks while another leads; 2 s if it is 0.
+	// Look is how often the replica looks while another one leads; 2 s if it is 0.
 	Look time.Duration
-	// Restored is called when the Lease is older than it was before: the cluster's etcd was restored from a backup,
-	// so that nothing which was read before counts. This replica does not lead any more then. Nil if nothing follows
-	// of that.
+	// Restored is called when the Lease is older than before. The cluster's etcd was then restored from a backup, so
+	// nothing that was read before is valid, and this replica no longer leads. It may be nil.
 	Restored func()
-	// NeedsLease reports whether it never leads where Leases are forbidden.
+	// NeedsLease prevents the replica from leading where Leases are forbidden.
 	NeedsLease bool
 	Log        logr.Logger
 }
 
-// Election makes this replica the leader whenever there is none.
+// Election makes this replica the leader whenever there is no leader.
 type Election struct {
 	options Options
 	seen    seen
 	newest  uint64 // version of the Lease that was seen last
 }
 
-// seen is what the others wrote, and when this replica first saw it.
+// seen is the Lease that the other replicas wrote, and when this replica first saw it.
 type seen struct {
 	version string
 	at      time.Time
 }
 
-// New makes an Election.
+// New returns an Election.
 func New(o Options) *Election {
 	if o.Look == 0 {
 		o.Look = lookInterval
@@ -90,11 +89,11 @@ func New(o Options) *Election {
 	return &Election{options: o}
 }
 
-// Run takes part until ctx ends, and then gives the Lease back.
+// Run takes part until ctx ends, and then releases the Lease.
 //
-// Where Leases are forbidden, as by the manifest of an older Drover, which has one replica only, it leads without, and
-// asks again from time to time. An API server that has just started forbids everything for a moment, so that a replica
-// which has seen the Lease before waits for it.
+// Where Leases are forbidden, the replica leads without a Lease, and asks for it again from time to time. The manifest
+// of an older Drover, which has only one replica, forbids them. An API server that has just started forbids everything
+// for a moment, so a replica that has seen the Lease before waits for it.
 func (e *Election) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		lease, err := e.acquire(ctx)
@@ -107,14 +106,14 @@ func (e *Election) Run(ctx context.Context) {
 			e.lead(ctx, lease)
 		default:
 			if err != nil && ctx.Err() == nil {
-				e.options.Log.V(1).Info("lease not taken", "error", err.Error())
+				e.options.Log.V(1).Info("cannot take the lease", "error", err.Error())
 			}
 			pause(ctx, e.options.Look)
 		}
 	}
 }
 
-// acquire tries once to become the leader. It returns the Lease if it did.
+// acquire tries once to become the leader. It returns the Lease if it succeeded.
 func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -141,13 +140,13 @@ func (e *Election) acquire(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease, err
 }
 
-// errRestored says that the Lease went back to an earlier version.
+// errRestored is the error if the Lease went back to an earlier version.
 var errRestored = errors.New("the cluster went back to an earlier state: its etcd was restored from a backup")
 
-// observe notes the version of a Lease that was read or written. It grows with each write of the Lease and with
-// nothing else, so that one that is lower is of a backup, however much was written to etcd since, and also where the
-// restore moved the revisions of etcd forward. The replica that led sees that at its next write, and the others
-// before they take the Lease: they must have seen it unchanged for its duration.
+// observe records the version of a Lease that was read or written. The version grows with each write of the Lease and
+// with nothing else. A lower version therefore comes from a backup, however much was written to etcd since, and even if
+// the restore moved the revisions of etcd forward. The replica that led notices that at its next write. The others
+// notice it before they take the Lease, because they must have seen it unchanged for its duration.
 func (e *Election) observe(lease *coordinationv1.Lease) error {
 	before := e.newest
 	if version, err := strconv.ParseUint(lease.ResourceVersion, 10, 64); err == nil {
@@ -161,7 +160,7 @@ func (e *Election) observe(lease *coordinationv1.Lease) error {
 	return errRestored
 }
 
-// free reports whether a Lease can be taken. It records what it sees.
+// free reports whether the Lease can be taken. It records the Lease.
 func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 	holder := lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || *holder == e.options.Name {
@@ -178,7 +177,7 @@ func (e *Election) free(lease *coordinationv1.Lease, now time.Time) bool {
 	return now.Sub(e.seen.at) >= lasts
 }
 
-// spec is what a leader writes. before is what was there, nil if nothing was.
+// spec returns the spec that a leader writes. before is the current spec, or nil if there is none.
 func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordinationv1.LeaseSpec {
 	at, seconds, transitions := metav1.NewMicroTime(now), int32(duration/time.Second), int32(0)
 	spec := coordinationv1.LeaseSpec{
@@ -191,14 +190,13 @@ func (e *Election) spec(before *coordinationv1.LeaseSpec, now time.Time) coordin
 	return spec
 }
 
-// lead leads until the Lease is lost or ctx ends. Without a Lease it leads until there is one that another replica
-// holds.
+// lead leads until the Lease is lost or ctx ends. Without a Lease, it leads until another replica holds one.
 func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("leading", "name", e.options.Name)
 	leading, stop := context.WithCancel(ctx)
 	defer stop()
 	if lease != nil {
-		_ = e.observe(lease) // our own write
+		_ = e.observe(lease) // the replica's own write
 	}
 	var running sync.WaitGroup
 	running.Go(func() { e.options.Lead(leading) })
@@ -219,7 +217,7 @@ func (e *Election) lead(ctx context.Context, lease *coordinationv1.Lease) {
 	e.options.Log.Info("no longer leading", "error", err.Error())
 }
 
-// awaitRight asks until it can take the Lease, and returns nil when another replica has it or ctx ends.
+// awaitRight tries until it can take the Lease. It returns nil when another replica has the Lease or ctx ends.
 func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 	for {
 		if pause(ctx, askInterval); ctx.Err() != nil {
@@ -232,7 +230,7 @@ func (e *Election) awaitRight(ctx context.Context) *coordinationv1.Lease {
 	}
 }
 
-// renew renews the Lease until it is lost or ctx ends, and says why.
+// renew renews the Lease until it is lost or ctx ends, and returns the reason.
 func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	renewed, wait := time.Now(), renewInterval
 	for {
@@ -243,7 +241,7 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 		next, err := e.update(ctx, lease, asked, renewed.Add(renewDeadline))
 		switch {
 		case err == nil:
-			_ = e.observe(next) // our own write
+			_ = e.observe(next) // the replica's own write
 			lease, renewed, wait = next, asked, renewInterval
 		case apierrors.IsNotFound(err), errors.Is(err, errTaken), errors.Is(err, errRestored):
 			return lease, err
@@ -255,10 +253,10 @@ func (e *Election) renew(ctx context.Context, lease *coordinationv1.Lease) (*coo
 	}
 }
 
-// errTaken says that another replica has taken the Lease.
+// errTaken is the error if another replica has taken the Lease.
 var errTaken = errors.New("another replica has taken the lease")
 
-// update renews once. A conflict may come from our own write whose response was lost.
+// update renews the Lease once. A conflict may come from the replica's own write if its response was lost.
 func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	deadline time.Time) (*coordinationv1.Lease, error) {
 	ctx, cancel := context.WithDeadline(ctx, earlier(now.Add(callTimeout), deadline))
@@ -283,7 +281,7 @@ func (e *Election) update(ctx context.Context, lease *coordinationv1.Lease, now,
 	return e.options.Leases.Update(ctx, want)
 }
 
-// release gives the Lease back, so that no replica waits for its end.
+// release releases the Lease, so no replica has to wait for its end.
 func (e *Election) release(lease *coordinationv1.Lease) {
 	if lease == nil {
 		return
@@ -294,12 +292,12 @@ func (e *Election) release(lease *coordinationv1.Lease) {
 	lease = lease.DeepCopy()
 	lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds = &noHolder, &second
 	if _, err := e.options.Leases.Update(ctx, lease); err != nil && !apierrors.IsNotFound(err) {
-		e.options.Log.V(1).Info("lease not given back, others wait for its end", "error", err.Error())
+		e.options.Log.V(1).Info("cannot release the lease; other replicas wait for its end", "error", err.Error())
 	}
 }
 
-// Term returns the term that is in force, as the Lease says now. It is read, and not remembered: what is remembered
-// may be of before a pause of this process.
+// Term returns the current term according to the Lease. It reads the Lease each time, because a remembered term may
+// come from before a pause of this process.
 func Term(ctx context.Context, leases Leases) (protocol.Term, error) {
 	lease, err := leases.Get(ctx)
 	if apierrors.IsNotFound(err) {

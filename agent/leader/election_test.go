@@ -24,16 +24,16 @@ import (
 
 var resource = schema.GroupResource{Group: "coordination.k8s.io", Resource: "leases"}
 
-// server holds the Lease as an API server does.
+// server stores the Lease as an API server does.
 type server struct {
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the fields below
 	lease  *coordinationv1.Lease
 	asked  int
 	writes int
-	err    error // what every call fails with, nil for none
+	err    error // error of every call, or nil
 }
 
-// requests returns how many have come.
+// requests returns the number of requests so far.
 func (s *server) requests() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,10 +46,10 @@ func (s *server) fail(err error) {
 	s.err = err
 }
 
-// client is the server as one replica sees it.
+// client is the server's client of one replica.
 type client struct {
 	*server
-	cut *bool // whether nothing gets through; guarded by server.mu
+	cut *bool // whether the replica is cut off; guarded by server.mu
 }
 
 func (c client) problem() error {
@@ -109,13 +109,13 @@ func (c client) put(spec coordinationv1.LeaseSpec) *coordinationv1.Lease {
 // replica takes part until it is stopped.
 type replica struct {
 	name  string
-	leads chan bool // true when it begins to lead, false when it has ended
+	leads chan bool // true when it begins to lead, false when it stops
 	stop  context.CancelFunc
 	cut   *bool
 	s     *server
 }
 
-// isolate cuts the replica off, which is what killing it looks like to the others, or joins it again.
+// isolate cuts the replica off, which looks to the others as if it was killed, or reconnects it.
 func (r *replica) isolate(cut bool) {
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
@@ -139,7 +139,7 @@ func (s *server) join(t *testing.T, name string) *replica {
 	return r
 }
 
-// is reports what has changed since it was last asked: 't' for begun, 'f' for ended.
+// is returns the changes since the last call: 't' for a start of leading, 'f' for an end.
 func (r *replica) is() string {
 	synctest.Wait()
 	said := ""
@@ -166,7 +166,7 @@ func pass(d time.Duration) { <-time.After(d) }
 func TestElection(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(t *testing.T, s *server){
-		"one of two leads, and at once": func(t *testing.T, s *server) {
+		"one of two replicas leads at once": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			b := s.join(t, "b")
@@ -174,14 +174,14 @@ func TestElection(t *testing.T) {
 			expect(t, a, "")
 			expect(t, b, "")
 		},
-		"an hour of leading is 720 writes, and those who follow write none": func(t *testing.T, s *server) {
+		"an hour of leading takes 720 writes, and followers write nothing": func(t *testing.T, s *server) {
 			expect(t, s.join(t, "a"), "t")
 			expect(t, s.join(t, "b"), "")
 			pass(time.Hour)
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if s.writes > 721 {
-				t.Errorf("%d writes", s.writes)
+				t.Errorf("got %d writes, want 720", s.writes)
 			}
 		},
 		"a leader that stops in good order is replaced within two seconds": func(t *testing.T, s *server) {
@@ -194,7 +194,8 @@ func TestElection(t *testing.T) {
 			pass(2 * time.Second)
 			expect(t, b, "t")
 		},
-		"a leader that is killed is replaced within 19 seconds, and not before its Lease has ended": func(t *testing.T, s *server) {
+		"a leader that is killed is replaced within 19 seconds, but not before its Lease has ended": func(t *testing.T,
+			s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			b := s.join(t, "b")
@@ -205,7 +206,7 @@ func TestElection(t *testing.T) {
 			pass(10 * time.Second)
 			expect(t, b, "t")
 		},
-		"a container that is killed leads again at once when its pod has started it anew": func(t *testing.T, s *server) {
+		"a container that is killed leads again at once when its pod has restarted it": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			b := s.join(t, "b")
@@ -230,7 +231,7 @@ func TestElection(t *testing.T) {
 			expect(t, a, "")
 			expect(t, b, "")
 		},
-		"an API server that is away for less than the deadline changes nothing": func(t *testing.T, s *server) {
+		"an API server that is unavailable for less than the deadline changes nothing": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			b := s.join(t, "b")
@@ -242,7 +243,7 @@ func TestElection(t *testing.T) {
 			expect(t, a, "")
 			expect(t, b, "")
 		},
-		"a Lease that is deleted is made again": func(t *testing.T, s *server) {
+		"a deleted Lease is created again": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			s.mu.Lock()
@@ -251,7 +252,7 @@ func TestElection(t *testing.T) {
 			pass(10 * time.Second)
 			expect(t, a, "ft")
 		},
-		"where Leases are forbidden it leads without": func(t *testing.T, s *server) {
+		"where Leases are forbidden, a replica leads without one": func(t *testing.T, s *server) {
 			s.fail(apierrors.NewForbidden(resource, "x", errors.New("no")))
 			a := s.join(t, "a")
 			expect(t, a, "t")
@@ -260,7 +261,7 @@ func TestElection(t *testing.T) {
 			a.stop()
 			expect(t, a, "f")
 		},
-		"where they are forbidden for a while, as by an API server that has just started, a replica that knows the Lease waits for it": func(t *testing.T, s *server) {
+		"a replica that knows the Lease waits while Leases are forbidden for a moment": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			s.fail(apierrors.NewForbidden(resource, "x", errors.New("starting")))
@@ -270,7 +271,7 @@ func TestElection(t *testing.T) {
 			pass(2 * time.Second)
 			expect(t, a, "t")
 		},
-		"of two that lead without a Lease one goes on when there is one": func(t *testing.T, s *server) {
+		"of two replicas that lead without a Lease, one continues once there is a Lease": func(t *testing.T, s *server) {
 			s.fail(apierrors.NewForbidden(resource, "x", errors.New("starting")))
 			a := s.join(t, "a")
 			expect(t, a, "t")
@@ -283,7 +284,7 @@ func TestElection(t *testing.T) {
 				t.Errorf("got %q", both)
 			}
 		},
-		"an answer that was lost is no loss of the Lease": func(t *testing.T, s *server) {
+		"a lost response is not a loss of the Lease": func(t *testing.T, s *server) {
 			a := s.join(t, "a")
 			expect(t, a, "t")
 			pass(time.Minute)
@@ -301,12 +302,12 @@ func TestElection(t *testing.T) {
 	}
 }
 
-func TestAClusterThatWasRestoredIsNoticed(t *testing.T) {
+func TestRestoredClusterIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, then := range map[string]func(*server){
 		"by the leader at its next write, and by a replica that follows": func(*server) {},
-		"also where versions moved forward":                              func(s *server) { s.writes = 1_000_000 },
-		"also where the backup has another leader": func(s *server) {
+		"even if versions moved forward":                                 func(s *server) { s.writes = 1_000_000 },
+		"even if the backup has another leader": func(s *server) {
 			other := "other"
 			s.lease.Spec.HolderIdentity = &other
 		},
@@ -324,7 +325,7 @@ func TestAClusterThatWasRestoredIsNoticed(t *testing.T) {
 				s.mu.Unlock()
 				pass(time.Minute)
 				if leading.times()+following.times() != 0 {
-					t.Error("a restore was noticed before there was one, want none")
+					t.Error("a restore was noticed without one, want none")
 				}
 				s.mu.Lock()
 				s.lease = backup
@@ -332,19 +333,19 @@ func TestAClusterThatWasRestoredIsNoticed(t *testing.T) {
 				s.mu.Unlock()
 				pass(10 * time.Second)
 				if l, f := leading.times(), following.times(); l != 1 || f != 1 {
-					t.Errorf("the leader has noticed %d restores and the follower %d within 10 s, want 1 and 1", l, f)
+					t.Errorf("within 10 s the leader noticed %d restores and the follower %d, want 1 and 1", l, f)
 				}
 				if leading.is() || following.is() {
-					t.Error("a replica leads on after a restore, want that none does")
+					t.Error("a replica still leads after a restore, want none")
 				}
 			})
 		})
 	}
 }
 
-// noticed is a replica that ends, as the agent does, when its cluster was restored.
+// noticed is a replica that ends when its cluster was restored, as the agent does.
 type noticed struct {
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the fields below
 	count int
 	leads bool
 }
@@ -391,7 +392,7 @@ func (s *server) watched(t *testing.T, name string) *noticed {
 	return n
 }
 
-func TestATermIsNamedByTheLease(t *testing.T) {
+func TestTermComesFromTheLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &server{}
@@ -405,18 +406,18 @@ func TestATermIsNamedByTheLease(t *testing.T) {
 			return term.Term
 		}
 		if got := term(); got != "" {
-			t.Errorf("without a Lease the term is %q, want none", got)
+			t.Errorf("without a Lease: got the term %q, want none", got)
 		}
 		a := s.join(t, "a")
 		expect(t, a, "t")
 		first := term()
 		pass(time.Minute)
 		if now := term(); now != first || now == "" {
-			t.Errorf("the term is %q after a minute of one leader, want %q", now, first)
+			t.Errorf("after a minute of one leader: got the term %q, want %q", now, first)
 		}
-		expect(t, s.join(t, "a"), "t") // the container was restarted: the same name leads anew
+		expect(t, s.join(t, "a"), "t") // the container was restarted, and leads again under the same name
 		if now := term(); now == first {
-			t.Errorf("the term is %q still, want another one for another process", now)
+			t.Errorf("got the term %q again, want another one for another process", now)
 		}
 	})
 }
@@ -425,6 +426,6 @@ func TestForbiddenIsRecognizedByItsCode(t *testing.T) {
 	t.Parallel()
 	if !apierrors.IsForbidden(apierrors.NewGenericServerResponse(http.StatusForbidden, "get", resource, "x", "no", 0,
 		true)) {
-		t.Error("what a raw request gets is not seen as forbidden")
+		t.Error("the error of a raw request is not recognized as forbidden, want it recognized")
 	}
 }

@@ -15,29 +15,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Periods of node agents. Of five hundred, one reads two objects every 5 s, and each of the others one object every 30
-// s: that is a third of the requests with which their kubelets renew the Leases of nodes.
+// Periods of node agents. Of five hundred node agents, one reads two objects every 5 s, and each of the others reads
+// one object every 30 s. That is a third of the requests with which their kubelets renew the Leases of nodes.
 const (
 	watchInterval = 5 * time.Second  // how often the elected node agent looks for the agent's replicas
-	electInterval = 30 * time.Second // how often the others look whether one is elected
-	// without a sign of a replica, until a node agent serves; a replica that is replaced is back before
+	electInterval = 30 * time.Second // how often the other node agents check whether one is elected
+	// absentFor is how long there must be no sign of a replica until a node agent serves. A replaced replica is back
+	// sooner.
 	absentFor     = 20 * time.Second
-	backFor       = 10 * time.Second // with a sign of a replica, until it stops
-	connectWithin = time.Minute      // a node agent that serves and has no tunnel for so long lets another one try
-	passOver      = 2 * time.Minute  // for how long it does not take part then
+	backFor       = 10 * time.Second // how long there must be a sign of a replica until the node agent stops
+	connectWithin = time.Minute      // a node agent that serves but has no tunnel for this time lets another one try
+	passOver      = 2 * time.Minute  // how long that node agent then does not take part
 	electJitter   = 0.2
 )
 
-// StandbyOptions are those of a Standby.
+// StandbyOptions configure a Standby.
 type StandbyOptions struct {
-	// Leader reads the Lease of the agent's replicas, Deployment their Deployment.
+	// Leader reads the Lease of the agent's replicas, and Deployment reads their Deployment.
 	Leader     func(ctx context.Context) (*coordinationv1.Lease, error)
 	Deployment func(ctx context.Context) (*appsv1.Deployment, error)
-	// Leases elects one of the node agents, and Name names this one.
+	// Leases elects one of the node agents. Name names this one.
 	Leases Leases
 	Name   string
-	// Serve serves the hub until its context ends, and returns when requests in progress have ended; Serve may have begun
-	// again by then. Connected reports whether the hub can reach the member through the latest call.
+	// Serve serves the hub until its context ends, and returns when requests in progress have ended. It may have been
+	// called again by then. Connected reports whether the hub can reach the member through the latest call.
 	Serve     func(ctx context.Context)
 	Connected func() bool
 	Log       logr.Logger
@@ -46,12 +47,12 @@ type StandbyOptions struct {
 // Standby lets one of a member's node agents serve the hub while no replica of the agent is connected.
 type Standby struct{ options StandbyOptions }
 
-// NewStandby makes a Standby.
+// NewStandby returns a Standby.
 func NewStandby(o StandbyOptions) *Standby { return &Standby{options: o} }
 
 // Run takes part until ctx ends.
 func (s *Standby) Run(ctx context.Context) {
-	var serving sync.WaitGroup // requests in progress may last longer than an election
+	var serving sync.WaitGroup // requests in progress may outlast an election
 	defer serving.Wait()
 	for ctx.Err() == nil {
 		elected, end := context.WithCancel(ctx)
@@ -69,7 +70,8 @@ func (s *Standby) Run(ctx context.Context) {
 	}
 }
 
-// watch serves whenever it must, until ctx ends or the hub cannot be reached from here. It reports whether ctx ended.
+// watch serves whenever a node agent is needed, until ctx ends or the hub cannot be reached from here. It reports
+// whether ctx ended.
 func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 	for p := (presence{}); ctx.Err() == nil; pause(ctx, watchInterval) {
 		if p = s.look(ctx, p); !p.needed(false, time.Now()) {
@@ -78,17 +80,17 @@ func (s *Standby) watch(ctx context.Context, serving *sync.WaitGroup) bool {
 		s.options.Log.Info("no replica of the agent is connected: this node agent serves")
 		var reached bool
 		if p, reached = s.serve(ctx, p, serving); !reached && ctx.Err() == nil {
-			s.options.Log.Info("the hub is not reached from this node: another node agent may try")
+			s.options.Log.Info("cannot reach the hub from this node: another node agent may try")
 			return false
 		}
-		s.options.Log.Info("this node agent serves no longer")
+		s.options.Log.Info("this node agent no longer serves")
 	}
 	return true
 }
 
 // serve serves until a replica of the agent is back, the hub was not reached for connectWithin, or ctx ends. It reports
-// whether it was reached. It does not wait for requests in progress: a replica that is back may be gone again before
-// they end.
+// whether the hub was reached. It does not wait for requests in progress, because a replica that is back may be gone
+// again before they end.
 func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup) (after presence, reached bool) {
 	serving, stop := context.WithCancel(ctx)
 	defer stop()
@@ -106,7 +108,7 @@ func (s *Standby) serve(ctx context.Context, p presence, running *sync.WaitGroup
 	return p, true
 }
 
-// look returns what is known after another look. Where the API server does not answer, nothing new is known.
+// look returns the presence after another look. If the API server does not answer, the presence does not change.
 func (s *Standby) look(ctx context.Context, p presence) presence {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -121,24 +123,24 @@ func (s *Standby) look(ctx context.Context, p presence) presence {
 		}
 	}
 	if err != nil {
-		s.options.Log.V(1).Info("the agent's replicas are not known", "error", err.Error())
+		s.options.Log.V(1).Info("cannot read the state of the agent's replicas", "error", err.Error())
 		return p
 	}
 	return p.after(lease, d, time.Now())
 }
 
-// presence is what a node agent knows of the replicas of the agent.
+// presence is a node agent's knowledge of the agent's replicas.
 type presence struct {
-	version string    // of their Lease
-	changed time.Time // when it was seen to change
+	version string    // version of their Lease
+	changed time.Time // when the version last changed
 	there   bool      // whether there was a sign of them at the last look
-	since   time.Time // since when that is so
+	since   time.Time // since when there has been the same result
 }
 
-// after returns the presence after a look at the Lease of the agent's replicas and at their Deployment, nil for one
-// that does not exist. A replica that leads renews the Lease; one that is connected to the hub is ready. A replica may
-// lead without being connected, as where it cannot resolve the hub's name. Where no controller writes the status of the
-// Deployment, the Lease decides.
+// after returns the presence after a look at the Lease of the agent's replicas and at their Deployment. Either is nil
+// if it does not exist. A leading replica renews the Lease, and a replica that is connected to the hub is ready. A
+// replica may lead without being connected, for example if it cannot resolve the hub's name. If no controller writes
+// the status of the Deployment, only the Lease decides.
 func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now time.Time) presence {
 	there := false
 	if lease != nil {
@@ -157,11 +159,11 @@ func (p presence) after(lease *coordinationv1.Lease, d *appsv1.Deployment, now t
 	return p
 }
 
-// needed reports whether a node agent must serve, which serves already or does not.
+// needed reports whether a node agent must serve, given whether it already serves.
 func (p presence) needed(serving bool, now time.Time) bool {
 	switch {
 	case p.since.IsZero():
-		return false // nothing is known
+		return false // no look has succeeded yet
 	case p.there:
 		return serving && now.Sub(p.since) < backFor
 	}

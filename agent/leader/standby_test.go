@@ -20,17 +20,18 @@ import (
 	"github.com/drover-dev/drover/agent/leader"
 )
 
-// standbyMember is a member with the Lease of the agent's replicas, that of node agents, and the agent's Deployment.
+// standbyMember is a member with the Leases of the agent's replicas and of node agents, and with the agent's
+// Deployment.
 type standbyMember struct {
 	replicas, nodes *server
 
-	mu         sync.Mutex              // guards the rest
-	deployment appsv1.DeploymentStatus // no status if no controller observes
-	unreached  string                  // node from which the hub is not reached
+	mu         sync.Mutex              // guards the fields below
+	deployment appsv1.DeploymentStatus // has no status if no controller observes it
+	unreached  string                  // node from which the hub cannot be reached
 	serving    map[string]time.Time    // by node
 	served     []string
-	drain      time.Duration // for which requests in progress last when a node agent stops
-	failing    error         // what the API server says to node agents, nil for nothing
+	drain      time.Duration // how long requests in progress last when a node agent stops
+	failing    error         // the API server's error for node agents, or nil
 }
 
 func newStandbyMember() *standbyMember {
@@ -49,7 +50,7 @@ func (m *standbyMember) fail(err error) {
 	m.failing = err
 }
 
-// node runs a node agent, and returns what ends it.
+// node runs a node agent, and returns a function that stops it.
 func (m *standbyMember) node(t *testing.T, name string) (stop func(), cut *bool) {
 	cut = new(bool)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,33 +99,33 @@ func (m *standbyMember) problem() error {
 	return m.failing
 }
 
-// expectServing fails unless so many node agents serve.
+// expectServing fails the test unless exactly want node agents serve.
 func (m *standbyMember) expectServing(t *testing.T, want int, when string) {
 	t.Helper()
 	synctest.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.serving) != want {
-		t.Errorf("%s: %v serve, want %d", when, m.serving, want)
+		t.Errorf("%s: got %v serving, want %d", when, m.serving, want)
 	}
 }
 
 func TestStandby(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T, *standbyMember){
-		"while a replica leads, none serves":                                        testStandbyIdle,
-		"when the replica is killed one serves within a minute, until it is back":   testStandbyKilled,
-		"a rolling update, in which the Lease is free for a moment, is no reason":   testStandbyUpdate,
-		"a replica that leads and is not connected is no replica":                   testStandbyNotReady,
-		"a Deployment whose status no controller writes does not count":             testStandbyUnobserved,
-		"an agent that was never there is served for":                               testStandbyNoLease,
-		"an API server that does not answer changes nothing":                        testStandbyNoAnswer,
-		"of five hundred one serves, and idle they ask less than 30 times a second": testStandbyMany,
-		"a node agent that is killed while it serves is replaced":                   testStandbyReplaced,
-		"one that does not reach the hub lets another try":                          testStandbyUnreached,
-		"one that loses its Lease for some seconds takes it again":                  testStandbyLeaseLost,
-		"one whose last requests are in progress serves again":                      testStandbyDrains,
-		"where Leases are forbidden none serves":                                    testStandbyForbidden,
+		"while a replica leads, no node agent serves":                                               testStandbyIdle,
+		"when the replica is killed, a node agent serves within a minute, until it is back":         testStandbyKilled,
+		"a rolling update, in which the Lease is free for a moment, changes nothing":                testStandbyUpdate,
+		"a replica that leads but is not connected does not count":                                  testStandbyNotReady,
+		"a Deployment whose status no controller writes does not count":                             testStandbyUnobserved,
+		"a node agent serves if there never was a replica":                                          testStandbyNoLease,
+		"an API server that does not answer changes nothing":                                        testStandbyNoAnswer,
+		"one of five hundred node agents serves, and idle they send less than 30 requests a second": testStandbyMany,
+		"a node agent that is killed while it serves is replaced":                                   testStandbyReplaced,
+		"a node agent that cannot reach the hub lets another one try":                               testStandbyUnreached,
+		"a node agent that loses its Lease for some seconds takes it again":                         testStandbyLeaseLost,
+		"a node agent whose last requests are in progress serves again":                             testStandbyDrains,
+		"where Leases are forbidden, no node agent serves":                                          testStandbyForbidden,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +140,7 @@ func testStandbyIdle(t *testing.T, m *standbyMember) {
 	pass(time.Hour)
 	m.expectServing(t, 0, "beside a replica that leads")
 	if len(m.served) > 0 {
-		t.Errorf("%v served", m.served)
+		t.Errorf("got %v serving, want none", m.served)
 	}
 }
 
@@ -170,12 +171,12 @@ func testStandbyUpdate(t *testing.T, m *standbyMember) {
 	for _, next := range []string{"b", "c", "d"} {
 		pass(time.Minute)
 		a.stop()
-		pass(15 * time.Second) // none is there: longer than an update needs
+		pass(15 * time.Second) // no replica runs for longer than an update needs
 		a = m.replicas.join(t, next)
 	}
 	pass(time.Minute)
 	if len(m.served) > 0 {
-		t.Errorf("%v served", m.served)
+		t.Errorf("got %v serving, want none", m.served)
 	}
 }
 
@@ -229,7 +230,7 @@ func testStandbyMany(t *testing.T, m *standbyMember) {
 	before := m.nodes.requests()
 	pass(10 * time.Minute)
 	if rate := float64(m.nodes.requests()-before) / 600; rate > 30 {
-		t.Errorf("%.1f requests a second for the Lease of node agents, want at most 30", rate)
+		t.Errorf("got %.1f requests a second for the Lease of node agents, want at most 30", rate)
 	}
 	a.isolate(true)
 	pass(time.Minute)
@@ -249,7 +250,7 @@ func testStandbyReplaced(t *testing.T, m *standbyMember) {
 	pass(3 * time.Minute)
 	m.expectServing(t, 1, "after the first was cut off")
 	if _, second := m.serving["second"]; !second {
-		t.Errorf("%v serve, want the second", m.serving)
+		t.Errorf("got %v serving, want the second", m.serving)
 	}
 }
 
@@ -261,7 +262,7 @@ func testStandbyUnreached(t *testing.T, m *standbyMember) {
 	pass(4 * time.Minute)
 	m.expectServing(t, 1, "when the first has given up")
 	if _, second := m.serving["second"]; !second {
-		t.Errorf("%v serve, want the second", m.serving)
+		t.Errorf("got %v serving, want the second", m.serving)
 	}
 }
 
@@ -278,7 +279,7 @@ func testStandbyLeaseLost(t *testing.T, m *standbyMember) {
 	pass(15 * time.Second)
 	m.expectServing(t, 0, "without the Lease")
 	set(false)
-	pass(time.Minute) // it looks again within 36 s, and then for 20 s whether a replica is there
+	pass(time.Minute) // the node agent looks again within 36 s, and then watches for a replica for 20 s
 	m.expectServing(t, 1, "a minute after the API server is back")
 }
 

@@ -15,36 +15,35 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// How long to wait before another attempt. All waits are random, so that agents that lost the hub together don't return
-// together.
+// Waits before another attempt. All waits are random, so agents that lost the hub together do not return together.
 const (
-	firstWait   = 500 * time.Millisecond // the upper end for the first two failures; then it doubles
+	firstWait   = 500 * time.Millisecond // the upper bound after each of the first two failures; then it doubles
 	longestWait = protocol.LongestWait
-	healthy     = time.Minute // a tunnel that was open for so long makes the next failure the first again
+	healthy     = time.Minute // after a tunnel that was open for this time, the next failure counts as the first
 
-	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // a refusal needs a person, or a new token, which ends the wait
+	refusedFrom, refusedTo = time.Minute, 5 * time.Minute // after a refusal a user must act, or a new token ends the wait
 
-	// A hub turns away those that would wait for longer than 6 s for their handshake. An attempt within the usual half a
-	// second would mostly be in vain, too: so 9,000 agents that lost their tunnels at the same time are back after 23 s,
-	// as fast as two cores admit them, and 9,000 attempts in vain. Without this it is 40 s, and 30,000. The waits grow
-	// less than after other failures, since the hub is there: else those that failed often while it started would come
-	// last by far.
+	// A hub turns away agents that would wait longer than 6 s for their handshake. An attempt within the usual half a
+	// second would mostly fail too. With these waits, 9,000 agents that lost their tunnels at the same time are back after
+	// 23 s, as fast as two cores admit them, with 9,000 failed attempts. Without them it takes 40 s, with 30,000 failed
+	// attempts. The waits grow less than after other failures, because the hub is there. Otherwise agents that failed
+	// often while the hub started would come last by far.
 	turnedAwayFrom, turnedAwayTo, turnedAwayLongest = 4 * time.Second, 10 * time.Second, 16 * time.Second
 )
 
-// Rejection is an error that does not go away by trying again soon.
+// Rejection is an error that an early retry does not solve.
 type Rejection interface {
 	error
-	// Refused is how long to wait at least, 0 for the usual time.
+	// Refused returns the least time to wait, or 0 for the usual time.
 	Refused() time.Duration
 }
 
-// backoff says how long to wait. Not safe for concurrent use.
+// backoff decides how long to wait. It is not safe for concurrent use.
 type backoff struct {
 	jitter func(n time.Duration) time.Duration
-	first  time.Duration // the upper end of the first waits
-	// limit is the upper end of the next wait. Jitter of its own would only add to a wait, so that no agent would return
-	// early.
+	first  time.Duration // the upper bound of the first waits
+	// limit is the upper bound of the next wait. It has no jitter of its own, which would only add to a wait, so that no
+	// agent would return early.
 	limit wait.Backoff
 }
 
@@ -52,14 +51,15 @@ func newBackoff(jitter func(n time.Duration) time.Duration, first time.Duration)
 	return backoff{jitter, first, firstLimit(first)}
 }
 
-// firstLimit starts below first, so that there are two waits of it. A hub that restarts is away for less than a second:
-// of many agents some try twice in vain, and a longer wait before the third attempt decides when the last one is back.
+// firstLimit returns a limit that starts below first, so two waits have the bound first. A hub that restarts is away
+// for less than a second. Of many agents, some fail twice, and a longer wait before the third attempt would determine
+// when the last of them is back.
 func firstLimit(first time.Duration) wait.Backoff {
 	return wait.Backoff{Duration: first / 2, Factor: 2, Cap: longestWait, Steps: math.MaxInt}
 }
 
-// next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, 0 if it
-// never was.
+// next returns how long to wait after an attempt that ended with err. opened is how long its tunnel was open, or 0 if
+// it never was.
 func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	if opened >= healthy {
 		b.limit = firstLimit(b.first)
@@ -71,7 +71,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	}
 	limit := max(b.first, b.limit.Step())
 	if errors.Is(err, tunnel.ErrTurnedAway) {
-		// a patient link stays behind the others
+		// A patient link stays behind the others.
 		return turnedAwayFrom +
 			b.jitter(min(max(limit, turnedAwayTo-turnedAwayFrom), max(b.first, turnedAwayLongest-turnedAwayFrom)))
 	}
@@ -82,7 +82,7 @@ func (b *backoff) next(opened time.Duration, err error) time.Duration {
 	return next
 }
 
-// rejection reports whether err is a Rejection, and how long it asks to wait.
+// rejection reports whether err is a Rejection, and returns how long it asks to wait.
 func rejection(err error) (time.Duration, bool) {
 	if r := Rejection(nil); errors.As(err, &r) {
 		return r.Refused(), true
@@ -96,7 +96,7 @@ func rejection(err error) (time.Duration, bool) {
 	return 0, false
 }
 
-// IsRejection reports whether the hub refused, or the agent has nothing to present to it.
+// IsRejection reports whether the hub refused the agent, or the agent has nothing to join with.
 func IsRejection(err error) bool {
 	_, ok := rejection(err)
 	return ok

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// The hub is away for as long as a manager that restarts.
-func TestTheLastOfManyAgentsIsBackSoon(t *testing.T) {
+// TestLastOfManyAgentsReconnectsSoon models a hub that is away for as long as a manager takes to restart.
+func TestLastOfManyAgentsReconnectsSoon(t *testing.T) {
 	t.Parallel()
 	const agents, rounds, away = 31, 1000, 400 * time.Millisecond
 	random := rand.New(rand.NewPCG(1, 2))
@@ -38,7 +38,7 @@ func TestTheLastOfManyAgentsIsBackSoon(t *testing.T) {
 	}
 }
 
-func TestAPatientLinkThatIsTurnedAwayStaysBehindTheOthers(t *testing.T) {
+func TestPatientLinkThatIsTurnedAwayStaysBehindTheOthers(t *testing.T) {
 	t.Parallel()
 	longest := func(n time.Duration) time.Duration { return n }
 	patient, other := New(Options{Patient: true, Jitter: longest}), New(Options{Jitter: longest})
@@ -51,8 +51,9 @@ func TestAPatientLinkThatIsTurnedAwayStaysBehindTheOthers(t *testing.T) {
 	}
 }
 
-// A node agent begins when the replicas have failed for a while. It waits as they do by then.
-func TestAPatientLinkWaitsLongFromTheFirst(t *testing.T) {
+// TestPatientLinkWaitsLongFromTheFirstFailure models a node agent, which starts after the replicas have failed for a
+// while. It waits as long as they do at that time.
+func TestPatientLinkWaitsLongFromTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	l := New(Options{Patient: true, Jitter: func(n time.Duration) time.Duration { return n }})
 	for i := range 4 {
@@ -65,19 +66,19 @@ func TestAPatientLinkWaitsLongFromTheFirst(t *testing.T) {
 	}
 }
 
-// The hub is modelled by what internal/server/pace.go does on two cores.
-func TestThousandsOfAgentsAreBackAsFastAsTheHubAdmitsThem(t *testing.T) {
+// TestThousandsOfAgentsReconnectAsFastAsTheHubAdmitsThem models the hub after internal/server/pace.go on two cores.
+func TestThousandsOfAgentsReconnectAsFastAsTheHubAdmitsThem(t *testing.T) {
 	t.Parallel()
 	const agents, perSecond, patience, tick = 9000, 400, 6 * time.Second, 10 * time.Millisecond
 	for name, tt := range map[string]struct{ away, want time.Duration }{
-		// of which 22.5 are the rate of the handshakes; it was 40 s
+		// The rate of handshakes takes 22.5 s of it. It was 40 s.
 		"that lost their tunnels at the same time":             {0, 25 * time.Second},
 		"whose hub was killed and is back after 9 s":           {9 * time.Second, 40 * time.Second},
 		"whose hub was killed and is back after half a second": {time.Second / 2, 25 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
-			backoffs, attempts := make([]backoff, agents), map[time.Duration][]int{} // attempts by their time
+			backoffs, attempts := make([]backoff, agents), map[time.Duration][]int{} // attempts by time
 			wait := func(now time.Duration, agent int, opened time.Duration, err error) {
 				at := (now + backoffs[agent].next(opened, err)).Truncate(tick) + tick
 				attempts[at] = append(attempts[at], agent)

@@ -14,22 +14,22 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// branch is one open tunnel of a Link, which has several for a moment while it moves. It answers the hub's requests
-// that come through it.
+// branch is one open tunnel of a Link, which has several tunnels for a moment while it moves. It serves the hub's
+// requests that come through the tunnel.
 type branch struct {
 	handler http.Handler
 	server  string
 	started time.Time
 
-	used  chan struct{} // closed by the first request: the hub has taken the tunnel over
+	used  chan struct{} // closed by the first request, which shows that the hub uses the tunnel
 	first sync.Once
-	asked chan struct{} // has room for one: the hub wants the agent to move
-	keep  atomic.Int64  // ns for which the hub may use the tunnel after the agent has left it
+	asked chan struct{} // has room for one message: the hub wants the agent to move
+	keep  atomic.Int64  // nanoseconds for which the hub may use the tunnel after the agent has left it
 
 	left  context.Context // ends when the agent leaves the tunnel
 	leave context.CancelFunc
 
-	ended chan struct{} // closed at the end of the tunnel, when err is set
+	ended chan struct{} // closed at the end of the tunnel; err is set by then
 	err   error
 }
 
@@ -43,11 +43,11 @@ func newBranch(handler http.Handler, server string) *branch {
 	return b
 }
 
-// open returns how long it has been open, never 0.
+// open returns how long the tunnel has been open. It is never 0.
 func (b *branch) open() time.Duration { return max(time.Since(b.started), 1) }
 
-// ServeHTTP implements http.Handler. A request to protocol.PathReport ends when the agent leaves the tunnel: so the hub
-// learns of it. Other requests go on.
+// ServeHTTP implements http.Handler. A request to protocol.PathReport ends when the agent leaves the tunnel, which
+// tells the hub. Other requests continue.
 func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.first.Do(func() { close(b.used) })
 	switch r.URL.Path {
@@ -64,11 +64,12 @@ func (b *branch) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveMove records that the hub wants the agent to move. Another request, also while it moves, changes the time only.
+// serveMove records that the hub wants the agent to move. Another request changes only the time, even while the agent
+// moves.
 func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodPost {
 		w.Header().Set("Allow", http.MethodPost)
-		http.Error(w, "to move is asked with POST", http.StatusMethodNotAllowed)
+		http.Error(w, "a move is requested with POST", http.StatusMethodNotAllowed)
 		return
 	}
 	var move protocol.MoveRequest
@@ -84,8 +85,9 @@ func (b *branch) serveMove(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// serve answers requests until the hub closes the tunnel, or its time is over after the agent has left it, or stop is
-// over after stopping has ended. The agent does not close it before, since the hub may still send.
+// serve serves requests until the hub closes the tunnel. It ends earlier if the time after the agent has left the
+// tunnel is over, or if stop has passed since stopping ended. The agent does not close the tunnel before, because the
+// hub may still send requests.
 func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duration) {
 	ctx, cut := context.WithCancel(context.WithoutCancel(stopping))
 	defer cut()
@@ -104,7 +106,8 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 	close(b.ended)
 }
 
-// overstayed waits until a tunnel that was left ends, or its time is over. It reports whether its time is over.
+// overstayed waits until a tunnel that the agent has left ends or its time is over. It reports whether its time is
+// over.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
 	select {
 	case <-served:

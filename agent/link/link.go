@@ -21,40 +21,40 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// aliveFor is how long the link may be without progress, beyond its planned wait, before the process counts as stuck.
+// aliveFor is how long the link may make no progress, beyond its planned wait, before the process counts as stuck.
 const aliveFor = 5 * time.Minute
 
-// Serve answers the hub's requests of an open tunnel until the tunnel ends or ctx does, and says why it ended.
+// Serve serves the hub's requests of an open tunnel until the tunnel or ctx ends, and returns why it ended.
 type Serve func(ctx context.Context, h http.Handler) error
 
-// Target is where to connect and with which identity.
+// Target says where to connect and with which identity.
 type Target struct {
-	// Servers are the hub's base URLs, to be tried in this order.
+	// Servers are the hub's base URLs in the order in which to try them.
 	Servers []string
 	// Dial opens a tunnel at a wss URL. A refusal is a *tunnel.HandshakeError.
 	Dial func(ctx context.Context, url string, header http.Header) (Serve, error)
-	// Token makes a new connect token for one attempt.
+	// Token returns a new connect token for one attempt.
 	Token func() (string, error)
 }
 
-// Options of a Link.
+// Options configure a Link.
 type Options struct {
-	// Target returns where to connect and with which identity, and joins first if need be. last is why the attempt before
-	// failed, nil at first and after a tunnel that was open. An error that is a Rejection makes the link wait long. It is
-	// called from one goroutine at a time, as Changed is.
+	// Target returns where to connect and with which identity. It joins first if necessary. last is the error of the
+	// previous attempt, or nil at first and after a tunnel that was open. An error that is a Rejection makes the link wait
+	// long. Target and Changed are called from one goroutine at a time.
 	Target func(ctx context.Context, last error) (*Target, error)
-	// Changed returns when there is a join token that was not tried yet, so that another attempt need not wait, or when
-	// ctx ends.
+	// Changed returns when ctx ends, or when there is a join token that was not tried yet, so another attempt need not
+	// wait.
 	Changed func(ctx context.Context)
-	// Handler answers the hub's requests.
+	// Handler serves the hub's requests.
 	Handler http.Handler
 	Log     logr.Logger
 	// Drain is how long the hub may still use tunnels after Run's context has ended.
 	Drain time.Duration
-	// Patient reports whether it waits after its first failures as long as after many: a node agent goes not before the
-	// replicas that lost the hub long before.
+	// Patient makes the link wait as long after its first failures as after many. A node agent should not come before
+	// replicas that lost the hub long ago.
 	Patient bool
-	// Jitter returns a random duration in [0, n). Nil means a fair one.
+	// Jitter returns a random duration in [0, n). Nil means a uniform distribution.
 	Jitter func(n time.Duration) time.Duration
 }
 
@@ -63,19 +63,19 @@ type Link struct {
 	options Options
 	backoff backoff
 
-	tunnels sync.WaitGroup // one for each open tunnel
+	tunnels sync.WaitGroup // counts the open tunnels
 	state   state
 }
 
-// state is what the probes read.
+// state is the state that the probes read.
 type state struct {
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex // guards the fields below
 	open     int        // tunnels that the agent has not left
 	stopping bool
-	due      time.Time // when there must be progress while not connected
+	due      time.Time // when there must be progress while the link is not connected
 }
 
-// New makes a Link.
+// New returns a Link.
 func New(o Options) *Link {
 	if o.Jitter == nil {
 		o.Jitter = rand.N[time.Duration]
@@ -89,22 +89,22 @@ func New(o Options) *Link {
 	return l
 }
 
-// Connected reports whether a tunnel is open and the agent keeps it.
+// Connected reports whether there is an open tunnel that the agent has not left.
 func (l *Link) Connected() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.open > 0 && !l.state.stopping
 }
 
-// Alive reports whether the link is open or makes progress towards it.
+// Alive reports whether the link is open or makes progress towards opening.
 func (l *Link) Alive() bool {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
 	return l.state.stopping || l.state.open > 0 || time.Now().Before(l.state.due)
 }
 
-// Run keeps the tunnel until ctx ends. Then it leaves the hub, which waits for requests under way to end and closes the
-// tunnels, and returns when they are closed or Options.Drain is over. It never gives up.
+// Run keeps a tunnel open until ctx ends. Then the agent leaves the hub, which waits for requests in progress and
+// closes the tunnels. Run returns when they are closed or Options.Drain has passed. It never gives up.
 func (l *Link) Run(ctx context.Context) {
 	defer l.tunnels.Wait()
 	defer l.stop() // before the wait
@@ -128,8 +128,8 @@ func (l *Link) Run(ctx context.Context) {
 	}
 }
 
-// hold opens a tunnel and keeps it, and those that replace it, until the last one or ctx ends. It returns how long that
-// was open, 0 if there was none, and why it ended.
+// hold opens a tunnel and keeps it and its replacements open until the last of them or ctx ends. It returns how long
+// the last tunnel was open, or 0 if there was none, and why it ended.
 func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	b, err := l.attempt(ctx, last)
 	if err != nil {
@@ -141,7 +141,7 @@ func (l *Link) hold(ctx context.Context, last error) (time.Duration, error) {
 	return b.open(), b.err
 }
 
-// logFailure says why there is no tunnel, in the hub's words if it has any.
+// logFailure logs why there is no tunnel, in the hub's words if the hub gave a reason.
 func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
@@ -153,7 +153,7 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 	l.options.Log.Error(err, "not connected to the hub", "retryIn", wait.String())
 }
 
-// attempt opens a tunnel at the first server that lets it.
+// attempt opens a tunnel at the first server that accepts it.
 func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 	target, err := l.options.Target(ctx, last)
 	if err != nil {
@@ -193,9 +193,9 @@ func (l *Link) serve(ctx context.Context, tunnel Serve, server string) *branch {
 	return b
 }
 
-// dial opens a tunnel at one server with a token of its own, since the hub takes each token once.
+// dial opens a tunnel at one server with a new token, because the hub accepts each token only once.
 func dial(ctx context.Context, target *Target, server string) (Serve, error) {
-	if _, err := protocol.ServerURL(server); err != nil { // wherever the address came from
+	if _, err := protocol.ServerURL(server); err != nil { // checked wherever the address comes from
 		return nil, fmt.Errorf("connect: %w", err)
 	}
 	token, err := target.Token()
@@ -210,7 +210,7 @@ func dial(ctx context.Context, target *Target, server string) (Serve, error) {
 	return conn, nil
 }
 
-// sleep waits. After a refusal it waits no longer than until there is a new join token.
+// sleep waits. After a refusal, a new join token ends the wait early.
 func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
@@ -221,7 +221,7 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	<-ctx.Done()
 }
 
-// opened counts the tunnels that are kept.
+// opened adds n to the number of tunnels that the agent keeps.
 func (l *Link) opened(n int) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()
@@ -236,7 +236,7 @@ func (l *Link) stop() {
 	l.state.stopping = true
 }
 
-// progress records that the loop runs, and will run again after wait at the latest.
+// progress records that the loop is running, and will run again after wait at the latest.
 func (l *Link) progress(wait time.Duration) {
 	l.state.mu.Lock()
 	defer l.state.mu.Unlock()

@@ -24,7 +24,7 @@ func refused(status int, after time.Duration) error {
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	down := errors.New("connection refused")
-	most := func(n time.Duration) time.Duration { return n - 1 } // the longest wait that there can be
+	most := func(n time.Duration) time.Duration { return n - 1 } // the longest possible wait
 	for name, tc := range map[string]struct {
 		opened []time.Duration
 		err    error
@@ -69,7 +69,7 @@ type noToken struct{}
 func (noToken) Error() string          { return "no token" }
 func (noToken) Refused() time.Duration { return 0 }
 
-// fakeHub is a hub with scripted outcomes. It records when each attempt was.
+// fakeHub is a hub with scripted outcomes. It records the time of each attempt.
 type fakeHub struct {
 	servers  []string
 	outcomes []outcome
@@ -82,7 +82,7 @@ type fakeHub struct {
 	finished context.CancelFunc
 }
 
-// outcome of a dial: an error, or a tunnel that stays open for a duration.
+// outcome is the outcome of a dial: an error, or a tunnel that stays open for a duration.
 type outcome struct {
 	err  error
 	open time.Duration
@@ -121,7 +121,7 @@ func (o outcome) Serve(ctx context.Context, _ http.Handler) error {
 	return tunnel.ErrPeerClosed
 }
 
-// run runs a link against the fake, with the longest waits that jitter allows.
+// run runs a link against the fake hub, with the longest waits that jitter allows.
 func (s *fakeHub) run(t *testing.T) *Link {
 	t.Helper()
 	var ctx context.Context

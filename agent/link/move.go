@@ -13,23 +13,24 @@ import (
 
 // Timing of moves.
 const (
-	// lifetime is after how long a link moves by itself, give or take a quarter: so agents spread over the hub's replicas
-	// again after one was away, and no tunnel reaches the age at which something on the way cuts it.
+	// lifetime is how long a link stays on one tunnel before it moves by itself, plus or minus a quarter. This spreads
+	// agents over the hub's replicas again after a replica was away, and keeps tunnels below the age at which something on
+	// the way cuts them.
 	lifetime = 4 * time.Hour
-	// keepOwn is how long the hub may use the old tunnel after such a move, for the sake of shells.
+	// keepOwn is how long the hub may use the old tunnel after such a move, mainly for shells.
 	keepOwn = time.Hour
-	// takeover is how long the hub may take to use a new tunnel. One of a hub that does not even ask for a report is then
-	// as good.
+	// takeover is how long the hub may take to use a new tunnel. A hub that does not even ask for a report by then counts
+	// as if it used the tunnel.
 	takeover = 10 * time.Second
-	// settle is how long both tunnels are kept after that: the other replicas of the hub hear of the new one meanwhile.
+	// settle is how long both tunnels are kept after that. Meanwhile the other replicas of the hub learn about the new
+	// tunnel.
 	settle = time.Second
 )
 
-// errSurpassed says that a new tunnel ended before the old one was left.
+// errSurpassed is the error if a new tunnel ended before the agent left the old one.
 var errSurpassed = errors.New("the new tunnel ended at once")
 
-// keep holds a tunnel, and those that it is replaced with. It returns the last one when that has ended, or when ctx
-// ends.
+// keep keeps a tunnel and its replacements. It returns the last of them when it has ended or ctx ends.
 func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	for {
 		move := true
@@ -59,11 +60,11 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	}
 }
 
-// replace opens another tunnel while b is kept. It returns nil if b, or ctx, ends before there is one. Nothing that
-// fails here is a failure of the link.
+// replace opens another tunnel while it keeps b. It returns nil if b or ctx ends first. A failure here is not a failure
+// of the link.
 func (l *Link) replace(ctx context.Context, b *branch) *branch {
 	waits := l.backoff
-	wait := waits.next(b.open(), nil) // a hub that asks again and again is not dialled again and again
+	wait := waits.next(b.open(), nil) // so a hub that keeps asking is not dialed again and again
 	var last error
 	for l.pause(ctx, b, wait) {
 		next, err := l.attempt(ctx, last)
@@ -97,8 +98,8 @@ func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
 	}
 }
 
-// settled waits until the hub uses a new tunnel and the hub's other replicas know of it. It returns false if the
-// tunnel, or ctx, ends before.
+// settled waits until the hub uses a new tunnel and the hub's other replicas know about it. It returns false if the
+// tunnel or ctx ends first.
 func (l *Link) settled(ctx context.Context, next *branch) bool {
 	timer := time.NewTimer(takeover)
 	defer timer.Stop()

@@ -30,7 +30,7 @@ type fakeTunnel struct {
 	cut     bool          // whether the agent ended it
 }
 
-// Serve ends when the hub hangs up or ctx ends.
+// Serve ends when the hub closes the tunnel or ctx ends.
 func (f *fakeTunnel) Serve(ctx context.Context, h http.Handler) error {
 	defer close(f.ended)
 	f.handler <- h
@@ -43,21 +43,21 @@ func (f *fakeTunnel) Serve(ctx context.Context, h http.Handler) error {
 	}
 }
 
-// replicas is a fake hub that accepts every tunnel unless refuse is set, and the link to it.
+// replicas is a fake hub that accepts every tunnel unless refuse is set, with the link to it.
 type replicas struct {
 	t     *testing.T
 	link  *Link
-	pass  func(time.Duration) // lets the bubble's time pass
+	pass  func(time.Duration) // advances the bubble's time
 	start time.Time
 	stop  context.CancelFunc
 	done  chan struct{}
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	opened []*fakeTunnel
-	refuse []error // the next attempts
+	refuse []error // errors of the next attempts
 }
 
-// tunnels are all that were opened so far.
+// tunnels returns all tunnels that were opened so far.
 func (h *replicas) tunnels() []*fakeTunnel {
 	synctest.Wait()
 	h.mu.Lock()
@@ -78,7 +78,7 @@ func (h *replicas) Target(context.Context, error) (*Target, error) {
 		nil
 }
 
-// Changed waits for ctx: there is no new token.
+// Changed waits for ctx, because there is no new token.
 func (h *replicas) Changed(ctx context.Context) { <-ctx.Done() }
 
 func (h *replicas) dial(context.Context, string, http.Header) (Serve, error) {
@@ -95,7 +95,7 @@ func (h *replicas) dial(context.Context, string, http.Header) (Serve, error) {
 	return f.Serve, nil
 }
 
-// ServeHTTP is the agent: a report goes on for as long as its context.
+// ServeHTTP is the agent. A report lasts as long as its context.
 func (h *replicas) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == protocol.PathReport {
 		<-r.Context().Done()
@@ -145,7 +145,7 @@ func (f *fakeTunnel) alive() bool {
 	}
 }
 
-// take is what the hub does with a new tunnel: it asks for the report. What is returned is closed when the report has
+// take uses a new tunnel as the hub does: it requests the report. The returned channel is closed when the report has
 // ended.
 func (h *replicas) take(f *fakeTunnel) (reported <-chan struct{}) {
 	handler := <-f.handler
@@ -175,7 +175,7 @@ func (h *replicas) ask(f *fakeTunnel, method, path, body string) int {
 	return w.Code
 }
 
-// newest waits until there are n tunnels and returns the last.
+// newest waits until there are n tunnels, and returns the last.
 func (h *replicas) newest(n int) *fakeTunnel {
 	h.t.Helper()
 	for range 1000 {
@@ -251,7 +251,7 @@ func TestMove(t *testing.T) {
 			asked := time.Since(h.start)
 			h.ask(old, http.MethodPost, protocol.PathMove, `{"seconds":600}`)
 			next := h.newest(2)
-			// Half a second of jitter, twice the 3 s of Retry-After, and what a third failure waits.
+			// Half a second of jitter, twice the 3 s of Retry-After, and the wait after a third failure.
 			if took := next.at - asked; took != 7500*time.Millisecond {
 				t.Errorf("it moved after %s", took)
 			}

@@ -82,7 +82,7 @@ func TestLong_NodeAgents(t *testing.T) {
 			if out, err := s.kubectl(t, cluster, demoToken, "get", "namespaces"); err != nil {
 				t.Fatalf("a request failed while the node agent left: %v\n%s", err, out)
 			}
-			if !logged(t, nodes, "this node agent serves no longer") {
+			if !logged(t, nodes, "this node agent no longer serves") {
 				return errors.New("the node agent still serves")
 			}
 			return nil
