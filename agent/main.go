@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/agent/daemon"
 )
 
-// version is set when the program is linked.
+// version is set by the linker.
 var version = "v0.1.0-dev"
 
 func main() {
@@ -31,13 +31,14 @@ func main() {
 	}
 }
 
-// setRuntime sets what the environment leaves to the agent.
+// setRuntime sets the runtime options that the environment does not set.
 func setRuntime(getenv func(string) string) {
 	if getenv("GOGC") == "" {
-		debug.SetGCPercent(50) // 7 MiB less with 20,000 pods, and no time to speak of
+		debug.SetGCPercent(50) // saves 7 MiB with 20,000 pods, and costs hardly any time
 	}
 	if getenv("GOMAXPROCS") == "" {
-		// a fifth less CPU for each request, none of which is handed from thread to thread; docs/design/0060-garbage.md
+		// One thread takes a fifth less CPU for each request, because no request moves between threads; see
+		// docs/design/0060-garbage.md.
 		runtime.GOMAXPROCS(1)
 	}
 }
@@ -59,8 +60,8 @@ func command() *cobra.Command {
 		Long: "Settings come from the environment, see docs/operations/agents.md.",
 		Args: cobra.NoArgs, RunE: run(daemon.ReadEnviron, daemon.Run), SilenceErrors: true, SilenceUsage: true,
 	}
-	// Not cobra's own flag: its template links text/template, with which the linker keeps every exported method of every
-	// type.
+	// This does not use cobra's own flag, because its template links text/template, with which the linker keeps every
+	// exported method of every type.
 	root.Flags().BoolVarP(&askVersion, "version", "v", false, "version for drover-agent")
 	root.PersistentFlags().StringVar(&kubeconfig, "kubeconfig", "",
 		"kubeconfig of the cluster, for an agent that runs outside of it")
@@ -77,12 +78,12 @@ func command() *cobra.Command {
 	set.Flags().StringVar(&level, "set", "", "the new level, debug or info")
 	cobra.CheckErr(set.MarkFlagRequired("set"))
 	root.AddCommand(set,
-		&cobra.Command{Use: "run", Short: "Run the agent (what happens without a command)", Args: cobra.NoArgs,
+		&cobra.Command{Use: "run", Short: "Run the agent (the default)", Args: cobra.NoArgs,
 			RunE: run(daemon.ReadEnviron, daemon.Run)},
 		&cobra.Command{Use: "node", Short: "Run a node agent, which connects while the agent does not", Args: cobra.NoArgs,
 			RunE: run(daemon.ReadEnviron, daemon.RunNode)},
 		&cobra.Command{
-			Use: "direct", Short: "Answer the API server of this node, which asks about users who come without the hub",
+			Use: "direct", Short: "Review tokens for the API server of this node, for users who do not go through the hub",
 			Args: cobra.NoArgs,
 			RunE: run(daemon.ReadDirectEnviron, daemon.RunDirect),
 		},

@@ -17,17 +17,17 @@ func TestCommand(t *testing.T) {
 	t.Setenv("DROVER_SERVER", "http://plain.example")
 	for name, tc := range map[string]struct {
 		args      []string
-		out, says string // says is in the error
+		out, says string // says must be in the error
 	}{
-		"version prints it":                       {args: []string{"version"}, out: version},
-		"--version prints it, too":                {args: []string{"--version"}, out: version},
-		"without a command the agent runs":        {says: "not an https URL"},
-		"run does the same":                       {args: []string{"run"}, says: "not an https URL"},
-		"node runs a node agent":                  {args: []string{"node"}, says: "not an https URL"},
-		"loglevel needs a level":                  {args: []string{"loglevel"}, says: `"set" not set`},
-		"loglevel knows two levels":               {args: []string{"loglevel", "--set", "trace"}, says: "debug or info"},
-		"loglevel without an agent says so":       {args: []string{"loglevel", "--set", "debug"}, says: "no agent listens"},
-		"a word that is no command is no command": {args: []string{"rnu"}, says: "rnu"},
+		"version prints it":                 {args: []string{"version"}, out: version},
+		"--version prints it, too":          {args: []string{"--version"}, out: version},
+		"without a command the agent runs":  {says: "not an https URL"},
+		"run does the same":                 {args: []string{"run"}, says: "not an https URL"},
+		"node runs a node agent":            {args: []string{"node"}, says: "not an https URL"},
+		"loglevel needs a level":            {args: []string{"loglevel"}, says: `"set" not set`},
+		"loglevel knows two levels":         {args: []string{"loglevel", "--set", "trace"}, says: "debug or info"},
+		"loglevel without an agent says so": {args: []string{"loglevel", "--set", "debug"}, says: "no agent listens"},
+		"an unknown command is an error":    {args: []string{"rnu"}, says: "rnu"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -37,21 +37,21 @@ func TestCommand(t *testing.T) {
 			err := root.ExecuteContext(t.Context())
 			if (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) ||
 				!strings.Contains(out.String(), tc.out) {
-				t.Errorf("printed %q, error %v", out.String(), err)
+				t.Errorf("got the output %q and the error %v, want others", out.String(), err)
 			}
 		})
 	}
 }
 
-func TestAnAgentUsesOneCoreUnlessItsEnvironmentSaysOtherwise(t *testing.T) {
+func TestAgentUsesOneCoreUnlessItsEnvironmentSetsMore(t *testing.T) {
 	cores, percent := runtime.GOMAXPROCS(3), debug.SetGCPercent(77)
 	t.Cleanup(func() { runtime.GOMAXPROCS(cores); debug.SetGCPercent(percent) })
 	setRuntime(func(string) string { return "given" })
 	if got := runtime.GOMAXPROCS(0); got != 3 {
-		t.Errorf("%d cores, want those that the environment gives", got)
+		t.Errorf("got %d cores, want the number in the environment", got)
 	}
 	setRuntime(func(string) string { return "" })
 	if got := runtime.GOMAXPROCS(0); got != 1 {
-		t.Errorf("%d cores, want one", got)
+		t.Errorf("got %d cores, want one", got)
 	}
 }

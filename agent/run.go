@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/tracing"
 )
 
-// flushTimeout is how long the last spans may take when the agent stops.
+// flushTimeout bounds the time to send the last spans when the agent stops.
 const flushTimeout = 2 * time.Second
 
 // environ reads settings.
@@ -33,7 +33,7 @@ func run(ctx context.Context, kubeconfig string, read environ, work func(context
 	}
 	config := zap.NewProductionConfig()
 	config.Sampling, config.DisableStacktrace = nil, true
-	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder // the manager's, too
+	config.EncoderConfig.EncodeTime = zapcore.RFC3339TimeEncoder // the same as in the manager
 	if env.Debug {
 		config.Level.SetLevel(zap.DebugLevel)
 	}
@@ -44,7 +44,7 @@ func run(ctx context.Context, kubeconfig string, read environ, work func(context
 	log := zapr.NewLogger(logger)
 	klog.SetLogger(log.WithName("client-go"))
 	log.Info("starting", "version", version, "servers", env.Servers, "trust", env.Trust)
-	host, _ := os.Hostname() // the pod's name; without one the spans of two replicas look alike
+	host, _ := os.Hostname() // the pod's name, which distinguishes the spans of replicas
 	tracer, err := tracing.New(ctx, tracing.Options{
 		Endpoint: tracing.Endpoint(os.LookupEnv), Service: "drover-agent", Version: version, Instance: host,
 		Environ: os.LookupEnv, Log: log.WithName("tracing"),
@@ -61,6 +61,6 @@ func flush(ctx context.Context, tracer *tracing.Tracer, log logr.Logger) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	if err := tracer.Close(ctx); err != nil {
-		log.Error(err, "spans are lost")
+		log.Error(err, "cannot send the last spans")
 	}
 }

@@ -104,7 +104,8 @@ func TestChangesByTheMembersAdmissionAreReported(t *testing.T) {
 		want                   protocol.SetObject
 	}{
 		{"networking.k8s.io", "networkpolicies",
-			`[JSONPatch{op: "add", path: "/spec/ingress/0/from/-", value: Object.spec.ingress.from{namespaceSelector: Object.spec.ingress.from.namespaceSelector{}}}]`,
+			`[JSONPatch{op: "add", path: "/spec/ingress/0/from/-", value: ` +
+				`Object.spec.ingress.from{namespaceSelector: Object.spec.ingress.from.namespaceSelector{}}}]`,
 			&networkingv1.NetworkPolicy{ObjectMeta: probe,
 				Spec: networkingv1.NetworkPolicySpec{Ingress: []networkingv1.NetworkPolicyIngressRule{{
 					From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}}}}},

@@ -109,7 +109,8 @@ func (w *world) run(t *testing.T, work func(context.Context, daemon.Options) err
 	t.Helper()
 	dir := t.TempDir()
 	kubeconfig := filepath.Join(dir, "kubeconfig")
-	text := fmt.Sprintf(`{"clusters":[{"name":"c","cluster":{"server":%q}}],"users":[{"name":"u","user":{"token":"agents-own"}}],`+
+	text := fmt.Sprintf(`{"clusters":[{"name":"c","cluster":{"server":%q}}],`+
+		`"users":[{"name":"u","user":{"token":"agents-own"}}],`+
 		`"contexts":[{"name":"x","context":{"cluster":"c","user":"u"}}],"current-context":"x"}`, w.api.URL)
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

@@ -656,7 +656,8 @@ func TestCertificateIsSignedByTheCAThatTheMemberStores(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"issuer":"https://a","audience":"b","keys":{"keys":[]},"lifetimeSeconds":600,"validUntil":"2026-11-01T00:00:00Z","host":"c"}`))
+	f.Add([]byte(`{"issuer":"https://a","audience":"b","keys":{"keys":[]},"lifetimeSeconds":600,` +
+		`"validUntil":"2026-11-01T00:00:00Z","host":"c"}`))
 	f.Add([]byte(`{"keys":{"keys":[{"kty":"EC","crv":"P-256","x":"a","y":"b"}]}}`))
 	f.Add([]byte(`[[[[`))
 	f.Fuzz(func(t *testing.T, raw []byte) {

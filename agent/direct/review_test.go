@@ -40,7 +40,8 @@ func (m *member) ask(method, path, body string) (int, string) {
 }
 
 func reviewOf(version, raw string) string {
-	return fmt.Sprintf(`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/%s","spec":{"token":%q,"audiences":["https://kubernetes.default.svc"]}}`, version, raw)
+	return fmt.Sprintf(`{"kind":"TokenReview","apiVersion":"authentication.k8s.io/%s","spec":{"token":%q,`+
+		`"audiences":["https://kubernetes.default.svc"]}}`, version, raw)
 }
 
 func TestReviewTellsAnAPIServerTheUserOfAToken(t *testing.T) {

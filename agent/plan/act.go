@@ -23,14 +23,14 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// maxConflicts is how many conflicts in a row a step may have.
+// maxConflicts bounds the consecutive conflicts of a step.
 const maxConflicts = 8
 
-// maxCause is the maximum length in bytes of the cause in a status.
+// maxCause bounds the cause in a status, in bytes.
 const maxCause = 256
 
-// maxElsewhere is how many Plans in other namespaces get a status that they are not run. More would slow each pass
-// down.
+// maxElsewhere bounds how many Plans in other namespaces get a status that says that they are not run. More of them
+// would slow each pass down.
 const maxElsewhere = 64
 
 // resolve returns the Plans with their versions and hashes.
@@ -44,7 +44,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	for _, o := range l.plans.Values() {
 		elsewhere := o.Namespace != v1.PlansNamespace
 		if elsewhere && (o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil) {
-			continue // a Plan of the hub, in a hub that is its own member
+			continue // a Plan of the hub, if the hub is its own member
 		}
 		if o.DeletionTimestamp != nil {
 			continue
@@ -65,7 +65,7 @@ func (l *leadership) resolve(next *deadline) []resolved {
 	return all
 }
 
-// gather returns the member as the planner sees it: as it was when the pass began, or after the last step.
+// gather returns the member as the planner sees it: its state when the pass began or after the last step.
 func (l *leadership) gather() rollout.Member {
 	if l.snapshot == nil {
 		m := l.look()
@@ -98,7 +98,7 @@ func (l *leadership) look() rollout.Member {
 	return m
 }
 
-// release looks at the member again, and releases nodes whose Plan is gone.
+// release reads the state of the member again, and releases nodes whose Plan is gone.
 func (l *leadership) release(ctx context.Context, next *deadline) {
 	l.snapshot = nil
 	there := map[string]string{}
@@ -113,7 +113,7 @@ func (l *leadership) release(ctx context.Context, next *deadline) {
 	next.by(l.releases.until)
 }
 
-// releaseOrphans takes the steps that release nodes. It returns the back-off after which failed steps are retried.
+// releaseOrphans takes the steps that release nodes. It returns the backoff after which failed steps are retried.
 func (l *leadership) releaseOrphans(ctx context.Context, plans map[string]string) backoff {
 	for range maxConflicts {
 		conflict, failed := false, false
@@ -143,14 +143,14 @@ type repetition struct {
 	times int
 }
 
-// exhausted returns an error when a step was taken too often in a row: the API server accepts it, and it changes
-// nothing.
+// exhausted returns an error if a step was taken too often in a row. In that case the API server accepts the step, but
+// it changes nothing.
 func (s *repetition) exhausted(step rollout.Step) error {
 	if s.verb != step.Verb || s.node != step.Node || s.times < maxConflicts {
 		return nil
 	}
-	s.times-- // one more attempt after the back-off
-	return errors.New("it was taken and changed nothing: look for a webhook that undoes it")
+	s.times-- // one more attempt after the backoff
+	return errors.New("the step was accepted but changed nothing: look for a webhook that reverts it")
 }
 
 // record counts a step, and reports whether it differs from the last one.
@@ -162,7 +162,7 @@ func (s *repetition) record(step rollout.Step) (another bool) {
 	return another
 }
 
-// advance takes the steps of a Plan until it waits.
+// advance takes the steps of a Plan until the Plan waits.
 func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) rollout.Wait {
 	c := l.planState(r.plan.UID)
 	if l.options.Now().Before(c.steps.until) {
@@ -182,7 +182,7 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 		}
 		switch {
 		case err == nil:
-			if conflicts = 0; c.taken.record(*d.Step) { // otherwise the step may have changed nothing
+			if conflicts = 0; c.taken.record(*d.Step) { // the same step again may have changed nothing
 				c.steps = backoff{}
 			}
 			continue
@@ -197,18 +197,18 @@ func (l *leadership) advance(ctx context.Context, r resolved, next *deadline) ro
 	c.steps = c.steps.after(l.options.Now())
 	next.by(c.steps.until)
 	c.obstacle = rollout.Wait{Reason: v1.ReasonApplying,
-		Message: "the member's API server does not take a step, which is tried again" + cause}
+		Message: "the member's API server rejects a step, which is retried" + cause}
 	return c.obstacle
 }
 
 // logRetry logs that a step failed and is retried.
 func (l *leadership) logRetry(ctx context.Context, step rollout.Step, err error) {
 	if ctx.Err() == nil {
-		l.options.Log.Error(err, "a step is tried again", "step", step.Verb, "node", step.Node)
+		l.options.Log.Error(err, "a step failed; retrying", "step", step.Verb, "node", step.Node)
 	}
 }
 
-// act takes a step and stores the result. After a conflict it has read the object again.
+// act takes a step and stores the result. After a conflict it reads the object again.
 func (l *leadership) act(ctx context.Context, plan string, r *resolved, step rollout.Step) error {
 	l.options.Log.V(1).Info("step", "plan", plan, "step", step.Verb, "node", step.Node)
 	l.snapshot = nil
@@ -244,7 +244,7 @@ func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.St
 	return l.sawNode(n, node, err)
 }
 
-// sawNode stores the API server's response about a Node. A Node that is gone is dropped and is no error.
+// sawNode drops a Node that no longer exists.
 func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	if apierrors.IsNotFound(err) {
 		l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })
@@ -256,7 +256,7 @@ func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	return err
 }
 
-// nodePatch returns a merge patch of a Node that applies to that version only.
+// nodePatch returns a merge patch of a Node that applies only to that version.
 func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
 	var claim any
 	if step.Claim != nil {
@@ -305,19 +305,20 @@ func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.St
 	return nil
 }
 
-// ofPlan reports whether the Job is of the wanted plan and node, perhaps of an earlier attempt.
+// ofPlan reports whether the Job belongs to the wanted plan and node, even if to an earlier attempt.
 func ofPlan(job *batchv1.Job, wanted rollout.Job) bool {
 	known, _ := readJob(job)
 	return known.Plan == wanted.Plan && known.Node == wanted.Node
 }
 
 func foreignJob(name string) error {
-	message := fmt.Sprintf("Job %s is there and is not the plan's: delete it", name)
+	message := fmt.Sprintf("Job %s exists but does not belong to the plan: delete it", name)
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure,
 		Code: http.StatusUnprocessableEntity, Message: message}}
 }
 
-// refusedFor returns why the API server would refuse the same request again. Other errors are temporary.
+// refusedFor returns why the API server would refuse the same request again. It returns false for other errors, which
+// are temporary.
 func refusedFor(err error) (string, bool) {
 	status := apierrors.APIStatus(nil)
 	if !errors.As(err, &status) {
@@ -341,7 +342,7 @@ func (l *leadership) deleteJob(ctx context.Context, name string) error {
 		return nil
 	}
 	err := l.member.deleteJob(ctx, name, types.UID(j.uid))
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // it is gone, and perhaps there is a new one
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) { // the Job is gone, or another one replaced it
 		l.jobs.Drop(key, func(now knownJob) bool { return now.uid == j.uid })
 		return nil
 	}

@@ -26,18 +26,18 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// refuser is a fake API server that refuses all writes or accepts them, with a fake clock.
+// refuser is a fake API server that either refuses or accepts all writes, with a fake clock.
 type refuser struct {
 	t          *testing.T
 	leadership *leadership
 	now        time.Time
 	takes      bool
-	undo       bool // whether the API server takes each write of a node and changes nothing
+	undo       bool // accept writes of nodes without changing anything
 	node       *corev1.Node
-	tried      map[string][]time.Time // by the resource that was to be written
+	tried      map[string][]time.Time // attempts by the resource to write
 }
 
-// newRefuser is asked by a runner that knows a Plan and a node.
+// newRefuser returns a refuser with a runner that knows a Plan and a node.
 func newRefuser(t *testing.T) *refuser {
 	t.Helper()
 	r := &refuser{t: t, now: time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC), tried: map[string][]time.Time{}}
@@ -97,12 +97,12 @@ func (r *refuser) answer(req *http.Request) (*http.Response, error) {
 }
 
 func response(code int, object any) *http.Response {
-	body, _ := json.Marshal(object) // of types that can be
+	body, _ := json.Marshal(object) // objects of these types always marshal
 	return &http.Response{StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}},
 		Body: io.NopCloser(bytes.NewReader(body))}
 }
 
-// pass looks at the member each time that it is due, and once in between as when something changes.
+// pass runs a pass each time that one is due, and once in between as if something had changed.
 func (r *refuser) pass(times int) {
 	r.t.Helper()
 	for range times {
@@ -117,7 +117,7 @@ func (r *refuser) pass(times int) {
 	}
 }
 
-// gaps are how far apart the tries were, in seconds.
+// gaps returns the seconds between the attempts.
 func (r *refuser) gaps(what string) []float64 {
 	var gaps []float64
 	for i, at := range r.tried[what][1:] {
@@ -128,34 +128,34 @@ func (r *refuser) gaps(what string) []float64 {
 
 func TestRefusedWritesAreRetriedWithBackoff(t *testing.T) {
 	want := []float64{1, 2, 4, 8, 16, 32, 60, 60}
-	t.Run("a step and a status, however often something changes meanwhile", func(t *testing.T) {
+	t.Run("a step and a status, even if other changes come often", func(t *testing.T) {
 		r := newRefuser(t)
 		r.pass(9)
 		for _, what := range []string{"node", "status"} {
 			if got := r.gaps(what); !slices.Equal(got, want) {
-				t.Errorf("the %s is tried %v seconds apart, want %v", what, got, want)
+				t.Errorf("the %s: got attempts %v seconds apart, want %v", what, got, want)
 			}
 		}
 	})
-	t.Run("a step that is taken and changes nothing", func(t *testing.T) {
+	t.Run("a step that is accepted but changes nothing", func(t *testing.T) {
 		r := newRefuser(t)
 		r.undo = true
 		r.pass(9)
 		got := slices.DeleteFunc(r.gaps("node"), func(gap float64) bool { return gap == 0 })
 		if !slices.Equal(got, want) {
-			t.Errorf("it is tried %v seconds apart, want %v", got, want)
+			t.Errorf("got attempts %v seconds apart, want %v", got, want)
 		}
 	})
-	t.Run("a status that was taken is soon tried again when the next is refused", func(t *testing.T) {
+	t.Run("after an accepted status, a refused one is retried soon", func(t *testing.T) {
 		r := newRefuser(t)
 		r.pass(6)
 		r.takes = true
 		r.pass(1)
 		if c := r.leadership.planState("u"); c.status != (backoff{}) || c.steps == (backoff{}) {
-			t.Errorf("the back-off of the status is %+v, that of steps %+v", c.status, c.steps)
+			t.Errorf("got the backoff %+v of the status and %+v of steps, want both reset", c.status, c.steps)
 		}
 	})
-	t.Run("the release of a node whose Plan is no more", func(t *testing.T) {
+	t.Run("the release of a node whose Plan is gone", func(t *testing.T) {
 		r := newRefuser(t)
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b", ResourceVersion: "2", Annotations: map[string]string{
 			v1.PlanLabel("gone"): `{"uid":"x","since":"2026-11-20T00:00:00Z"}`,
@@ -168,7 +168,7 @@ func TestRefusedWritesAreRetriedWithBackoff(t *testing.T) {
 		}
 		r.pass(9)
 		if got := r.gaps("node"); !slices.Equal(got, want) {
-			t.Errorf("it is tried %v seconds apart, want %v", got, want)
+			t.Errorf("got attempts %v seconds apart, want %v", got, want)
 		}
 	})
 }

@@ -32,17 +32,17 @@ const (
 	pathEvents     = pathNamespaces + "/" + v1.PlansNamespace + "/events"
 	pathJobs       = "/apis/batch/v1/namespaces/" + v1.PlansNamespace + "/jobs"
 
-	// fieldManager owns what this package writes.
+	// fieldManager is the field manager of this package's writes.
 	fieldManager = protocol.PlanManager
-	// pageSize is how many objects a page of a list has.
+	// pageSize bounds the objects in a page of a list.
 	pageSize = 500
-	// logLines and logBytes bound what is read of a log. A status keeps less.
+	// logLines and logBytes bound the part of a log that is read. A status keeps less of it.
 	logLines, logBytes = 10, 4096
 
 	jsonType = runtime.ContentTypeJSON
 )
 
-// apiClient calls the API server of the member. Errors are those of the API server, which name the object.
+// apiClient calls the API server of the member. Its errors are those of the API server and name the object.
 type apiClient struct{ rest rest.Interface }
 
 // planPath returns the API path of a Plan.
@@ -50,7 +50,7 @@ func planPath(namespace, name string) string {
 	return "/apis/" + v1.Group + "/v1/namespaces/" + namespace + "/plans/" + name
 }
 
-// patchNode changes a Node by a merge patch, which holds the version that the decision was based on.
+// patchNode changes a Node with a merge patch, which contains the version that the decision was based on.
 func (m apiClient) patchNode(ctx context.Context, name string, patch []byte) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	return node,
@@ -73,7 +73,7 @@ func (m apiClient) job(ctx context.Context, name string) (*batchv1.Job, error) {
 	return job, m.rest.Get().AbsPath(pathJobs, name).Do(ctx).Into(job)
 }
 
-// deleteJob deletes the Job of that UID when its pods have ended.
+// deleteJob deletes the Job with that UID. The deletion waits until its pods have ended.
 func (m apiClient) deleteJob(ctx context.Context, name string, uid types.UID) error {
 	return m.remove(ctx, pathJobs+"/"+name, metav1.DeleteOptions{
 		Preconditions: &metav1.Preconditions{UID: &uid}, PropagationPolicy: new(metav1.DeletePropagationForeground),
@@ -85,13 +85,13 @@ func (m apiClient) remove(ctx context.Context, path string, options metav1.Delet
 	return m.rest.Delete().AbsPath(path).Body(&options).Do(ctx).Error()
 }
 
-// pods lists the pods of a collection that selectors select.
+// pods lists the pods at a path that the selectors match.
 func (m apiClient) pods(ctx context.Context, path string, options metav1.ListOptions) (*corev1.PodList, error) {
 	pods := &corev1.PodList{}
 	return pods, m.rest.Get().AbsPath(path).VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Into(pods)
 }
 
-// watchPods follows the pods of all namespaces that selectors select. The caller stops the watch.
+// watchPods follows the pods of all namespaces that the selectors match. The caller stops the watch.
 func (m apiClient) watchPods(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
 	options.Watch = true
 	return m.rest.Get().AbsPath(pathAllPods).VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
@@ -104,7 +104,7 @@ func (m apiClient) log(ctx context.Context, pod string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = stream.Close() }() // it was read, or could not be
+	defer func() { _ = stream.Close() }() // the log was read, or could not be read
 	text, err := io.ReadAll(io.LimitReader(stream, logBytes))
 	return string(text), err
 }
@@ -125,7 +125,7 @@ func (m apiClient) applyStatus(ctx context.Context, plan *v1.Plan) (*v1.Plan, er
 			Param("fieldManager", fieldManager).Param("force", "true").Body(body).Do(ctx).Into(written)
 }
 
-// claimed reports whether any node has the annotation of a plan.
+// claimed reports whether any node carries a claim annotation of a plan.
 func (m apiClient) claimed(ctx context.Context, claims func(map[string]string) bool) (bool, error) {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Volumes that each pod of a plan has.
+// Volumes of each pod of a plan.
 const (
 	volumeHost = "host-root"
 	volumeInfo = "pod-info"
@@ -53,7 +53,7 @@ func newContainer(w work, spec v1.PlanContainer) corev1.Container {
 	return c
 }
 
-// environment returns the variables that upgrade images read.
+// environment returns the environment variables that upgrade images read.
 func environment(w work, more []corev1.EnvVar) []corev1.EnvVar {
 	field := func(name, path string) corev1.EnvVar {
 		return corev1.EnvVar{Name: name,
@@ -103,5 +103,5 @@ func podVolumes(secrets []v1.PlanSecret, host []v1.HostVolume) []corev1.Volume {
 	return volumes
 }
 
-// secretVolume returns the volume name of a Secret. Names that differ only in a dot get different volumes.
+// secretVolume returns the volume name for a Secret. Names that differ only in a dot get different volumes.
 func secretVolume(secret string) string { return safeName("secret", secret) }

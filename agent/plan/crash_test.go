@@ -26,12 +26,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// accidents is how many plans have them. It is even.
+// accidents is how many plans have accidents. It must be even.
 const accidents = 14
 
-// TestAccidents runs many plans of one shape at once. Of the writes for the plan accident-k, the runner dies right
-// after the k-th and every 14th from there, and gets no answer to those half-way between: each write that a plan takes
-// is followed by both in one plan or another. The n-th runner also dies after its n-th write for what all plans need.
+// TestAccidents runs many plans of the same shape at once. For the plan accident-k, the runner dies right after the
+// k-th write for the plan and after every 14th write from there, and loses the response halfway in between. So each
+// write that a plan takes is followed by both accidents in one plan or another. The n-th runner also dies after its
+// n-th write for what all plans need.
 func TestAccidents(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -52,12 +53,12 @@ func TestAccidents(t *testing.T) {
 	for _, plan := range accidentPlans() {
 		s.expectUnharmed(t, plan)
 		if writes := f.written(plan); writes < accidents {
-			t.Errorf("plan %s took %d writes: it did not have both accidents", plan, writes)
+			t.Errorf("plan %s took %d writes, want enough for both accidents", plan, writes)
 		}
 	}
 }
 
-// live has one runner after the other until ctx ends.
+// live runs one runner after the other until ctx ends.
 func (s *env) live(ctx context.Context, t *testing.T, f *crashes) {
 	lives := 0
 	for ; ctx.Err() == nil; lives++ {
@@ -85,7 +86,7 @@ func accidentPlans() []string {
 	return all
 }
 
-// crashes counts the writes for each plan, through all runs of the runner.
+// crashes counts the writes for each plan, across all runs of the runner.
 type crashes struct {
 	t *testing.T
 
@@ -93,7 +94,7 @@ type crashes struct {
 	writes map[string]int
 }
 
-// count counts a write, and returns how many there were with it.
+// count counts a write, and returns the number of writes including this one.
 func (f *crashes) count(plan string) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,7 +108,7 @@ func (f *crashes) written(plan string) int {
 	return f.writes[plan]
 }
 
-// agentRun is one run of the runner, until its process ends.
+// agentRun is one run of the runner, until its process dies.
 type agentRun struct {
 	*crashes
 	number int
@@ -121,13 +122,13 @@ func (l *agentRun) wrap(next http.RoundTripper) http.RoundTripper {
 	return l
 }
 
-// errDead is what a dead process would see, if it saw anything.
+// errDead is the error of requests of a dead process.
 var errDead = errors.New("the process is dead")
 
 var accidentForm = regexp.MustCompile(`accident-(\d\d)`)
 
-// RoundTrip sends a request, after which the process may be dead, or the answer be lost. None is of a kind that the API
-// server never takes.
+// RoundTrip sends a request. After it the process may be dead, or the response may be lost. It fails the test if the
+// API server rejects an object as invalid.
 func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 	if l.ctx.Err() != nil {
 		return nil, errDead
@@ -147,7 +148,7 @@ func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return resp, nil
 	}
-	_, _ = io.Copy(io.Discard, resp.Body) // the API server has written all
+	_, _ = io.Copy(io.Discard, resp.Body) // the API server has written everything
 	_ = resp.Body.Close()
 	if lost {
 		return nil, io.ErrUnexpectedEOF
@@ -156,7 +157,8 @@ func (l *agentRun) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, errDead
 }
 
-// crashesAt counts a write for the k-th plan, or for what all need if plan is empty, and reports what happens after it.
+// crashesAt counts a write for the k-th plan, or for what all plans need if plan is empty. It reports what happens
+// after the write.
 func (l *agentRun) crashesAt(plan string, k int) (dies, lost bool) {
 	if plan == "" {
 		return l.count(fmt.Sprintf("life %d", l.number)) == l.number, false
@@ -165,7 +167,7 @@ func (l *agentRun) crashesAt(plan string, k int) (dies, lost bool) {
 	return since == 0, since == accidents/2
 }
 
-// victim is the plan that a write is for, and its number.
+// victim returns the plan that a write is for, and its number.
 func victim(r *http.Request) (plan string, k int) {
 	found := accidentForm.FindStringSubmatch(r.URL.Path)
 	if found == nil && r.GetBody != nil {
@@ -181,8 +183,8 @@ func victim(r *http.Request) (plan string, k int) {
 	return found[0], k
 }
 
-// prepareAccident makes a plan and its two nodes: on one is a pod and the first attempt fails, the other was cordoned
-// by a user.
+// prepareAccident creates a plan and its two nodes. One node has a pod, and the first attempt on it fails. The other
+// was cordoned by a user.
 func (s *env) prepareAccident(t *testing.T, name string) {
 	t.Helper()
 	a, b := name+"-a", name+"-b"
@@ -218,7 +220,7 @@ func (s *env) awaitAccidents(t *testing.T) {
 	})
 }
 
-// expectUnharmed looks at the nodes of a plan when all is over.
+// expectUnharmed checks the nodes of a plan at the end.
 func (s *env) expectUnharmed(t *testing.T, name string) {
 	t.Helper()
 	p := &v1.Plan{}
@@ -234,7 +236,7 @@ func (s *env) expectUnharmed(t *testing.T, name string) {
 	}
 }
 
-// keepInvariants watches pods and nodes until ctx ends.
+// keepInvariants checks pods and nodes with watches until ctx ends.
 func (s *env) keepInvariants(ctx context.Context, t *testing.T) {
 	pods, podsErr := s.client.Watch(ctx, &corev1.PodList{}, client.InNamespace(v1.PlansNamespace))
 	nodes, nodesErr := s.client.Watch(ctx, &corev1.NodeList{})
@@ -254,7 +256,7 @@ func (s *env) keepInvariants(ctx context.Context, t *testing.T) {
 		}
 		if !open {
 			if ctx.Err() == nil {
-				t.Error("a watch ended: what came after it was not seen")
+				t.Error("a watch ended, so later events were not checked")
 			}
 			return
 		}
@@ -267,14 +269,14 @@ func (s *env) keepInvariants(ctx context.Context, t *testing.T) {
 	}
 }
 
-// invariants are what must be so all the time.
+// invariants are the conditions that must hold all the time.
 type invariants struct {
 	running, upgrades sets // pods by node
 	claims            sets // nodes by plan
 	foreign           map[string]bool
 }
 
-// seePod fails if a node runs two pods of plans at once, or its upgrade more often than it must.
+// seePod fails the test if a node runs two pods of plans at once, or runs its upgrade more often than necessary.
 func (i *invariants) seePod(t *testing.T, p *corev1.Pod, deleted bool) {
 	node, uid := p.Spec.NodeName, string(p.UID)
 	if node == "" {
@@ -289,14 +291,14 @@ func (i *invariants) seePod(t *testing.T, p *corev1.Pod, deleted bool) {
 	}
 	must := 1
 	if strings.HasSuffix(node, "-a") {
-		must = 2 // the first fails
+		must = 2 // the first attempt fails
 	}
 	if n := len(i.upgrades[node]); n > must {
 		t.Errorf("node %s runs its upgrade %d times, want %d", node, n, must)
 	}
 }
 
-// seeNode fails if a plan has two nodes at work, or uncordons what it did not cordon.
+// seeNode fails the test if a plan works on two nodes at once, or uncordons a node that it did not cordon.
 func (i *invariants) seeNode(t *testing.T, n *corev1.Node) {
 	plan := n.Labels["for"]
 	i.claims.put(plan, n.Name, n.Annotations[v1.PlanLabel(plan)] != "")

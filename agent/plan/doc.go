@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan runs the Plans of the member: it takes the steps that the planner decides, node by node, and reports
+// Package plan runs the Plans of the member. It takes the steps that the planner decides, node by node, and reports
 // their progress.
 //
 // Only the leader runs Plans. It watches the member, and stores the responses to its own writes at once. The planner
-// decides one step from what is known; the Runner takes that step, and repeats this until all Plans wait. All state is
-// on the nodes and Jobs, so another Runner can continue after this one was stopped at any point.
+// decides on one step from the known state. The Runner takes that step, and repeats this until all Plans wait. All
+// state is on the nodes and Jobs, so another Runner can continue if this one stops at any point.
 package plan

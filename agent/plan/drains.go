@@ -10,12 +10,12 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// drains holds the running and ended drains, one for each node.
+// drains holds the drains in progress and the finished ones, at most one for each node.
 type drains struct {
 	options Options
 	ended   func() // called when one has ended
 
-	mu  sync.Mutex // guards what follows and all in it
+	mu  sync.Mutex // guards the fields below and their contents
 	all map[string]*draining
 }
 
@@ -31,7 +31,7 @@ func newDrains(o Options, ended func()) *drains {
 	return &drains{options: o, ended: ended, all: map[string]*draining{}}
 }
 
-// start begins a drain, and cancels any other one of the node. running waits for it.
+// start begins a drain, and cancels any other drain of the node. running waits for it.
 func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drain) {
 	ctx, cancel := context.WithCancel(ctx)
 	one := &draining{drain: wanted, cancel: cancel}
@@ -53,7 +53,7 @@ func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drai
 	})
 }
 
-// follow cancels the drains that no claim wants any more, and returns the state of the others.
+// follow cancels the drains that no claim wants any longer, and returns the state of the others.
 func (d *drains) follow(nodes []rollout.Node) map[string]rollout.Drain {
 	wanted := map[string]bool{}
 	d.mu.Lock()

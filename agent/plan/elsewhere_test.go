@@ -17,8 +17,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// A user with all rights in some namespace of a member can create Plans there, as many and as large as the API server
-// allows. They must not fill the memory of the agent.
+// testPlansElsewhereTakeNoMemory creates many large Plans in another namespace. A user with all rights in a namespace
+// of a member can do that, and it must not fill the memory of the agent.
 func testPlansElsewhereTakeNoMemory(t *testing.T, s *env) {
 	s.run(t, options{})
 	s.nodes(t, "own", "own-a")
@@ -34,7 +34,8 @@ func testPlansElsewhereTakeNoMemory(t *testing.T, s *env) {
 		}
 		s.create(t, p)
 	}
-	for i := range many { // one after the other: to read one costs the API server as much as a hundred others
+	// one after the other, because reading one of them costs the API server as much as a hundred others
+	for i := range many {
 		p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("elsewhere-%d", i)}}
 		eventually(t, func(ctx context.Context) error {
 			if err := s.client.Get(ctx, client.ObjectKeyFromObject(p), p); err != nil {
@@ -49,10 +50,11 @@ func testPlansElsewhereTakeNoMemory(t *testing.T, s *env) {
 		})
 	}
 	if grown := heap() - before; grown > many<<20/2 {
-		t.Errorf("%d MiB more are held for %d plans of 1 MiB that are not run, want less than half of them", grown>>20, many)
+		t.Errorf("got %d MiB more memory for %d plans of 1 MiB that are not run, want less than half of their size",
+			grown>>20, many)
 	}
 	if err := s.client.DeleteAllOf(t.Context(), &v1.Plan{}, client.InNamespace(metav1.NamespaceDefault)); err != nil {
-		t.Fatal(err) // the cases after this one would read them again and again
+		t.Fatal(err) // the cases after this one would read the plans again and again
 	}
 }
 

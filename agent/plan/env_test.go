@@ -54,7 +54,7 @@ func newEnv(t *testing.T) *env {
 	t.Helper()
 	plane, err := lab.Start(t.Context(), lab.Options{
 		Dir: t.TempDir(), ControllerManager: true, Progress: os.Stderr,
-		// Nothing renews the leases of simulated nodes.
+		// ExtraArgs turns the node lifecycle controller off, because nothing renews the leases of simulated nodes.
 		ExtraArgs: map[string][]string{lab.ControllerManager: {"--controllers=*,-node-lifecycle-controller",
 			"--kube-api-qps=500", "--kube-api-burst=500"}},
 	})
@@ -88,7 +88,7 @@ func (s *env) next(pod *corev1.Pod) nodesim.Script {
 	defer s.mu.Unlock()
 	node := pod.Spec.NodeName
 	if pod.Labels["job-name"] == "" {
-		return nodesim.Script{Hangs: true} // an application
+		return nodesim.Script{Hangs: true} // a pod of an application
 	}
 	if len(s.scripts[node]) == 0 {
 		return nodesim.Script{}
@@ -111,10 +111,10 @@ type options struct {
 	ask  func(context.Context, string) (string, error)
 	wrap func(http.RoundTripper) http.RoundTripper
 
-	namespace string // of the agent
+	namespace string // namespace of the agent
 }
 
-// ask is a fake of the channels.
+// ask is a fake of the release channels.
 func (s *env) ask(_ context.Context, url string) (string, error) {
 	if strings.HasSuffix(url, "/stable") {
 		return "v9.0.0+k3s1", nil
@@ -157,7 +157,7 @@ func (s *env) newRunner(o options) (*runner, error) {
 			Namespace: cmp.Or(o.namespace, metav1.NamespaceDefault), Ask: o.ask, Now: o.now, Log: log})}, nil
 }
 
-// nodes adds nodes that a plan of the same name is for.
+// nodes adds nodes for the plan with that name.
 func (s *env) nodes(t *testing.T, plan string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -167,7 +167,8 @@ func (s *env) nodes(t *testing.T, plan string, names ...string) {
 	}
 }
 
-// newPlan is a Plan for the nodes of its name. Failures are final after as many retries, which come at once.
+// newPlan returns a Plan for the nodes with its name as a label. Failures are final after that many retries, which
+// happen at once.
 func newPlan(name string, retries int32) *v1.Plan {
 	p := &v1.Plan{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: v1.PlansNamespace}}
 	p.Spec.NodeSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"for": name}}
@@ -177,7 +178,7 @@ func newPlan(name string, retries int32) *v1.Plan {
 	return p
 }
 
-// create makes a Plan as soon as the runner has installed the kind.
+// create creates an object as soon as the runner has installed the kind Plan.
 func (s *env) create(t *testing.T, object client.Object) {
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
@@ -185,7 +186,7 @@ func (s *env) create(t *testing.T, object client.Object) {
 	})
 }
 
-// eventually waits for longer than the garbage collector needs to learn of a new kind, which is 30 s.
+// eventually waits longer than the garbage collector needs to notice a new kind, which is 30 s.
 func eventually(t *testing.T, check func(context.Context) error) {
 	t.Helper()
 	testkit.Eventually(t, 90*time.Second, check)
@@ -208,7 +209,7 @@ func (s *env) await(t *testing.T, name, reason string) *v1.Plan {
 	return p
 }
 
-// node is a Node as it is now.
+// node returns the current state of a Node.
 func (s *env) node(t *testing.T, name string) *corev1.Node {
 	t.Helper()
 	n := &corev1.Node{}
@@ -218,7 +219,7 @@ func (s *env) node(t *testing.T, name string) *corev1.Node {
 	return n
 }
 
-// expectNode fails unless the node has this label of the plan, no claim, and is cordoned or not.
+// expectNode fails the test unless the node has the given label of the plan, no claim, and the given cordon.
 func (s *env) expectNode(t *testing.T, name, plan, hash string, cordoned bool) {
 	t.Helper()
 	n := s.node(t, name)

@@ -23,15 +23,15 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// This is not the drain of k8s.io/kubectl: with that the agent would be three times as large, in memory and on disk.
-// Both select the same pods to evict and the same pods that block a drain: test/drain compares them. Only this one
-// retries while the API server is unreachable, and skips the agent and the pods of plans.
+// This is not the drain of k8s.io/kubectl, with which the agent would be three times as large, both in memory and on
+// disk. Both select the same pods to evict and the same pods that block a drain: test/drain compares them. Only this
+// drain retries while the API server is unreachable, and skips the agent and the pods of plans.
 
 const (
-	defaultDrainTimeout = 15 * time.Minute // as the schema has it
-	// lookAfter is the wait before pods are listed again when the watch failed.
+	defaultDrainTimeout = 15 * time.Minute // the same as in the schema
+	// lookAfter is the wait before pods are listed again after a failed watch.
 	lookAfter = time.Second
-	// named is how many pods an error names at most.
+	// named bounds the pods that an error names.
 	named = 3
 
 	labelName = "app.kubernetes.io/name"
@@ -55,13 +55,13 @@ type drainer struct {
 	version string // resource version of the known pods
 }
 
-// Drain empties a node. The error says what keeps it from being drained. ctx ends it early.
+// Drain drains a node as a plan does. The error says what blocks the drain. ctx cancels it.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
 	return (&drainer{node: node, spec: spec, member: apiClient{o.Client}, objects: o.Objects,
 		home: o.Namespace}).run(ctx)
 }
 
-// run empties the node. The error says why it cannot. ctx ends it early.
+// run drains the node. The error says what blocks the drain. ctx cancels it.
 func (d *drainer) run(ctx context.Context) error {
 	timeout := defaultDrainTimeout
 	if d.spec.Timeout != nil {
@@ -90,7 +90,7 @@ func (d *drainer) run(ctx context.Context) error {
 	return nil
 }
 
-// begin finds the pods to evict. It retries while the API server is unreachable: the upgrade may restart it.
+// begin finds the pods to evict. It retries while the API server is unreachable, because the upgrade may restart it.
 func (d *drainer) begin(ctx context.Context, timeout time.Duration) error {
 	for {
 		err := d.findPods(ctx)
@@ -103,7 +103,7 @@ func (d *drainer) begin(ctx context.Context, timeout time.Duration) error {
 	}
 }
 
-// obstacle is what keeps a node from being drained.
+// obstacle is the reason why a node cannot be drained.
 type obstacle string
 
 // Error returns the reason.
@@ -115,7 +115,7 @@ func lasting(err error) bool {
 	return refused || errors.As(err, new(obstacle))
 }
 
-// timeoutError returns the error that names the pods that were left at the timeout.
+// timeoutError returns an error that names the pods that remained at the timeout.
 func (d *drainer) timeoutError(timeout time.Duration) error {
 	var left []string
 	for _, l := range d.pending {
@@ -132,7 +132,7 @@ func some(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// list lists the node's pods that a label selector selects.
+// list lists the pods of the node that a label selector matches.
 func (d *drainer) list(ctx context.Context, selector string) ([]corev1.Pod, error) {
 	options := metav1.ListOptions{FieldSelector: d.ofNode(), LabelSelector: selector, Limit: pageSize}
 	var all []corev1.Pod
@@ -164,7 +164,7 @@ func (d *drainer) selector() (string, error) {
 	return selector.String(), nil
 }
 
-// findPods finds the pods to evict. Nothing is evicted while a pod keeps the node from being drained.
+// findPods finds the pods to evict. It returns an error, and nothing is evicted, while a pod blocks the drain.
 func (d *drainer) findPods(ctx context.Context) error {
 	selector, err := d.selector()
 	if err != nil {
@@ -199,7 +199,7 @@ func (d *drainer) findPods(ctx context.Context) error {
 	return nil
 }
 
-// classify reports whether a pod is evicted, or what keeps the node from being drained.
+// classify reports whether to evict a pod, or what blocks the drain.
 func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinders string, err error) {
 	if d.ours(p) || d.abandoned(terminatesAt(p)) {
 		return false, "", nil
@@ -209,9 +209,9 @@ func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinde
 	if !finished && owner != nil && owner.Kind == "DaemonSet" && owner.APIVersion == "apps/v1" {
 		err := d.daemonSet(ctx, p.Namespace, owner.Name)
 		switch {
-		case apierrors.IsNotFound(err) && d.spec.Force: // as any other pod of a controller
+		case apierrors.IsNotFound(err) && d.spec.Force: // then it is evicted like a pod of any other controller
 		case apierrors.IsNotFound(err):
-			return false, "pods whose DaemonSet is no more (set force)", nil
+			return false, "pods whose DaemonSet no longer exists (set force)", nil
 		case err != nil:
 			return false, "", fmt.Errorf("read DaemonSet of pod %s/%s: %w", p.Namespace, p.Name, err)
 		case !yes(d.spec.IgnoreDaemonSets):
@@ -230,13 +230,13 @@ func (d *drainer) classify(ctx context.Context, p *corev1.Pod) (goes bool, hinde
 		slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.EmptyDir != nil }):
 		return false, "pods with emptyDir volumes (set deleteEmptydirData)", nil
 	case owner == nil && !d.spec.Force:
-		return false, "pods that no controller makes anew (set force)", nil
+		return false, "pods that no controller creates again (set force)", nil
 	}
 	return true, "", nil
 }
 
-// daemonSet fails if there is no DaemonSet of that name. The name is from the pod, so an invalid one is not put into a
-// path.
+// daemonSet returns an error if there is no DaemonSet of that name. The name comes from the pod, so an invalid name
+// must not become part of a path.
 func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return apierrors.NewNotFound(schema.GroupResource{Group: "apps", Resource: "daemonsets"},
@@ -246,12 +246,12 @@ func (d *drainer) daemonSet(ctx context.Context, namespace, name string) error {
 	return err
 }
 
-// ours reports whether a pod is of a plan or of the agent, which must keep running during the drain. Labels in other
-// namespaces do not count: any user could keep a pod on its node with them.
+// ours reports whether a pod belongs to a plan or to the agent. These must keep running during the drain. Labels in
+// other namespaces do not count, because any user could use them to keep a pod on its node.
 func (d *drainer) ours(p *corev1.Pod) bool {
 	_, ofPlan := p.Labels[labelController]
 	return p.Namespace == v1.PlansNamespace && ofPlan || p.Namespace == d.home && p.Labels[labelName] == protocol.AgentName
 }
 
-// yes returns an option that is true by default.
+// yes returns the value of an option that is true by default.
 func yes(option *bool) bool { return option == nil || *option }

@@ -15,14 +15,16 @@ import (
 	"github.com/drover-dev/drover/test/agenttest"
 )
 
-// The creator of a pod chooses the name of its owner, and the API server accepts any text.
-func TestAPodChoosesNoPathThatTheAgentAsksFor(t *testing.T) {
+// TestPodCannotChooseThePathOfARequest checks names of owners. The creator of a pod chooses the name of its owner,
+// and the API server accepts any text.
+func TestPodCannotChooseThePathOfARequest(t *testing.T) {
 	t.Parallel()
 	for _, owner := range []string{"../../../../../../api/v1/namespaces/web/pods/large/log", "..", "a/status",
 		"a?watch=true", "%2e%2e"} {
-		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "p", OwnerReferences: []metav1.OwnerReference{
-			{APIVersion: "apps/v1", Kind: "DaemonSet", Name: owner, UID: "u", Controller: new(true)},
-		}}}
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "p",
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "apps/v1", Kind: "DaemonSet", Name: owner, UID: "u", Controller: new(true)},
+			}}}
 		var paths []string
 		d := &drainer{objects: agenttest.Client(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			paths = append(paths, r.URL.Path)

@@ -23,9 +23,10 @@ import (
 const (
 	// refusedAgain is the wait before the next attempt to evict a pod that a PodDisruptionBudget protects.
 	refusedAgain = 5 * time.Second
-	// maxEvictions bounds the evictions in flight, so that a slow one, for example through a webhook, delays few others.
+	// maxEvictions bounds the evictions in flight. A slow eviction, for example because of a webhook, then delays only a
+	// few others.
 	maxEvictions = 8
-	// maxRefusal is the maximum length in bytes of the cause why a pod was not evicted.
+	// maxRefusal bounds the reason why a pod was not evicted, in bytes.
 	maxRefusal = 120
 )
 
@@ -34,7 +35,7 @@ type leavingPod struct {
 	namespace, name string
 	evicted         bool      // the API server has accepted the eviction
 	again           time.Time // when to try again
-	terminates      time.Time // when its grace is over; zero unless it is being deleted
+	terminates      time.Time // when its grace period is over; zero unless it is being deleted
 	refusal         string
 }
 
@@ -48,8 +49,8 @@ func terminatesAt(p *corev1.Pod) time.Time {
 	return p.DeletionTimestamp.Time
 }
 
-// abandoned reports whether a pod has been terminating for so long that the drain does not wait for it. As in kubectl,
-// whole seconds count.
+// abandoned reports whether a pod has been terminating for so long that the drain no longer waits for it. As in
+// kubectl, only whole seconds count.
 func (d *drainer) abandoned(at time.Time) bool {
 	limit := d.spec.SkipWaitForDeleteTimeout
 	return limit > 0 && !at.IsZero() && int32(time.Since(at).Seconds()) > limit
@@ -61,7 +62,7 @@ func (d *drainer) waits() bool {
 	return len(d.pending) > 0
 }
 
-// due returns when the next pod is evicted again or abandoned; zero for never.
+// due returns when the next pod must be evicted again or counts as abandoned, or the zero time for never.
 func (d *drainer) due() time.Time {
 	next := &deadline{}
 	for _, l := range d.pending {
@@ -75,7 +76,7 @@ func (d *drainer) due() time.Time {
 	return next.at
 }
 
-// evictDue evicts the pods that are due, a few at once.
+// evictDue evicts the pods that are due, a few at a time.
 func (d *drainer) evictDue(ctx context.Context) error {
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, maxEvictions)
@@ -94,7 +95,7 @@ func (d *drainer) evictDue(ctx context.Context) error {
 	}
 	asking.Wait()
 	close(refused)
-	return <-refused // nil when there is none
+	return <-refused // nil if there is no error
 }
 
 // tryEvict evicts a pod. It returns an error only if a retry cannot succeed.
@@ -127,7 +128,7 @@ func (d *drainer) evict(ctx context.Context, uid types.UID, l *leavingPod) error
 	}).Do(ctx).Error()
 }
 
-// await waits until all pods are gone or one is due. If the watch fails, it lists the pods.
+// await waits until all pods are gone or a pod is due. If the watch fails, it lists the pods.
 func (d *drainer) await(ctx context.Context) error {
 	if d.follow(ctx) || !pause(ctx, lookAfter) {
 		return nil
@@ -135,7 +136,7 @@ func (d *drainer) await(ctx context.Context) error {
 	return d.relist(ctx)
 }
 
-// follow watches the node's pods; false when the watch failed.
+// follow watches the pods of the node. It returns false if the watch failed.
 func (d *drainer) follow(ctx context.Context) bool {
 	if due := d.due(); !due.IsZero() {
 		var cancel context.CancelFunc
@@ -171,7 +172,7 @@ func (d *drainer) see(event watch.EventType, p *corev1.Pod) {
 	}
 }
 
-// relist forgets pods that are gone.
+// relist lists the pods of the node, and forgets pods that are gone.
 func (d *drainer) relist(ctx context.Context) error {
 	pods, err := d.list(ctx, "")
 	if err != nil {

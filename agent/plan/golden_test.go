@@ -24,10 +24,10 @@ var update = flag.Bool("update", false, "write what is into the golden files")
 
 const golden = "testdata/golden"
 
-// difference is what our Jobs have otherwise than those of system-upgrade-controller, and why.
+// difference is a difference between our Jobs and those of system-upgrade-controller, with its reason.
 type difference struct{ at, why string }
 
-// differences are by patterns of what flatten makes.
+// differences are the known differences. Their keys are patterns for the paths that flatten returns.
 var differences = []difference{
 	{`^metadata/(name|ownerReferences)`, "a plan that is deleted ends its Jobs; the name of prepare's Job says so"},
 	{`^(spec/template/)?metadata/labels/upgrade.cattle.io/controller$`,
@@ -42,7 +42,8 @@ var differences = []difference{
 	{`^spec/(backoffLimit|podFailurePolicy/.*)$`,
 		"attempts are the plan's, which uncordons and drains again between them; an eviction costs none"},
 	{`^spec/podReplacementPolicy$`,
-		"a pod whose node may still run it is not replaced: with a podFailurePolicy it can only be Failed, which is then the default"},
+		"a pod whose node may still run it is not replaced: with a podFailurePolicy it can only be Failed, which is then " +
+			"the default"},
 	{`^spec/template/spec/affinity/nodeAffinity/`, "a kubelet may give its node any hostname, but not another name"},
 	{`^spec/template/spec/initContainers/`,
 		"prepare has a Job of its own, and the agent cordons and drains between the two"},
@@ -50,12 +51,13 @@ var differences = []difference{
 		"what the API server sets where nothing is said"},
 }
 
-// prepared are those of prepare's Job beside the init container prepare, which is in the same pod there.
+// prepared are the differences of the Job of prepare from the init container prepare, which is in the same pod in
+// system-upgrade-controller.
 var prepared = append([]difference{
 	{`^spec/template/spec/(containers|volumes/var)/`, "there the pod is that of the upgrade too, with its volumes"},
 }, differences...)
 
-func TestJobsAreThoseOfSystemUpgradeControllerButForWhatIsNamed(t *testing.T) {
+func TestJobsEqualThoseOfSystemUpgradeControllerExceptKnownDifferences(t *testing.T) {
 	t.Parallel()
 	o := &v1.Plan{}
 	theirs := read(t, "theirs.yaml", nil)
@@ -75,7 +77,7 @@ func TestJobsAreThoseOfSystemUpgradeControllerButForWhatIsNamed(t *testing.T) {
 				}
 			}
 			if want, err := os.ReadFile(path); err != nil || !bytes.Equal(raw, want) {
-				t.Errorf("%s is not what is made (%v); write it with -update:\n%s", path, err, raw)
+				t.Errorf("%s differs from the Job that is made (%v), want the same; write it with -update:\n%s", path, err, raw)
 			}
 			expectDifferences(t, known, flatten(t, raw), theirs)
 		})
@@ -95,7 +97,7 @@ func TestJobsAreThoseOfSystemUpgradeControllerButForWhatIsNamed(t *testing.T) {
 	})
 }
 
-// expectDifferences fails for a difference that is not named, and for a name that no difference has.
+// expectDifferences fails the test for an unknown difference, and for a known difference that no longer exists.
 func expectDifferences(t *testing.T, known []difference, ours, theirs map[string]string) {
 	t.Helper()
 	met := make([]bool, len(known))
@@ -117,17 +119,17 @@ func expectDifferences(t *testing.T, known []difference, ours, theirs map[string
 			}
 		}
 		if !named {
-			t.Errorf("%s is %q, and %q there", path, ours[path], theirs[path])
+			t.Errorf("%s: got %q, want %q as in system-upgrade-controller", path, ours[path], theirs[path])
 		}
 	}
 	for i, d := range known {
 		if !met[i] {
-			t.Errorf("nothing differs any more at %s (%s)", d.at, d.why)
+			t.Errorf("nothing differs at %s any longer, want the difference (%s)", d.at, d.why)
 		}
 	}
 }
 
-// read reads a golden file, flat and, if it is wanted, into an object.
+// read reads a golden file as a flat map and, if into is not nil, into an object.
 func read(t *testing.T, name string, into any) map[string]string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(golden, name))
@@ -142,7 +144,8 @@ func read(t *testing.T, name string, into any) map[string]string {
 	return flatten(t, raw)
 }
 
-// flatten is each value of an object by its path. Elements of lists go by what names them, where something does.
+// flatten returns each value of an object by its path. The path of an element of a list has the element's name, if it
+// has one.
 func flatten(t *testing.T, raw []byte) map[string]string {
 	t.Helper()
 	var object any

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-// says waits until the condition Ready of a Plan has a message with these words.
+// says waits until the message of a Plan's condition Ready contains these words.
 func (s *env) says(t *testing.T, name, words string) *v1.Plan {
 	t.Helper()
 	p := &v1.Plan{}
@@ -63,12 +63,12 @@ func testWindowsNode(t *testing.T, s *env) {
 	p := s.await(t, "os", v1.ReasonComplete)
 	if m := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(m,
 		"node os-w is left out: it runs windows") || p.Status.Nodes.Total != 1 {
-		t.Errorf("%d nodes, %q, want one, and os-w to be named", p.Status.Nodes.Total, m)
+		t.Errorf("got %d nodes and %q, want one node and os-w in the message", p.Status.Nodes.Total, m)
 	}
 	s.expectNode(t, "os-w", "os", "", false)
 }
 
-// The plan says what the kubelet says.
+// testImageIsNamed checks that the Plan repeats the kubelet's message.
 func testImageIsNamed(t *testing.T, s *env) {
 	s.nodes(t, "named", "named-a")
 	s.script("named-a", nodesim.Script{Unpullable: true})
@@ -77,21 +77,23 @@ func testImageIsNamed(t *testing.T, s *env) {
 	s.says(t, "named", "node named-a: its pod has not started: ImagePullBackOff: no such image")
 }
 
-// The API server takes the Job, and refuses its pods: as with a quota.
+// testPodRefused covers an API server that accepts the Job but refuses its pods, as with a quota.
 func testPodRefused(t *testing.T, s *env) {
-	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-pods"}, Spec: admissionv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &admissionv1.MatchResources{
-			ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"upgrade.cattle.io/plan": "refusedpod"}},
-			ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
-				Operations: []admissionv1.OperationType{admissionv1.Create},
-				Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
-			}}},
-		},
-		Validations: []admissionv1.Validation{{Expression: "false", Message: "pods need a signature"}},
-	}}
-	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: policy.ObjectMeta, Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
-		PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
-	}}
+	policy := &admissionv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-pods"},
+		Spec: admissionv1.ValidatingAdmissionPolicySpec{
+			MatchConstraints: &admissionv1.MatchResources{
+				ObjectSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"upgrade.cattle.io/plan": "refusedpod"}},
+				ResourceRules: []admissionv1.NamedRuleWithOperations{{RuleWithOperations: admissionv1.RuleWithOperations{
+					Operations: []admissionv1.OperationType{admissionv1.Create},
+					Rule:       admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}},
+				}}},
+			},
+			Validations: []admissionv1.Validation{{Expression: "false", Message: "pods need a signature"}},
+		}}
+	binding := &admissionv1.ValidatingAdmissionPolicyBinding{ObjectMeta: policy.ObjectMeta,
+		Spec: admissionv1.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: policy.Name, ValidationActions: []admissionv1.ValidationAction{admissionv1.Deny},
+		}}
 	for _, o := range []client.Object{policy, binding} {
 		if err := s.client.Create(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -110,11 +112,11 @@ func testPodRefused(t *testing.T, s *env) {
 	p := newPlan("refusedpod", 0)
 	p.Spec.JobActiveDeadlineSecs = new(int64(20))
 	s.create(t, p)
-	s.says(t, "refusedpod", "its pod is not made: ")
+	s.says(t, "refusedpod", "its pod was not created: ")
 	s.says(t, "refusedpod", "pods need a signature")
 	p = s.await(t, "refusedpod", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded ||
 		!strings.Contains(f.Message, "pods need a signature") {
-		t.Errorf("failure %+v, want DeadlineExceeded and what the policy said", f)
+		t.Errorf("got the failure %+v, want DeadlineExceeded and the policy's message", f)
 	}
 }

@@ -26,10 +26,11 @@ import (
 )
 
 const (
-	// accountName is the ServiceAccount of plans' pods, and the name of its rights.
+	// accountName is the name of the ServiceAccount of plans' pods, and of its roles and bindings.
 	accountName = protocol.PlanAccount
 
-	// annotationSchema on the CustomResourceDefinition of Plans is the schemaMark of what the agent applied last.
+	// annotationSchema on the CustomResourceDefinition of Plans is the schemaMark of the version that the agent last
+	// applied.
 	annotationSchema = "plans." + v1.Group + "/schema"
 
 	pathSpace   = pathNamespaces + "/" + v1.PlansNamespace
@@ -42,11 +43,11 @@ const (
 	pathNodeFor = pathRBAC + "/clusterrolebindings/" + accountName
 )
 
-// labels returns the labels of what the agent installs.
+// labels returns the labels of the objects that the agent installs.
 func labels() map[string]string { return map[string]string{v1.LabelManagedBy: v1.ManagedBy} }
 
-// install applies the kind and the namespace of Plans, and checks that Plans can be read. The account of their pods
-// follows before the first Job: most members have no Plan.
+// install applies the kind and the namespace of Plans, and checks that Plans can be read. The account of their pods is
+// only created before the first Job, because most members have no Plan.
 func (l *leadership) install(ctx context.Context) error {
 	if err := l.checkRemoval(ctx); err != nil {
 		return err
@@ -62,16 +63,16 @@ func (l *leadership) install(ctx context.Context) error {
 	return l.options.Client.Get().AbsPath(pathPlans).Param("limit", "1").Do(ctx).Error()
 }
 
-// errRemoved is the error of install while the agent is removed from the member.
+// errRemoved is the error of install while the agent is being removed from the member.
 var errRemoved = errors.New("the agent is being removed from this member: its namespace is being deleted")
 
 // checkRemoval returns errRemoved if the agent is being removed. The replica that uninstalls deletes the agent's
-// namespace before it gives up the Lease, so the next leader, which lives until the garbage collector ends it, does not
-// put back what that one has removed.
+// namespace before it releases the Lease. The next leader lives until the garbage collector ends it, and must not
+// restore the objects that were removed.
 func (l *leadership) checkRemoval(ctx context.Context) error {
 	own, err := l.options.Objects.Meta(ctx, pathNamespaces+"/"+l.options.Namespace)
 	switch {
-	case apierrors.IsNotFound(err): // nothing can be written there, and no replica leads for long
+	case apierrors.IsNotFound(err): // nothing can be written in the namespace, and no replica leads for long
 		return nil
 	case err != nil:
 		return err
@@ -91,16 +92,17 @@ func (l *leadership) apply(ctx context.Context, o objectAt) (*metav1.PartialObje
 	return applied, err
 }
 
-// installSchema applies the CustomResourceDefinition, unless it is as it should be or not ours: a hub that is its own
-// member has installed it. It is large, so that the API server spends more time on it than on anything else of an
-// agent's start.
+// installSchema applies the CustomResourceDefinition, unless it is current or not ours. It is not ours if the hub is
+// its own member, because the hub has installed it. It is large: the API server spends more time on it than on anything
+// else at an agent's start.
 func (l *leadership) installSchema(ctx context.Context) error {
 	there, err := l.options.Objects.Meta(ctx, pathCRD)
 	if err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	if err == nil &&
-		(there.Labels[v1.LabelManagedBy] != v1.ManagedBy || there.Annotations[annotationSchema] == schemaMark(&there.ObjectMeta)) {
+		(there.Labels[v1.LabelManagedBy] != v1.ManagedBy ||
+			there.Annotations[annotationSchema] == schemaMark(&there.ObjectMeta)) {
 		return nil
 	}
 	var schema map[string]any
@@ -117,7 +119,8 @@ func (l *leadership) installSchema(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{annotationSchema: schemaMark(&applied.ObjectMeta)}}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"annotations": map[string]string{annotationSchema: schemaMark(&applied.ObjectMeta)}}})
 	if err != nil {
 		return fmt.Errorf("encode annotation of %s: %w", pathCRD, err)
 	}
@@ -126,12 +129,12 @@ func (l *leadership) installSchema(ctx context.Context) error {
 }
 
 // schemaMark identifies a version of the CustomResourceDefinition that the agent has applied. The API server changes
-// the generation with each change of its spec.
+// the generation with each change of the spec.
 func schemaMark(meta *metav1.ObjectMeta) string {
 	return fmt.Sprintf("%d-%x", meta.Generation, sha256.Sum256(config.Plans))
 }
 
-// objectAt is an object at a path.
+// objectAt is an object with its API path.
 type objectAt struct {
 	path   string
 	object any
@@ -155,16 +158,18 @@ func account() []objectAt {
 	return []objectAt{
 		{pathAccount,
 			&corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, ObjectMeta: here}},
-		{pathRole, &rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "Role"}, ObjectMeta: here, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{v1.Group}, Resources: []string{"plans"}, Verbs: read},
-		}}},
+		{pathRole, &rbacv1.Role{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "Role"}, ObjectMeta: here,
+			Rules: []rbacv1.PolicyRule{
+				{APIGroups: []string{v1.Group}, Resources: []string{"plans"}, Verbs: read},
+			}}},
 		{pathGrant, &rbacv1.RoleBinding{
 			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "RoleBinding"}, ObjectMeta: here, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: accountName},
 		}},
-		{pathNodeUse, &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "ClusterRole"}, ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: read},
-		}}},
+		{pathNodeUse, &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "ClusterRole"},
+			ObjectMeta: everywhere, Rules: []rbacv1.PolicyRule{
+				{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: read},
+			}}},
 		{pathNodeFor, &rbacv1.ClusterRoleBinding{
 			TypeMeta: metav1.TypeMeta{APIVersion: group, Kind: "ClusterRoleBinding"}, ObjectMeta: everywhere, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: accountName},
@@ -172,7 +177,7 @@ func account() []objectAt {
 	}
 }
 
-// retireTimeout bounds the release of nodes.
+// retireTimeout bounds the time to release the nodes.
 const retireTimeout = 20 * time.Second
 
 // retirement is a request to leave the member.
@@ -183,7 +188,7 @@ type leaveResult struct {
 	err       error
 }
 
-// retire makes the goroutine of the leadership leave the member.
+// retire asks the goroutine of the leadership to leave the member.
 func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, retireTimeout)
 	defer cancel()
@@ -203,8 +208,8 @@ func (l *leadership) retire(ctx context.Context) ([]string, error) {
 	}
 }
 
-// leave releases all nodes and removes what install made, unless a Plan is left that is not from a set. No Plan is run
-// any more.
+// leave releases all nodes and removes the objects that install created, unless there is a Plan that is not from a set.
+// No Plan is run afterwards.
 func (l *leadership) leave(ctx context.Context) leaveResult {
 	l.leaving = true
 	if !l.watching && !l.watch(ctx) {
@@ -222,13 +227,13 @@ func (l *leadership) leave(ctx context.Context) leaveResult {
 	}
 	for i := range plans.Items {
 		if plans.Items[i].Labels[v1.LabelSet] == "" {
-			return leaveResult{} // a user's
+			return leaveResult{} // a user's Plan
 		}
 	}
 	return leaveResult{remaining: l.uninstall(ctx)}
 }
 
-// uninstall removes what install made, and returns what could not be removed.
+// uninstall removes the objects that install created, and returns those that it could not remove.
 func (l *leadership) uninstall(ctx context.Context) []string {
 	paths := []string{pathNodeFor, pathNodeUse, pathSpace}
 	there, err := l.options.Objects.Meta(ctx, pathCRD)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// Labels of system-upgrade-controller. Upgrade images and dashboards find Jobs and pods by them.
+// Labels of system-upgrade-controller, with which upgrade images and dashboards find Jobs and pods.
 const (
 	labelController = "upgrade.cattle.io/controller"
 	labelExclusive  = "upgrade.cattle.io/exclusive"
@@ -31,34 +31,34 @@ const (
 	controllerName = v1.ManagedBy
 )
 
-// Labels of ours on Jobs and pods.
+// Drover's own labels on Jobs and pods.
 const (
 	labelAttempt = v1.Group + "/attempt"
 	labelKind    = v1.Group + "/job"
-	// annotationNode is the node's name, which can be longer than a label.
+	// annotationNode has the name of the node, which may be too long for a label.
 	annotationNode = v1.Group + "/node"
 )
 
 const (
 	maxLabel = 63 // characters of a label's value
-	// secretsPath is below which Secrets are mounted whose path is relative.
+	// secretsPath is the folder below which Secrets with a relative path are mounted.
 	secretsPath = "/run/system-upgrade/secrets"
 )
 
-// work is what a Job is made from.
+// work is the input for a Job.
 type work struct {
 	plan    *v1.Plan
-	version string // as in image tags: "-" for "+"
-	images  string // registry of images that name none
-	host    string // label of the node
+	version string // as in image tags, with "-" for "+"
+	images  string // registry for images that name none
+	host    string // hostname label of the node
 	job     rollout.Job
 }
 
 // prepare reports whether the Job is for the container prepare.
 func (w work) prepare() bool { return w.job.Kind == rollout.Prepare }
 
-// jobName returns the Job's name. For the container upgrade and a node name without dots it is that of
-// system-upgrade-controller.
+// jobName returns the name of the Job. For the container upgrade and a node name without dots, the name is the same as
+// in system-upgrade-controller.
 func (w work) jobName() string {
 	verb := "apply"
 	if w.prepare() {
@@ -67,8 +67,8 @@ func (w work) jobName() string {
 	return safeName(verb, w.plan.Name, "on", w.job.Node, "with", w.job.Hash)
 }
 
-// safeName joins words with "-", cut to 63 characters with a digest of the whole as the end. Dots are written as "-":
-// cut behind one, a name would be invalid.
+// safeName joins words with "-". It cuts the result to 63 characters, with a digest of the whole at the end. It writes
+// dots as "-", because a name that is cut after a dot would be invalid.
 func safeName(words ...string) string {
 	whole := strings.Join(words, "-")
 	shown := strings.ReplaceAll(whole, ".", "-")
@@ -86,8 +86,8 @@ func safeName(words ...string) string {
 	return shown[:56] + "-" + digest[:6]
 }
 
-// labelValue returns a valid label value for s. A tag from a channel may begin and end with characters that a label may
-// not.
+// labelValue returns a valid label value for s. A tag from a channel may begin and end with characters that are invalid
+// there in a label.
 func labelValue(s string) string {
 	sum := sha256.Sum224([]byte(s))
 	for _, value := range []string{s, safeName(s)} {
@@ -98,8 +98,8 @@ func labelValue(s string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// newJob returns the Job of a step. It is the one that system-upgrade-controller makes for the same plan, without drain
-// and prepare in init containers and without retries: the planner does those.
+// newJob returns the Job of a step. It is the Job that system-upgrade-controller creates for the same plan, but without
+// drain and prepare as init containers and without retries, because the planner handles these.
 func newJob(w work) *batchv1.Job {
 	one, none := int32(1), int32(0)
 	labels := map[string]string{
@@ -124,7 +124,8 @@ func newJob(w work) *batchv1.Job {
 		},
 		Spec: batchv1.JobSpec{
 			Completions: &one, Parallelism: &one, BackoffLimit: &none,
-			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{ // a disruption is not a failure of the image: the Job makes another pod
+			// a disruption is not a failure of the image: the Job creates another pod
+			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
 				Action: batchv1.PodFailurePolicyActionIgnore,
 				OnPodConditions: []batchv1.PodFailurePolicyOnPodConditionsPattern{
 					{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue},
@@ -141,7 +142,7 @@ func newJob(w work) *batchv1.Job {
 	return job
 }
 
-// defaultDeadline is the deadline of a Job in seconds, as in the schema.
+// defaultDeadline is the deadline of a Job in seconds. It is the same as in the schema.
 const defaultDeadline = 900
 
 func podSpec(w work) corev1.PodSpec {
@@ -167,9 +168,9 @@ func podSpec(w work) corev1.PodSpec {
 	return pod
 }
 
-// affinity binds the pod to the node, and keeps it apart from other pods of the plan, or of exclusive plans. Images and
-// dashboards read the label. The name is what binds: any kubelet may give its own Node the label of another, and would
-// get its pods with their Secrets.
+// affinity binds the pod to the node, and keeps it apart from other pods of the plan or of exclusive plans. Images and
+// dashboards read the label, but the name binds. Any kubelet may label its own Node as another one, and would get the
+// other node's pods with their Secrets.
 func affinity(w work) *corev1.Affinity {
 	apart := metav1.LabelSelectorRequirement{Key: labelPlan, Operator: metav1.LabelSelectorOpIn,
 		Values: []string{w.plan.Name}}

@@ -21,8 +21,8 @@ func TestSafeName(t *testing.T) {
 		words []string
 		want  string
 	}{
-		"a short name stays": {[]string{"secret", "a"}, "secret-a"},
-		"a long one is cut as system-upgrade-controller does": {[]string{"apply", "k3s", "on", "n1", "with", hash},
+		"a short name is unchanged": {[]string{"secret", "a"}, "secret-a"},
+		"a long name is cut as in system-upgrade-controller": {[]string{"apply", "k3s", "on", "n1", "with", hash},
 			"apply-k3s-on-n1-with-0123456789abcdef0123456789abcdef0123-7939b"},
 		"a dot is written as a dash, and stays distinct": {[]string{"secret", "a.b"}, "secret-a-b-4e23a"},
 	}
@@ -62,7 +62,7 @@ func TestImagesComeFromTheRegistryOfTheSettings(t *testing.T) {
 	}
 }
 
-func TestAPodIsBoundToItsNodeByName(t *testing.T) {
+func TestPodIsBoundToItsNodeByName(t *testing.T) {
 	t.Parallel()
 	job := newJob(work{plan: &v1.Plan{}, version: "v1", host: "control-plane",
 		job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
@@ -70,19 +70,20 @@ func TestAPodIsBoundToItsNodeByName(t *testing.T) {
 		if len(term.MatchFields) != 1 || term.MatchFields[0].Key != "metadata.name" ||
 			term.MatchFields[0].Operator != corev1.NodeSelectorOpIn ||
 			len(term.MatchFields[0].Values) != 1 || term.MatchFields[0].Values[0] != "node-1" {
-			t.Errorf("a node that calls itself control-plane is given the pod, and its Secrets: %+v", term)
+			t.Errorf("got the term %+v, want the node's name: a node could label itself as another one", term)
 		}
 	}
 }
 
-func TestEveryVersionIsALabel(t *testing.T) {
+func TestEveryVersionBecomesAValidLabel(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
 	for _, version := range []string{"v1.36.3-k3s1", "v1.", "v1-", "_1", "_", "v1" + strings.Repeat("-", 80),
 		"_" + strings.Repeat("1", 80), strings.Repeat("1", 128)} {
 		value := labelValue(version)
 		if faults := validation.IsValidLabelValue(value); len(faults) > 0 || seen[value] != "" {
-			t.Errorf("%s is labelled %s, as is %q: %v, want a valid label of its own", version, value, seen[value], faults)
+			t.Errorf("got the label %s for %s, also for %q: %v, want a valid label of its own", version, value, seen[value],
+				faults)
 		}
 		seen[value] = version
 	}

@@ -20,29 +20,29 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// leadership is the state of a replica while it leads. All but the publisher and the drains belongs to the goroutine
-// that runs it.
+// leadership is the state of a replica while it leads. All of it, except for the publisher and the drains, belongs to
+// the goroutine that runs it.
 type leadership struct {
 	options   Options
 	member    apiClient
 	publisher publisher
-	ended     chan struct{} // closed at its end
+	ended     chan struct{} // closed at the end of the leadership
 	drains    *drains
 	logs      *logs
 	channels  *release.Poller
-	wake      chan struct{} // something may have changed
+	wake      chan struct{} // a message means that something may have changed
 	retired   chan retirement
 
 	stores
 	state
 	waits    waits
 	running  sync.WaitGroup
-	snapshot *rollout.Member // for the planner, nil after a step
-	watching bool            // nodes, Jobs and Secrets
-	leaving  bool            // no Plan is run any more
+	snapshot *rollout.Member // for the planner; nil after a step
+	watching bool            // whether nodes, Jobs and Secrets are watched
+	leaving  bool            // whether the agent leaves the member and runs no Plan
 }
 
-// state is what this leader remembers of its writes.
+// state is this leader's record of its writes.
 type state struct {
 	refused    map[refusedJob]string // Jobs that the API server refused
 	releases   backoff               // of nodes whose Plan is gone
@@ -50,12 +50,12 @@ type state struct {
 	account    bool                  // the account of plans' pods was applied
 }
 
-// planState is what this leader remembers of its writes for a Plan.
+// planState is this leader's record of its writes for a Plan.
 type planState struct {
-	limiter       limiter // of the status
+	limiter       limiter // limits writes of the status
 	status, steps backoff
 	taken         repetition
-	obstacle      rollout.Wait // published until the back-off of steps is over
+	obstacle      rollout.Wait // published until the backoff of steps is over
 }
 
 // planState returns the state of a Plan by its UID.
@@ -66,7 +66,7 @@ func (b *state) planState(uid string) *planState {
 	return b.planStates[uid]
 }
 
-// stores hold what is known of the member.
+// stores hold the known state of the member.
 type stores struct {
 	plans   *watch.Store[*v1.Plan, *v1.Plan]
 	space   *watch.Store[*corev1.Namespace, adminHold]
@@ -77,7 +77,7 @@ type stores struct {
 	kindMissing *atomic.Bool
 }
 
-// refusedJob identifies the attempt whose Job was refused.
+// refusedJob identifies an attempt whose Job was refused.
 type refusedJob struct {
 	plan, node, hash string
 	attempt          int32
@@ -114,7 +114,7 @@ func (l *leadership) touch() {
 	}
 }
 
-// run runs Plans until ctx ends, and waits for all that it started.
+// run runs Plans until ctx ends, and then waits for everything that it started.
 func (l *leadership) run(ctx context.Context) {
 	defer close(l.ended)
 	ctx, cancel := context.WithCancel(ctx)
@@ -142,7 +142,7 @@ func (l *leadership) run(ctx context.Context) {
 	l.loop(ctx)
 }
 
-// persist retries do until it succeeds; false when ctx ends before.
+// persist retries do until it succeeds. It returns false if ctx ends first.
 func (l *leadership) persist(ctx context.Context, what string, do func(context.Context) error) bool {
 	for b := (backoff{}); ; {
 		err := do(ctx)
@@ -160,9 +160,9 @@ func (l *leadership) persist(ctx context.Context, what string, do func(context.C
 	}
 }
 
-// pauseAfter waits after an error; false when ctx ends before. A request to leave meanwhile gets a result: nothing
-// remains if the API server refuses what plans need, as with the rights of an older manifest, or the agent is being
-// removed; otherwise the error, which may be temporary.
+// pauseAfter waits after an error. It returns false if ctx ends first. A request to leave during the wait gets a
+// result. If the API server refuses what plans need, for example because the rights come from an older manifest, or if
+// the agent is being removed, then nothing remains. Otherwise the result is the error, which may be temporary.
 func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -182,7 +182,7 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 	}
 }
 
-// pause waits; false when ctx ends before.
+// pause waits. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -191,7 +191,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// known waits until ready is closed; false when ctx ends before.
+// known waits until ready is closed. It returns false if ctx ends first.
 func known(ctx context.Context, ready <-chan struct{}) bool {
 	select {
 	case <-ctx.Done():
@@ -218,15 +218,15 @@ func (l *leadership) follow(ctx context.Context, s interface {
 	l.running.Go(func() { s.Follow(ctx, c) })
 }
 
-// watch starts the watches that are needed as soon as there is a Plan, and waits for their first lists; false when ctx
-// ends before.
+// watch starts the necessary watches as soon as there is a Plan, and waits for their first lists. It returns false if
+// ctx ends first.
 func (l *leadership) watch(ctx context.Context) bool {
 	l.watching = true
 	l.follow(ctx, l.nodes, watch.Collection{Path: pathNodes})
 	l.follow(ctx, l.jobs, watch.Collection{Path: pathJobs})
 	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
 	l.follow(ctx, l.waits.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
-	// No step needs events. They are forbidden with the rights of an older manifest.
+	// No step needs events. The rights from an older manifest do not include them.
 	l.follow(ctx, l.waits.events, watch.Collection{
 		Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true,
 	})
@@ -284,7 +284,7 @@ func (l *leadership) pass(ctx context.Context) time.Time {
 	return next.at
 }
 
-// deadline is the earliest of some times.
+// deadline is the earliest of several times.
 type deadline struct{ at time.Time }
 
 func (d *deadline) by(at time.Time) {

@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-func TestWhatPlansNeedIsTakenAwayAndPutBack(t *testing.T) {
+func TestObjectsThatPlansNeedAreRemovedAndRestored(t *testing.T) {
 	t.Parallel()
 	s := newEnv(t)
 	t.Run("the hub is notified and the agent leaves", func(t *testing.T) { testLeaving(t, s) })
-	t.Run("what a user removes is put back", func(t *testing.T) { testPutBack(t, s) })
+	t.Run("objects that a user removes are restored", func(t *testing.T) { testPutBack(t, s) })
 }
 
 func testLeaving(t *testing.T, s *env) {
@@ -37,26 +37,26 @@ func testLeaving(t *testing.T, s *env) {
 		events := listen(t, r)
 		hold := (<-events).Hold
 		if hold == nil || !strings.Contains(hold.Reason, "apply the manifest of the Cluster again") {
-			t.Errorf("hold %+v, want it to ask for the manifest", hold)
+			t.Errorf("got the hold %+v, want it to ask for the manifest", hold)
 		}
 		if e := <-events; !e.Synced {
-			t.Errorf("event %+v, want that this was all", e)
+			t.Errorf("got the event %+v, want Synced", e)
 		}
 		if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
-			t.Errorf("remaining %v, %v, want none", remaining, err)
+			t.Errorf("got remaining %v and the error %v, want none", remaining, err)
 		}
 		r.stop()
 		awaitEvent(t, events, "that changes are no longer reported", func(e protocol.PlanEvent) bool { return e.Stopped })
 	})
 	r := s.run(t, options{})
 	t.Run("the stream has the hub's plans and the hold", func(t *testing.T) { testStream(t, s, r) })
-	t.Run("leaving lets nodes go and keeps what a person's plan needs", func(t *testing.T) { testLeaveWithPlan(t, s, r) })
-	t.Run("without a person's plan nothing stays", func(t *testing.T) { testLeave(t, s, r) })
-	t.Run("the next leader of an agent that is being removed puts nothing back",
+	t.Run("leaving releases nodes and keeps what a user's plan needs", func(t *testing.T) { testLeaveWithPlan(t, s, r) })
+	t.Run("without a user's plan nothing remains", func(t *testing.T) { testLeave(t, s, r) })
+	t.Run("the next leader of an agent that is being removed restores nothing",
 		func(t *testing.T) { testLeadAfterRemoval(t, s) })
 }
 
-// older answers as an API server does to an agent whose manifest knew no plans.
+// older responds as an API server does to an agent whose manifest did not include plans.
 type older struct{ next http.RoundTripper }
 
 func (o older) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -77,7 +77,7 @@ func listen(t *testing.T, r *runner) <-chan protocol.PlanEvent {
 	server := httptest.NewServer(r.stream)
 	t.Cleanup(server.Close)
 	ctx, cancel := context.WithCancel(t.Context())
-	t.Cleanup(cancel) // before the server closes, which waits for streams
+	t.Cleanup(cancel) // runs before the server closes, because that waits for streams
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+protocol.StreamPath(protocol.SubjectPlans), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,7 @@ func awaitEvent(t *testing.T, events <-chan protocol.PlanEvent, what string, wan
 
 func testStream(t *testing.T, s *env, r *runner) {
 	events := listen(t, r)
-	free, synced := false, false // until the namespace is there again that the agent before has removed, it holds
+	free, synced := false, false // holds until the namespace that the previous agent removed exists again
 	awaitEvent(t, events, "that nothing holds, and that there are no plans", func(e protocol.PlanEvent) bool {
 		free = free || e.Hold != nil && e.Hold.Reason == ""
 		synced = synced || e.Synced
@@ -159,7 +159,7 @@ func testLeaveWithPlan(t *testing.T, s *env, r *runner) {
 	}
 	s.expectNode(t, "person-a", "person", "", false)
 	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(p), p); err != nil {
-		t.Errorf("the person's plan: %v", err)
+		t.Errorf("read the user's plan: got the error %v, want it kept", err)
 	}
 	if err := s.client.Delete(t.Context(), p); err != nil {
 		t.Fatal(err)
@@ -189,14 +189,14 @@ func testLeadAfterRemoval(t *testing.T, s *env) {
 	}
 	r := s.run(t, options{namespace: space.Name})
 	if hold := (<-listen(t, r)).Hold; hold == nil || !strings.Contains(hold.Reason, "is being removed") {
-		t.Errorf("hold %+v, want that the agent is being removed", hold)
+		t.Errorf("got the hold %+v, want that the agent is being removed", hold)
 	}
 	if remaining, err := r.Retire(t.Context()); err != nil || len(remaining) > 0 {
 		t.Errorf("remaining %v, %v, want none", remaining, err)
 	}
 	r.stop()
 	if err := s.client.List(t.Context(), &v1.PlanList{}); !apierrors.IsNotFound(err) {
-		t.Errorf("list of plans: %v, want that there is no such kind", err)
+		t.Errorf("list plans: got %v, want that the kind does not exist", err)
 	}
 	s.change(t, space, func() { space.Finalizers = nil })
 }

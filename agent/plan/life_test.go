@@ -28,10 +28,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestPlansRun is not parallel: one of its cases measures memory.
+// TestPlansRun is not parallel, because one of its cases measures memory.
 func TestPlansRun(t *testing.T) {
 	s := newEnv(t)
-	// These have runners of their own, one after the other.
+	// These cases have their own runners, one after the other.
 	t.Run("plans elsewhere take no memory", func(t *testing.T) { testPlansElsewhereTakeNoMemory(t, s) })
 	t.Run("a plan says that it is complete without waiting for its limiter", func(t *testing.T) { testPrompt(t, s) })
 	r := s.run(t, options{ask: s.ask})
@@ -101,8 +101,7 @@ func (s *env) begun(t *testing.T, plan, node string) *batchv1.Job {
 	return &found
 }
 
-// pod makes an application's pod on a node. Its owner is no controller that would make it anew, but drains must think
-// so.
+// pod creates a pod of an application on a node. No controller creates it again, but its owner makes drains believe so.
 func (s *env) pod(t *testing.T, name, node string, change func(*corev1.Pod)) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceDefault}, Spec: corev1.PodSpec{
@@ -120,7 +119,7 @@ func (s *env) gone(t *testing.T, object client.Object) {
 	eventually(t, func(ctx context.Context) error {
 		if err := s.client.Get(ctx, client.ObjectKeyFromObject(object), object); client.IgnoreNotFound(err) != nil ||
 			err == nil {
-			return errors.Join(err, fmt.Errorf("%s is still there", object.GetName()))
+			return errors.Join(err, fmt.Errorf("%s still exists", object.GetName()))
 		}
 		return nil
 	})
@@ -154,7 +153,7 @@ func testWholeSequence(t *testing.T, s *env) {
 			nodes = append(nodes, node)
 		}
 	}
-	if got := fmt.Sprint(nodes); got != "[whole-a whole-a whole-b whole-b]" { // prepare and upgrade of each
+	if got := fmt.Sprint(nodes); got != "[whole-a whole-a whole-b whole-b]" { // prepare and upgrade on each node
 		t.Errorf("pods ran on %s", got)
 	}
 }
@@ -311,7 +310,7 @@ func testNodeDies(t *testing.T, s *env) {
 	}
 }
 
-// job is a Job of a plan as it is now.
+// job returns the current state of a Job of a plan.
 func (s *env) job(t *testing.T, name string) *batchv1.Job {
 	t.Helper()
 	job := &batchv1.Job{}
@@ -357,7 +356,7 @@ func testJobRefused(t *testing.T, s *env) {
 	s.nodes(t, "refused", "refused-a")
 	p := newPlan("refused", 0)
 	p.Spec.Cordon = true
-	p.Spec.Upgrade.Envs = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}} // the schema lets it pass
+	p.Spec.Upgrade.Envs = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{}}} // the schema accepts it
 	s.create(t, p)
 	p = s.await(t, "refused", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonJobRefused || !strings.Contains(f.Message, "valueFrom") {
@@ -394,7 +393,7 @@ func testUncordoned(t *testing.T, s *env) {
 		}
 		return nil
 	})
-	s.change(t, n, func() { n.Spec.Unschedulable = true }) // and now the cordon is the user's
+	s.change(t, n, func() { n.Spec.Unschedulable = true }) // now the cordon is the user's
 	p = s.await(t, "under", v1.ReasonComplete)
 	s.expectNode(t, "under-a", "under", p.Status.LatestHash, true)
 }
@@ -449,7 +448,7 @@ func testSecrets(t *testing.T, s *env) {
 	s.expectNode(t, "secrets-a", "secrets", p.Status.LatestHash, false)
 	s.change(t, ignored, func() { ignored.StringData = map[string]string{"k": "x"} })
 	pods := len(s.sim.Seen())
-	s.change(t, p, func() { p.Spec.Paused = true }) // what the runner sees after it has seen the Secret
+	s.change(t, p, func() { p.Spec.Paused = true }) // the runner sees this after it has seen the Secret
 	p = s.await(t, "secrets", v1.ReasonComplete)
 	for _, node := range s.sim.Seen()[pods:] {
 		if node == "secrets-a" {
@@ -561,7 +560,7 @@ func testDrainCanceled(t *testing.T, s *env) {
 	s.expectNode(t, "cancel-a", "cancel", "", false)
 }
 
-// streamed returns what a stream of the runner sends up to the event Synced.
+// streamed returns the events of a stream of the runner up to Synced.
 func (r *runner) streamed(t *testing.T) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience*5*time.Second)
@@ -584,7 +583,8 @@ func (r *runner) streamed(t *testing.T) string {
 	return all.String()
 }
 
-// Otherwise a user who may write Plans in some namespace of a member could fake the status of the hub's Plans.
+// testElsewhere checks that a user who may write Plans in some namespace of a member cannot fake the status of the
+// hub's Plans.
 func testElsewhere(t *testing.T, s *env, r *runner) {
 	s.nodes(t, "fleet", "fleet-a")
 	for _, namespace := range []string{v1.PlansNamespace, "kube-system"} {

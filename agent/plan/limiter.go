@@ -11,23 +11,24 @@ import (
 )
 
 const (
-	// statusInterval is the minimum interval between writes of a Plan's status if only counts change, and the average
-	// interval of all writes.
+	// statusInterval is the minimum interval between writes of a Plan's status if only counts change. It is also the
+	// average interval of all writes.
 	statusInterval = time.Second
-	// statusBurst is the burst of writes when conditions change, so that completion is reported at once.
+	// statusBurst is how many writes may follow each other at once when conditions change, so completion is reported at
+	// once.
 	statusBurst = 3
-	// retryAfter is the wait after a temporary failure, and retryLate the longest wait after several.
+	// retryAfter is the wait after a temporary failure, and retryLate the longest wait after several failures.
 	retryAfter = time.Second
 	retryLate  = time.Minute
 )
 
-// limiter limits the rate of writes of one status. Its zero value is ready for use.
+// limiter limits the rate of writes of one status. Its zero value is ready to use.
 type limiter struct {
-	last  time.Time // write
-	spent time.Time // when the burst is available again, at one write for each interval
+	last  time.Time // time of the last write
+	spent time.Time // when the burst is fully available again, at one write per interval
 }
 
-// due returns when the next write is allowed. An urgent one may use the burst.
+// due returns when the next write is allowed. An urgent write may use the burst.
 func (p limiter) due(urgent bool) time.Time {
 	if urgent {
 		return p.spent.Add(-(statusBurst - 1) * statusInterval)
@@ -51,13 +52,13 @@ func conditionsChanged(before, after []metav1.Condition) bool {
 	})
 }
 
-// backoff is the wait after failures in a row. It doubles from retryAfter to retryLate. The zero value is no wait.
+// backoff is the wait after consecutive failures. It doubles from retryAfter to retryLate. The zero value is no wait.
 type backoff struct {
 	wait  time.Duration
 	until time.Time
 }
 
-// after returns the back-off after one more failure.
+// after returns the backoff after one more failure.
 func (b backoff) after(now time.Time) backoff {
 	wait := min(max(2*b.wait, retryAfter), retryLate)
 	return backoff{wait: wait, until: now.Add(wait)}

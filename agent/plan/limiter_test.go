@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// writes is when a status is written that changes each tenth of a second for as long.
+// writes returns when a status is written that changes every tenth of a second for the given time.
 func writes(lasting time.Duration, urgent bool) []time.Duration {
 	start := time.Date(2026, 11, 21, 0, 0, 0, 0, time.UTC)
 	p := limiter{}
@@ -25,20 +25,20 @@ func writes(lasting time.Duration, urgent bool) []time.Duration {
 }
 
 func TestLimiter(t *testing.T) {
-	t.Run("counts that move are written once a second", func(t *testing.T) {
+	t.Run("changing counts are written once a second", func(t *testing.T) {
 		for i, at := range writes(10*time.Second, false) {
 			if at != time.Duration(i)*time.Second {
 				t.Errorf("write %d came at %s", i, at)
 			}
 		}
 	})
-	t.Run("a plan that flaps is written at once three times, and once a second from then on", func(t *testing.T) {
+	t.Run("a flapping plan is written three times at once, and then once a second", func(t *testing.T) {
 		all := writes(10*time.Second, true)
 		if len(all) != 12 || all[2] != 200*time.Millisecond || all[3] != time.Second || all[11] != 9*time.Second {
 			t.Errorf("writes came at %s", all)
 		}
 	})
-	t.Run("a condition that turns between counts that move is written at once", func(t *testing.T) {
+	t.Run("a changed condition is written at once between changing counts", func(t *testing.T) {
 		now, p := time.Unix(1e9, 0), limiter{}
 		for range 10 {
 			p, now = p.wrote(now), now.Add(time.Second)
@@ -57,7 +57,7 @@ func TestConditionsChanged(t *testing.T) {
 		change func(*metav1.Condition)
 		want   bool
 	}{
-		"another message is none":               {func(c *metav1.Condition) { c.Message = "2 of 9" }, false},
+		"another message is no change":          {func(c *metav1.Condition) { c.Message = "2 of 9" }, false},
 		"another time is none":                  {func(c *metav1.Condition) { c.LastTransitionTime = metav1.Now() }, false},
 		"another status is a change":            {func(c *metav1.Condition) { c.Status = metav1.ConditionTrue }, true},
 		"another reason is a change":            {func(c *metav1.Condition) { c.Reason = "NodeFailed" }, true},

@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// logTimeout bounds the reading of a log: the node's kubelet may be unreachable.
+	// logTimeout bounds the time to read a log, because the node's kubelet may be unreachable.
 	logTimeout = 5 * time.Second
-	// maxLog is how many bytes of a log are kept, as in the schema.
+	// maxLog bounds the part of a log that is kept, in bytes. It is the same as in the schema.
 	maxLog = 1024
 )
 
-// logs holds the last lines of failed Jobs. Each is read once.
+// logs holds the last lines of the logs of failed Jobs. Each log is read once.
 type logs struct {
 	member apiClient
-	ended  func() // called when one was read
+	ended  func() // called when a log was read
 
-	mu  sync.Mutex // guards the rest
+	mu  sync.Mutex // guards the fields below
 	all map[string]*lines
 }
 
@@ -41,8 +41,8 @@ func newLogs(m apiClient, ended func()) *logs {
 	return &logs{member: m, ended: ended, all: map[string]*lines{}}
 }
 
-// of returns the log of a Job, and reports whether reading it has ended. The first call for a UID starts the read;
-// running waits for it.
+// of returns the log of a Job, and reports whether reading it has ended. The first call for a UID starts the read.
+// running waits for the read.
 func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string) (text string, over bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -61,7 +61,7 @@ func (l *logs) of(ctx context.Context, running *sync.WaitGroup, uid, job string)
 	return "", false
 }
 
-// keep forgets the logs of all other Jobs.
+// keep forgets the logs of all Jobs that are not in jobs.
 func (l *logs) keep(jobs []knownJob) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -70,7 +70,7 @@ func (l *logs) keep(jobs []knownJob) {
 	})
 }
 
-// fetch reads the log of the latest pod of a Job; what cannot be read is empty.
+// fetch reads the log of the latest pod of a Job. It returns "" if it cannot read the log.
 func (l *logs) fetch(ctx context.Context, job string) string {
 	ctx, cancel := context.WithTimeout(ctx, logTimeout)
 	defer cancel()
@@ -91,7 +91,7 @@ func (l *logs) fetch(ctx context.Context, job string) string {
 	return tail(text)
 }
 
-// tail returns the end of a text: at most logLines lines and maxLog bytes, in whole characters.
+// tail returns the end of a text, with at most logLines lines and maxLog bytes, in whole characters.
 func tail(text string) string {
 	lines := strings.Split(strings.TrimRight(strings.ToValidUTF8(text, "?"), "\n"), "\n")
 	text = strings.Join(lines[max(0, len(lines)-logLines):], "\n")

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// knownNode is a node as the planner sees it, and the version of that.
+// knownNode is a node as the planner sees it, with its resource version.
 type knownNode struct {
 	rollout.Node
 	version string
@@ -46,7 +46,7 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 		}
 		c, ours := readClaim(value)
 		if !ours {
-			continue // Drover did not write it
+			continue // Drover did not write this claim
 		}
 		if n.Claims == nil {
 			n.Claims = map[string]rollout.Claim{}
@@ -56,9 +56,9 @@ func readNode(o *corev1.Node) (knownNode, bool) {
 	return n, true
 }
 
-// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may write it too.
-// Values that the schema of the status does not allow are rejected here: with one of them the status of the whole Plan
-// would be refused.
+// readClaim reads a claim, and reports whether Drover can have written it. The node's own kubelet may also write it.
+// readClaim rejects values that the schema of the status does not allow, because one such value would make the status
+// of the whole Plan invalid.
 func readClaim(text string) (c rollout.Claim, ours bool) {
 	if err := untrusted.JSON([]byte(text), &c, untrusted.Small()); err != nil || c.UID == "" || !protocol.Dated(c.Since) ||
 		c.Done != nil && !protocol.Dated(*c.Done) {
@@ -73,10 +73,10 @@ func readClaim(text string) (c rollout.Claim, ours bool) {
 	return c, true
 }
 
-// maxReason is the maximum length in bytes of the reason of a failure.
+// maxReason bounds the reason of a failure, in bytes.
 const maxReason = 64
 
-// claimOf returns the plan of a claim annotation.
+// claimOf returns the plan of a claim annotation, and whether the annotation is one.
 func claimOf(annotation string) (plan string, is bool) {
 	return strings.CutPrefix(annotation, v1.LabelPlanPrefix+"/")
 }
@@ -85,7 +85,7 @@ func claimOf(annotation string) (plan string, is bool) {
 type knownJob struct {
 	rollout.Job
 	uid     string
-	overdue bool // it exceeded its deadline
+	overdue bool // whether it exceeded its deadline
 }
 
 func readJob(o *batchv1.Job) (knownJob, bool) {
@@ -109,7 +109,7 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 		switch c.Type {
 		case batchv1.JobComplete:
 			j.State, j.Finished = rollout.Succeeded, c.LastTransitionTime.Time
-		// the latter as soon as it is certain: a pod whose kubelet is gone never ends
+		// JobFailureTarget counts as soon as it is set, because a pod whose kubelet is gone never ends.
 		case batchv1.JobFailed, batchv1.JobFailureTarget:
 			j.State, j.Finished = rollout.Failed, c.LastTransitionTime.Time
 			j.Reason, j.Message = jobFailure(j.Kind, c)
@@ -119,7 +119,7 @@ func readJob(o *batchv1.Job) (knownJob, bool) {
 	return j, true
 }
 
-// jobFailure returns why a Job failed. If the reason is empty, the planner chooses it.
+// jobFailure returns why a Job failed. If the reason is empty, the planner chooses one.
 func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message string) {
 	if c.Reason == batchv1.JobReasonDeadlineExceeded {
 		return v1.ReasonDeadlineExceeded, "the Job took longer than jobActiveDeadlineSecs"
@@ -127,8 +127,8 @@ func jobFailure(kind rollout.JobKind, c batchv1.JobCondition) (reason, message s
 	return "", fmt.Sprintf("the container %s failed: %s", kind, protocol.Cut(c.Message, 160))
 }
 
-// readPlan drops what is not used: almost everything of Plans in other namespaces, which users can make as large as the
-// API server allows.
+// readPlan drops unused fields. Of Plans in other namespaces it keeps almost nothing, because users can make them as
+// large as the API server allows.
 func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	o.ManagedFields = nil
 	if o.Namespace == v1.PlansNamespace {
@@ -152,7 +152,7 @@ func readPlan(o *v1.Plan) (*v1.Plan, bool) {
 	return o, true
 }
 
-// readSecret keeps the digest of a Secret and nothing of its content.
+// readSecret keeps only the digest of a Secret, and nothing of its content.
 func readSecret(o *corev1.Secret) (knownSecret, bool) {
 	digest, err := rollout.SecretDigest(o)
 	return knownSecret{name: o.Name, digest: digest}, err == nil
@@ -160,19 +160,19 @@ func readSecret(o *corev1.Secret) (knownSecret, bool) {
 
 type knownSecret struct{ name, digest string }
 
-// adminHold is the hold and the window of the member's administrator for all plans.
+// adminHold is the hold and the maintenance window that the member's administrator has set for all plans.
 type adminHold struct {
 	hold   string
 	window *rollout.Window
-	// leaving says that the namespace is being removed.
+	// leaving is true while the namespace is being removed.
 	leaving bool
 }
 
-// readVeto reads the Namespace of plans. A window that is invalid holds all plans: its author wanted to restrict them.
+// readVeto reads the Namespace of plans. An invalid window holds all plans, because its author wanted to restrict them.
 func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	if o.DeletionTimestamp != nil {
 		return adminHold{leaving: true,
-			hold: fmt.Sprintf("the namespace %s is being removed, and is made anew when it is gone", o.Name)}, true
+			hold: fmt.Sprintf("the namespace %s is being removed, and is created again once it is gone", o.Name)}, true
 	}
 	if hold, set := o.Labels[v1.LabelPlansHold]; set && hold != "false" {
 		return adminHold{hold: fmt.Sprintf("the label %s on the namespace %s holds plans off", v1.LabelPlansHold, o.Name)},
@@ -186,7 +186,7 @@ func readVeto(o *corev1.Namespace) (adminHold, bool) {
 	return adminHold{window: window}, true
 }
 
-// holds returns why the member takes part in no plan now, and when to look again; empty when it does.
+// holds returns why the member takes part in no plan now, and when to look again. The reason is "" if it takes part.
 func (v adminHold) holds(now time.Time) (string, time.Time) {
 	if v.hold != "" {
 		return v.hold, time.Time{}
@@ -201,21 +201,21 @@ func (v adminHold) holds(now time.Time) (string, time.Time) {
 	return "the member's own window opens at " + until.UTC().Format(time.RFC3339), until
 }
 
-// resolved is a Plan with its version and hash, or the problem why it cannot be run.
+// resolved is a Plan with its version and hash, or with the reason why it cannot be run.
 type resolved struct {
 	object  *v1.Plan
 	plan    rollout.Plan
 	problem *problem
 }
 
-// problem is why a Plan cannot be run. If it is stalled, a user must act.
+// problem is the reason why a Plan cannot be run. If it is stalled, a user must act.
 type problem struct {
 	reason, message string
 	stalled         bool
 }
 
-// versionOf returns the version of a Plan, or empty if none is known. found is what is known of its channel. The status
-// holds the last version from the channel: a new leader uses it while the channel is down.
+// versionOf returns the version of a Plan, or "" if none is known. found is the last result of its channel. The status
+// has the last version from the channel, which a new leader uses while the channel is down.
 func versionOf(o *v1.Plan, found release.Result) string {
 	version := cmp.Or(o.Spec.Version, found.Version)
 	was := meta.FindStatusCondition(o.Status.Conditions, v1.ConditionLatestResolved)
@@ -225,7 +225,7 @@ func versionOf(o *v1.Plan, found release.Result) string {
 	return version
 }
 
-// resolve computes the version and hash of a Plan. found is what is known of its channel.
+// resolve returns a Plan with its version and hash. found is the last result of its channel.
 func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolved {
 	r := resolved{object: o}
 	version := versionOf(o, found)
@@ -234,19 +234,20 @@ func resolve(o *v1.Plan, found release.Result, secrets map[string]string) resolv
 	switch {
 	case o.Namespace != v1.PlansNamespace:
 		r.problem = &problem{v1.ReasonWrongNamespace,
-			"plans are run in the namespace " + v1.PlansNamespace + " only: make it there", true}
+			"plans are only run in the namespace " + v1.PlansNamespace + ": create it there", true}
 	case o.Spec.ClusterName != "" || o.Spec.ClusterSelector != nil:
-		r.problem = &problem{v1.ReasonInvalidPlan, "clusterName and clusterSelector are for plans on a hub: take them out",
+		r.problem = &problem{v1.ReasonInvalidPlan, "clusterName and clusterSelector are only for plans on a hub: remove them",
 			true}
 	case version == "" && found.Err != nil:
-		r.problem = &problem{v1.ReasonChannelFailed, "the channel leads to no version: " + found.Err.Error(), false}
+		r.problem = &problem{v1.ReasonChannelFailed, "the channel does not lead to a version: " + found.Err.Error(), false}
 	case version == "":
 		r.problem = &problem{v1.ReasonChannelFailed, "the channel is being asked", false}
 	}
 	for _, s := range o.Spec.Secrets {
 		if _, there := secrets[s.Name]; !there && !s.IgnoreUpdates && r.problem == nil {
 			r.problem = &problem{v1.ReasonSecretNotFound,
-				fmt.Sprintf("Secret %s is not in the namespace %s: make it, or take it out of the plan", s.Name, o.Namespace), true}
+				fmt.Sprintf("Secret %s is not in the namespace %s: create it, or remove it from the plan", s.Name,
+					o.Namespace), true}
 		}
 	}
 	hash, err := rollout.Hash(&o.Spec.NodeWork, r.plan.Version, secrets)

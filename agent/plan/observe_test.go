@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-func TestAClaimThatDroverCannotHaveWrittenIsNone(t *testing.T) {
+func TestClaimThatDroverCannotHaveWrittenIsIgnored(t *testing.T) {
 	const since = `"since":"2026-11-21T00:00:00Z"`
 	for text, want := range map[string]bool{
 		`{"uid":"u",` + since + `}`: true,
@@ -31,7 +31,7 @@ func TestAClaimThatDroverCannotHaveWrittenIsNone(t *testing.T) {
 		`{"uid":"u",` + since + `,"failure":{"at":"9999-12-31T23:59:59-23:59"}}`: false,
 	} {
 		if _, ours := readClaim(text); ours != want {
-			t.Errorf("%s: %t, want %t", text, ours, want)
+			t.Errorf("%s: got %t, want %t", text, ours, want)
 		}
 	}
 	long := strings.Repeat("é", 4000)
@@ -42,7 +42,8 @@ func TestAClaimThatDroverCannotHaveWrittenIsNone(t *testing.T) {
 	}
 }
 
-// A node's own kubelet may write its claims. Whatever it writes, the status of its plan can be written.
+// FuzzClaim checks that a kubelet, which may write the claims of its own node, cannot write one with which the status
+// of the plan becomes invalid.
 func FuzzClaim(f *testing.F) {
 	for _, text := range []string{
 		`{"uid":"u","hash":"h","since":"2026-11-21T00:00:00Z","attempt":1,"cordoned":true}`,
@@ -77,7 +78,7 @@ func FuzzClaim(f *testing.F) {
 	})
 }
 
-func TestTheMessageForAnInvalidWindowIsBounded(t *testing.T) {
+func TestMessageForAnInvalidWindowIsBounded(t *testing.T) {
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "s",
 		Annotations: map[string]string{v1.AnnotationPlansWindow: strings.Repeat("é ", 100_000)}}}
 	if veto, _ := readVeto(space); veto.hold == "" || len(veto.hold) > 512 {

@@ -10,7 +10,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// While the clock does not move, nothing falls due that has to wait.
+// testPrompt stops the clock, so nothing becomes due that has to wait.
 func testPrompt(t *testing.T, s *env) {
 	now := time.Now()
 	s.run(t, options{now: func() time.Time { return now }})

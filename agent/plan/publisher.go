@@ -12,23 +12,23 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// keyHold is the key of the hold. It comes before those of Plans, which are their names.
+// keyHold is the key of the hold. It comes before the keys of Plans, which are their names.
 const keyHold = ""
 
 // publisher publishes the status of the hub's Plans to the hub.
 type publisher struct{ *stream.Topic }
 
-// hold publishes why the member takes no part in plans; empty if it does.
+// hold publishes why the member takes part in no plan, or "" if it takes part.
 func (p publisher) hold(reason string) {
 	p.Put(keyHold, &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }
 
-// holdFor publishes why no Plan can be run yet. If the agent's rights are those of an older manifest, that lasts until
-// the present one is applied.
+// holdFor publishes why no Plan can be run yet. If the agent's rights come from an older manifest, this lasts until the
+// current manifest is applied.
 func (p publisher) holdFor(what string, err error) {
 	message := fmt.Sprintf("the agent cannot %s: %v", what, err)
 	if _, refused := refusedFor(err); refused && apierrors.IsForbidden(err) {
-		message = "the agent's rights are those of an older manifest: apply the manifest of the Cluster again (" + message +
+		message = "the agent's rights come from an older manifest: apply the manifest of the Cluster again (" + message +
 			")"
 	}
 	p.hold(message)
@@ -40,8 +40,8 @@ func (p publisher) publish(state protocol.PlanState) {
 	p.Put(state.Name, &protocol.Line{Plan: &protocol.PlanEvent{State: &state}})
 }
 
-// keep removes all other Plans. Readers get what there is as soon as it is called with exactly the Plans that are
-// published.
+// keep removes all other Plans. It must be called when exactly these Plans are published. From then on, readers get
+// them.
 func (p publisher) keep(names map[string]bool) {
 	kept := 0
 	for _, key := range p.Keys() {

@@ -32,7 +32,7 @@ func testPutBack(t *testing.T, s *env) {
 		}
 		s.completes(t, "account")
 	})
-	t.Run("the kind, and the nodes of the Plans that went with it are let go", func(t *testing.T) {
+	t.Run("the kind, and the nodes of the deleted Plans are released", func(t *testing.T) {
 		s.nodes(t, "went", "went-a")
 		s.script("went-a", nodesim.Script{Hangs: true})
 		p := newPlan("went", 0)
@@ -51,7 +51,7 @@ func testPutBack(t *testing.T, s *env) {
 		s.replaced(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: v1.PlansNamespace}})
 		s.completes(t, "space")
 	})
-	t.Run("the schema when it has changed, and only then", func(t *testing.T) {
+	t.Run("the schema, only if it has changed", func(t *testing.T) {
 		running.stop()
 		kind := &unstructured.Unstructured{}
 		kind.SetName("plans." + v1.Group)
@@ -91,7 +91,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// completes runs a plan on a node.
+// completes runs a plan on a node to its end.
 func (s *env) completes(t *testing.T, name string) {
 	t.Helper()
 	s.nodes(t, name, name+"-a")
@@ -99,7 +99,7 @@ func (s *env) completes(t *testing.T, name string) {
 	s.await(t, name, v1.ReasonComplete)
 }
 
-// replaced deletes an object and waits until another is there in its place.
+// replaced deletes an object and waits until another one exists in its place.
 func (s *env) replaced(t *testing.T, object client.Object) {
 	t.Helper()
 	if err := s.client.Get(t.Context(), client.ObjectKeyFromObject(object), object); err != nil {

@@ -19,22 +19,24 @@ import (
 
 // Options configure a Runner.
 type Options struct {
-	// Client is for the API server. It decodes core types, Jobs and Plans.
+	// Client sends requests to the API server. It decodes core types, Jobs and Plans.
 	Client rest.Interface
-	// Objects applies what plans need in the member, and reads metadata.
+	// Objects applies the objects that plans need in the member, and reads metadata.
 	Objects *kube.Objects
-	// Topic is where the status of the hub's Plans is published.
+	// Topic publishes the status of the hub's Plans.
 	Topic *stream.Topic
-	// Namespace is the agent's. No drain evicts the agent's pods.
+	// Namespace is the namespace of the agent. No drain evicts the agent's pods.
 	Namespace string
-	// Registry returns what is put in front of images that name no registry. Nil means nothing.
+	// Registry returns the registry for images that name none. Nil means no registry.
 	Registry func() string
-	// Ask returns the version that a channel leads to. Its errors are shown on the Plan. The default is that of
-	// release.Client, private addresses included: a user who may create Plans in a member can reach its network anyway.
+	// Ask returns the version that a channel leads to. Its errors are shown on the Plan. The default is the method of
+	// release.Client, which also reaches private addresses: a user who may create Plans in a member can reach its network
+	// anyway.
 	Ask func(ctx context.Context, url string) (string, error)
-	// Await returns when a leader may begin, false if ctx ends before. Nil means at once.
+	// Await blocks until a leader may begin. It returns false if ctx ends first. Nil means that a leader may begin at
+	// once.
 	Await func(ctx context.Context) bool
-	// Now is time.Now if it is nil.
+	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
 	Log logr.Logger
 }
@@ -45,7 +47,7 @@ type Runner struct {
 	leadership atomic.Pointer[leadership] // nil while another replica leads
 }
 
-// New makes a Runner. Lead starts it.
+// New returns a Runner. Lead starts it.
 func New(o Options) *Runner {
 	if o.Registry == nil {
 		o.Registry = func() string { return "" }
@@ -62,7 +64,7 @@ func New(o Options) *Runner {
 	return &Runner{options: o}
 }
 
-// Lead runs Plans until ctx ends. Drains end with it. Jobs go on, and the next leader follows them.
+// Lead runs Plans until ctx ends. Drains end with ctx. Jobs continue, and the next leader follows them.
 func (r *Runner) Lead(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,8 +75,8 @@ func (r *Runner) Lead(ctx context.Context) {
 	l.run(ctx)
 }
 
-// Retire releases all nodes and removes what Lead installed, unless Plans are left. It returns what could not be
-// removed.
+// Retire releases all nodes and removes the objects that Lead installed, unless there are Plans left. It returns the
+// objects that it could not remove.
 func (r *Runner) Retire(ctx context.Context) ([]string, error) {
 	l := r.leadership.Load()
 	if l == nil {

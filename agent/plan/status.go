@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// publish writes the status of the Plans, and publishes that of the hub's Plans to the hub.
+// publish writes the status of the Plans, and publishes the status of the hub's Plans to the hub.
 func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[string]rollout.Wait, next *deadline) {
 	now := l.options.Now()
 	m := l.gather()
@@ -41,12 +41,12 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 			hubs[r.object.Name] = true
 		}
 		progress, err := rollout.ProgressOf(m, r.plan, now)
-		// the planner reports the error as a reason to wait; a Plan elsewhere has no nodes
+		// The planner reports the error as a reason to wait. A Plan in another namespace has no nodes.
 		if err != nil && r.problem == nil || r.object.Namespace != v1.PlansNamespace {
 			progress = rollout.Progress{}
 		}
 		if !l.addLogs(ctx, r.object, progress.Failures, jobs) {
-			continue // the status follows when the logs are read
+			continue // the status is written when the logs have been read
 		}
 		l.publishOne(ctx, r.object, statusOf(r, progress, waits[r.plan.UID]), next)
 	}
@@ -54,13 +54,13 @@ func (l *leadership) publish(ctx context.Context, plans []resolved, waits map[st
 	maps.DeleteFunc(l.planStates, func(uid string, _ *planState) bool { return !there[uid] })
 }
 
-// ofHub reports whether a Plan is from the hub. One in another namespace never is, even if it has the same name and
-// annotations.
+// ofHub reports whether a Plan comes from the hub. A Plan in another namespace never does, even if it has the same name
+// and annotations.
 func ofHub(o *v1.Plan) bool {
 	return o.Namespace == v1.PlansNamespace && o.Annotations[v1.AnnotationRevision] != ""
 }
 
-// publishOne writes a status that has changed, now or when its limiter allows.
+// publishOne writes a status that has changed, either now or when its limiter allows it.
 func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanStatus, next *deadline) {
 	keepTransitions(&status, o.Status.Conditions, l.options.Now())
 	if same(status, o.Status) {
@@ -85,11 +85,11 @@ func (l *leadership) publishOne(ctx context.Context, o *v1.Plan, status v1.PlanS
 	case err == nil:
 		c.status = backoff{}
 		l.plans.Wrote(written)
-	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // it is gone: an event follows
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err): // the Plan is gone, and an event follows
 		return
 	}
 	if err != nil && ctx.Err() == nil {
-		l.options.Log.Info("a status is written again", "plan", o.Name, "error", err.Error())
+		l.options.Log.Info("cannot write the status of a plan; retrying", "plan", o.Name, "error", err.Error())
 		c.status = c.status.after(now)
 		next.by(c.status.until)
 	}
@@ -102,8 +102,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// addLogs adds the last lines of the failed Jobs; false while they are being read. The lines of a Job that is gone are
-// in the status.
+// addLogs adds the last lines of the logs of failed Jobs. It returns false while the logs are being read. The status
+// already has the lines of Jobs that no longer exist.
 func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.NodeFailure, jobs []knownJob) bool {
 	failed := map[string]*knownJob{}
 	for i := range jobs {
@@ -130,7 +130,7 @@ func (l *leadership) addLogs(ctx context.Context, o *v1.Plan, failures []v1.Node
 	return complete
 }
 
-// statusOf returns the status of a Plan without the times of its conditions.
+// statusOf returns the status of a Plan without the transition times of its conditions.
 func statusOf(r resolved, p rollout.Progress, wait rollout.Wait) v1.PlanStatus {
 	o := r.object
 	status := v1.PlanStatus{

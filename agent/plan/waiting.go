@@ -15,10 +15,10 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// knownPod is a pod of a Job, as far as it explains why the Job waits.
+// knownPod has the fields of a Job's pod that explain why the Job waits.
 type knownPod struct {
 	uid, job  string // job is the UID of its Job
-	pending   bool   // none of its containers has run
+	pending   bool   // whether none of its containers has run
 	scheduled bool
 	why       string // why it is pending; empty if its status does not say
 }
@@ -41,7 +41,7 @@ func readPod(o *corev1.Pod) (knownPod, bool) {
 	}
 	for i := range o.Status.ContainerStatuses {
 		w := o.Status.ContainerStatuses[i].State.Waiting
-		if w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" { // these two say nothing
+		if w != nil && w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" { // these two reasons explain nothing
 			p.why = strings.TrimSuffix(w.Reason+": "+w.Message, ": ")
 		}
 	}
@@ -61,7 +61,7 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 		about: string(o.InvolvedObject.UID), reason: o.Reason, at: o.LastTimestamp.Time,
 		message: protocol.Cut(strings.TrimPrefix(o.Message, "Error creating: "), maxCause),
 	}
-	if e.at.IsZero() { // written through events.k8s.io
+	if e.at.IsZero() { // the event was written through events.k8s.io
 		e.at = o.EventTime.Time
 	}
 	if o.Series != nil {
@@ -70,8 +70,8 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 	return e, o.Type == corev1.EventTypeWarning && (kind == "Pod" || kind == "Job")
 }
 
-// notStarted and notMade begin the reason why a Job waits.
-const notStarted, notMade = "its pod has not started: ", "its pod is not made: "
+// notStarted and notMade are prefixes of the reason why a Job waits.
+const notStarted, notMade = "its pod has not started: ", "its pod was not created: "
 
 // waits knows why the pods of Jobs have not started.
 type waits struct {
@@ -107,7 +107,7 @@ func (w *waits) explain(jobs []knownJob) {
 	}
 }
 
-// whyPending returns why a pod has not started: what its status says, else the last warning about it.
+// whyPending returns why a pod has not started: the reason in its status, or else the last warning about it.
 func (w *waits) whyPending(p knownPod) string {
 	if p.why != "" {
 		return notStarted + p.why
@@ -117,7 +117,7 @@ func (w *waits) whyPending(p knownPod) string {
 	})
 }
 
-// warning returns the last warning about an object that is not over. Empty if there is none.
+// warning returns the last warning about an object that is not over, or "" if there is none.
 func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	var last knownEvent
 	for _, e := range w.events.Values() {
@@ -131,7 +131,7 @@ func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	return protocol.Cut(what+last.message, maxCause)
 }
 
-// withWaiting returns a Job with the reason why its pod has not started, or did not before it failed.
+// withWaiting returns a Job with the reason why its pod has not started, or had not started before the Job failed.
 func (w *waits) withWaiting(j knownJob) rollout.Job {
 	why := w.why[j.uid]
 	if j.State == rollout.Running {

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-func TestTheReasonWhyAPodWaits(t *testing.T) {
+func TestReasonWhyAPodWaits(t *testing.T) {
 	container := func(reason, message string) corev1.PodStatus {
 		state := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{State: state}}}
@@ -32,18 +32,18 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 		}
 	}
 	for name, tt := range map[string]struct {
-		pod    *corev1.PodStatus // nil is none
+		pod    *corev1.PodStatus // nil if there is no pod
 		node   string
 		events []*corev1.Event
 		want   string
 	}{
 		"it is not scheduled": {pod: &unscheduled,
 			want: "its pod has not started: it cannot be scheduled: 0/3 nodes are available: 1 Insufficient cpu"},
-		"its image is not there": {pod: new(container("ErrImagePull", "not found")), node: "a",
+		"its image does not exist": {pod: new(container("ErrImagePull", "not found")), node: "a",
 			want: "its pod has not started: ErrImagePull: not found"},
 		"its image's architecture": {pod: new(container("ErrImagePull", "no match for platform in manifest")), node: "a",
 			want: "its pod has not started: ErrImagePull: no match for platform in manifest"},
-		"its variables are of a Secret that is not there": {pod: new(container("CreateContainerConfigError", "")), node: "a",
+		"its variables come from a missing Secret": {pod: new(container("CreateContainerConfigError", "")), node: "a",
 			want: "its pod has not started: CreateContainerConfigError"},
 		"it is being created": {pod: new(container("ContainerCreating", "")), node: "a", want: ""},
 		"its volume cannot be mounted": {pod: new(container("ContainerCreating", "")), node: "a", events: []*corev1.Event{
@@ -54,9 +54,9 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 		"a quota refuses it": {events: []*corev1.Event{
 			warning("Job", "job", "FailedCreate", "exceeded quota: q", 2), warning("Job", "job", "Earlier", "else", 1),
 			warning("Job", "other", "FailedCreate", "of another Job", 3),
-		}, want: "its pod is not made: exceeded quota: q"},
-		"it runs":          {pod: &corev1.PodStatus{Phase: corev1.PodRunning}, node: "a", want: ""},
-		"there is no word": {want: ""},
+		}, want: "its pod was not created: exceeded quota: q"},
+		"it runs":            {pod: &corev1.PodStatus{Phase: corev1.PodRunning}, node: "a", want: ""},
+		"there is no reason": {want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &waits{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}
@@ -88,14 +88,14 @@ func TestTheReasonIsKeptWhenThePodGoesAtTheDeadline(t *testing.T) {
 	w.explain([]knownJob{failed})
 	if got := w.withWaiting(failed).Message; !strings.HasPrefix(got, "the Job took longer; ") ||
 		!strings.Contains(got, "no such image") {
-		t.Errorf("the message is %q, want that the Job took longer, and why", got)
+		t.Errorf("got the message %q, want the deadline and the reason", got)
 	}
 	if len(w.why) != 1 {
 		t.Errorf("%v is remembered, want nothing of Jobs that are gone", w.why)
 	}
 }
 
-func TestTheOperatingSystemIsWhatTheKubeletSaysAndElseTheLabel(t *testing.T) {
+func TestOperatingSystemComesFromTheKubeletOrElseTheLabel(t *testing.T) {
 	for name, tt := range map[string]struct{ kubelet, label, want string }{
 		"the kubelet":          {"windows", "", "windows"},
 		"the label":            {"", "windows", "windows"},
@@ -105,7 +105,7 @@ func TestTheOperatingSystemIsWhatTheKubeletSaysAndElseTheLabel(t *testing.T) {
 		n := &corev1.Node{Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{OperatingSystem: tt.kubelet}}}
 		n.Labels = map[string]string{corev1.LabelOSStable: tt.label}
 		if got, _ := readNode(n); got.OS != tt.want {
-			t.Errorf("%s: the node runs %q, want %q", name, got.OS, tt.want)
+			t.Errorf("%s: got %q, want %q", name, got.OS, tt.want)
 		}
 	}
 }

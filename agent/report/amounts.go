@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// amounts is a resource list in little memory: what every node and pod has in fields, the rest in a map that is mostly
-// nil.
+// amounts is a compact resource list. Resources of every node and pod are in fields. The others are in a map, which is
+// usually nil.
 type amounts struct {
 	milliCPU         int64
 	memory           int64 // bytes
@@ -20,7 +20,7 @@ type amounts struct {
 	extended         map[corev1.ResourceName]int64
 }
 
-// amountsOf reads a resource list, with each amount cut to most. What is zero does not count.
+// amountsOf reads a resource list and limits each amount to most. It leaves out amounts of zero.
 func amountsOf(list corev1.ResourceList, most int64) amounts {
 	var a amounts
 	for name, q := range list {
@@ -49,17 +49,17 @@ func (a *amounts) extend(name corev1.ResourceName, v int64) {
 	a.extended[name] += v
 }
 
-// Bounds of each amount of one node and of one pod. Sums are kept by adding and subtracting, so that they cannot be cut
-// themselves: they have room for 8,192 nodes and 524,288 pods with these amounts.
+// Bounds on each amount of one node and one pod. Sums are maintained by adding and subtracting, so the sums themselves
+// cannot be limited. They have room for 8,192 nodes and 524,288 pods with these amounts.
 const (
 	maxOfNode = 1 << 50
 	maxOfPod  = 1 << 44
 )
 
-// maxDigits is the largest amount that protocol.Report.Bound takes where it has no unit.
+// maxDigits is the largest amount without a unit that protocol.Report.Bound accepts.
 const maxDigits = 999_999_999_999_999_999
 
-// bounded returns an amount in units of 1/parts, cut to most. Larger ones would overflow.
+// bounded returns an amount in units of 1/parts, limited to most. Larger amounts would overflow.
 func bounded(q resource.Quantity, parts, most int64) int64 {
 	switch {
 	case q.CmpInt64(most/parts) > 0:
@@ -72,7 +72,7 @@ func bounded(q resource.Quantity, parts, most int64) int64 {
 	return q.MilliValue()
 }
 
-// add adds b, sign times.
+// add adds b sign times.
 func (a *amounts) add(b amounts, sign int64) {
 	a.milliCPU += sign * b.milliCPU
 	a.memory += sign * b.memory
@@ -86,20 +86,21 @@ func (a *amounts) add(b amounts, sign int64) {
 	}
 }
 
-// Units of bytes, and from when on the greater one is used.
+// Units of bytes, and the amounts from which the larger unit is used.
 const (
 	mebi     = 1 << 20
 	gibi     = 1 << 30
 	gibiFrom = 10 * gibi
 )
 
-// Rounding of CPUs: above ten of them, the last digits only say that some pod came or went.
+// Rounding of CPUs. From ten CPUs on, the last digits would only show that some pod came or went.
 const (
-	coarseCPUFrom = 10_000 // milli
-	coarseCPU     = 100    // milli
+	coarseCPUFrom = 10_000 // in milli-CPUs
+	coarseCPU     = 100    // in milli-CPUs
 )
 
-// strings writes the amounts as quantities, rounded down so that small changes don't show. What is zero is left out.
+// strings returns the amounts as quantities, rounded down so that small changes do not show. It leaves out amounts of
+// zero.
 func (a *amounts) strings() map[string]string {
 	out := make(map[string]string, 4+len(a.extended))
 	if a.milliCPU > 0 {

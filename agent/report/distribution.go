@@ -9,11 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// distributionPlain is a cluster without signs of another distribution.
+// distributionPlain is the distribution of a cluster without signs of another one.
 const distributionPlain = "kubernetes"
 
-// versionDistribution reads the distribution from the API server's version, such as "v1.36.3+k3s1". Empty if it is not
-// known.
+// versionDistribution returns the distribution according to the API server's version, such as "v1.36.3+k3s1", or "" if
+// it is unknown.
 func versionDistribution(version string) string {
 	for _, sign := range []struct{ text, distribution string }{
 		{"+k3s", "k3s"},
@@ -33,7 +33,7 @@ func versionDistribution(version string) string {
 	return ""
 }
 
-// nodeDistribution reads the distribution from a node. Empty if it is not known.
+// nodeDistribution returns the distribution according to a node, or "" if it is unknown.
 func nodeDistribution(node *corev1.Node) string {
 	for _, sign := range []struct{ label, distribution string }{
 		{"kubernetes.azure.com/cluster", "aks"},

@@ -15,17 +15,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// How often the API server's health is probed.
+// Intervals of the probes of the API server's health.
 const (
 	probeInterval = 10 * time.Second
-	probeAgain    = time.Second // after a first failure, before believing it
+	probeAgain    = time.Second // after a first failure, before it counts
 	probeTimeout  = 5 * time.Second
 )
 
 // maxMessage bounds a health message, in bytes.
 const maxMessage = 512
 
-// healthState turns the results of probes into health that does not flap: after success, one failure is probed again
+// healthState turns the results of probes into a health that does not flap. After a success, a failure is probed again
 // before it counts.
 type healthState struct {
 	health    protocol.Health
@@ -33,7 +33,7 @@ type healthState struct {
 	suspected bool
 }
 
-// observe takes the problem that a probe found, empty for none, and returns when to probe again.
+// observe takes the problem that a probe found, or "" for none, and returns when to probe again.
 func (v *healthState) observe(problem string, now time.Time) (again time.Duration) {
 	healthy := problem == ""
 	switch {
@@ -53,8 +53,8 @@ func (v *healthState) observe(problem string, now time.Time) (again time.Duratio
 	return probeInterval
 }
 
-// interpret returns the problem that a response to /readyz shows, empty for none. While the cause is the same, the
-// message must not change between probes.
+// interpret returns the problem that a response to /readyz shows, or "" for none. The message must not change between
+// probes while the cause is the same.
 func interpret(ctx context.Context, code int, body []byte, err error) string {
 	switch {
 	case code == http.StatusOK, code == http.StatusForbidden: // it serves; the agent may only not see more
@@ -65,7 +65,7 @@ func interpret(ctx context.Context, code int, body []byte, err error) string {
 		if failing := failingChecks(body); failing != "" {
 			return protocol.Cut("checks of /readyz fail: "+failing, maxMessage)
 		}
-		return "/readyz answers " + http.StatusText(code)
+		return "/readyz responds with " + http.StatusText(code)
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return "/readyz does not answer within " + probeTimeout.String()
 	case err == nil:
@@ -86,7 +86,7 @@ func failingChecks(body []byte) string {
 	return strings.Join(names, ", ")
 }
 
-// cause returns an error's message without ports and times, which differ each time.
+// cause returns an error's message without ports and times, which differ from probe to probe.
 func cause(err error) string {
 	if op := (*net.OpError)(nil); errors.As(err, &op) {
 		return op.Err.Error()

@@ -5,7 +5,7 @@ package report
 
 import "runtime"
 
-// heap is what is reachable, in bytes.
+// heap returns the size of the reachable objects, in bytes.
 func heap() uint64 {
 	runtime.GC()
 	var stats runtime.MemStats

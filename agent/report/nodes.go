@@ -9,7 +9,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// nodeNumbers is what is kept of a node.
+// nodeNumbers are the stored numbers of a node.
 type nodeNumbers struct {
 	ready        bool
 	distribution string // one of the constants, or empty
@@ -17,10 +17,10 @@ type nodeNumbers struct {
 	allocatable  amounts
 }
 
-// nodeTally counts nodes and sums what they have.
+// nodeTally counts nodes and sums their resources.
 type nodeTally struct {
 	tally[*corev1.Node, nodeNumbers]
-	total, ready          int32 // these and the rest are guarded by tally.mu
+	total, ready          int32 // guarded by tally.mu, as are the fields below
 	capacity, allocatable amounts
 	distributions         map[string]int64
 }

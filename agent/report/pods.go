@@ -8,10 +8,10 @@ import (
 	"k8s.io/component-helpers/resource"
 )
 
-// unfinished selects the pods whose requests count. A pod that finishes leaves the watch.
+// unfinished selects the pods whose requests count. A pod that has finished leaves the watch.
 const unfinished = "status.phase!=Succeeded,status.phase!=Failed"
 
-// podTally sums what pods request.
+// podTally sums the requests of pods.
 type podTally struct {
 	tally[*corev1.Pod, amounts]
 	requested amounts // guarded by tally.mu
@@ -24,7 +24,7 @@ func newPodTally(seen func()) *podTally {
 	return t
 }
 
-// strings is what all pods request, as quantities.
+// strings returns the requests of all pods, as quantities.
 func (t *podTally) strings() map[string]string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -32,7 +32,7 @@ func (t *podTally) strings() map[string]string {
 }
 
 func readPod(pod *corev1.Pod) amounts {
-	// what the scheduler counts
+	// These are the requests that the scheduler counts.
 	requested := amountsOf(resource.PodRequests(pod, resource.PodResourcesOptions{}), maxOfPod)
 	requested.pods = 1
 	return requested

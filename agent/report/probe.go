@@ -15,18 +15,18 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// versionInterval is how often the version is read. An upgrade mostly shows earlier, by the API server's going away and
-// coming back.
+// versionInterval is how often the version is read. Usually an upgrade shows earlier, because the API server becomes
+// unavailable and returns.
 const versionInterval = time.Minute
 
-// probe asks the API server for its health and version.
+// probe reads the API server's health and version.
 type probe struct {
 	client    rest.Interface
 	onHealth  func(healthState)
 	onVersion func(string, error)
 }
 
-// run asks until ctx ends, at once at first.
+// run probes until ctx ends, for the first time at once.
 func (p *probe) run(ctx context.Context) {
 	var v healthState
 	var versionAt time.Time
@@ -60,11 +60,11 @@ func (p *probe) readyz(ctx context.Context) string {
 	return interpret(ctx, code, body, err)
 }
 
-// maxChecks bounds what is read of a response to /readyz, in bytes.
+// maxChecks bounds the part of a response to /readyz that is read, in bytes.
 const maxChecks = 64 << 10
 
-// get sends a request without client-go's reading of the response: of one that failed and is text, as that of /readyz
-// is, client-go returns neither the code nor the body.
+// get sends a request and reads the response without client-go. For a failed response with text, such as a response of
+// /readyz, client-go returns neither the code nor the body.
 func (p *probe) get(ctx context.Context, path string) (code int, body []byte, err error) {
 	client := &http.Client{}
 	if c, ok := p.client.(*rest.RESTClient); ok && c.Client != nil {

@@ -14,7 +14,7 @@ import (
 
 func TestReadyz(t *testing.T) {
 	t.Parallel()
-	// more than client-go keeps of an error
+	// The list is longer than the part of an error that client-go keeps.
 	checks := strings.Repeat("[+]poststarthook/some-check-with-a-long-name ok\n", 100)
 	for name, c := range map[string]struct {
 		code        int
@@ -29,8 +29,8 @@ func TestReadyz(t *testing.T) {
 			checks + "[-]shutdown failed: reason withheld\n", "checks of /readyz fail: shutdown"},
 		"no type": {http.StatusInternalServerError, "", "[-]etcd failed: reason withheld\n",
 			"checks of /readyz fail: etcd"},
-		"a proxy that has no server": {http.StatusBadGateway, "text/html", "<html>", "/readyz answers Bad Gateway"},
-		"one that may not see it":    {http.StatusForbidden, "application/json", "{}", ""},
+		"a proxy that has no server": {http.StatusBadGateway, "text/html", "<html>", "/readyz responds with Bad Gateway"},
+		"no right to read it":        {http.StatusForbidden, "application/json", "{}", ""},
 		"credentials that do not work": {http.StatusUnauthorized, "application/json", "{}",
 			"the API server does not accept the agent's credentials"},
 	} {
@@ -43,7 +43,7 @@ func TestReadyz(t *testing.T) {
 			}))
 			p := &probe{client: client.REST}
 			if got := p.readyz(t.Context()); got != c.want {
-				t.Errorf("the problem is %q, want %q", got, c.want)
+				t.Errorf("got the problem %q, want %q", got, c.want)
 			}
 		})
 	}

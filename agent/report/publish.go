@@ -10,22 +10,22 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// When a change is reported. What users wait for is sent at once. What pods request changes all the time, and each
-// report becomes a write on the hub.
+// Times when a change is reported. Changes that users wait for are sent at once. The requests of pods change all the
+// time, and each report becomes a write on the hub.
 const (
-	firstWithin      = 5 * time.Second        // a first report goes even if something is still unknown
-	podsWithin       = 250 * time.Millisecond // a first report waits no longer for pods, once the rest is known
-	settle           = 200 * time.Millisecond // changes within it are one
+	firstWithin      = 5 * time.Second        // a first report is sent even if something is still unknown
+	podsWithin       = 250 * time.Millisecond // once the rest is known, a first report waits this long for pods
+	settle           = 200 * time.Millisecond // changes within this time become one report
 	requestsSettle   = 2 * time.Second
 	requestsInterval = time.Minute
 )
 
-// publish makes a report whenever one is due, until ctx ends.
+// publish sends a report whenever one is due, until ctx ends.
 func (r *Reporter) publish(ctx context.Context) {
 	if !r.awaitFirst(ctx) {
 		return
 	}
-	counted := 0 // the leadership in which requested was counted
+	counted := 0 // the leadership in which requested was summed
 	if leadership, known := r.podsKnown(); known {
 		counted = leadership
 	}
@@ -64,7 +64,7 @@ func (r *Reporter) publish(ctx context.Context) {
 	}
 }
 
-// awaitFirst returns when there is enough for a first report, and false when ctx ends before.
+// awaitFirst returns when enough is known for a first report. It returns false if ctx ends first.
 func (r *Reporter) awaitFirst(ctx context.Context) bool {
 	timer := time.NewTimer(firstWithin)
 	defer timer.Stop()
@@ -106,7 +106,7 @@ func (r *Reporter) Touch() {
 	}
 }
 
-// putLocked publishes the latest report with what others know.
+// putLocked publishes the latest report with the fields that other parts of the agent provide.
 func (r *Reporter) putLocked() {
 	report := *r.latest
 	report.SettingsDigest, report.DirectAuthority = r.options.SettingsDigest(), r.options.DirectAuthority()

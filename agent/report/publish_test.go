@@ -20,7 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// pace runs the publishing part of a Reporter in a bubble, fed by hand, and notes when a report came.
+// pace runs the publishing part of a Reporter in a bubble. The test feeds it by hand, and pace records when a report
+// came.
 type pace struct {
 	*Reporter
 	start time.Time
@@ -47,7 +48,7 @@ func runPace(t *testing.T, feed func(*pace)) []time.Duration {
 	return p.at
 }
 
-// Write notes when a report came. It implements http.ResponseWriter, as do Header, WriteHeader and Flush.
+// Write records when a report came. It implements http.ResponseWriter, as do Header, WriteHeader and Flush.
 func (p *pace) Write(line []byte) (int, error) {
 	p.at = append(p.at, time.Since(p.start))
 	return len(line), nil
@@ -60,7 +61,7 @@ func (p *pace) Flush()              {}
 // pass advances the bubble's time.
 func pass(d time.Duration) { <-time.After(d) }
 
-// know makes everything known but pods.
+// know makes everything but pods known.
 func (p *pace) know() {
 	p.begin()
 	p.setVersion("v1.36.3", nil)
@@ -87,13 +88,13 @@ func TestPace(t *testing.T) {
 		feed func(*pace)
 		want []time.Duration
 	}{
-		"the first report goes as soon as everything is known": {
+		"the first report is sent as soon as everything is known": {
 			func(p *pace) { p.know(); _ = p.pods.Replace(nil, "1") }, []time.Duration{0},
 		},
 		"it waits a quarter of a second for pods, once": {
 			func(p *pace) { pass(time.Second); p.know() }, []time.Duration{1250 * time.Millisecond},
 		},
-		"it goes after five seconds whatever is missing": {
+		"it is sent after five seconds even if something is missing": {
 			func(p *pace) {}, []time.Duration{5 * time.Second},
 		},
 		"nodes are reported 200 ms after the first change, together": {
@@ -107,11 +108,11 @@ func TestPace(t *testing.T) {
 				}
 			}, []time.Duration{0, 1200 * time.Millisecond},
 		},
-		"what pods request is reported once a minute at most": {
+		"requests of pods are reported at most once a minute": {
 			func(p *pace) {
 				p.know()
 				_ = p.pods.Replace(nil, "1")
-				for i := range 150 { // one each second
+				for i := range 150 { // one pod each second
 					pass(time.Second)
 					p.addPod(fmt.Sprint(i))
 				}
@@ -125,7 +126,7 @@ func TestPace(t *testing.T) {
 				p.addPod("a")
 			}, []time.Duration{0, 5*time.Minute + 2*time.Second},
 		},
-		"what changes nothing is not reported": {
+		"events without a change are not reported": {
 			func(p *pace) {
 				p.know()
 				_ = p.pods.Replace(nil, "1")
@@ -133,7 +134,7 @@ func TestPace(t *testing.T) {
 				p.addNode("a")
 				pass(time.Minute)
 				for range 100 {
-					p.addNode("a") // its heartbeat
+					p.addNode("a") // a heartbeat of the node
 					pass(time.Second)
 				}
 			}, []time.Duration{0, 1200 * time.Millisecond},
@@ -143,14 +144,14 @@ func TestPace(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				if got := runPace(t, tc.feed); fmt.Sprint(got) != fmt.Sprint(tc.want) {
-					t.Errorf("reports at %v, want %v", got, tc.want)
+					t.Errorf("got reports at %v, want %v", got, tc.want)
 				}
 			})
 		})
 	}
 }
 
-// BenchmarkTally answers: how much memory do 5,000 nodes and 20,000 pods cost? Run it with
+// BenchmarkTally measures how much memory 5,000 nodes and 20,000 pods cost. Run it with
 //
 //	go test ./agent/report -run '^$' -bench Tally -benchtime 5x
 func BenchmarkTally(b *testing.B) {

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// list makes a resource list of "name=quantity" pairs.
+// list returns a resource list from "name=quantity" pairs.
 func list(pairs ...string) corev1.ResourceList {
 	out := corev1.ResourceList{}
 	for _, pair := range pairs {
@@ -74,7 +74,7 @@ func TestQuantities(t *testing.T) {
 				sum.add(amountsOf(l, maxOfNode), -1)
 			}
 			if got := show(sum.strings()); got != "" || len(sum.extended) > 0 {
-				t.Errorf("after taking all away: %s %v", got, sum.extended)
+				t.Errorf("after subtracting everything: got %s %v, want nothing", got, sum.extended)
 			}
 		})
 	}
@@ -126,7 +126,7 @@ func TestPodRequests(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			got := readPod(&corev1.Pod{Spec: tc.spec})
-			got.pods-- // the pod itself
+			got.pods-- // do not count the pod itself
 			if got := show(got.strings()); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
@@ -164,18 +164,19 @@ func TestHealthState(t *testing.T) {
 		answers []string
 		healthy bool
 		message string
-		since   int // the answer that it is since
+		since   int // number of the response since when it has this health
 		again   time.Duration
 	}{
-		"healthy at first":                           {[]string{good}, true, "", 0, probeInterval},
-		"unhealthy at first counts at once":          {[]string{bad}, false, "etcd", 0, probeInterval},
-		"one failure is looked at again soon":        {[]string{good, bad}, true, "", 0, probeAgain},
-		"a failure that passes never happened":       {[]string{good, bad, good}, true, "", 0, probeInterval},
-		"two failures with a success between, also":  {[]string{good, bad, good, bad}, true, "", 0, probeAgain},
-		"two failures in a row count":                {[]string{good, bad, bad}, false, "etcd", 2, probeInterval},
-		"another message is the same bad health":     {[]string{good, bad, bad, "more"}, false, "more", 2, probeInterval},
-		"recovery counts at once":                    {[]string{bad, bad, good}, true, "", 2, probeInterval},
-		"after recovery one failure is doubted anew": {[]string{good, bad, bad, good, bad}, true, "", 3, probeAgain},
+		"healthy at first":                                    {[]string{good}, true, "", 0, probeInterval},
+		"unhealthy at first counts at once":                   {[]string{bad}, false, "etcd", 0, probeInterval},
+		"one failure is probed again soon":                    {[]string{good, bad}, true, "", 0, probeAgain},
+		"a failure that passes does not count":                {[]string{good, bad, good}, true, "", 0, probeInterval},
+		"two failures with a success in between do not count": {[]string{good, bad, good, bad}, true, "", 0, probeAgain},
+		"two failures in a row count":                         {[]string{good, bad, bad}, false, "etcd", 2, probeInterval},
+		"another message is the same bad health": {[]string{good, bad, bad, "more"}, false, "more", 2,
+			probeInterval},
+		"recovery counts at once":                     {[]string{bad, bad, good}, true, "", 2, probeInterval},
+		"after recovery, one failure is probed again": {[]string{good, bad, bad, good, bad}, true, "", 3, probeAgain},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,7 +188,7 @@ func TestHealthState(t *testing.T) {
 			since := start.Add(time.Duration(tc.since) * time.Minute)
 			if !v.known || v.health.Healthy != tc.healthy || v.health.Message != tc.message || !v.health.Since.Equal(since) ||
 				again != tc.again {
-				t.Errorf("got %+v, again in %s", v, again)
+				t.Errorf("got %+v and the next probe in %s, want others", v, again)
 			}
 		})
 	}
@@ -215,7 +216,7 @@ func TestInterpret(t *testing.T) {
 		"500 names the checks that fail": {code: 500,
 			body: "[+]ping ok\n[-]etcd failed: reason withheld\n[-]poststarthook/x failed: y\n",
 			want: "checks of /readyz fail: etcd, poststarthook/x"},
-		"500 without a list": {code: 500, body: "<html>", want: "/readyz answers Internal Server Error"},
+		"500 without a list": {code: 500, body: "<html>", want: "/readyz responds with Internal Server Error"},
 		"a timeout":          {ctx: late, err: context.DeadlineExceeded, want: "does not answer within 5s"},
 		"a reset connection without a port": {err: reset(40000),
 			want: "the API server cannot be reached: connection reset by peer"},
@@ -259,7 +260,7 @@ func TestSumsOfAmountsDoNotOverflow(t *testing.T) {
 	}
 	usual := corev1.ResourceList{"cpu": resource.MustParse("16"), "memory": resource.MustParse("64Gi"),
 		"pods": resource.MustParse("110")}
-	const nodes = 4999 // Kubernetes supports one more, of which the sum has a round number of CPUs
+	const nodes = 4999 // Kubernetes supports one more node; with this number the sum of CPUs is round
 	var sum amounts
 	for range nodes {
 		sum.add(amountsOf(huge, maxOfNode), 1)
@@ -270,13 +271,13 @@ func TestSumsOfAmountsDoNotOverflow(t *testing.T) {
 	for name := range huge {
 		amount, err := resource.ParseQuantity(report.Nodes.Capacity[string(name)])
 		if least := usual[name]; err != nil || amount.Cmp(least) < 0 || amount.Sign() <= 0 {
-			t.Errorf("the sum of %s is %s, and the error is %v, want at least %s", name, amount.String(), err, least.String())
+			t.Errorf("the sum of %s: got %s and the error %v, want at least %s", name, amount.String(), err, least.String())
 		}
 	}
 	for range nodes {
 		sum.add(amountsOf(huge, maxOfNode), -1)
 	}
 	if got := sum.strings(); got["cpu"] != "16" || got["memory"] != "64Gi" || got["pods"] != "110" || len(got) != 3 {
-		t.Errorf("without the huge nodes the sums are %v, want those of the other node", got)
+		t.Errorf("without the huge nodes: got the sums %v, want those of the other node", got)
 	}
 }

@@ -18,30 +18,30 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Options of a Reporter.
+// Options configure a Reporter.
 type Options struct {
-	// Client for the API server; decodes core types.
+	// Client sends requests to the API server. It decodes core types.
 	Client rest.Interface
-	// Stream is what the report is published on, and ends with the Reporter.
+	// Stream publishes the report. It ends with the Reporter.
 	Stream *stream.Stream
-	// AgentVersion and ClusterUID go into each report.
+	// AgentVersion and ClusterUID are part of each report.
 	AgentVersion, ClusterUID string
-	// Restored goes into each report, too.
+	// Restored is part of each report, too.
 	Restored time.Time
-	// SettingsDigest is the digest of the hub's settings in force, empty if there are none. Call Reporter.Touch when it
-	// changes.
+	// SettingsDigest returns the digest of the hub's settings in force, or "" if there are none. Call Reporter.Touch when
+	// it changes.
 	SettingsDigest func() string
-	// Deployment is asked while this replica leads, nil if there is nothing to say. Call Reporter.Touch when the answer
-	// changes.
+	// Deployment returns the report's part on the Deployment, or nil if there is none. It is called while this replica
+	// leads. Call Reporter.Touch when the result changes.
 	Deployment func() *protocol.Deployment
-	// Left is what protocol.Report.Left says, asked as Deployment is.
+	// Left returns protocol.Report.Left. It is called like Deployment.
 	Left func() []string
-	// Unclaimed is what protocol.Report.Unclaimed says, asked as Deployment is.
+	// Unclaimed returns protocol.Report.Unclaimed. It is called like Deployment.
 	Unclaimed func() []string
-	// DirectAuthority is what protocol.Report.DirectAuthority says, asked of each replica. Call Reporter.Touch when the
-	// answer changes. May be nil.
+	// DirectAuthority returns protocol.Report.DirectAuthority. It is called on each replica. Call Reporter.Touch when the
+	// result changes. It may be nil.
 	DirectAuthority func() string
-	// Capabilities of the agent.
+	// Capabilities are the capabilities of the agent.
 	Capabilities protocol.Capabilities
 	// NodesChanged is called after each change of the nodes, while this replica leads.
 	NodesChanged func()
@@ -53,23 +53,24 @@ type Reporter struct {
 	options Options
 	nodes   *nodeTally
 	pods    *podTally
-	soon    chan struct{} // something changed that matters at once
+	soon    chan struct{} // something changed that must be reported at once
 	later   chan struct{} // something changed that can wait a minute
 	facts   facts
 	topic   *stream.Topic
 
-	publishing sync.Mutex       // guards latest, and is held while it is published: what it asks for must not call Touch
-	latest     *protocol.Report // without what is asked for when it is published; nil before the first
+	// guards latest, and is held while it is published: the functions that are called then must not call Touch
+	publishing sync.Mutex
+	latest     *protocol.Report // without the fields that are added when it is published; nil before the first report
 }
 
-// facts are what is known besides the tallies.
+// facts are the known facts besides the tallies.
 type facts struct {
-	mu           sync.Mutex // guards the rest
+	mu           sync.Mutex // guards the fields below
 	health       healthState
 	version      string
 	versionTried bool
 	role         role
-	nodes        resourceState // of the present leadership, as are pods
+	nodes        resourceState // of the current leadership, as are pods
 	pods         resourceState
 }
 
@@ -77,17 +78,17 @@ type facts struct {
 type role struct {
 	known      bool
 	leads      bool
-	leadership int  // how often it began to lead
-	patient    bool // nodes are not reported before pods are known, since the hub has had both from another replica
+	leadership int  // how often this replica began to lead
+	patient    bool // nodes are not reported before pods are known, because the hub already has both from another replica
 }
 
-// resourceState is how far a resource is known.
+// resourceState says how much is known about a resource.
 type resourceState struct {
 	synced bool
-	failed bool // the last request failed and it never synced
+	failed bool // the last request failed, and the resource was never synced
 }
 
-// New makes a Reporter. Run starts it.
+// New returns a Reporter. Run starts it.
 func New(o Options) *Reporter {
 	if o.Deployment == nil {
 		o.Deployment = func() *protocol.Deployment { return nil }
@@ -115,7 +116,7 @@ func New(o Options) *Reporter {
 	return r
 }
 
-// podsChanged schedules a report of pods: later, or soon if they are known for the first time.
+// podsChanged schedules a report of pods. It is sent soon if pods are known for the first time, and otherwise later.
 func (r *Reporter) podsChanged() {
 	if _, known := r.podsKnown(); !known {
 		r.learn(&r.facts.pods, nil)
@@ -124,7 +125,7 @@ func (r *Reporter) podsChanged() {
 	signal(r.later)
 }
 
-// Run reports until ctx ends, and ends the stream then. Every replica reports health and version; Lead adds the rest.
+// Run reports until ctx ends, and then ends the stream. Every replica reports health and version. Lead adds the rest.
 func (r *Reporter) Run(ctx context.Context) {
 	defer r.options.Stream.End()
 	var running sync.WaitGroup
@@ -134,7 +135,7 @@ func (r *Reporter) Run(ctx context.Context) {
 	r.publish(ctx)
 }
 
-// Lead watches nodes and pods until ctx ends: this replica is the one that reports them.
+// Lead watches nodes and pods until ctx ends, because the leading replica reports them.
 func (r *Reporter) Lead(ctx context.Context) {
 	r.begin()
 	defer r.Follow()
@@ -162,7 +163,7 @@ func (r *Reporter) begin() {
 	signal(r.soon)
 }
 
-// Follow records that another replica leads. What was known of nodes and pods is dropped.
+// Follow records that another replica leads, and drops the data on nodes and pods.
 func (r *Reporter) Follow() {
 	r.facts.mu.Lock()
 	before := r.facts.role
@@ -178,7 +179,7 @@ func (r *Reporter) Follow() {
 	signal(r.soon)
 }
 
-// Nodes returns how many nodes the member has, and whether that is known here.
+// Nodes returns the number of the member's nodes, and whether this replica knows it.
 func (r *Reporter) Nodes() (int32, bool) {
 	r.facts.mu.Lock()
 	known := r.facts.role.leads && r.facts.nodes.synced
@@ -206,13 +207,13 @@ func (r *Reporter) setVersion(version string, err error) {
 	if err == nil {
 		r.facts.version = version
 	} else {
-		r.options.Log.V(1).Info("version not known", "error", err.Error())
+		r.options.Log.V(1).Info("cannot read the version of the API server", "error", err.Error())
 	}
 	r.facts.versionTried = true
 	signal(r.soon)
 }
 
-// failed records that a resource could not be read. It is logged once until it can be read.
+// failed records that a resource could not be read. It logs this only once until the resource can be read.
 func (r *Reporter) failed(resource string, k *resourceState, err error) {
 	if first := r.learn(k, err); first {
 		r.options.Log.Error(err, "numbers are missing from the report until this resource can be watched", "resource",
@@ -221,7 +222,7 @@ func (r *Reporter) failed(resource string, k *resourceState, err error) {
 	signal(r.soon)
 }
 
-// learn updates what is known of a resource, and reports whether this is the first failure.
+// learn updates the state of a resource, and reports whether this is the first failure.
 func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -234,8 +235,8 @@ func (r *Reporter) learn(k *resourceState, err error) (first bool) {
 	return first
 }
 
-// readiness reports whether everything that a first report needs is known or known to be missing, and whether pods are
-// too. Where the API server is not healthy, it may take long until the leader is known.
+// readiness reports whether everything that a first report needs is known, or known to be missing, and whether pods are
+// known too. If the API server is not healthy, it may take long until the leader is known.
 func (r *Reporter) readiness() (enough, pods bool) {
 	r.facts.mu.Lock()
 	defer r.facts.mu.Unlock()
@@ -258,7 +259,7 @@ func (r *Reporter) podsKnown() (leadership int, known bool) {
 	return r.facts.role.leadership, r.facts.role.leads && r.facts.pods.synced
 }
 
-// build makes a report of what is known, with these requested amounts.
+// build returns a report of the known facts, with these requested amounts.
 func (r *Reporter) build(requested map[string]string) protocol.Report {
 	nodes, distribution := r.nodes.nodes()
 	nodes.Requested = requested
@@ -278,7 +279,7 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	}
 	if f.version != "" {
 		report.Distribution = versionDistribution(f.version)
-		if f.nodes.synced || f.nodes.failed { // only nodes show some, so it is unknown before
+		if f.nodes.synced || f.nodes.failed { // only nodes show some distributions, so it is unknown before they are read
 			report.Distribution = cmp.Or(report.Distribution, distribution, distributionPlain)
 		}
 	}
@@ -288,7 +289,7 @@ func (r *Reporter) build(requested map[string]string) protocol.Report {
 	return report
 }
 
-// signal sends without blocking: one pending signal is enough.
+// signal sends without blocking, because one pending signal is enough.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -296,7 +297,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// stopped is a timer that is not running.
+// stopped returns a timer that is not running.
 func stopped() *time.Timer {
 	t := time.NewTimer(time.Hour)
 	t.Stop()

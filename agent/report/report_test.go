@@ -59,9 +59,9 @@ type world struct {
 	logged   *strings.Builder
 	mu       *sync.Mutex
 	stop     context.CancelFunc
-	end      func()             // stops, and returns when nothing runs any more
-	leading  context.CancelFunc // ends the leadership that start begins
-	lead     func()             // begins another
+	end      func()             // stops the Reporter, and returns when nothing is running
+	leading  context.CancelFunc // ends the leadership that start or lead began
+	lead     func()             // begins another leadership
 }
 
 func prepare(t *testing.T) *world {
@@ -141,8 +141,8 @@ func (w *world) next(t *testing.T) protocol.Report {
 	return r
 }
 
-// await returns the first report that is as wanted. Reports before it may lack what a busy machine has not read yet;
-// TestPace has the exact times.
+// await returns the first report that is as wanted. Earlier reports may lack data that a busy machine has not read yet.
+// TestPace checks the exact times.
 func (w *world) await(t *testing.T, wanted func(protocol.Report) bool) protocol.Report {
 	t.Helper()
 	for {
@@ -154,7 +154,7 @@ func (w *world) await(t *testing.T, wanted func(protocol.Report) bool) protocol.
 
 func versioned(r protocol.Report) bool { return r.Version != "" }
 
-// awaitPods returns the first report of this many pods.
+// awaitPods returns the first report with this many pods.
 func (w *world) awaitPods(t *testing.T, pods string) protocol.Report {
 	t.Helper()
 	return w.await(t, func(r protocol.Report) bool { return r.Nodes != nil && r.Nodes.Requested["pods"] == pods })
@@ -185,7 +185,7 @@ func TestReporter(t *testing.T) {
 		}
 	})
 
-	t.Run("changes that come together are one report, and no change is none", func(t *testing.T) {
+	t.Run("changes at the same time become one report, and events without a change none", func(t *testing.T) {
 		t.Parallel()
 		w := prepare(t)
 		w.api.Put(t, "/api/v1/nodes/a", node("a", corev1.ConditionTrue))
@@ -201,11 +201,11 @@ func TestReporter(t *testing.T) {
 		for ; total < 11; reports++ {
 			r := w.next(t)
 			if r.Nodes.Total <= total {
-				t.Errorf("a report of %d nodes came after one of %d, want no report without a change", r.Nodes.Total, total)
+				t.Errorf("got a report of %d nodes after one of %d, want none without a change", r.Nodes.Total, total)
 			}
 			total = r.Nodes.Total
 		}
-		// TestPace has the exact times. One report may have been due when the first node came.
+		// TestPace checks the exact times. One report may have been due when the first node was added.
 		if most := 1 + int(time.Since(start)/(200*time.Millisecond)); reports > most {
 			t.Errorf("10 nodes came in %d reports, want at most %d: one for each 200 ms", reports, most)
 		}
@@ -215,7 +215,7 @@ func TestReporter(t *testing.T) {
 		}
 	})
 
-	t.Run("what pods request does not hurry", func(t *testing.T) {
+	t.Run("requests of pods are reported later", func(t *testing.T) {
 		t.Parallel()
 		w := prepare(t)
 		w.api.Put(t, "/api/v1/pods/p", pod("p", "1"))
@@ -252,7 +252,7 @@ func TestReporter(t *testing.T) {
 		if r := w.await(t, versioned); r.Nodes != nil || r.Version != "v1.36.3" || !r.Health.Healthy {
 			t.Errorf("got %+v", r)
 		}
-		w.end() // the report does not wait for the line
+		w.end() // the report does not wait until the error is logged
 		if n := strings.Count(w.logged.String(), `"resource"="nodes"`); n != 1 {
 			t.Errorf("logged %d times, want once:\n%s", n, w.logged)
 		}
@@ -285,12 +285,12 @@ func TestReporter(t *testing.T) {
 		}
 		for _, request := range w.api.Seen() {
 			if strings.Contains(request, "/nodes") || strings.Contains(request, "/pods") {
-				t.Errorf("it asked %s", request)
+				t.Errorf("got the request %s, want only health and version", request)
 			}
 		}
 	})
 
-	t.Run("a replica that begins to lead reports nodes once pods are known too, and one that ends takes them back", func(t *testing.T) {
+	t.Run("a new leader reports nodes once pods are known, and removes them when it stops leading", func(t *testing.T) {
 		t.Parallel()
 		w := prepare(t)
 		w.api.Put(t, "/api/v1/nodes/a", node("a", corev1.ConditionTrue))

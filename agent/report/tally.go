@@ -9,15 +9,15 @@ import (
 	"github.com/drover-dev/drover/agent/watch"
 )
 
-// tally keeps a few numbers for each object and their sum, never the object.
+// tally keeps a few numbers for each object and their sum, but never the object.
 type tally[O watch.Object, N any] struct {
 	*watch.Store[O, N]
 	count func(n N, sign int64) // adds to the sum; called under mu
 
-	mu sync.Mutex // guards whatever count writes
+	mu sync.Mutex // guards the data that count writes
 }
 
-// begin makes the store. read returns the numbers of an object, and seen is called after each event and list.
+// begin creates the store. read returns the numbers of an object. seen is called after each event and each list.
 func (t *tally[O, N]) begin(read func(O) N, seen func()) {
 	t.Store = watch.NewStore(watch.Options[O, N]{
 		Read: func(o O) (N, bool) { return read(o), true }, Changed: t.changed, Seen: seen,

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stream sends the hub the latest state of each thing that the agent reports, as lines of JSON.
+// Package stream sends the hub the latest state of everything that the agent reports, as lines of JSON.
 package stream
 
 import (
@@ -12,16 +12,16 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Stream is the http.Handler of protocol.PathReport. It has any number of readers. A slow reader gets the latest state
-// of each thing only.
+// Stream is the http.Handler of protocol.PathReport. It can have any number of readers. A slow reader gets only the
+// latest state of each key.
 type Stream struct {
-	// Opened is called before a reader gets its first line. May be nil.
+	// Opened is called before a reader gets its first line. It may be nil.
 	Opened func()
 
 	ended  chan struct{} // closed when there will be no more lines
 	topics map[string]*Topic
 
-	mu      sync.Mutex    // guards what follows, and all topics
+	mu      sync.Mutex    // guards the fields below, and all topics
 	changed chan struct{} // closed and replaced when there is something to send
 }
 
@@ -46,7 +46,8 @@ func (s *Stream) wakeLocked() {
 	s.changed = make(chan struct{})
 }
 
-// ServeHTTP answers GET with the lines of the subjects that the request names, until the client or the stream ends.
+// ServeHTTP responds to GET with the lines of the subjects that the request names, until the client disconnects or the
+// stream ends.
 func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method != http.MethodGet {
 		w.Header().Set("Allow", http.MethodGet)
@@ -65,12 +66,13 @@ func (s *Stream) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	control, encoder := http.NewResponseController(w), json.NewEncoder(w)
-	encoder.SetEscapeHTML(false) // it makes six bytes of one, and a line beyond protocol.MaxLine ends the tunnel
+	// escaping makes six bytes of one, and a line longer than protocol.MaxLine ends the tunnel
+	encoder.SetEscapeHTML(false)
 	for {
 		lines, changed := s.unsent(to)
 		for _, line := range lines {
 			if err := encoder.Encode(line); err != nil {
-				return // the reader is gone
+				return // the reader has disconnected
 			}
 		}
 		if err := control.Flush(); err != nil {
@@ -99,17 +101,17 @@ func (s *Stream) unsent(to reader) (lines []*protocol.Line, more <-chan struct{}
 	return lines, s.changed
 }
 
-// reader is what one reader has received, by topic.
+// reader records the lines that one reader has received, by topic.
 type reader map[*Topic]*received
 
-// received is what one reader has received of one topic.
+// received records the lines that one reader has received of one topic.
 type received struct {
 	round    int
 	versions map[string]uint64
 	synced   bool
 }
 
-// flushed notes the topics of which the reader has everything.
+// flushed records the topics that the reader has received completely.
 func (r reader) flushed() {
 	for topic, has := range r {
 		if has.synced {

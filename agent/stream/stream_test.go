@@ -55,7 +55,7 @@ func read(t *testing.T, s *stream.Stream, subjects ...string) *reader {
 	return &reader{t: t, lines: bufio.NewScanner(resp.Body)}
 }
 
-// next returns the next line in short.
+// next returns the next line in a short form.
 func (r *reader) next() string {
 	r.t.Helper()
 	if !r.lines.Scan() {
@@ -92,7 +92,7 @@ func (r *reader) expect(want ...string) {
 func TestStream(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T, *stream.Stream, *stream.Topic){
-		"a reader gets all that there is, that it is all, and then each change": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+		"a reader gets all lines, then a mark, then each change": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
 			put(sets, "crtb/b", protocol.SetPending)
 			put(sets, "crtb/a", protocol.SetApplied)
 			sets.Sync()
@@ -103,7 +103,7 @@ func TestStream(t *testing.T) {
 			sets.Delete("crtb/a")
 			r.expect("crtb/a removed")
 		},
-		"it gets nothing of a topic before all is there": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+		"it gets nothing of a topic before Sync": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
 			put(sets, "crtb/a", protocol.SetApplied)
 			report := s.Topic(protocol.SubjectReport)
 			report.Put("", &protocol.Line{Report: &protocol.Report{Version: "v1"}})
@@ -113,7 +113,7 @@ func TestStream(t *testing.T) {
 			sets.Sync()
 			r.expect("crtb/a Applied", "synced")
 		},
-		"one that names no subject gets reports only": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+		"a reader that names no subject gets only reports": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
 			sets.Sync()
 			report := s.Topic(protocol.SubjectReport)
 			report.Put("", &protocol.Line{Report: &protocol.Report{Version: "v1"}})
@@ -124,7 +124,8 @@ func TestStream(t *testing.T) {
 			report.Put("", &protocol.Line{Report: &protocol.Report{Version: "v2"}})
 			r.expect("report v2")
 		},
-		"another replica leads: what was sent is not gone, and is sent whole when this one leads again": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+		"Reset deletes no lines, and all are sent again in the next leadership": func(t *testing.T, s *stream.Stream,
+			sets *stream.Topic) {
 			put(sets, "crtb/a", protocol.SetApplied)
 			sets.Sync()
 			r := read(t, s, protocol.SubjectSets)
@@ -135,11 +136,12 @@ func TestStream(t *testing.T) {
 			sets.Sync()
 			r.expect("crtb/b Applied", "synced")
 		},
-		"the same again is no change, and a slow reader gets the latest only": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+		"an equal line is no change, and a slow reader gets only the latest line": func(t *testing.T, s *stream.Stream,
+			sets *stream.Topic) {
 			sets.Sync()
 			if !put(sets, "crtb/a", protocol.SetPending) || put(sets, "crtb/a", protocol.SetPending) ||
 				!put(sets, "crtb/a", protocol.SetApplied) {
-				t.Error("Put reports a change where there is none, or none where there is one")
+				t.Error("Put reported a change for an equal line or none for another one, want the opposite")
 			}
 			r := read(t, s, protocol.SubjectSets)
 			r.expect("crtb/a Applied", "synced")
@@ -149,7 +151,7 @@ func TestStream(t *testing.T) {
 				&protocol.Line{Set: &protocol.SetEvent{State: &protocol.SetState{ID: "crtb/a",
 					Message: strings.Repeat("x", 1<<20)}}})
 			if got := len(sets.Get("crtb/a").Set.State.Message); got > protocol.MaxLine {
-				t.Errorf("the message has %d bytes", got)
+				t.Errorf("got a message of %d bytes, want another length", got)
 			}
 		},
 		"readers end with the stream": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
@@ -159,7 +161,7 @@ func TestStream(t *testing.T) {
 			s.End()
 			r.expect("end")
 		},
-		"it is known whether a topic was read, and which keys it has": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
+		"a topic reports whether it was read, and its keys": func(t *testing.T, s *stream.Stream, sets *stream.Topic) {
 			put(sets, "crtb/b", protocol.SetApplied)
 			put(sets, "crtb/a", protocol.SetApplied)
 			if isRead(sets) || !slices.Equal(sets.Keys(), []string{"crtb/a", "crtb/b"}) {
@@ -170,7 +172,7 @@ func TestStream(t *testing.T) {
 			r.expect("crtb/a Applied", "crtb/b Applied", "synced")
 			put(sets, "crtb/c", protocol.SetApplied)
 			if r.expect("crtb/c Applied"); !isRead(sets) {
-				t.Error("it does not count as read")
+				t.Error("the topic does not count as read, want it read")
 			}
 		},
 	} {
@@ -190,8 +192,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// The logs of failed Jobs may be pages of HTML, or what moves a cursor. A line that is longer than the hub takes would
-// cut the member off.
+// TestLogsOfFailedJobsFitIntoALine checks logs that contain pages of HTML or control characters. A line that is longer
+// than the hub accepts would cut the member off.
 func TestLogsOfFailedJobsFitIntoALine(t *testing.T) {
 	for _, char := range []string{"<", "\x1b", `"`} {
 		s := stream.New()
@@ -206,7 +208,8 @@ func TestLogsOfFailedJobsFitIntoALine(t *testing.T) {
 		lines := read(t, s, protocol.SubjectPlans).lines
 		lines.Buffer(nil, 2*protocol.MaxLine)
 		if !lines.Scan() || len(lines.Bytes()) > protocol.MaxLine {
-			t.Errorf("of %q a line of %d bytes (%v), want at most %d", char, len(lines.Bytes()), lines.Err(), protocol.MaxLine)
+			t.Errorf("with %q: got a line of %d bytes (%v), want at most %d", char, len(lines.Bytes()), lines.Err(),
+				protocol.MaxLine)
 		}
 	}
 }

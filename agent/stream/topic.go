@@ -12,17 +12,17 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Topic is one subject of a Stream: the latest line for each key. Readers get nothing of it before Sync.
+// Topic is one subject of a Stream. It has the latest line for each key. Readers get no lines before Sync.
 type Topic struct {
 	stream  *Stream
 	subject string
 	read    chan struct{} // closed by once when a reader has received everything
 	once    sync.Once
 
-	// Stream.mu guards what follows.
+	// Stream.mu guards the fields below.
 	synced  bool
-	round   int    // counts Reset
-	version uint64 // of the latest entry
+	round   int    // number of calls of Reset
+	version uint64 // version of the latest entry
 	entries map[string]entry
 }
 
@@ -32,8 +32,8 @@ type entry struct {
 	version uint64
 }
 
-// Put sets the line of a key, cut to its bounds, and reports whether it differs from the one before. The line must not
-// be changed after.
+// Put sets the line of a key, cut to its bounds, and reports whether it differs from the previous line. The caller must
+// not change the line afterwards.
 func (t *Topic) Put(key string, line *protocol.Line) bool {
 	line.Bound()
 	t.stream.mu.Lock()
@@ -47,7 +47,7 @@ func (t *Topic) Put(key string, line *protocol.Line) bool {
 	return true
 }
 
-// Get returns the line of a key, nil if there is none. It must not be changed.
+// Get returns the line of a key, or nil if there is none. The caller must not change it.
 func (t *Topic) Get(key string) *protocol.Line {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -66,7 +66,7 @@ func (t *Topic) Keys() []string {
 	return keys
 }
 
-// Delete removes the line of a key. Readers are told that it is gone.
+// Delete removes the line of a key, and tells readers that it is gone.
 func (t *Topic) Delete(key string) {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -76,7 +76,7 @@ func (t *Topic) Delete(key string) {
 	}
 }
 
-// Sync says that there is a line for everything that is present now.
+// Sync marks the topic as complete: there is a line for everything that exists now.
 func (t *Topic) Sync() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -86,8 +86,8 @@ func (t *Topic) Sync() {
 	}
 }
 
-// Reset removes all lines because another replica leads. Readers are told that they get no more changes; what they have
-// is not gone.
+// Reset removes all lines because another replica leads. Readers are told that they get no more changes. Their lines
+// remain valid.
 func (t *Topic) Reset() {
 	t.stream.mu.Lock()
 	defer t.stream.mu.Unlock()
@@ -97,7 +97,7 @@ func (t *Topic) Reset() {
 	t.stream.wakeLocked()
 }
 
-// Read is closed when a reader has received everything that there was.
+// Read returns a channel that is closed when a reader has received all lines.
 func (t *Topic) Read() <-chan struct{} { return t.read }
 
 func (t *Topic) setRead() { t.once.Do(func() { close(t.read) }) }

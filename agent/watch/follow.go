@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package watch keeps what the agent reads of the objects in the member up to date.
+// Package watch keeps the agent's data about objects in the member up to date.
 //
-// It is a reflector of client-go and a store that holds the few fields that are read in place of the objects. An
-// informer would hold the objects, in two places, and would not have the agent's own writes before their events arrive.
+// It consists of a reflector of client-go and a store that holds the few fields that are used, instead of the objects.
+// An informer would hold the objects twice, and would not have the agent's own writes before their events arrive.
 // docs/design/0015-how-the-agent-applies.md gives the reasons.
 package watch
 
@@ -21,10 +21,10 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// pageSize is how many objects a page of a list has, where the API server cannot stream lists as a watch.
+// pageSize bounds the objects in a page of a list, if the API server cannot stream lists as a watch.
 const pageSize = 500
 
-// Of objects of any kind only the metadata is read: their content may be large, or secret.
+// For objects of any kind, only the metadata is read, because their content may be large or secret.
 const (
 	metadataEvents = runtime.ContentTypeProtobuf +
 		";as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
@@ -36,19 +36,19 @@ const (
 type Collection struct {
 	// Client decodes the objects.
 	Client rest.Interface
-	// Path is that of the API, such as "/api/v1/nodes".
+	// Path is the API path, such as "/api/v1/nodes".
 	Path string
-	// Labels and Fields are selectors; empty for all objects.
+	// Labels and Fields are selectors. Empty selectors match all objects.
 	Labels, Fields string
-	// Optional objects count as known when the API server does not have their kind or forbids it.
+	// Optional objects count as known if the API server does not have their kind or forbids reading them.
 	Optional bool
-	// OnError is called for each request that failed; it is tried again. May be nil.
+	// OnError is called for each failed request, which is then retried. It may be nil.
 	OnError func(error)
 	Log     logr.Logger
 }
 
-// Follow keeps the store up to date with a collection until ctx ends. The reflector's own log is off: it repeats what
-// is logged here.
+// Follow keeps the store up to date with a collection until ctx ends. The reflector's own log is off, because it would
+// repeat errors that are logged here.
 func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	silent := logr.Discard()
 	ctx = logr.NewContext(ctx, silent)
@@ -60,15 +60,15 @@ func (s *Store[O, T]) Follow(ctx context.Context, c Collection) {
 	reflector.RunWithContext(ctx)
 }
 
-// follower is the connection between a collection and its store.
+// follower connects a collection with its store.
 type follower[O Object, T any] struct {
 	Collection
 	store *Store[O, T]
 }
 
-// list gets a page and keeps of each object what the store keeps, so that the whole list is never in memory. Version 0
-// is asked as the newest: a cache may be behind what was just written, and API servers that answer from their cache
-// ignore the page size.
+// list reads a page and keeps only the stored fields of each object, so the whole list is never in memory. It replaces
+// version 0 with the newest version, because a cache may lack the agent's last writes, and API servers that answer from
+// their cache ignore the page size.
 func (f follower[O, T]) list(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 	if options.ResourceVersion == "0" {
 		options.ResourceVersion = ""
@@ -116,7 +116,7 @@ func (f follower[O, T]) request(options *metav1.ListOptions, metadata string) *r
 	return request
 }
 
-// streamRefused reports whether an API server only refused to stream a list as a watch; the reflector lists then.
+// streamRefused reports whether an API server only refused to stream a list as a watch. The reflector then lists.
 func streamRefused(options metav1.ListOptions, err error) bool {
 	return options.SendInitialEvents != nil && (apierrors.IsInvalid(err) || apierrors.IsBadRequest(err))
 }

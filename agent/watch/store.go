@@ -26,52 +26,52 @@ type Object interface {
 	metav1.Object
 }
 
-// Options configure a Store of what is read of objects of type O.
+// Options configure a Store for objects of type O.
 type Options[O Object, T any] struct {
-	// Read returns what is stored of an object; false for nothing.
+	// Read returns the value to store for an object, or false to store nothing.
 	Read func(O) (T, bool)
-	// Index returns the key under which an object is found with Of. May be nil.
+	// Index returns the key with which Of finds an object. It may be nil.
 	Index func(T) string
-	// Changed is called with what is stored of an object before and after a change; nil for nothing. Calls for one object
-	// may overlap. May be nil.
+	// Changed is called with the values of an object before and after a change. A value is nil if nothing is stored. Calls
+	// for one object may overlap. It may be nil.
 	Changed func(name Name, before, now *T)
-	// Seen is called after each event and each list. May be nil.
+	// Seen is called after each event and each list. It may be nil.
 	Seen func()
 }
 
-// Store holds a value for each object of a collection. It is a cache.TransformingStore. Own writes are stored too: what
-// the API server responded counts until the watch has reached its version.
+// Store holds a value for each object of a collection. It is a cache.TransformingStore. It also stores the agent's own
+// writes: the API server's response counts until the watch has reached its version.
 type Store[O Object, T any] struct {
 	options Options[O, T]
 	known   chan struct{}
 	once    sync.Once // closes known
 
-	mu      sync.Mutex // guards what follows
-	version uint64     // that the watch has reached
-	stale   bool       // the objects may be gone
+	mu      sync.Mutex // guards the fields below
+	version uint64     // version that the watch has reached
+	stale   bool       // whether the objects may be gone
 	entries map[Name]stored[T]
 	index   map[string]map[Name]bool
 }
 
-// stored is a value, and the version of the object that it was read from.
+// stored is a value with the version of its object.
 type stored[T any] struct {
 	version uint64
 	value   T
 }
 
-// NewStore makes a Store. Follow fills it.
+// NewStore returns a Store. Follow fills it.
 func NewStore[O Object, T any](o Options[O, T]) *Store[O, T] {
 	return &Store[O, T]{options: o, known: make(chan struct{}), entries: map[Name]stored[T]{},
 		index: map[string]map[Name]bool{}}
 }
 
-// Known is closed when all objects of the collection are known.
+// Known returns a channel that is closed when all objects of the collection are known.
 func (s *Store[O, T]) Known() <-chan struct{} { return s.known }
 
 func (s *Store[O, T]) setKnown() { s.once.Do(func() { close(s.known) }) }
 
-// Stale reports whether the API server has last said that it does not have the kind. The objects may be gone, or it has
-// just started.
+// Stale reports whether the API server last said that it does not have the kind. Either the objects are gone, or the
+// API server has just started.
 func (s *Store[O, T]) Stale() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +84,7 @@ func (s *Store[O, T]) invalidate() {
 	s.stale = true
 }
 
-// Get returns what is stored of an object.
+// Get returns the value of an object.
 func (s *Store[O, T]) Get(name Name) (T, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *Store[O, T]) Get(name Name) (T, bool) {
 	return i.value, there
 }
 
-// Values returns what is stored, in the order of names.
+// Values returns all values, in the order of names.
 func (s *Store[O, T]) Values() []T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +110,7 @@ func (s *Store[O, T]) Of(key string) []Name {
 	return slices.SortedFunc(maps.Keys(s.index[key]), compare)
 }
 
-// Each calls f for each object, in no order. f must not call the store.
+// Each calls f for each object in no particular order. f must not call the store.
 func (s *Store[O, T]) Each(f func(Name, T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,7 +135,7 @@ func (s *Store[O, T]) Wrote(obj O) {
 	s.changed(e.name(), before, now)
 }
 
-// Alter changes what is stored of an object until its next event.
+// Alter changes the value of an object until its next event.
 func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +145,7 @@ func (s *Store[O, T]) Alter(name Name, change func(*T)) {
 	}
 }
 
-// Drop removes an object that was found to be gone, unless the watch has since shown another one of its name.
+// Drop removes an object that was found to be deleted, unless the watch has since shown another object of its name.
 func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.mu.Lock()
 	var before *T
@@ -156,7 +156,7 @@ func (s *Store[O, T]) Drop(name Name, gone func(T) bool) {
 	s.changed(name, before, nil)
 }
 
-// Clear removes all objects. Changed is called, and Seen is not.
+// Clear removes all objects. It calls Changed, but not Seen.
 func (s *Store[O, T]) Clear() {
 	s.mu.Lock()
 	before := s.entries
@@ -167,7 +167,7 @@ func (s *Store[O, T]) Clear() {
 	}
 }
 
-// put must be called under mu. It returns what was stored before and is stored now.
+// put stores an entry. It returns the values before and after. The caller must hold mu.
 func (s *Store[O, T]) put(e *entry[T]) (before, now *T) {
 	name := e.name()
 	before = s.take(name)
@@ -185,7 +185,7 @@ func (s *Store[O, T]) put(e *entry[T]) (before, now *T) {
 	return before, &e.value
 }
 
-// take must be called under mu. It removes an object and returns what was stored of it.
+// take removes an object and returns its value. The caller must hold mu.
 func (s *Store[O, T]) take(name Name) *T {
 	i, there := s.entries[name]
 	if !there {
@@ -213,7 +213,7 @@ func (s *Store[O, T]) seen() {
 	}
 }
 
-// Transformer makes the reflector's own store keep entries, too.
+// Transformer makes the reflector's own store keep entries as well.
 func (s *Store[O, T]) Transformer() cache.TransformFunc {
 	return func(obj any) (any, error) { return s.entryOf(obj) }
 }
@@ -239,7 +239,7 @@ func (s *Store[O, T]) Update(obj any) error {
 	return nil
 }
 
-// Delete removes an object that is gone, or that the collection's selectors no longer select, unless it was created
+// Delete removes an object that was deleted, or that the collection's selectors no longer match, unless it was created
 // again.
 func (s *Store[O, T]) Delete(obj any) error {
 	e, err := s.entryOf(obj)
@@ -259,9 +259,9 @@ func (s *Store[O, T]) Delete(obj any) error {
 }
 
 // Replace stores all objects of a list. Objects that were written later than the list stay. A list is never older than
-// an event before it, so where its version is lower, the API server was restored from a backup: then only the list
-// counts. Otherwise a role that the backup has with more rights would pass for the one that was applied. A restore may
-// also move versions forward: then an object that is older than before was restored.
+// an event before it. If its version is lower, the API server was restored from a backup, and only the list counts.
+// Otherwise a role with more rights in the backup would pass for the role that was applied. A restore may also move
+// versions forward. In that case, an object that is older than before was restored.
 func (s *Store[O, T]) Replace(objs []any, version string) error {
 	listed := make(map[Name]*entry[T], len(objs))
 	for _, obj := range objs {
@@ -305,10 +305,10 @@ func (s *Store[O, T]) Replace(objs []any, version string) error {
 // Resync does nothing.
 func (s *Store[O, T]) Resync() error { return nil }
 
-// entry is what is kept of an object, from where it is decoded until it is stored. It is a runtime.Object, which the
-// reflector requires.
+// entry is the stored part of an object, from its decoding until it is stored. It is a runtime.Object because the
+// reflector requires that.
 type entry[T any] struct {
-	metav1.ObjectMeta // namespace, name and version
+	metav1.ObjectMeta // namespace, name and version only
 	version           uint64
 	value             T
 	keep              bool
@@ -322,7 +322,7 @@ func (e *entry[T]) DeepCopyObject() runtime.Object { return e }
 
 func (e *entry[T]) name() Name { return Name{Namespace: e.Namespace, Name: e.Name} }
 
-// entryOf returns the entry of an object, or the entry itself if it is one.
+// entryOf returns the entry of an object, or obj itself if it is an entry.
 func (s *Store[O, T]) entryOf(obj any) (*entry[T], error) {
 	switch o := obj.(type) {
 	case *entry[T]:
@@ -341,7 +341,7 @@ func (s *Store[O, T]) entry(o O) *entry[T] {
 	return e
 }
 
-// number returns a resource version as a number, which grows with each write of any object of a resource.
+// number returns a resource version as a number. It grows with each write of any object of a resource.
 func number(version string) uint64 {
 	n, err := strconv.ParseUint(version, 10, 64)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// secret is an object whose content is the value that is stored of it. Those without content are not stored.
+// secret returns a Secret whose content is its stored value. A Secret without content is not stored.
 func secret(name, version, content string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, ResourceVersion: version},
 		Type: corev1.SecretType(content)}
@@ -44,8 +44,8 @@ func TestStore(t *testing.T) {
 	}
 	a := Name{Namespace: "n", Name: "a"}
 	for name, tt := range map[string]struct {
-		do      func(*secrets) // after a list at version 10 with "a", version 5, content x1
-		changes string         // those of do
+		do      func(*secrets) // runs after a list at version 10 that has "a" at version 5 with the content x1
+		changes string         // changes that do causes
 		stored  string
 		seen    int
 	}{
@@ -61,7 +61,7 @@ func TestStore(t *testing.T) {
 		"an object that is no longer read is gone": {func(s *secrets) {
 			must(s.Update(secret("a", "11", "")))
 		}, "a x1>-", "", 1},
-		"an own write counts before its event, which changes nothing more": {func(s *secrets) {
+		"an own write counts before its event, which then changes nothing": {func(s *secrets) {
 			s.Wrote(secret("a", "12", "x2"))
 			must(s.Update(secret("a", "11", "x0")))
 			must(s.Update(secret("a", "12", "x2")))
@@ -78,13 +78,13 @@ func TestStore(t *testing.T) {
 			s.Wrote(secret("b", "17", "y1"))
 			must(s.Replace([]any{secret("a", "5", "x1")}, "15"))
 		}, "a x1>x2 b ->y1", "x2 y1", 1},
-		"a list of a restored API server counts alone, whatever was known": {func(s *secrets) {
+		"only the list of a restored API server counts": {func(s *secrets) {
 			must(s.Update(secret("a", "20", "x2")))
 			must(s.Update(secret("b", "21", "y1")))
 			must(s.Replace([]any{secret("a", "5", "x1")}, "15"))
 			must(s.Update(secret("a", "16", "x3")))
 		}, "a x1>x2 a x1>x3 a x2>x1 b ->y1 b y1>-", "x3", 4},
-		"a list of a restored API server whose versions moved forward counts alone, too": {func(s *secrets) {
+		"only the list of a restored API server counts, even if versions moved forward": {func(s *secrets) {
 			must(s.Update(secret("a", "20", "x2")))
 			s.Wrote(secret("b", "21", "y1"))
 			must(s.Replace([]any{secret("a", "5", "x1")}, "1000"))
@@ -92,12 +92,12 @@ func TestStore(t *testing.T) {
 		"an object that was found gone is removed": {func(s *secrets) {
 			s.Drop(a, func(v string) bool { return v == "x1" })
 		}, "a x1>-", "", 0},
-		"unless it is another one meanwhile": {func(s *secrets) {
+		"an object that was found gone stays if another one has its name": {func(s *secrets) {
 			s.Drop(a, func(v string) bool { return v == "x0" })
 		}, "", "x1", 0},
 		"an altered value lasts until the next event": {func(s *secrets) {
 			s.Alter(a, func(v *string) { *v = "x9" })
-			must(s.Update(secret("a", "5", "x1"))) // the one that was altered
+			must(s.Update(secret("a", "5", "x1"))) // the version that was altered
 		}, "", "x9", 1},
 		"no longer": {func(s *secrets) {
 			s.Alter(a, func(v *string) { *v = "x9" })
@@ -116,7 +116,7 @@ func TestStore(t *testing.T) {
 			s := newSecrets(&changes, &seen)
 			select {
 			case <-s.Known():
-				t.Error("a store is known before the first list")
+				t.Error("the store is known before the first list, want it unknown")
 			default:
 			}
 			if err := s.Replace([]any{secret("a", "5", "x1")}, "10"); err != nil {
@@ -125,41 +125,41 @@ func TestStore(t *testing.T) {
 			<-s.Known()
 			changes, seen = nil, 0
 			tt.do(s)
-			slices.Sort(changes) // a list changes objects in no order
+			slices.Sort(changes) // a list changes objects in no particular order
 			if got := strings.Join(changes, " "); got != tt.changes || seen != tt.seen {
-				t.Errorf("the changes are %q and %d were seen, want %q and %d", got, seen, tt.changes, tt.seen)
+				t.Errorf("got the changes %q and %d calls of Seen, want %q and %d", got, seen, tt.changes, tt.seen)
 			}
 			values := s.Values()
 			if got := strings.Join(values, " "); got != tt.stored {
-				t.Errorf("stored is %q, want %q", got, tt.stored)
+				t.Errorf("got %q stored, want %q", got, tt.stored)
 			}
 			for _, v := range values {
 				if len(s.Of(v[:1])) != 1 {
-					t.Errorf("the index has %v for %q", s.Of(v[:1]), v)
+					t.Errorf("got %v for %q in the index, want the object", s.Of(v[:1]), v)
 				}
 			}
 			if len(s.index) != len(values) {
-				t.Errorf("the index is %v, want the keys of %q", s.index, values)
+				t.Errorf("got the index %v, want the keys of %q", s.index, values)
 			}
 		})
 	}
 }
 
-func TestAStoreIsStaleFromWhenTheKindIsUnknownUntilTheNextList(t *testing.T) {
+func TestStoreIsStaleWhileTheKindIsUnknown(t *testing.T) {
 	t.Parallel()
 	var changes []string
 	var seen int
 	s := newSecrets(&changes, &seen)
 	s.invalidate()
 	if !s.Stale() {
-		t.Error("it is not stale")
+		t.Error("the store is not stale, want it stale")
 	}
 	if err := s.Replace(nil, "1"); err != nil || s.Stale() {
-		t.Errorf("after a list it is stale: %t, %v", s.Stale(), err)
+		t.Errorf("after a list: got stale %t and the error %v, want neither", s.Stale(), err)
 	}
 }
 
-func TestAStoreRefusesOtherObjects(t *testing.T) {
+func TestStoreRefusesObjectsOfOtherTypes(t *testing.T) {
 	t.Parallel()
 	var changes []string
 	var seen int
@@ -172,6 +172,6 @@ func TestAStoreRefusesOtherObjects(t *testing.T) {
 		}
 	}
 	if got := fmt.Sprint(changes, seen); got != "[] 0" {
-		t.Errorf("changes and events are %s, want none", got)
+		t.Errorf("got the changes and events %s, want none", got)
 	}
 }
