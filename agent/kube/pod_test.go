@@ -19,7 +19,8 @@ func TestPodUID(t *testing.T) {
 	token := func(claims string) string {
 		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln\n"
 	}
-	const bound = `{"sub":"system:serviceaccount:drover-agent:drover-agent","kubernetes.io":{"namespace":"drover-agent","pod":{"name":"a","uid":"7f3c"}}}`
+	const bound = `{"sub":"system:serviceaccount:drover-agent:drover-agent","kubernetes.io":{"namespace":"drover-agent",` +
+		`"pod":{"name":"a","uid":"7f3c"}}}`
 	for name, tc := range map[string]struct{ token, kubeconfig, want string }{
 		"the token of a pod says which it is":           {token: token(bound), want: "7f3c"},
 		"a kubeconfig may be that of several processes": {token: token(bound), kubeconfig: "/x"},

@@ -66,7 +66,8 @@ func TestPodIsBoundToItsNodeByName(t *testing.T) {
 	t.Parallel()
 	job := newJob(work{plan: &v1.Plan{}, version: "v1", host: "control-plane",
 		job: rollout.Job{Kind: rollout.Upgrade, Node: "node-1"}})
-	for _, term := range job.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
+	required := job.Spec.Template.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	for _, term := range required.NodeSelectorTerms {
 		if len(term.MatchFields) != 1 || term.MatchFields[0].Key != "metadata.name" ||
 			term.MatchFields[0].Operator != corev1.NodeSelectorOpIn ||
 			len(term.MatchFields[0].Values) != 1 || term.MatchFields[0].Values[0] != "node-1" {

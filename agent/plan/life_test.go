@@ -633,7 +633,7 @@ func testChannel(t *testing.T, s *env) {
 	eventually(t, func(context.Context) error {
 		p = s.await(t, "channel", v1.ReasonChannelFailed)
 		if c := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady); !strings.Contains(c.Message,
-			"no version: it answers 404") {
+			"does not lead to a version: it answers 404") {
 			return errors.New(c.Message)
 		}
 		return nil

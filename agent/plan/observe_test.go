@@ -48,8 +48,10 @@ func FuzzClaim(f *testing.F) {
 	for _, text := range []string{
 		`{"uid":"u","hash":"h","since":"2026-11-21T00:00:00Z","attempt":1,"cordoned":true}`,
 		`{"uid":"u","since":"9999-12-31T23:59:59-23:59"}`, `{"uid":"u","since":"0000-01-01T00:00:00+23:59","attempt":-1}`,
-		`{"uid":"u","since":"2026-11-21T00:00:00Z","failure":{"at":"9999-12-31T23:59:59-23:59","reason":"\ud800","message":"\u001b[2J"}}`,
-		`{"uid":"u","since":"2026-11-21T00:00:00Z","attempt":2147483647,"done":"9999-12-31T23:59:59Z","failure":{"at":"2026-11-21T00:00:00Z","final":true}}`, `[[`,
+		`{"uid":"u","since":"2026-11-21T00:00:00Z","failure":{"at":"9999-12-31T23:59:59-23:59","reason":"\ud800",` +
+			`"message":"\u001b[2J"}}`,
+		`{"uid":"u","since":"2026-11-21T00:00:00Z","attempt":2147483647,"done":"9999-12-31T23:59:59Z",` +
+			`"failure":{"at":"2026-11-21T00:00:00Z","final":true}}`, `[[`,
 	} {
 		f.Add(text)
 	}

@@ -19,58 +19,59 @@ const (
 	firstRetry = 15 * time.Second
 )
 
-// maxRequests is how many channels are asked at once, and maxOwn how many of them for one workspace: a tenant whose channels answer slowly waits behind
-// their own.
+// maxRequests bounds the concurrent requests, and maxOwn those for one workspace. A tenant whose channels respond
+// slowly then waits only behind its own requests.
 const (
 	maxRequests = 8
 	maxOwn      = 2
 )
 
-// Result is what is known of a channel.
+// Result is the last result of a channel.
 type Result struct {
-	// Version that was found last; empty if none was.
+	// Version is the last version that was found, or "".
 	Version string
-	// Err is why the last request failed.
+	// Err is the error of the last request, or nil.
 	Err error
 	// Asked reports whether any request has ended.
 	Asked bool
-	// Next is when it is asked again.
+	// Next is when the channel is asked again.
 	Next time.Time
 }
 
-// Poller caches the results of channels. It asks in the background when Result is called and the last result is old; no caller waits. NewPoller
-// makes it. It may be used concurrently.
+// Poller caches the results of channels. If the last result is old when Result is called, it asks the channel in the
+// background, so no caller waits. NewPoller returns one. It may be used concurrently.
 type Poller struct {
 	ask   func(context.Context, string) (string, error)
 	now   func() time.Time
 	slots chan struct{}
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	ctx      context.Context
 	tasks    sync.WaitGroup
-	own      map[string]*ownSlots // by workspace
+	own      map[string]*ownSlots // slots by workspace
 	channels map[string]*channelState
 	ended    []func(channel string)
 }
 
-// channelState is what the Poller knows of a channel. Poller.mu guards it.
+// channelState is the Poller's state of a channel. Poller.mu guards it.
 type channelState struct {
 	Result
 	running  bool
-	queued   map[string]bool // the workspaces for which it is about to be asked
+	queued   map[string]bool // the workspaces that have a task to ask it
 	failures int
 	wanted   time.Time
 }
 
-// ownSlots are those of a workspace. Poller.mu guards tasks.
+// ownSlots are the slots of one workspace. Poller.mu guards tasks.
 type ownSlots struct {
 	slots chan struct{}
 	tasks int
 }
 
-// NewPoller makes a Poller that asks with ask, such as Client.Latest.
+// NewPoller returns a Poller that asks channels with ask, for example Client.Latest.
 func NewPoller(ask func(context.Context, string) (string, error), now func() time.Time) *Poller {
-	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), own: map[string]*ownSlots{}, channels: map[string]*channelState{}}
+	return &Poller{ask: ask, now: now, slots: make(chan struct{}, maxRequests), own: map[string]*ownSlots{},
+		channels: map[string]*channelState{}}
 }
 
 // OnPolled calls f after each request has ended. f must not block.
@@ -80,7 +81,7 @@ func (p *Poller) OnPolled(f func(channel string)) {
 	p.ended = append(p.ended, f)
 }
 
-// Start sends requests until ctx ends, and returns when none is under way.
+// Start sends requests until ctx ends, and returns when no request is in progress.
 func (p *Poller) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ctx = ctx
@@ -97,14 +98,14 @@ func (p *Poller) Start(ctx context.Context) error {
 	}
 	<-ctx.Done()
 	p.mu.Lock()
-	p.ctx = nil // nothing begins any more
+	p.ctx = nil // no further request begins
 	p.mu.Unlock()
 	p.tasks.Wait()
 	return nil
 }
 
-// Result returns what is known of a channel now. If a request is due, it starts one for a workspace. A channel that several workspaces read is asked once,
-// for the first of them that has a slot.
+// Result returns the last result of a channel. If a request is due, it starts one for a workspace. A channel that
+// several workspaces use is asked only once, for the first of them that has a slot.
 func (p *Poller) Result(workspace, channel string) Result {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -130,7 +131,7 @@ func (p *Poller) Result(workspace, channel string) Result {
 	return c.Result
 }
 
-// forgetLocked drops channels whose Result was not called for long. p.mu is held.
+// forgetLocked drops channels whose Result was not called for a long time. The caller must hold p.mu.
 func (p *Poller) forgetLocked(now time.Time) {
 	for channel, c := range p.channels {
 		if !c.running && len(c.queued) == 0 && now.Sub(c.wanted) > 2*Interval {
@@ -139,7 +140,7 @@ func (p *Poller) forgetLocked(now time.Time) {
 	}
 }
 
-// run asks a channel once there is a slot of the workspace and one of all.
+// run asks a channel once both the workspace and the Poller have a free slot.
 func (p *Poller) run(ctx context.Context, workspace string, own *ownSlots, channel string) {
 	defer p.leave(workspace, own)
 	free := take(ctx, own.slots)
@@ -163,7 +164,8 @@ func take(ctx context.Context, slots chan struct{}) bool {
 	}
 }
 
-// begin ends the wait of a workspace for slots, and reports whether the channel is to be asked now: no other workspace has asked it meanwhile.
+// begin ends a workspace's wait for slots. It reports whether the channel must be asked now, because no other workspace
+// has asked it in between.
 func (p *Poller) begin(workspace, channel string, free bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,7 +187,7 @@ func (p *Poller) leave(workspace string, own *ownSlots) {
 	}
 }
 
-// request asks a channel, and records what it answers.
+// request asks a channel and records the result.
 func (p *Poller) request(ctx context.Context, channel string) {
 	version, err := p.ask(ctx, channel)
 	p.mu.Lock()
@@ -208,5 +210,5 @@ func (p *Poller) request(ctx context.Context, channel string) {
 	}
 }
 
-// jitter is a duration between nine and eleven tenths of d.
+// jitter returns a random duration between nine and eleven tenths of d.
 func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }

@@ -17,53 +17,54 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// QuotaName is the name of the ResourceQuota that a namespace of a project gets.
+// QuotaName is the name of the ResourceQuota in each namespace of a project.
 const QuotaName = "drover-project"
 
-// RolePrefix begins the name of each ClusterRole that a set brings; a role template's name follows.
+// RolePrefix begins the name of each ClusterRole of a set. The name of a role template follows it.
 const RolePrefix = "drover:"
 
-// PerNamespace is what each namespace of a project gets.
+// PerNamespace is the content for each namespace of a project.
 type PerNamespace struct {
-	// Project whose namespaces these are: those labelled cluster.drover.dev/project=<Project> in the member.
+	// Project is the project. Its namespaces in the member have the label cluster.drover.dev/project=<Project>.
 	Project string `json:"project"`
-	// NamespaceLabels are set on the namespaces themselves, and taken away when a namespace leaves.
+	// NamespaceLabels are set on the namespaces themselves, and removed when a namespace leaves the project.
 	NamespaceLabels map[string]string `json:"namespaceLabels,omitempty"`
-	// Templates of objects that each namespace gets.
+	// Templates are templates of objects for each namespace.
 	Templates []Template `json:"templates,omitempty"`
-	// Quota that is divided over the namespaces.
+	// Quota is divided over the namespaces.
 	Quota *Quota `json:"quota,omitempty"`
 }
 
-// Template is an object without metadata.namespace, which Expand fills in and nothing else.
+// Template is an object without metadata.namespace. Expand sets that field and no other.
 type Template struct {
 	Object *unstructured.Unstructured `json:"object"`
-	// Except are namespaces that do not get it.
+	// Except are namespaces that do not get the object.
 	Except []string `json:"except,omitempty"`
 }
 
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID holds the labels of a Namespace to the one that was seen: applied to one that has gone since, they are a
-	// conflict and do not make it anew.
+	// UID ties the labels to the Namespace that was read. Applying them to a Namespace that was deleted since is a
+	// conflict and does not create it again.
 	UID types.UID
-	// Created is the time that its API server gave it. Order by it does not change when a namespace is added.
+	// Created is the creation time from the API server. A namespace that is added does not change the order of the others.
 	Created metav1.Time
-	// Terminating namespaces hold their share of the quota until they are gone, and get nothing new.
+	// Terminating namespaces keep their share of the quota until they are gone, and get nothing new.
 	Terminating bool
-	// Held is the share that the namespace was last given; nil for one that has none yet.
+	// Held is the share that the namespace was last given, or nil if it has none yet.
 	Held corev1.ResourceList
 }
 
-// Result is what a member is to have of a set.
+// Result is a set's content for one member.
 type Result struct {
-	// Objects in a stable order: those that are whole, then by namespace the labels of the Namespace, the quota and the
-	// templates as given. An object of kind Namespace is merged into what is there; Drover never deletes one.
+	// Objects are in a stable order: first the complete objects, then, by namespace, the labels of the Namespace, the
+	// quota, and the templates as given. An object of kind Namespace is merged into the existing one. Drover never deletes
+	// a Namespace.
 	Objects []*unstructured.Unstructured
 	// Short are the namespaces that got less quota than the default, in the order of their names.
 	Short []string
-	// Spent are those of them that got nothing of some resource.
+	// Spent are the namespaces in Short that got nothing of some resource.
 	Spent []string
 }
 
@@ -73,8 +74,9 @@ func Reserved(namespace string) bool {
 		strings.HasPrefix(namespace, "drover-")
 }
 
-// Expand computes all objects of a set. namespaces are those that the member's labels put into the project, in any
-// order; reserved ones are left out. labels go onto what is made here: Labels of the set. No object comes twice.
+// Expand returns all objects of a set. namespaces are the namespaces that the member's labels put into the project, in
+// any order. Expand leaves out reserved namespaces. It adds labels, which are the Labels of the set, to the objects
+// that it makes. No object appears twice.
 func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Result, error) {
 	out := Result{Objects: slices.Clone(c.Objects)}
 	p := c.PerNamespace
@@ -91,8 +93,8 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// A Namespace that is among the objects has these labels already; a second one would take the first's other labels
-		// away.
+		// A Namespace that is among the objects already has these labels. A second object for it would remove the first one's
+		// other labels.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))
 		}
@@ -110,7 +112,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 	return out, nil
 }
 
-// check makes sure that Expand fills in the namespace and nothing else.
+// check makes sure that Expand only has to fill in the namespace.
 func (p *PerNamespace) check() error {
 	for i := range p.Templates {
 		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
@@ -140,8 +142,8 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 	return out
 }
 
-// labelled is the part of a Namespace that Drover manages where a person made it: neither its project nor that it is
-// ours.
+// labelled returns the part of a Namespace that Drover manages if a user created the Namespace. It contains neither the
+// project nor a label that says that the Namespace is ours.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)
@@ -164,7 +166,7 @@ func quotaObject(namespace string, hard corev1.ResourceList, labels map[string]s
 	return o
 }
 
-// AddLabels adds labels to those that the object has; where both name one, that of labels wins.
+// AddLabels adds labels to the labels of an object. On a conflict, the value in labels wins.
 func AddLabels(o metav1.Object, labels map[string]string) {
 	if len(labels) == 0 {
 		return
@@ -179,7 +181,7 @@ func AddLabels(o metav1.Object, labels map[string]string) {
 	o.SetLabels(all)
 }
 
-// Labels are on every object of the set of that id.
+// Labels returns the labels on every object of the set with that ID.
 func Labels(id string) map[string]string {
 	return map[string]string{v1.LabelManagedBy: v1.ManagedBy, v1.LabelSet: Label(id)}
 }

@@ -32,7 +32,7 @@ func amounts(pairs ...string) corev1.ResourceList {
 	return list
 }
 
-// pods are the shares of "pods", for reading.
+// pods returns the shares of "pods" in a readable form.
 func pods(shares map[string]set.Share) map[string]string {
 	out := map[string]string{}
 	for name, share := range shares {
@@ -105,8 +105,9 @@ func TestDivide(t *testing.T) {
 	}
 }
 
-// A random life of a project: namespaces come, go, and the quota changes. After each step the promises of Divide hold.
-func TestDivideKeepsItsPromisesOverRandomLives(t *testing.T) {
+// TestDivideKeepsItsPromisesOverRandomHistories simulates random projects, in which namespaces come and go and the
+// quota changes. After each step it checks the promises of Divide.
+func TestDivideKeepsItsPromisesOverRandomHistories(t *testing.T) {
 	for seed := range uint64(300) {
 		life(t, rand.New(rand.NewPCG(seed, 7)))
 		if t.Failed() {
@@ -230,7 +231,8 @@ func TestExpand(t *testing.T) {
 		}
 	})
 	t.Run("a namespace gets the project's labels and no word that it is ours", func(t *testing.T) {
-		if want := map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}; !reflect.DeepEqual(got.Objects[0].GetLabels(), want) {
+		if want := map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}; !reflect.DeepEqual(
+			got.Objects[0].GetLabels(), want) {
 			t.Errorf("the namespace's labels are %v, want pod security only", got.Objects[0].GetLabels())
 		}
 	})
@@ -274,7 +276,7 @@ func TestExpand(t *testing.T) {
 	})
 }
 
-func TestSetLabelIsAlwaysALabelValueAndTellsIDsApart(t *testing.T) {
+func TestSetLabelIsValidAndDiffersBetweenIDs(t *testing.T) {
 	long := strings.Repeat("a", 62)
 	seen := map[string]string{}
 	for _, id := range []string{"crtb/alice", "role/a.b", "project/" + long + "a", "project/" + long + "b",
@@ -293,7 +295,7 @@ func TestSetLabelIsAlwaysALabelValueAndTellsIDsApart(t *testing.T) {
 	}
 }
 
-func TestNoIDCanBeChosenToHaveTheLabelOfAnother(t *testing.T) {
+func TestUserCannotChooseAnIDWithTheLabelOfAnother(t *testing.T) {
 	victim := set.Label("crtb/" + strings.Repeat("v", 63))
 	kind, name, found := strings.Cut(victim, ".")
 	if found && set.Label(kind+"/"+name) == victim {

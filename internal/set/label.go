@@ -11,13 +11,13 @@ import (
 
 const (
 	maxLabel = 63
-	// hashLength characters of base 32 are 60 bits.
+	// hashLength characters in base 32 hold 60 bits.
 	hashLength = 12
 )
 
-// Label returns the value of the label cluster.drover.dev/set for a set's ID: "/" becomes ".". A value that is too long
-// for a label is cut: it begins with "kind-" instead of "kind." and ends in a hash of the ID, so that a user cannot
-// choose an ID with the label of another.
+// Label returns the value of the label cluster.drover.dev/set for a set's ID, with "." in place of "/". A value that is
+// too long for a label is cut. It then begins with "kind-" instead of "kind." and ends in a hash of the ID, so a user
+// cannot choose an ID with the label of another one.
 func Label(id string) string {
 	value := strings.ReplaceAll(id, "/", ".")
 	if len(value) <= maxLabel {

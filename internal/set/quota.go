@@ -13,31 +13,31 @@ import (
 
 // Quota is the quota of a project in one member.
 type Quota struct {
-	// Total is the quota of all namespaces together. A resource that is not in it has no limit in sum.
+	// Total is the quota of all namespaces together. A resource that is not in Total has no common limit.
 	Total corev1.ResourceList `json:"total,omitempty"`
 	// Default is the share of one namespace. A resource that is only in Total is not granted to any namespace.
 	Default corev1.ResourceList `json:"default,omitempty"`
 }
 
-// Share is what one namespace gets.
+// Share is the share of one namespace.
 type Share struct {
 	Hard corev1.ResourceList
-	// Short reports whether some resource is less than the default.
+	// Short reports whether the share has less of some resource than the default.
 	Short bool
-	// Spent reports whether nothing is left of some resource: no pod that requests it can start.
+	// Spent reports whether the share has nothing of some resource, so no pod that requests the resource can start.
 	Spent bool
 }
 
-// Divide gives each namespace its share. Whatever is given:
+// Divide returns the share of each namespace. It guarantees the following:
 //
-//   - the shares of a resource never sum to more than Total, terminating namespaces included;
-//   - no namespace gets more than Default;
-//   - a namespace that is added takes nothing from those that hold a share: what they hold is served first, newcomers get what
-//     is left, down to zero;
-//   - the same namespaces always give the same shares, whatever their order.
+//   - The shares of a resource never add up to more than Total, including the shares of terminating namespaces.
+//   - No namespace gets more than Default.
+//   - A new namespace takes nothing from namespaces that already hold a share. Held shares are granted first, and new
+//     namespaces get the rest, down to zero.
+//   - The same namespaces always get the same shares, whatever their order.
 //
-// Served are, in order: what is held, then the rest up to the default, each time the older namespace before the
-// younger. A nil quota, or an empty one, gives no shares.
+// Divide first grants the held shares, and then the rest up to the default. Older namespaces come before younger ones
+// in both steps. A nil or empty quota gives no shares.
 func (q *Quota) Divide(namespaces []Namespace) map[string]Share {
 	if q == nil || len(q.Default) == 0 && len(q.Total) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (q *Quota) resources() map[corev1.ResourceName]bool {
 	return keys
 }
 
-// divideOne divides one resource over namespaces that are in order of age.
+// divideOne divides one resource over namespaces, which are in order of age.
 func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[string]resource.Quantity {
 	full := q.Default[key]
 	total, limited := q.Total[key]
@@ -114,7 +114,7 @@ func (q *Quota) divideOne(key corev1.ResourceName, ordered []Namespace) map[stri
 	return given
 }
 
-// lesser of two quantities, and never below zero.
+// lesser returns the smaller of two quantities, but at least zero.
 func lesser(a, b resource.Quantity) resource.Quantity {
 	if b.Cmp(a) < 0 {
 		a = b

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package set defines what one object of the hub puts into one member: a Set has an ID, a digest, perhaps an end, and
-// its content.
+// Package set defines the part of one object of the hub that goes into one member: a Set has an ID, a digest,
+// optionally an end, and its content.
 //
-// Hub and agent share it: the hub encodes objects and templates into a set, and the agent expands the templates
-// whenever a namespace is added or removed, with or without the hub. It is pure: no client, no context, no clock, no
-// logger.
+// Hub and agent share it. The hub encodes objects and templates into a set. The agent expands the templates whenever a
+// namespace is added or removed, with or without the hub. The package is pure: it has no client, no context, no clock
+// and no logger.
 package set
 
 import (
@@ -24,31 +24,32 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// MaxSize is the most bytes that a set has as JSON.
+// MaxSize bounds the JSON of a set, in bytes.
 const MaxSize = 8 << 20
 
-// Kinds of sets: the first part of an ID.
+// Kinds of sets. The kind is the first part of an ID.
 const (
-	// Guards has the policies that guard the other sets. A member has one such set, whose ID is its kind. An agent that
-	// removes all sets removes it last.
+	// Guards is the set with the policies that guard the other sets. A member has one such set, whose ID is its kind. An
+	// agent that removes all sets removes it last.
 	Guards = "guards"
-	// Role has the ClusterRole of a RoleTemplate.
+	// Role is the set with the ClusterRole of a RoleTemplate.
 	Role = "role"
-	// ClusterBinding has the ClusterRoleBinding of a ClusterRoleTemplateBinding.
+	// ClusterBinding is the set with the ClusterRoleBinding of a ClusterRoleTemplateBinding.
 	ClusterBinding = "crtb"
-	// ProjectBinding has the RoleBindings of a ProjectRoleTemplateBinding.
+	// ProjectBinding is the set with the RoleBindings of a ProjectRoleTemplateBinding.
 	ProjectBinding = "prtb"
-	// Project has the namespaces of a Project, with quota, limits and network policies.
+	// Project is the set with the namespaces of a Project, and their quotas, limits and network policies.
 	Project = "project"
-	// Secrets has the copies of a Project's Secrets.
+	// Secrets is the set with the copies of a Project's Secrets.
 	Secrets = "secrets"
-	// Direct has what the agent serves users by who come without the hub. A member has one such set, whose ID is its kind.
+	// Direct is the set with the data that the agent needs for direct access. A member has one such set, whose ID is its
+	// kind.
 	Direct = "direct"
-	// Plan has a Plan and the copies of its Secrets.
+	// Plan is the set with a Plan and the copies of its Secrets.
 	Plan = "plan"
 )
 
-// ID returns the ID of the set of one kind that an object of the hub has.
+// ID returns the ID of an object's set of one kind.
 func ID(kind, object string) string { return kind + "/" + object }
 
 // Set is what one object of the hub puts into one member. It is immutable, and holds its content as JSON only: the hub
@@ -56,10 +57,10 @@ func ID(kind, object string) string { return kind + "/" + object }
 type Set struct {
 	// ID names the object of the hub: "crtb/alice-owns-prod".
 	ID string
-	// Digest of all else: the SHA-256, in hex, of the JSON with an empty digest. That JSON is canonical: Go writes fields
-	// in their order and the keys of maps sorted.
+	// Digest is the digest of everything else: the SHA-256, in hexadecimal, of the JSON with an empty digest. That JSON is
+	// canonical, because Go writes fields in their order and maps with sorted keys.
 	Digest string
-	// ExpiresAt is when the agent removes the set's objects, by its own clock. Nil for never.
+	// ExpiresAt is when the agent removes the set's objects, by its own clock. Nil means never.
 	ExpiresAt *time.Time
 	json      []byte
 }
@@ -72,15 +73,15 @@ type encoded struct {
 	Content   Content    `json:"content"`
 }
 
-// Content is what a set holds.
+// Content is the content of a set.
 type Content struct {
-	// Objects are whole: they go into the member as they are.
+	// Objects are complete objects, which are applied as they are.
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
-	// PerNamespace is what each namespace of a project gets.
+	// PerNamespace is the content for each namespace of a project.
 	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
 }
 
-// New makes a set. It fails for an ID that is not valid and for more than MaxSize.
+// New returns a set. It fails if the ID is invalid or the set has more than MaxSize bytes.
 func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	if expiresAt != nil {
 		utc := expiresAt.UTC()
@@ -90,7 +91,7 @@ func New(id string, expiresAt *time.Time, content Content) (*Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	// the first one: an ID has no quotes
+	// The first match is the digest, because an ID contains no quotes.
 	whole := bytes.Replace(raw, []byte(`"digest":""`), []byte(`"digest":"`+digest+`"`), 1)
 	return &Set{ID: id, Digest: digest, ExpiresAt: expiresAt, json: whole}, nil
 }
@@ -112,36 +113,38 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 	return raw, hex.EncodeToString(sum[:]), nil
 }
 
-// Parse reads the JSON of a set, which it keeps, and returns the content too. It fails if the digest does not match: if
-// hub and agent differ in what a set can hold, they differ in the digest too. The error holds nothing of the content.
+// Parse decodes the JSON of a set, which it keeps, and also returns the content. It fails if the digest does not match.
+// If hub and agent differ in the fields that a set can have, they also differ in the digest. The error contains nothing
+// of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
 	if err := json.Unmarshal(raw, &s); err != nil {
-		return nil, Content{}, errors.New("it cannot be read") // the cause may quote what is in it
+		return nil, Content{}, errors.New("it cannot be read") // the cause may quote the content
 	}
 	_, digest, err := encode(s)
 	if err != nil {
 		return nil, Content{}, err
 	}
 	if digest != s.Digest {
-		return nil, Content{}, fmt.Errorf("check set %s: its digest is another: hub and agent may differ in version", s.ID)
+		return nil, Content{}, fmt.Errorf("check set %s: its digest does not match: hub and agent may differ in version",
+			s.ID)
 	}
 	return &Set{ID: s.ID, Digest: digest, ExpiresAt: s.ExpiresAt, json: raw}, s.Content, nil
 }
 
-// JSON returns the set as it is sent and stored. It must not be changed.
+// JSON returns the set in the form in which it is sent and stored. The caller must not change it.
 func (s *Set) JSON() []byte { return s.json }
 
-// MaxID is the most bytes that an ID has: a kind and the longest name that Kubernetes has.
+// MaxID bounds an ID, in bytes: a kind, and the longest name that Kubernetes allows.
 const MaxID = 320
 
-// validID is what DNS names and a kind before them make: no segment of a path could be empty or dots only.
+// validID matches a kind, optionally with a DNS name. No segment of a path could be empty or consist only of dots.
 var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 
 // ValidID reports whether a set can have this ID: "kind/name", or "kind" for the only one of its kind.
 func ValidID(id string) bool { return len(id) <= MaxID && validID.MatchString(id) }
 
-// Object returns an object as it is put into a set: without the fields that only an API server sets.
+// Object returns an object in the form in which it is put into a set: without the fields that only an API server sets.
 func Object(object runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

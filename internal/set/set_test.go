@@ -47,14 +47,16 @@ func TestDigestOfASet(t *testing.T) {
 			t.Errorf("the content is %+v, want one object %s", c, want)
 		}
 	})
-	t.Run("agents of earlier versions have the same digest of the same set: none is sent again after an upgrade", func(t *testing.T) {
-		const want = `{"id":"crtb/a","digest":"DIGEST","expiresAt":"2026-11-21T12:00:00Z","content":{"objects":[{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"x"}}]}}`
-		const digest = "da70eaf10eff8e33d72a30fa53d96cde7fb69cea8b7c0ba085ad6a7b1b0d3618"
-		s := newSet(t, "crtb/a", &now, content(map[string]any{"a": "1"}))
-		if got := strings.Replace(string(s.JSON()), s.Digest, "DIGEST", 1); got != want || s.Digest != digest {
-			t.Errorf("got %s with the digest %s, want %s with %s", got, s.Digest, want, digest)
-		}
-	})
+	t.Run("agents of earlier versions have the same digest of the same set: none is sent again after an upgrade",
+		func(t *testing.T) {
+			const want = `{"id":"crtb/a","digest":"DIGEST","expiresAt":"2026-11-21T12:00:00Z","content":` +
+				`{"objects":[{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"x"}}]}}`
+			const digest = "da70eaf10eff8e33d72a30fa53d96cde7fb69cea8b7c0ba085ad6a7b1b0d3618"
+			s := newSet(t, "crtb/a", &now, content(map[string]any{"a": "1"}))
+			if got := strings.Replace(string(s.JSON()), s.Digest, "DIGEST", 1); got != want || s.Digest != digest {
+				t.Errorf("got %s with the digest %s, want %s with %s", got, s.Digest, want, digest)
+			}
+		})
 	t.Run("the zone of the end does not matter", func(t *testing.T) {
 		elsewhere := now.In(time.FixedZone("x", 7200))
 		if got := newSet(t, "crtb/a", &elsewhere, first); !reflect.DeepEqual(got, base) {
