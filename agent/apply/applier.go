@@ -98,7 +98,7 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	case <-l.ctx.Done():
 		return nil, leader.ErrNotLeading
 	case <-time.After(removeTimeout):
-		return nil, errors.New("remove sets: the API server does not say what there is: try again")
+		return nil, errors.New("remove sets: the objects could not be read from the API server: try again")
 	case <-ctx.Done():
 		return nil, fmt.Errorf("remove sets: %w", ctx.Err())
 	}

@@ -23,7 +23,7 @@ const (
 	keyCheckpoint    = "checkpoint"
 )
 
-// hubHistory is where in its history the hub is: its latest checkpoint.
+// hubHistory is the position of the hub in its history: its latest checkpoint.
 type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string

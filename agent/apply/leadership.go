@@ -59,7 +59,7 @@ type leadership struct {
 	ready     chan struct{}
 	state     *state
 	hub       hubHistory
-	unclaimed func([]string) // is given the names of objects that belong to no set, whenever they are looked for
+	unclaimed func([]string) // gets the names of objects that belong to no set after each look
 }
 
 // state indexes the sets and the objects that they own.
@@ -171,7 +171,7 @@ func (l *leadership) load(ctx context.Context) bool {
 			}
 			return true
 		}
-		l.options.Log.Error(err, "waiting for stored sets")
+		l.options.Log.Error(err, "cannot read the stored sets; retrying")
 		select {
 		case <-ctx.Done():
 			return false

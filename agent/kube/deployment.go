@@ -55,7 +55,7 @@ func (d *Deployment) Pods(ctx context.Context) ([]corev1.Pod, error) {
 	return out.Items, d.wrap("list pods of", err)
 }
 
-// DaemonSet applies and deletes one DaemonSet. Errors are those of the API server, wrapped.
+// DaemonSet applies and deletes one DaemonSet. It wraps the API server's errors.
 type DaemonSet struct{ object }
 
 // DaemonSet returns the DaemonSet with a name in a namespace.

@@ -114,7 +114,7 @@ type object struct {
 	kind, collection, namespace, name string
 }
 
-// object of a group in its version v1.
+// object returns an object of a group in version v1.
 func (c *Client) object(kind, group, resource, namespace, name string) object {
 	return object{c.REST, kind, "/apis/" + group + "/v1/namespaces/" + namespace + "/" + resource, namespace, name}
 }
@@ -125,7 +125,7 @@ func (o object) wrap(operation string, err error) error {
 	return named(err, operation, o.kind, o.namespace, o.name)
 }
 
-// named adds to an error of the API server what was done to which object.
+// named adds the operation and the object to an error of the API server.
 func named(err error, operation, kind, namespace, name string) error {
 	if err == nil {
 		return nil

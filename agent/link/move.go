@@ -79,7 +79,7 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 		}
 		wait = waits.next(opened, err)
 		if ctx.Err() == nil {
-			l.options.Log.Info("not moved yet", "error", err.Error(), "reason", tunnel.Reason(err), "retryIn",
+			l.options.Log.Info("cannot move yet", "error", err.Error(), "reason", tunnel.Reason(err), "retryIn",
 				wait.Round(time.Millisecond).String())
 		}
 	}

@@ -244,7 +244,7 @@ func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.St
 	return l.sawNode(n, node, err)
 }
 
-// sawNode drops a Node that no longer exists.
+// sawNode stores the API server's response about a Node. It drops a Node that no longer exists, which is not an error.
 func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
 	if apierrors.IsNotFound(err) {
 		l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })

@@ -13,7 +13,7 @@ import (
 // drains holds the drains in progress and the finished ones, at most one for each node.
 type drains struct {
 	options Options
-	ended   func() // called when one has ended
+	ended   func() // called when a drain has ended
 
 	mu  sync.Mutex // guards the fields below and their contents
 	all map[string]*draining

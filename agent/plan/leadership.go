@@ -44,10 +44,10 @@ type leadership struct {
 
 // state is this leader's record of its writes.
 type state struct {
-	refused    map[refusedJob]string // Jobs that the API server refused
-	releases   backoff               // of nodes whose Plan is gone
-	planStates map[string]*planState // by the Plan's UID
-	account    bool                  // the account of plans' pods was applied
+	refused    map[refusedJob]string // messages of Jobs that the API server refused
+	releases   backoff               // of releases of nodes whose Plan is gone
+	planStates map[string]*planState // by the UID of the Plan
+	account    bool                  // whether the account of plans' pods was applied
 }
 
 // planState is this leader's record of its writes for a Plan.

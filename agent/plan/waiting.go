@@ -73,15 +73,15 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 // notStarted and notMade are prefixes of the reason why a Job waits.
 const notStarted, notMade = "its pod has not started: ", "its pod was not created: "
 
-// waits knows why the pods of Jobs have not started.
+// waits records why the pods of Jobs have not started.
 type waits struct {
 	pods   *watch.Store[*corev1.Pod, knownPod]
 	events *watch.Store[*corev1.Event, knownEvent]
-	why    map[string]string // by the Job's UID
+	why    map[string]string // by the UID of the Job
 }
 
-// explain records why the pods of Jobs have not started. The last reason is kept when a pod is gone: at the deadline of
-// a Job its pod goes first.
+// explain records why the pods of Jobs have not started. It keeps the last reason when a pod is gone, because at the
+// deadline of a Job its pod is deleted first.
 func (w *waits) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}
 	for _, p := range w.pods.Values() {

@@ -73,13 +73,13 @@ func TestReasonWhyAPodWaits(t *testing.T) {
 			job := knownJob{uid: "uid-job", Job: rollout.Job{State: rollout.Running}}
 			w.explain([]knownJob{job})
 			if got := w.withWaiting(job).Waiting; got != tt.want {
-				t.Errorf("the Job waits because %q, want %q", got, tt.want)
+				t.Errorf("got the reason %q, want %q", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestTheReasonIsKeptWhenThePodGoesAtTheDeadline(t *testing.T) {
+func TestReasonIsKeptWhenThePodIsDeletedAtTheDeadline(t *testing.T) {
 	w := &waits{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}
 	w.why = map[string]string{"j": notStarted + "no such image", "gone": "x"}
 	running := knownJob{uid: "j", Job: rollout.Job{State: rollout.Running}}
@@ -91,7 +91,7 @@ func TestTheReasonIsKeptWhenThePodGoesAtTheDeadline(t *testing.T) {
 		t.Errorf("got the message %q, want the deadline and the reason", got)
 	}
 	if len(w.why) != 1 {
-		t.Errorf("%v is remembered, want nothing of Jobs that are gone", w.why)
+		t.Errorf("got the reasons %v, want none of deleted Jobs", w.why)
 	}
 }
 
