@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package config holds the manifests that programs need: the schema that the agent brings to its member, and the policies that the manager looks for.
+// Package config holds the manifests that programs need: the schema that the agent brings to its member, and the
+// policies that the manager looks for.
 package config
 
 import "embed"

@@ -8,10 +8,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent says how the agent in the member is set up. A connected agent that runs as the Deployment of its manifest is changed
-// through its tunnel, and put back if what it was changed to does not become ready; see the condition AgentUpToDate.
-// A user who decides what runs as the agent, which hub it trusts or where it runs has the agent's rights. Setting anything here except replicas
-// and resources therefore takes "update" on clusters/agent, which no role of a workspace has.
+// Agent says how the agent in the member is set up. A connected agent that runs as the Deployment of its manifest is
+// changed through its tunnel, and put back if what it was changed to does not become ready; see the condition
+// AgentUpToDate. A user who decides what runs as the agent, which hub it trusts or where it runs has the agent's
+// rights. Setting anything here except replicas and resources therefore takes "update" on clusters/agent, which no role
+// of a workspace has.
 // +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent needs the profile Full: its pods are on the nodes' network, and an agent that only reads may not make such pods"
 type Agent struct {
 	// image of the agent. Default: the image in the hub's configuration.
@@ -27,11 +28,12 @@ type Agent struct {
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
 
-	// profile says what the agent may do in the member. Full (default): serve users as themselves, with what the member's RBAC
-	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve every user who may reach the member as the user
-	// "drover:viewer", who has the rights of Kubernetes' ClusterRole "view" and nothing else; writes, exec and everything that is to be
-	// delivered are refused, and what was delivered before is taken back. The rights of the agent come with its manifest: a change takes
-	// effect once a person applies the new manifest in the member. An agent refuses to change its profile by itself.
+	// profile says what the agent may do in the member. Full (default): serve users as themselves, with what the member's
+	// RBAC grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve every user who may reach the
+	// member as the user "drover:viewer", who has the rights of Kubernetes' ClusterRole "view" and nothing else; writes,
+	// exec and everything that is to be delivered are refused, and what was delivered before is taken back. The rights of
+	// the agent come with its manifest: a change takes effect once a person applies the new manifest in the member. An
+	// agent refuses to change its profile by itself.
 	// +optional
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
@@ -43,10 +45,11 @@ type Agent struct {
 	// +kubebuilder:validation:Maximum=5
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// nodeAgent puts a node agent on every node, whatever its taints, on the node's own network: a DaemonSet. While no replica of the agent
-	// is connected, one of them opens a tunnel, and users reach the member through it; nothing is delivered meanwhile. The owner of every such node can
-	// have the agent's rights: nodeSelector and what affinity requires of nodes hold for node agents as well. It takes the manifest: apply the
-	// new one in the member. It needs the profile Full. Default: false.
+	// nodeAgent puts a node agent on every node, whatever its taints, on the node's own network: a DaemonSet. While no
+	// replica of the agent is connected, one of them opens a tunnel, and users reach the member through it; nothing is
+	// delivered meanwhile. The owner of every such node can have the agent's rights: nodeSelector and what affinity
+	// requires of nodes hold for node agents as well. It takes the manifest: apply the new one in the member. It needs the
+	// profile Full. Default: false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
@@ -69,8 +72,9 @@ type Agent struct {
 	// +structType=atomic
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// resources of the agent's container: cpu, memory and ephemeral-storage. Any other is refused, by the agent too: it could lead the agent
-	// to a chosen node. Default: requests of 20m CPU and 32Mi memory, and a limit of 256Mi memory. What is set here takes the place of all three.
+	// resources of the agent's container: cpu, memory and ephemeral-storage. Any other is refused, by the agent too: it
+	// could lead the agent to a chosen node. Default: requests of 20m CPU and 32Mi memory, and a limit of 256Mi memory.
+	// What is set here takes the place of all three.
 	// +optional
 	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
@@ -81,18 +85,19 @@ type Agent struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// imagePullSecrets name Secrets in the agent's namespace in the member, "drover-agent", with which its image is pulled. A person, or GitOps, creates them
-	// there. Default: those of the hub's configuration. At most 8.
+	// imagePullSecrets name Secrets in the agent's namespace in the member, "drover-agent", with which its image is
+	// pulled. A person, or GitOps, creates them there. Default: those of the hub's configuration. At most 8.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and of OpenTelemetry's
-	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*.
-	// Any other is refused, by the agent too: it could make another server pass as the hub. All who read the manifest see what is in "value";
-	// what is secret, such as the password of a proxy, goes into "secretKey". At most 16.
+	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC,
+	// GOMAXPROCS, and of OpenTelemetry's OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME,
+	// OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. Any other is refused, by the agent too: it could make
+	// another server pass as the hub. All who read the manifest see what is in "value"; what is secret, such as the
+	// password of a proxy, goes into "secretKey". At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -109,8 +114,8 @@ type AgentResources struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are what the container can have at most, by cpu, memory and ephemeral-storage. Memory: at least 32Mi, with less an agent does not
-	// start. An agent needs 64Mi in a member with thousands of nodes.
+	// limits are what the container can have at most, by cpu, memory and ephemeral-storage. Memory: at least 32Mi, with
+	// less an agent does not start. An agent needs 64Mi in a member with thousands of nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
@@ -134,8 +139,9 @@ type AgentEnv struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 
-	// secretKey is a key of the Secret "drover-agent-env" in the agent's namespace in the member, "drover-agent": the variable has what is there. A person, or
-	// GitOps, creates that Secret in the member, and the hub never sees it. While the Secret or the key is missing, pods of the agent do not start.
+	// secretKey is a key of the Secret "drover-agent-env" in the agent's namespace in the member, "drover-agent": the
+	// variable has what is there. A person, or GitOps, creates that Secret in the member, and the hub never sees it. While
+	// the Secret or the key is missing, pods of the agent do not start.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
@@ -175,7 +181,8 @@ type AgentStatus struct {
 	// +optional
 	Image string `json:"image,omitempty"`
 
-	// wantedImage is the image that the agent is to have: that of spec.agent, or of the hub's configuration. Empty when the agent has it.
+	// wantedImage is the image that the agent is to have: that of spec.agent, or of the hub's configuration. Empty when
+	// the agent has it.
 	// +optional
 	WantedImage string `json:"wantedImage,omitempty"`
 
@@ -183,7 +190,8 @@ type AgentStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// upgrade is the agent's part in the last upgrade of all agents, as the hub's configuration says in agent.rollout. Absent before the first one.
+	// upgrade is the agent's part in the last upgrade of all agents, as the hub's configuration says in agent.rollout.
+	// Absent before the first one.
 	// +optional
 	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
 }

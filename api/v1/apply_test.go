@@ -156,8 +156,8 @@ func emptied(value any, path []string) (any, bool) {
 	return value, false
 }
 
-// applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The specs are
-// those that each has as a new object.
+// applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The
+// specs are those that each has as a new object.
 type applied struct {
 	of                  *unstructured.Unstructured // the spec of the test
 	full, empty         *unstructured.Unstructured

@@ -7,8 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// JWTProvider is an issuer whose tokens machines send as they are, in the shape of Kubernetes' JWTAuthenticator. There is no login and no session: a token is
-// worth what it says until it expires. The names of users and groups have the name of the provider before them, and no other prefix.
+// JWTProvider is an issuer whose tokens machines send as they are, in the shape of Kubernetes' JWTAuthenticator. There
+// is no login and no session: a token is worth what it says until it expires. The names of users and groups have the
+// name of the provider before them, and no other prefix.
 type JWTProvider struct {
 	// issuer says which tokens are accepted.
 	// +required
@@ -41,7 +42,8 @@ type JWTProvider struct {
 
 // JWTIssuer says which tokens are accepted.
 type JWTIssuer struct {
-	// url is that of the issuer, which the claim iss and the discovery document must have. The document is at <url>/.well-known/openid-configuration.
+	// url is that of the issuer, which the claim iss and the discovery document must have. The document is at
+	// <url>/.well-known/openid-configuration.
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -55,12 +57,14 @@ type JWTIssuer struct {
 	// +optional
 	DiscoveryURL string `json:"discoveryURL,omitempty"`
 
-	// certificateAuthority has the certificate authorities, in PEM, that the issuer's certificates are checked against. Default those of the system.
+	// certificateAuthority has the certificate authorities, in PEM, that the issuer's certificates are checked against.
+	// Default those of the system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 
-	// audiences are those of which a token must have one. Take one that no other service accepts, such as the URL of the hub.
+	// audiences are those of which a token must have one. Take one that no other service accepts, such as the URL of the
+	// hub.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
@@ -149,7 +153,8 @@ type JWTClaimRule struct {
 
 // JWTUserRule is true of the user of a token, or the token is refused.
 type JWTUserRule struct {
-	// expression is one of CEL, with the variable user (username, uid, groups, with the name of the provider), that must be true.
+	// expression is one of CEL, with the variable user (username, uid, groups, with the name of the provider), that must
+	// be true.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"

@@ -7,10 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub, or what proves who a workload is. Its name precedes those of its users and groups
-// in bindings: "<name>:<user>". It must not be what precedes names in the RBAC of a member, such as kubeadm:cluster-admins. Secrets that it names are in the manager's namespace, and have the label cluster.drover.dev/secret: provider.
+// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub, or what
+// proves who a workload is. Its name precedes those of its users and groups in bindings: "<name>:<user>". It must not
+// be what precedes names in the RBAC of a member, such as kubeadm:cluster-admins. Secrets that it names are in the
+// manager's namespace, and have the label cluster.drover.dev/secret: provider.
 //
-// Users may sign in if the manager's configuration has signIn.issuer. Whoever may write AuthProviders decides who is whom, also in every member.
+// Users may sign in if the manager's configuration has signIn.issuer. Whoever may write AuthProviders decides who is
+// whom, also in every member.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -55,7 +58,8 @@ type AuthProviderList struct {
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed: its users would become other ones. Make another AuthProvider"
 type AuthProviderSpec struct {
-	// disabled refuses the provider's users at once: no login, and no token that they have. Requests that are open end within 30 s. Default false.
+	// disabled refuses the provider's users at once: no login, and no token that they have. Requests that are open end
+	// within 30 s. Default false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 
@@ -71,12 +75,14 @@ type AuthProviderSpec struct {
 	// +optional
 	GitHub *GitHubProvider `json:"github,omitempty"`
 
-	// jwt is an issuer of tokens by which workloads prove who they are: GitHub Actions, GitLab CI, the ServiceAccounts of another cluster.
+	// jwt is an issuer of tokens by which workloads prove who they are: GitHub Actions, GitLab CI, the ServiceAccounts of
+	// another cluster.
 	// +optional
 	JWT *JWTProvider `json:"jwt,omitempty"`
 }
 
-// ProviderSecret names a key of a Secret in the manager's namespace that has the label cluster.drover.dev/secret: provider.
+// ProviderSecret names a key of a Secret in the manager's namespace that has the label cluster.drover.dev/secret:
+// provider.
 type ProviderSecret struct {
 	// name is that of the Secret.
 	// +kubebuilder:validation:MinLength=1
@@ -101,7 +107,8 @@ type OIDCProvider struct {
 	// +required
 	URL string `json:"url"`
 
-	// caBundle are the certificate authorities, in PEM, that the provider's certificates are checked against. Default those of the system.
+	// caBundle are the certificate authorities, in PEM, that the provider's certificates are checked against. Default
+	// those of the system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -141,8 +148,8 @@ type OIDCProvider struct {
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
-	// nameClaim has the name of a user, which must be unique at the provider and not be given to another user. Default preferred_username. With email, the
-	// provider must say that the address is verified.
+	// nameClaim has the name of a user, which must be unique at the provider and not be given to another user. Default
+	// preferred_username. With email, the provider must say that the address is verified.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -175,7 +182,8 @@ type LDAPProvider struct {
 	// +required
 	Servers []string `json:"servers"`
 
-	// caBundle are the certificate authorities, in PEM, that the servers' certificates are checked against. Default those of the system.
+	// caBundle are the certificate authorities, in PEM, that the servers' certificates are checked against. Default those
+	// of the system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -239,7 +247,8 @@ type LDAPUserSearch struct {
 	// +required
 	IDAttribute string `json:"idAttribute"`
 
-	// nameAttribute has the name of the user, which is unique below the base: uid, sAMAccountName. Its value counts in lower case.
+	// nameAttribute has the name of the user, which is unique below the base: uid, sAMAccountName. Its value counts in
+	// lower case.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -256,7 +265,8 @@ type LDAPGroupSource string
 //
 // +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="filter belongs to the source Search, which needs it"
 type LDAPGroupSearch struct {
-	// source is TokenGroups for Active Directory, MemberOf for FreeIPA and for OpenLDAP with the overlay memberof, and Search for all else.
+	// source is TokenGroups for Active Directory, MemberOf for FreeIPA and for OpenLDAP with the overlay memberof, and
+	// Search for all else.
 	// +required
 	Source LDAPGroupSource `json:"source"`
 
@@ -280,14 +290,16 @@ type LDAPGroupSearch struct {
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
-	// depth is how many levels of groups in groups are followed. Default 0: the groups that name the user. TokenGroups has all levels.
+	// depth is how many levels of groups in groups are followed. Default 0: the groups that name the user. TokenGroups has
+	// all levels.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	// +optional
 	Depth int32 `json:"depth,omitempty"`
 }
 
-// GitHubProvider is github.com or a GitHub Enterprise, with an OAuth app of the hub, whose callback is <signIn.issuer>/v1/auth/callback/<name>.
+// GitHubProvider is github.com or a GitHub Enterprise, with an OAuth app of the hub, whose callback is
+// <signIn.issuer>/v1/auth/callback/<name>.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="name the organizations whose members may sign in, or set anyUser"
 type GitHubProvider struct {
@@ -298,7 +310,8 @@ type GitHubProvider struct {
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// caBundle are the certificate authorities, in PEM, that GitHub's certificate is checked against. Default those of the system.
+	// caBundle are the certificate authorities, in PEM, that GitHub's certificate is checked against. Default those of the
+	// system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
@@ -314,7 +327,8 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations are those of which a user must be a member of one. Their names, and those of their teams as organization/team, are the user's groups.
+	// organizations are those of which a user must be a member of one. Their names, and those of their teams as
+	// organization/team, are the user's groups.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64

@@ -7,8 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterRoleTemplateBinding gives a principal a RoleTemplate in one or many members, perhaps until a date. In each of them
-// it is one ClusterRoleBinding. It also lets the principal reach these members through the hub, and see their Clusters.
+// ClusterRoleTemplateBinding gives a principal a RoleTemplate in one or many members, perhaps until a date. In each of
+// them it is one ClusterRoleBinding. It also lets the principal reach these members through the hub, and see their
+// Clusters.
 //
 // Creating one, or changing its spec, takes the verb "bind" on the role template, in the binding's namespace.
 //
@@ -37,8 +38,9 @@ type ClusterRoleTemplateBinding struct {
 
 	// status says in which members the binding is in force.
 	//
-	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
-	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, and the reasons of the role template.
+	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with MembersAway while no member
+	// has had it, Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing, ClusterNotFound, InvalidSelector,
+	// AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, and the reasons of the role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -68,8 +70,8 @@ type ClusterRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
-	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
+	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with
+	// or without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -124,7 +126,8 @@ type ProjectRoleTemplateBindingList struct {
 	Items           []ProjectRoleTemplateBinding `json:"items"`
 }
 
-// ProjectRoleTemplateBindingSpec says who gets what, in which project and until when. Every field can be changed at any time.
+// ProjectRoleTemplateBindingSpec says who gets what, in which project and until when. Every field can be changed at any
+// time.
 type ProjectRoleTemplateBindingSpec struct {
 	// projectName names a Project in the same namespace. It need not exist yet. 1 to 63 characters.
 	// +required
@@ -144,8 +147,8 @@ type ProjectRoleTemplateBindingSpec struct {
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
-	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
+	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with
+	// or without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// What a Cluster may say is in its schema: each case is a spec that the API server takes, or refuses in words that say what to do.
+// What a Cluster may say is in its schema: each case is a spec that the API server takes, or refuses in words that say
+// what to do.
 func TestClusterSpec(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)

@@ -68,9 +68,10 @@ type ClusterSpec struct {
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
-	// authorizedEndpoint has users reach the member without the hub, at an address of the member's own, by short-lived tokens that the hub has
-	// signed for this Cluster. It decides where users' tokens are sent, and takes "update" on clusters/agent, which no role of a workspace has.
-	// It takes signIn in the hub's configuration, and an agent of the profile Full. Default: none.
+	// authorizedEndpoint has users reach the member without the hub, at an address of the member's own, by short-lived
+	// tokens that the hub has signed for this Cluster. It decides where users' tokens are sent, and takes "update" on
+	// clusters/agent, which no role of a workspace has. It takes signIn in the hub's configuration, and an agent of the
+	// profile Full. Default: none.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
@@ -82,8 +83,8 @@ type ClusterSpec struct {
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// deletionProtection refuses every deletion of the Cluster, by a person or by GitOps. Setting it back to false takes the right to delete
-	// the Cluster. A deletion of the whole workspace deletes the Cluster nevertheless. Default: false.
+	// deletionProtection refuses every deletion of the Cluster, by a person or by GitOps. Setting it back to false takes
+	// the right to delete the Cluster. A deletion of the whole workspace deletes the Cluster nevertheless. Default: false.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
@@ -102,36 +103,38 @@ const (
 // AuthorizedEndpoint is where users reach a member without the hub.
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName is the certificate of the agent, which serves no user with mode APIServer: leave it out"
 type AuthorizedEndpoint struct {
-	// mode says what serves users. Agent (default): the agent, at port 6443 of its pods, in any member. APIServer: the member's own API server, which
-	// you set up to ask a DaemonSet of the agent, on the nodes of the control plane, what a token is worth. server is the API server's own address then,
-	// and caBundle the CA of its certificate. It takes the manifest to be applied again.
+	// mode says what serves users. Agent (default): the agent, at port 6443 of its pods, in any member. APIServer: the
+	// member's own API server, which you set up to ask a DaemonSet of the agent, on the nodes of the control plane, what a
+	// token is worth. server is the API server's own address then, and caBundle the CA of its certificate. It takes the
+	// manifest to be applied again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
-	// server is the URL of the endpoint as users reach it: https://, a host and perhaps a port, and nothing else. You make a Service, or a load
-	// balancer, that leads from there to port 6443 of the agent's pods, also of those that are not ready: without the hub none is. With mode APIServer it is the
-	// address of the API server. Empty for none.
+	// server is the URL of the endpoint as users reach it: https://, a host and perhaps a port, and nothing else. You make
+	// a Service, or a load balancer, that leads from there to port 6443 of the agent's pods, also of those that are not
+	// ready: without the hub none is. With mode APIServer it is the address of the API server. Empty for none.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
-	// tlsSecretName names a Secret of type kubernetes.io/tls in the agent's namespace of the member, with the certificate of server; you create
-	// it there. It takes caBundle as well, unless all users' computers trust its CA. Default: a certificate that the agent makes, of
-	// a CA of its own, which it keeps in the member.
+	// tlsSecretName names a Secret of type kubernetes.io/tls in the agent's namespace of the member, with the certificate
+	// of server; you create it there. It takes caBundle as well, unless all users' computers trust its CA. Default: a
+	// certificate that the agent makes, of a CA of its own, which it keeps in the member.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be a Secret of the agent's own, drover-agent-…"
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
-	// caBundle is the CA of the certificate of tlsSecretName, or of the API server with mode APIServer, in PEM. Kubeconfigs have it.
+	// caBundle is the CA of the certificate of tlsSecretName, or of the API server with mode APIServer, in PEM.
+	// Kubeconfigs have it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users go on without the hub: the life of their tokens for this Cluster, and the age at which the member's list of ended
-	// sessions is too old to serve anyone. Default 1h, from 10m to 12h.
+	// offline is how long users go on without the hub: the life of their tokens for this Cluster, and the age at which the
+	// member's list of ended sessions is too old to serve anyone. Default 1h, from 10m to 12h.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="write offline in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
@@ -200,9 +203,9 @@ type ClusterStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the Cluster: Registered, Connected and Ready; AgentUpToDate, GuardsApplied and DirectAccess once they are known; Stalled while a
-	// person must act; Withdrawn while the member still has what was delivered before its agent became ReadOnly; RestoreConfirmed while the hub,
-	// which was restored, changes nothing there.
+	// conditions of the Cluster: Registered, Connected and Ready; AgentUpToDate, GuardsApplied and DirectAccess once they
+	// are known; Stalled while a person must act; Withdrawn while the member still has what was delivered before its agent
+	// became ReadOnly; RestoreConfirmed while the hub, which was restored, changes nothing there.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -250,21 +253,22 @@ type ClusterStatus struct {
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 
-	// restore is what the hub would change in the member after its etcd was restored, and does not before an administrator has confirmed it
-	// with "kubectl drover restored". Absent otherwise.
+	// restore is what the hub would change in the member after its etcd was restored, and does not before an administrator
+	// has confirmed it with "kubectl drover restored". Absent otherwise.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 }
 
-// RestoreStatus is what a hub would change in a member after a restore. Names are those of sets, "crtb/alice" for a ClusterRoleTemplateBinding alice;
-// of each list the first 50 are named.
+// RestoreStatus is what a hub would change in a member after a restore. Names are those of sets, "crtb/alice" for a
+// ClusterRoleTemplateBinding alice; of each list the first 50 are named.
 type RestoreStatus struct {
-	// checkpoint is what the agent has and the hub does not remember. The annotation cluster.drover.dev/restored with this value confirms the change.
+	// checkpoint is what the agent has and the hub does not remember. The annotation cluster.drover.dev/restored with this
+	// value confirms the change.
 	Checkpoint string `json:"checkpoint"`
 	// summary counts: "2 to add, 0 to change, 1 to remove".
 	Summary string `json:"summary"`
-	// digest is the SHA-256 of all names, also of those that the lists have no place for: it changes whenever another set would be added, changed
-	// or removed.
+	// digest is the SHA-256 of all names, also of those that the lists have no place for: it changes whenever another set
+	// would be added, changed or removed.
 	// +optional
 	Digest string `json:"digest,omitempty"`
 	// add is what the hub has and the member has not: it was deleted after the backup, or never delivered.

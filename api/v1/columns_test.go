@@ -46,7 +46,8 @@ func condition(kind string, is metav1.ConditionStatus, reason string) metav1.Con
 	return metav1.Condition{Type: kind, Status: is, Reason: reason, Message: "the cause of " + reason}
 }
 
-// row returns what "kubectl get" shows of an object, but for its name and age: "<column>=<value>", without columns that are empty.
+// row returns what "kubectl get" shows of an object, but for its name and age: "<column>=<value>", without columns that
+// are empty.
 func row(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, o any) []string {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)

@@ -7,8 +7,8 @@ package v1
 const (
 	// ConditionRegistered is True when an agent has joined with the Cluster's token and its key is known.
 	//
-	// Possible reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict, RegistrationFailed.
-	// The reason for True is AgentJoined; IdentityMismatch is reported there as well, as a message,
+	// Possible reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict,
+	// RegistrationFailed. The reason for True is AgentJoined; IdentityMismatch is reported there as well, as a message,
 	// while the rightful agent stays connected.
 	ConditionRegistered = "Registered"
 
@@ -28,21 +28,22 @@ const (
 	// It has the reason of Ready.
 	ConditionStalled = "Stalled"
 
-	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent says. Ready does not depend on it. It is
-	// absent before the first report and stays as it was while the member is away.
+	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent says. Ready does not depend on it. It
+	// is absent before the first report and stays as it was while the member is away.
 	//
-	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentWaiting, AgentRolledBack, AgentRejected,
-	// AgentProfileDiffers, AgentNotReady, that for Unknown is AgentUnmanaged.
+	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentWaiting, AgentRolledBack,
+	// AgentRejected, AgentProfileDiffers, AgentNotReady, that for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 
-	// ConditionWithdrawn is present, and False, only while a member has what was delivered before its agent became ReadOnly: such an agent may
-	// not take it back, so it is still in force. The message names it and says what to do.
+	// ConditionWithdrawn is present, and False, only while a member has what was delivered before its agent became
+	// ReadOnly: such an agent may not take it back, so it is still in force. The message names it and says what to do.
 	//
-	// The reason for False is StillInForce; or UnclaimedObjects, where objects with a set's label belong to nothing on the hub.
+	// The reason for False is StillInForce; or UnclaimedObjects, where objects with a set's label belong to nothing on the
+	// hub.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because its etcd was restored from a backup
-	// that is older than what the member has. status.restore says what would change.
+	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because its etcd
+	// was restored from a backup that is older than what the member has. status.restore says what would change.
 	//
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
@@ -60,17 +61,20 @@ const (
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
 
-	// ConditionGuardsApplied is True when the admission policies are in force in the member that keep its users from changing what Projects
-	// put there. Ready does not depend on it. It is absent before this is known, and where the agent takes nothing; it stays as it was while the
-	// member is away.
+	// ConditionGuardsApplied is True when the admission policies are in force in the member that keep its users from
+	// changing what Projects put there. Ready does not depend on it. It is absent before this is known, and where the
+	// agent takes nothing; it stays as it was while the member is away.
 	//
-	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld, NoLeader, IdentityMismatch.
+	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld, NoLeader,
+	// IdentityMismatch.
 	ConditionGuardsApplied = "GuardsApplied"
 
-	// ConditionDirectAccess is True when the agent has what it serves users by who come without the hub. It is absent without spec.authorizedEndpoint, and before it
-	// is known; it stays as it was while the member is away. Ready does not depend on it.
+	// ConditionDirectAccess is True when the agent has what it serves users by who come without the hub. It is absent
+	// without spec.authorizedEndpoint, and before it is known; it stays as it was while the member is away. Ready does not
+	// depend on it.
 	//
-	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, DaemonSetMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader, IdentityMismatch.
+	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, DaemonSetMissing,
+	// AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader, IdentityMismatch.
 	ConditionDirectAccess = "DirectAccess"
 )
 
@@ -84,11 +88,13 @@ const (
 	ReasonSignInOff = "SignInOff"
 	// ReasonCertificateMissing: the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
-	// ReasonDaemonSetMissing: what the member's API servers ask about users' tokens does not run on the nodes of the control plane.
+	// ReasonDaemonSetMissing: what the member's API servers ask about users' tokens does not run on the nodes of the
+	// control plane.
 	ReasonDaemonSetMissing = "DaemonSetMissing"
 	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
 	ReasonAwaitingAgent = "AwaitingAgent"
-	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new one.
+	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new
+	// one.
 	ReasonTokenExpired = "TokenExpired"
 	// ReasonTokenUsed: the token that spec.registration.tokenSecretRef names has been used and the agent that used it was
 	// revoked. Put a new token into that Secret.
@@ -98,7 +104,8 @@ const (
 	ReasonTokenInvalid = "TokenInvalid"
 	// ReasonPending: the manager has not looked at the Cluster yet. The schema sets it, with status Unknown.
 	ReasonPending = "Pending"
-	// ReasonProfileTaken: a ClusterProfile of the Cluster's name is of another cluster manager; the event's message says of which.
+	// ReasonProfileTaken: a ClusterProfile of the Cluster's name is of another cluster manager; the event's message says
+	// of which.
 	ReasonProfileTaken = "ProfileTaken"
 	// ReasonRegistrationFailed: the registration Secret could not be written; the message says why. It is tried again.
 	ReasonRegistrationFailed = "RegistrationFailed"
@@ -138,26 +145,30 @@ const (
 const (
 	// ReasonAgentUpdated: the agent's Deployment is rolled out as spec.agent says.
 	ReasonAgentUpdated = "AgentUpdated"
-	// ReasonAgentUpdating: the agent's Deployment was changed and its pods are not ready yet, or it is about to be changed.
+	// ReasonAgentUpdating: the agent's Deployment was changed and its pods are not ready yet, or it is about to be
+	// changed.
 	ReasonAgentUpdating = "AgentUpdating"
-	// ReasonAgentWaiting: the agent runs as spec.agent says, with what the hub gave agents before, and has not had its turn to be upgraded.
+	// ReasonAgentWaiting: the agent runs as spec.agent says, with what the hub gave agents before, and has not had its
+	// turn to be upgraded.
 	ReasonAgentWaiting = "AgentWaiting"
-	// ReasonAgentRolloutStopped is of an event alone: more agents failed to be upgraded than the hub's configuration allows, so no other of the
-	// workspace begins, or none at all.
+	// ReasonAgentRolloutStopped is of an event alone: more agents failed to be upgraded than the hub's configuration
+	// allows, so no other of the workspace begins, or none at all.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
 	// ReasonNodeAgentsMissing: spec.agent asks for node agents, and the agent cannot make them, or their pods are refused.
 	ReasonNodeAgentsMissing = "NodeAgentsMissing"
-	// ReasonAgentNotReady: the agent's Deployment is as spec.agent says, and its deadline (progressDeadlineSeconds) has passed before all of its
-	// pods are ready. The message says what keeps them. Requests may be served all the same, by the pods that are ready.
+	// ReasonAgentNotReady: the agent's Deployment is as spec.agent says, and its deadline (progressDeadlineSeconds) has
+	// passed before all of its pods are ready. The message says what keeps them. Requests may be served all the same, by
+	// the pods that are ready.
 	ReasonAgentNotReady = "AgentNotReady"
 	// ReasonAgentRolledBack: with what spec.agent says the agent did not become ready in time, and was put back to what it
 	// was. The message says why. It is not tried again until spec.agent, or the hub's configuration, changes.
 	ReasonAgentRolledBack = "AgentRolledBack"
-	// ReasonAgentRejected: the member's API server, or the agent, refused the Deployment that spec.agent makes. The message
-	// says why. It is not tried again until spec.agent, or the hub's configuration, changes.
+	// ReasonAgentRejected: the member's API server, or the agent, refused the Deployment that spec.agent makes. The
+	// message says why. It is not tried again until spec.agent, or the hub's configuration, changes.
 	ReasonAgentRejected = "AgentRejected"
-	// ReasonAgentProfileDiffers: the agent was installed with another profile than spec.agent.profile says. The rights of an agent come
-	// with its manifest, so neither hub nor agent changes it. Apply the manifest in the Secret "<cluster>-registration".
+	// ReasonAgentProfileDiffers: the agent was installed with another profile than spec.agent.profile says. The rights of
+	// an agent come with its manifest, so neither hub nor agent changes it. Apply the manifest in the Secret
+	// "<cluster>-registration".
 	ReasonAgentProfileDiffers = "AgentProfileDiffers"
 	// ReasonAgentUnmanaged: the agent cannot change its own Deployment: there is none, or its manifest is of an older
 	// Drover. Apply the manifest in the Secret "<cluster>-registration" to have it so.
@@ -168,7 +179,8 @@ const (
 const (
 	// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects: a member has objects with a set's label that belong to no set and that the agent has not made.
+	// ReasonUnclaimedObjects: a member has objects with a set's label that belong to no set and that the agent has not
+	// made.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
@@ -186,6 +198,7 @@ const (
 	ReasonTokenCreated = "TokenCreated"
 	// ReasonUninstalled: the agent removed itself from the member.
 	ReasonUninstalled = "Uninstalled"
-	// ReasonLeftBehind: the Cluster was removed without its agent being reachable; the message says how to clean up the member.
+	// ReasonLeftBehind: the Cluster was removed without its agent being reachable; the message says how to clean up the
+	// member.
 	ReasonLeftBehind = "LeftBehind"
 )

@@ -26,8 +26,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// written are values of each type that has a syntax of its own: one that is good, and several that an API server may take
-// for the type while Go does not.
+// written are values of each type that has a syntax of its own: one that is good, and several that an API server may
+// take for the type while Go does not.
 var written = map[reflect.Type]struct {
 	good string
 	odd  []string
@@ -80,8 +80,8 @@ var whole = map[string]string{
 	"Plan.spec.upgrade.envs.valueFrom.resourceFieldRef.divisor": "{version: v1, upgrade: {image: a, envs: " + memory,
 }
 
-// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one object with a
-// value that Go cannot read would keep all others from it.
+// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one
+// object with a value that Go cannot read would keep all others from it.
 func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
@@ -130,8 +130,8 @@ func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 	}
 }
 
-// TestWhatTheAPIServerTakesTheManagerParses is about texts that have a syntax and no type of their own: what the manager makes of one must not fail once the
-// API server has taken it.
+// TestWhatTheAPIServerTakesTheManagerParses is about texts that have a syntax and no type of their own: what the
+// manager makes of one must not fail once the API server has taken it.
 func TestWhatTheAPIServerTakesTheManagerParses(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)

@@ -33,10 +33,11 @@ type Subject struct {
 	// +required
 	Kind SubjectKind `json:"kind"`
 
-	// name of the principal as the member sees it, for example "github:alice", "hub:system:serviceaccount:ci:deployer"
-	// or "hub:carol" for a user of the hub's own API server. 1 to 1024 characters, none of them a line break or another control
-	// character. Names that begin with "system:" are refused: in a member they are the member's own, and a request through the hub never
-	// carries them. So are those that begin with "drover:": a ReadOnly agent sends the requests of all users as "drover:viewer".
+	// name of the principal as the member sees it, for example "github:alice", "hub:system:serviceaccount:ci:deployer" or
+	// "hub:carol" for a user of the hub's own API server. 1 to 1024 characters, none of them a line break or another
+	// control character. Names that begin with "system:" are refused: in a member they are the member's own, and a request
+	// through the hub never carries them. So are those that begin with "drover:": a ReadOnly agent sends the requests of
+	// all users as "drover:viewer".
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
@@ -91,7 +92,8 @@ type ClusterCount struct {
 	Desired int32 `json:"desired"`
 	// applied is the number of members that have all of it, as it is now.
 	Applied int32 `json:"applied"`
-	// failed is the number of members that refused some of it. The others, beside applied, are not connected or are still getting it.
+	// failed is the number of members that refused some of it. The others, beside applied, are not connected or are still
+	// getting it.
 	Failed int32 `json:"failed"`
 	// summary is "applied/desired".
 	Summary string `json:"summary"`
@@ -117,32 +119,33 @@ const MaxFailures = 10
 // The reason for True is QuotaFits; for False, QuotaOversubscribed and QuotaSpent.
 const ConditionQuotaFits = "QuotaFits"
 
-// Conditions of what is delivered to members. Ready is True when every member has it that can be reached. Complete is True when every member
-// has it, those that are away included; it has the reason of Ready, or MembersAway. A binding that has expired is Ready with the reason
-// Expired, and Complete when no member has it any more.
+// Conditions of what is delivered to members. Ready is True when every member has it that can be reached. Complete is
+// True when every member has it, those that are away included; it has the reason of Ready, or MembersAway. A binding
+// that has expired is Ready with the reason Expired, and Complete when no member has it any more.
 
-// Reasons of conditions of what is delivered to members: RoleTemplates, bindings, Projects. Those that a person must fix, and
-// are also those of Stalled, say so.
+// Reasons of conditions of what is delivered to members: RoleTemplates, bindings, Projects. Those that a person must
+// fix, and are also those of Stalled, say so.
 const (
-	// ReasonApplied: every member that this is for, and that is connected, has it. Reason of Ready=True; of Complete=True when none is away.
+	// ReasonApplied: every member that this is for, and that is connected, has it. Reason of Ready=True; of Complete=True
+	// when none is away.
 	ReasonApplied = "Applied"
 	// ReasonNoClusters: no Cluster matches clusterSelector at present. Reason of Ready=True: nothing is missing.
 	ReasonNoClusters = "NoClusters"
 	// ReasonDelivering: connected members are still getting it.
 	ReasonDelivering = "Delivering"
-	// ReasonMembersAway: all connected members have it; the others get it when they connect. Reason of Complete=False. It is also the reason of
-	// Ready when no member is connected: True if a member has had it, False if none ever has.
+	// ReasonMembersAway: all connected members have it; the others get it when they connect. Reason of Complete=False. It
+	// is also the reason of Ready when no member is connected: True if a member has had it, False if none ever has.
 	ReasonMembersAway = "MembersAway"
 	// ReasonDeliveryFailed: a member refused an object; status.failures says which and why. It is tried again.
 	ReasonDeliveryFailed = "DeliveryFailed"
-	// ReasonConflict: in a member an object of that name exists that is not Drover's, or another field manager has a field of it. Rename
-	// or remove one of the two. Stalled.
+	// ReasonConflict: in a member an object of that name exists that is not Drover's, or another field manager has a field
+	// of it. Rename or remove one of the two. Stalled.
 	ReasonConflict = "Conflict"
 	// ReasonFighting: something in a member changes an object back each time Drover repairs it; the message names its
 	// field manager. Stalled.
 	ReasonFighting = "Fighting"
-	// ReasonRoleMissing: a member has no ClusterRole of the name that an external role template gives, so the binding grants nothing
-	// there. Make it, or name another. Stalled.
+	// ReasonRoleMissing: a member has no ClusterRole of the name that an external role template gives, so the binding
+	// grants nothing there. Make it, or name another. Stalled.
 	ReasonRoleMissing = "RoleMissing"
 	// ReasonClusterNotFound: there is no Cluster of the name in clusterName in this namespace.
 	ReasonClusterNotFound = "ClusterNotFound"
@@ -150,11 +153,12 @@ const (
 	ReasonInvalidSelector = "InvalidSelector"
 	// ReasonAgentTooOld: a member's agent does not know this kind of object. Upgrade it.
 	ReasonAgentTooOld = "AgentTooOld"
-	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed so: nothing is delivered there, and what
-	// was delivered before is taken back.
+	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed so: nothing is
+	// delivered there, and what was delivered before is taken back.
 	ReasonAgentReadOnly = "AgentReadOnly"
-	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than what a member has. Nothing is changed there before an
-	// administrator has confirmed it with "kubectl drover restored". Also the reason of RestoreConfirmed=False. Stalled.
+	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than what a member has. Nothing is
+	// changed there before an administrator has confirmed it with "kubectl drover restored". Also the reason of
+	// RestoreConfirmed=False. Stalled.
 	ReasonHubRestored = "HubRestored"
 )
 
@@ -162,8 +166,8 @@ const (
 const (
 	// ReasonAvailable: the RoleTemplate can be bound and is used nowhere yet. Reason of Ready=True.
 	ReasonAvailable = "Available"
-	// ReasonRoleTemplateNotFound: the role template that is bound or inherited does not exist. Rights that came from it are
-	// gone from the members.
+	// ReasonRoleTemplateNotFound: the role template that is bound or inherited does not exist. Rights that came from it
+	// are gone from the members.
 	ReasonRoleTemplateNotFound = "RoleTemplateNotFound"
 	// ReasonInheritanceCycle: a role template inherits itself; the message names the whole path. Stalled.
 	ReasonInheritanceCycle = "InheritanceCycle"
@@ -182,17 +186,18 @@ const (
 
 // Reasons of conditions of Projects.
 const (
-	// ReasonNamespaceTaken: a namespace belongs to another Project in the same member; the message says to which. The older
-	// Project keeps it. Stalled.
+	// ReasonNamespaceTaken: a namespace belongs to another Project in the same member; the message says to which. The
+	// older Project keeps it. Stalled.
 	ReasonNamespaceTaken = "NamespaceTaken"
-	// ReasonSecretRefused: a Secret that is labelled for the Project is of a type that is never copied, or larger than 256 KiB. Stalled.
+	// ReasonSecretRefused: a Secret that is labelled for the Project is of a type that is never copied, or larger than 256
+	// KiB. Stalled.
 	ReasonSecretRefused = "SecretRefused"
 	// ReasonQuotaFits: every namespace has the whole default for a namespace. Reason of QuotaFits=True.
 	ReasonQuotaFits = "QuotaFits"
-	// ReasonQuotaSpent: the Project has more namespaces than its quota is good for, and nothing of some resource is left for those that came
-	// last: no pod can start there. The message names them.
+	// ReasonQuotaSpent: the Project has more namespaces than its quota is good for, and nothing of some resource is left
+	// for those that came last: no pod can start there. The message names them.
 	ReasonQuotaSpent = "QuotaSpent"
-	// ReasonQuotaOversubscribed: the Project has more namespaces than its quota is good for; those that came last have less
-	// than the default. The message names them.
+	// ReasonQuotaOversubscribed: the Project has more namespaces than its quota is good for; those that came last have
+	// less than the default. The message names them.
 	ReasonQuotaOversubscribed = "QuotaOversubscribed"
 )

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Host says that a machine exists which Drover may install something on, through an agent that runs there as root. Its namespace is the workspace that
-// it belongs to.
+// Host says that a machine exists which Drover may install something on, through an agent that runs there as root. Its
+// namespace is the workspace that it belongs to.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -57,35 +57,38 @@ type HostList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed: the host is taken; what has taken it gives it back first"
 type HostSpec struct {
-	// tokenTTL is how long a join token can be used, counted from when Drover made it. Default 24h, at least 1m, at most 8760h. It does not matter
-	// any more once an agent has joined.
+	// tokenTTL is how long a join token can be used, counted from when Drover made it. Default 24h, at least 1m, at most
+	// 8760h. It does not matter any more once an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
-	// deletionPolicy says what happens on the machine when the Host is deleted: Clean (default) does what the plan says of that, and removes the
-	// agent; Orphan leaves the machine as it is, where the agent is no longer let in. A host that is not connected is not cleaned.
+	// deletionPolicy says what happens on the machine when the Host is deleted: Clean (default) does what the plan says of
+	// that, and removes the agent; Orphan leaves the machine as it is, where the agent is no longer let in. A host that is
+	// not connected is not cleaned.
 	// +optional
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// internalAddress is the IP address at which other machines of a cluster reach this one, if it is not the first that the machine reports: on machines whose
-	// first network is NAT, all report the same one. It is the address of the node, too, in clusters of a ClusterInstallation. Set it before the host is taken.
+	// internalAddress is the IP address at which other machines of a cluster reach this one, if it is not the first that
+	// the machine reports: on machines whose first network is NAT, all report the same one. It is the address of the node,
+	// too, in clusters of a ClusterInstallation. Set it before the host is taken.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be one at which other machines reach this one, and not of its loopback, its link or a group"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
-	// consumerRef names the object that has taken the host and gives it its plan, in the Host's own namespace. The controller of that object sets it, and
-	// removes it once the machine is clean. No other takes a host with it.
+	// consumerRef names the object that has taken the host and gives it its plan, in the Host's own namespace. The
+	// controller of that object sets it, and removes it once the machine is clean. No other takes a host with it.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
 
-// HostConsumerRef names what has taken a Host. Metal3's BareMetalHost has such a field, and what Cluster API expects of infrastructure is written for it.
+// HostConsumerRef names what has taken a Host. Metal3's BareMetalHost has such a field, and what Cluster API expects of
+// infrastructure is written for it.
 type HostConsumerRef struct {
 	// apiVersion of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
@@ -145,13 +148,13 @@ type HostStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// state is how far the machine is: WaitingToRegister, Available, Installing, WaitingForKubernetes, Active or Cleaning. It stays as it was while the
-	// agent is not connected; the condition Ready says that.
+	// state is how far the machine is: WaitingToRegister, Available, Installing, WaitingForKubernetes, Active or Cleaning.
+	// It stays as it was while the agent is not connected; the condition Ready says that.
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions are Ready, Stalled while a person must act, and RestoreConfirmed, False, while the hub hands no plan over because its etcd was restored
-	// from a backup and no administrator has confirmed what that would change.
+	// conditions are Ready, Stalled while a person must act, and RestoreConfirmed, False, while the hub hands no plan over
+	// because its etcd was restored from a backup and no administrator has confirmed what that would change.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -165,8 +168,8 @@ type HostStatus struct {
 	// +optional
 	Plan *HostPlanStatus `json:"plan,omitempty"`
 
-	// restore is what the hub, whose etcd was restored from a backup, does on the host only after it was confirmed: its lists have the name of the
-	// plan's Secret. Remove means that the host would be cleaned.
+	// restore is what the hub, whose etcd was restored from a backup, does on the host only after it was confirmed: its
+	// lists have the name of the plan's Secret. Remove means that the host would be cleaned.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
@@ -236,7 +239,8 @@ type HostPlanStatus struct {
 	// instruction that runs, or has failed, by its ID.
 	// +optional
 	Instruction string `json:"instruction,omitempty"`
-	// output is the last of what the instruction wrote that has failed: at most 20 lines and 2 KiB, without the plan's secrets.
+	// output is the last of what the instruction wrote that has failed: at most 20 lines and 2 KiB, without the plan's
+	// secrets.
 	// +optional
 	Output string `json:"output,omitempty"`
 	// failing are the names of the probes that are not successful, at most 8.
@@ -249,15 +253,15 @@ type HostPlanStatus struct {
 const (
 	// HostJoinSecretSuffix follows the Host's name in the name of the Secret with the join token and command.
 	HostJoinSecretSuffix = "-host-join"
-	// HostAgentSecretSuffix follows it in the name of the Secret with the identity of its agent. It does not end as that of Clusters does: the Secrets of a
-	// Cluster "x-host" and of a Host "x" have different names.
+	// HostAgentSecretSuffix follows it in the name of the Secret with the identity of its agent. It does not end as that
+	// of Clusters does: the Secrets of a Cluster "x-host" and of a Host "x" have different names.
 	HostAgentSecretSuffix = "-host-identity"
 	// HostPlanSecretSuffix follows it in the name of the Secret with its plan, which is of the type SecretTypeHostPlan.
 	HostPlanSecretSuffix = "-host-plan"
 )
 
-// SecretTypeHostPlan is the type of Secrets that hold the plan of a Host. To write one takes the right to update hosts/plan: a plan is root on the
-// machine. The type of a Secret cannot be changed.
+// SecretTypeHostPlan is the type of Secrets that hold the plan of a Host. To write one takes the right to update
+// hosts/plan: a plan is root on the machine. The type of a Secret cannot be changed.
 const SecretTypeHostPlan = Group + "/host-plan"
 
 // HostPlanKey is the key of the plan in its Secret.
@@ -276,9 +280,11 @@ const (
 	ReasonActive = "Active"
 	// ReasonCleaning: the plan was taken away, and the host is cleaned.
 	ReasonCleaning = "Cleaning"
-	// ReasonInstructionFailed: an instruction failed, or a file could not be written; status.plan has the last lines. Stalled: a new plan is needed.
+	// ReasonInstructionFailed: an instruction failed, or a file could not be written; status.plan has the last lines.
+	// Stalled: a new plan is needed.
 	ReasonInstructionFailed = "InstructionFailed"
-	// ReasonInterrupted: an instruction was killed with its machine. It is not repeated. Stalled: look at the machine and give the instruction a new ID.
+	// ReasonInterrupted: an instruction was killed with its machine. It is not repeated. Stalled: look at the machine and
+	// give the instruction a new ID.
 	ReasonInterrupted = "Interrupted"
 	// ReasonPlanInvalid: the Secret "<host>-host-plan" holds no valid plan; the message says why. Stalled.
 	ReasonPlanInvalid = "PlanInvalid"

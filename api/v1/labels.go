@@ -9,7 +9,8 @@ const (
 	// Secrets that it makes for a Cluster.
 	LabelCluster = Group + "/cluster"
 
-	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it makes for a Host, and a person on the one with its plan.
+	// LabelHost names the Host that a Secret belongs to. Drover sets it on the Secrets that it makes for a Host, and a
+	// person on the one with its plan.
 	LabelHost = Group + "/host"
 
 	// LabelSecretKind says what a Secret that Drover made is for: one of the SecretKind constants.
@@ -26,22 +27,24 @@ const (
 	// (docs/operations/certificates.md). Any value that differs from the last one counts.
 	AnnotationRotate = Group + "/rotate"
 
-	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends the trust in the authority that was
-	// replaced, as when its key was stolen. Agents that were away since, and kubeconfigs that have only that one, no longer verify the hub.
+	// AnnotationRetireNow on the hub's CA Secret, with the value of AnnotationRotate, ends the trust in the authority that
+	// was replaced, as when its key was stolen. Agents that were away since, and kubeconfigs that have only that one, no
+	// longer verify the hub.
 	AnnotationRetireNow = Group + "/retire-now"
 
 	// AnnotationAgentDigest on the pods of an agent identifies what the hub made of spec.agent for them. Drover sets it.
 	AnnotationAgentDigest = Group + "/agent-digest"
 
-	// AnnotationAgentReplicas on the agent's Deployment is AgentReplicasByNodes while the agent sets the number of its replicas by
-	// the number of nodes. Drover sets it, and not when spec.agent.replicas says how many.
+	// AnnotationAgentReplicas on the agent's Deployment is AgentReplicasByNodes while the agent sets the number of its
+	// replicas by the number of nodes. Drover sets it, and not when spec.agent.replicas says how many.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
-	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms what the hub would change in the member after its
-	// etcd was restored. It takes update on clusters/agent.
+	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms what the hub would change in
+	// the member after its etcd was restored. It takes update on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
-	// AnnotationTerms on the Lease of the hub's leader has the latest leaders, and how often each renewed it. Drover sets it.
+	// AnnotationTerms on the Lease of the hub's leader has the latest leaders, and how often each renewed it. Drover sets
+	// it.
 	AnnotationTerms = Group + "/terms"
 
 	// AnnotationRotated on the hub's CA Secret is the value of AnnotationRotate that was last acted on. Drover sets it.
@@ -51,7 +54,8 @@ const (
 // AnnotationNodeAgent on the agent's Deployment is "true" while the agent keeps a DaemonSet of node agents beside it.
 const AnnotationNodeAgent = Group + "/node-agent"
 
-// AnnotationDirectAccess on the agent's Deployment is the mode APIServer while the agent keeps a DaemonSet beside it, which API servers ask about users' tokens.
+// AnnotationDirectAccess on the agent's Deployment is the mode APIServer while the agent keeps a DaemonSet beside it,
+// which API servers ask about users' tokens.
 const AnnotationDirectAccess = Group + "/direct-access"
 
 // AgentReplicasByNodes is the value of AnnotationAgentReplicas.
@@ -67,7 +71,8 @@ const (
 	// networkIsolation is Project: for ingress controllers, meshes and monitoring. Set by the member's administrator.
 	LabelIngress = Group + "/ingress"
 
-	// LabelSet is on every object that Drover made in a member: the set that it belongs to, such as "crtb.alice-owns-prod".
+	// LabelSet is on every object that Drover made in a member: the set that it belongs to, such as
+	// "crtb.alice-owns-prod".
 	LabelSet = Group + "/set"
 
 	// LabelManagedBy is on every object that Drover made in a member, with the value ManagedBy.
@@ -98,9 +103,11 @@ const (
 	SecretKindHostJoin = "host-join"
 	// SecretKindHostAgent marks the Secret "<host>-host-identity" with the public key of a Host's agent.
 	SecretKindHostAgent = "host-identity"
-	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the plan of a Host, which a person or a controller makes.
+	// SecretKindHostPlan marks the Secret "<host>-host-plan" with the plan of a Host, which a person or a controller
+	// makes.
 	SecretKindHostPlan = "host-plan"
-	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", with which Cluster API reaches a cluster through the hub. It holds no credential.
+	// SecretKindKubeconfig marks the Secret "<cluster>-kubeconfig", with which Cluster API reaches a cluster through the
+	// hub. It holds no credential.
 	SecretKindKubeconfig = "kubeconfig"
 	// SecretKindProvision marks the Secret "<installation>-provision" of a ClusterInstallation.
 	SecretKindProvision = "provision"
@@ -126,7 +133,8 @@ const (
 	AgentSecretSuffix = "-agent"
 )
 
-// LabelImport with the value "true" on a Cluster of Cluster API has that cluster imported, and on a Cluster has its agent installed by Cluster API's kubeconfig.
+// LabelImport with the value "true" on a Cluster of Cluster API has that cluster imported, and on a Cluster has its
+// agent installed by Cluster API's kubeconfig.
 const LabelImport = Group + "/import"
 
 // FinalizerUninstall keeps a deleted Cluster until its agent has removed what Drover put into the

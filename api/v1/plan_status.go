@@ -5,7 +5,8 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// PlanStatus says how far a Plan is. In a member the agent writes it; on the hub the manager, from what the members' agents say.
+// PlanStatus says how far a Plan is. In a member the agent writes it; on the hub the manager, from what the members'
+// agents say.
 type PlanStatus struct {
 	// observedGeneration is the generation of the spec that this status is about.
 	// +optional
@@ -22,7 +23,8 @@ type PlanStatus struct {
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
-	// latestHash is what a node is labelled with when it is complete. It covers the version, all that is done on a node, and the Secrets.
+	// latestHash is what a node is labelled with when it is complete. It covers the version, all that is done on a node,
+	// and the Secrets.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
@@ -80,8 +82,8 @@ type PlanCount struct {
 	Applying int32 `json:"applying"`
 	// failed is how many have no attempt left; of members, those with such a node.
 	Failed int32 `json:"failed"`
-	// held is how many do not take part at present: nodes labelled disabled are not counted at all, nodes that are not ready are; members
-	// that are away, that hold plans off, or whose own window is closed.
+	// held is how many do not take part at present: nodes labelled disabled are not counted at all, nodes that are not
+	// ready are; members that are away, that hold plans off, or whose own window is closed.
 	Held int32 `json:"held"`
 	// leftOut is how many nodes are selected and not counted, because the pods of plans cannot run on them: they do not
 	// run Linux.
@@ -113,7 +115,8 @@ type PlanMember struct {
 	// nodes, "complete/total".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, MembersAway, DeliveryFailed.
+	// reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, MembersAway,
+	// DeliveryFailed.
 	Reason string `json:"reason"`
 	// message says more, and what to do.
 	// +optional
@@ -196,12 +199,14 @@ const (
 	// The reasons for True are Version and Channel, those for False are ChannelFailed and SecretNotFound.
 	ConditionLatestResolved = "LatestResolved"
 
-	// ConditionComplete is True when all nodes that the plan is for have it as it is now. It is True also when there is none.
-	// Ready has the same status and reason. It is True with MembersAway as well, if a member is complete and none failed: what can be reached has the plan.
+	// ConditionComplete is True when all nodes that the plan is for have it as it is now. It is True also when there is
+	// none. Ready has the same status and reason. It is True with MembersAway as well, if a member is complete and none
+	// failed: what can be reached has the plan.
 	//
-	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry, AwaitingWindow, AwaitingSlot,
-	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, those of LatestResolved, and
-	// ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, DeliveryFailed.
+	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry,
+	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead,
+	// NodeFailed, TooManyFailures, those of LatestResolved, and ClusterNotFound, InvalidSelector, InvalidPlan,
+	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, DeliveryFailed.
 	ConditionComplete = "Complete"
 )
 
@@ -244,11 +249,13 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them: it was restored from an older backup.
-	// Nothing begins before a person applies the plan as it should be, or annotates it with AnnotationResume. Stalled.
+	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them: it was
+	// restored from an older backup. Nothing begins before a person applies the plan as it should be, or annotates it with
+	// AnnotationResume. Stalled.
 	ReasonMemberAhead = "MemberAhead"
-	// ReasonMemberLost: on the hub, a member went away at work more than 5 minutes ago, and keeps its place, for its nodes may be in the middle of
-	// an upgrade. The message names it and what to do. Other members go on as far as there are places.
+	// ReasonMemberLost: on the hub, a member went away at work more than 5 minutes ago, and keeps its place, for its nodes
+	// may be in the middle of an upgrade. The message names it and what to do. Other members go on as far as there are
+	// places.
 	ReasonMemberLost = "MemberLost"
 	// ReasonInvalidPlan: the spec passes the schema and cannot be used; the message says why. Stalled.
 	ReasonInvalidPlan = "InvalidPlan"
@@ -275,20 +282,20 @@ const (
 	// PlansNamespace is the only namespace of a member in which Plans are run; their Jobs and Secrets are there too.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix + "/<plan>" on a Node, and on a Cluster of the hub, is the hash of what it has of that plan, or PlanDisabled.
-	// Drover sets the hash; a person may set PlanDisabled, or remove the label to have the node done again. As an annotation it is the
-	// claim: since when the plan is at work there and how far it is. Only Drover sets that.
+	// LabelPlanPrefix + "/<plan>" on a Node, and on a Cluster of the hub, is the hash of what it has of that plan, or
+	// PlanDisabled. Drover sets the hash; a person may set PlanDisabled, or remove the label to have the node done again.
+	// As an annotation it is the claim: since when the plan is at work there and how far it is. Only Drover sets that.
 	LabelPlanPrefix = "plan." + Group
 
 	// PlanDisabled as the value of a plan's label leaves a Node, or a Cluster, out.
 	PlanDisabled = "disabled"
 
-	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans off: no node begins. Any
-	// value but "false".
+	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans off: no node
+	// begins. Any value but "false".
 	LabelPlansHold = "plans." + Group + "/hold"
 
-	// AnnotationPlansWindow on the Namespace drover-plans of a member is the member's own window for all plans: days, times and time
-	// zone, each of which can be left out, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
+	// AnnotationPlansWindow on the Namespace drover-plans of a member is the member's own window for all plans: days,
+	// times and time zone, each of which can be left out, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	AnnotationPlansWindow = "plans." + Group + "/window"
 
 	// LabelPlansUse with the value "true" on a Secret of a workspace lets Plans of the workspace copy it to their members.
@@ -296,7 +303,8 @@ const (
 
 	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was made of. Drover sets it.
 	AnnotationRevision = Group + "/revision"
-	// AnnotationResume on a Plan of the hub lets the revision that is its value go on although members completed another: see ReasonMemberAhead.
+	// AnnotationResume on a Plan of the hub lets the revision that is its value go on although members completed another:
+	// see ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 

@@ -11,11 +11,12 @@ import (
 // Plan runs an image on nodes, one after the other or a few at once, with cordon and drain around it: an upgrade of
 // Kubernetes or of the operating system, or anything else that is done node by node.
 //
-// In a workspace of the hub a Plan is for the members that clusterName or clusterSelector name, in the order that rollout says.
-// In a member, in the namespace drover-plans, a Plan has neither and is for the member itself: the agent runs it, hub or no hub. Whoever
-// may create a Plan can do anything on the nodes that it selects.
+// In a workspace of the hub a Plan is for the members that clusterName or clusterSelector name, in the order that
+// rollout says. In a member, in the namespace drover-plans, a Plan has neither and is for the member itself: the agent
+// runs it, hub or no hub. Whoever may create a Plan can do anything on the nodes that it selects.
 //
-// Deleting a Plan ends its Jobs at once and uncordons what it cordoned. To let nodes that have begun finish, set paused first.
+// Deleting a Plan ends its Jobs at once and uncordons what it cordoned. To let nodes that have begun finish, set paused
+// first.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -57,8 +58,8 @@ type PlanList struct {
 	Items           []Plan `json:"items"`
 }
 
-// PlanSpec says what is done, on which nodes, in which order and when. Every field can be changed at any time. Nodes whose
-// upgrade has begun finish with what they began.
+// PlanSpec says what is done, on which nodes, in which order and when. Every field can be changed at any time. Nodes
+// whose upgrade has begun finish with what they began.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.version) || has(self.channel)",message="set version or channel"
 type PlanSpec struct {
@@ -68,7 +69,8 @@ type PlanSpec struct {
 	NodeWork    `json:",inline"`
 }
 
-// PlanTarget says which members a Plan is for. With neither clusterName nor clusterSelector it is for the cluster that it lives in.
+// PlanTarget says which members a Plan is for. With neither clusterName nor clusterSelector it is for the cluster that
+// it lives in.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.clusterName) && has(self.clusterSelector))",message="set clusterName or clusterSelector, not both"
 // +kubebuilder:validation:XValidation:rule="!has(self.rollout) || has(self.clusterName) || has(self.clusterSelector)",message="rollout needs clusterName or clusterSelector"
@@ -87,8 +89,8 @@ type PlanTarget struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn need values; Exists and DoesNotExist take none"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
-	// rollout says in which order the members are done, and how many at once. Default: one after the other by name, and the
-	// first that fails stops the rest.
+	// rollout says in which order the members are done, and how many at once. Default: one after the other by name, and
+	// the first that fails stops the rest.
 	// +optional
 	// +structType=atomic
 	Rollout *Rollout `json:"rollout,omitempty"`
@@ -103,18 +105,18 @@ type Rollout struct {
 	// +kubebuilder:validation:Maximum=10000
 	MaxConcurrentClusters int32 `json:"maxConcurrentClusters,omitempty"`
 
-	// maxFailedClusters is how many members may fail before the rollout stops: after more failures, no member starts and those at work begin no
-	// further node. It continues when this is raised, or when a change of the plan lets
-	// the failed members try again. 0 to 10000, default 0.
+	// maxFailedClusters is how many members may fail before the rollout stops: after more failures, no member starts and
+	// those at work begin no further node. It continues when this is raised, or when a change of the plan lets the failed
+	// members try again. 0 to 10000, default 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	MaxFailedClusters int32 `json:"maxFailedClusters,omitempty"`
 
-	// waves are done one after the other. A member belongs to the first wave that selects it; those that no wave selects come
-	// last, as a wave named "rest". A wave begins when the members of the one before are complete, or failed within
-	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are disconnected or hold plans off
-	// do not delay a wave; they begin when they are back. At most 16. Default: one wave of all.
+	// waves are done one after the other. A member belongs to the first wave that selects it; those that no wave selects
+	// come last, as a wave named "rest". A wave begins when the members of the one before are complete, or failed within
+	// maxFailedClusters, at least one of them is complete, and its soak is over. Members that are disconnected or hold
+	// plans off do not delay a wave; they begin when they are back. At most 16. Default: one wave of all.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -144,7 +146,8 @@ type Wave struct {
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
-// PlanPace says which nodes of a member are done, how many at once and when. Changing it does not run the plan again on complete nodes.
+// PlanPace says which nodes of a member are done, how many at once and when. Changing it does not run the plan again on
+// complete nodes.
 type PlanPace struct {
 	// nodeSelector selects nodes by their labels, those that come later included. A node with the label
 	// "plan.cluster.drover.dev/<plan>: disabled" is left out. Default: all nodes.
@@ -161,23 +164,25 @@ type PlanPace struct {
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? self >= 1 && self <= 100000 : self.matches('^([1-9][0-9]?|100)%$')",message="concurrency must be a number from 1, or a percentage from 1% to 100%"
 	Concurrency *intstr.IntOrString `json:"concurrency,omitempty"`
 
-	// exclusive plans exclude each other: while a node of a member is at work for one of them, no other one begins a node in that member.
-	// A node is never at work for two plans at once, exclusive or not. Default: false.
+	// exclusive plans exclude each other: while a node of a member is at work for one of them, no other one begins a node
+	// in that member. A node is never at work for two plans at once, exclusive or not. Default: false.
 	// +optional
 	Exclusive bool `json:"exclusive,omitempty"`
 
-	// paused begins nothing new: no member, no node, no further attempt. Nodes that have not begun their upgrade are released and
-	// uncordoned; an upgrade that runs finishes. Default: false.
+	// paused begins nothing new: no member, no node, no further attempt. Nodes that have not begun their upgrade are
+	// released and uncordoned; an upgrade that runs finishes. Default: false.
 	// +optional
 	Paused bool `json:"paused,omitempty"`
 
-	// window is when nodes and further attempts may begin. What has begun finishes, also after the window has closed. Default:
-	// at any time. A member may have a window of its own beside it, see docs/spec/plan.md; then both must be open.
+	// window is when nodes and further attempts may begin. What has begun finishes, also after the window has closed.
+	// Default: at any time. A member may have a window of its own beside it, see docs/spec/plan.md; then both must be
+	// open.
 	// +optional
 	// +structType=atomic
 	Window *TimeWindow `json:"window,omitempty"`
 
-	// jobActiveDeadlineSecs is the time in seconds after which an attempt's Job is ended and has failed. 0 means no limit. Default 900.
+	// jobActiveDeadlineSecs is the time in seconds after which an attempt's Job is ended and has failed. 0 means no limit.
+	// Default 900.
 	// +optional
 	// +kubebuilder:default=900
 	// +kubebuilder:validation:Minimum=0
@@ -198,8 +203,8 @@ type PlanPace struct {
 	PostCompleteDelay *metav1.Duration `json:"postCompleteDelay,omitempty"`
 }
 
-// PlanRetries says how often an attempt is made again. Between attempts the node is uncordoned, if the plan cordoned it. A node that
-// has no attempt left has failed: no further node of its member begins until the plan changes.
+// PlanRetries says how often an attempt is made again. Between attempts the node is uncordoned, if the plan cordoned
+// it. A node that has no attempt left has failed: no further node of its member begins until the plan changes.
 type PlanRetries struct {
 	// limit is the number of attempts after the first. 0 to 20, default 2.
 	// +optional
@@ -217,11 +222,13 @@ type PlanRetries struct {
 	Backoff *metav1.Duration `json:"backoff,omitempty"`
 }
 
-// TimeWindow is a part of the week. One that ends before it starts ends on the next day; days are those on which it starts.
+// TimeWindow is a part of the week. One that ends before it starts ends on the next day; days are those on which it
+// starts.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.startTime) || !has(self.endTime) || self.startTime != self.endTime",message="startTime and endTime must differ; for whole days leave both out"
 type TimeWindow struct {
-	// days on which the window starts: Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6, in upper or lower case. Default: every day.
+	// days on which the window starts: Sun to Sat, Su to Sa, Sunday to Saturday or 0 to 6, in upper or lower case.
+	// Default: every day.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=7
@@ -264,9 +271,9 @@ type PlanRelease struct {
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_][A-Za-z0-9_.+-]*$`
 	Version string `json:"version,omitempty"`
 
-	// channel is an https or http URL that answers 302, 303, 307 or 308 to a place whose last path element is the version. It is asked every
-	// 15 minutes, and not while version is set. After any other response the version that was found last stays. At most 1024
-	// characters. For members of a hub the hub asks.
+	// channel is an https or http URL that answers 302, 303, 307 or 308 to a place whose last path element is the version.
+	// It is asked every 15 minutes, and not while version is set. After any other response the version that was found last
+	// stays. At most 1024 characters. For members of a hub the hub asks.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule=`self.matches('^https?://[^\\s/]+.*$')`,message="must be an http or https URL, such as https://update.k3s.io/v1-release/channels/stable"

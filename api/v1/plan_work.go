@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeWork is what is done on each node. The plan runs again on complete nodes when any of it changes, or the version, or the content of a
-// Secret that it names.
+// NodeWork is what is done on each node. The plan runs again on complete nodes when any of it changes, or the version,
+// or the content of a Secret that it names.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
@@ -18,17 +18,19 @@ type NodeWork struct {
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon: the node takes no new pods while it is at work. It is uncordoned afterwards, also after a failure, unless it was cordoned
-	// before. With drain it is always cordoned. Default: false.
+	// cordon: the node takes no new pods while it is at work. It is uncordoned afterwards, also after a failure, unless it
+	// was cordoned before. With drain it is always cordoned. Default: false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
-	// drain, where set, evicts the node's pods before the upgrade, never Drover's own and those of plans. Default: they stay.
+	// drain, where set, evicts the node's pods before the upgrade, never Drover's own and those of plans. Default: they
+	// stay.
 	// +optional
 	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
-	// upgrade runs on the node with the host's root at /host. It runs privileged unless its securityContext says otherwise.
+	// upgrade runs on the node with the host's root at /host. It runs privileged unless its securityContext says
+	// otherwise.
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
 
@@ -40,7 +42,8 @@ type NodeWork struct {
 	// +kubebuilder:validation:MaxItems=16
 	Secrets []PlanSecret `json:"secrets,omitempty"`
 
-	// serviceAccountName of the pods, in the namespace drover-plans. Default "drover-plan", which may read Plans and Nodes.
+	// serviceAccountName of the pods, in the namespace drover-plans. Default "drover-plan", which may read Plans and
+	// Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -65,8 +68,8 @@ type NodeWork struct {
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// postCompleteLabels are put on each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are replaced. Keys
-	// of kubernetes.io, k8s.io and drover.dev are refused. At most 16.
+	// postCompleteLabels are put on each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are
+	// replaced. Keys of kubernetes.io, k8s.io and drover.dev are refused. At most 16.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels of kubernetes.io, k8s.io and drover.dev cannot be set"
@@ -119,8 +122,8 @@ type PlanContainer struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('SYSTEM_UPGRADE_'))",message="names that begin with SYSTEM_UPGRADE_ are set by Drover"
 	Envs []corev1.EnvVar `json:"envs,omitempty"`
 
-	// envFrom takes environment from Secrets and ConfigMaps of the namespace drover-plans in the member. At most 16. Those of the hub
-	// are not copied: name Secrets in secrets for that.
+	// envFrom takes environment from Secrets and ConfigMaps of the namespace drover-plans in the member. At most 16. Those
+	// of the hub are not copied: name Secrets in secrets for that.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
@@ -207,13 +210,14 @@ type Drain struct {
 	// +kubebuilder:default=true
 	IgnoreDaemonSets *bool `json:"ignoreDaemonSets,omitempty"`
 
-	// deleteEmptydirData also evicts pods whose emptyDir volumes are lost by it; without it, a node that has some cannot be
-	// drained. Default: true.
+	// deleteEmptydirData also evicts pods whose emptyDir volumes are lost by it; without it, a node that has some cannot
+	// be drained. Default: true.
 	// +optional
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
-	// force also deletes pods that no controller recreates. Without it a node that has some cannot be drained. Default: false.
+	// force also deletes pods that no controller recreates. Without it a node that has some cannot be drained. Default:
+	// false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
@@ -221,7 +225,8 @@ type Drain struct {
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout: pods that have been deleted for longer than this many seconds are not waited for. 0, the default, waits.
+	// skipWaitForDeleteTimeout: pods that have been deleted for longer than this many seconds are not waited for. 0, the
+	// default, waits.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400

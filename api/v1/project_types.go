@@ -11,8 +11,8 @@ import (
 // Project is a group of namespaces in one or many members that share people, quota, limits, isolation and secrets.
 //
 // Namespaces are in a Project because spec.namespaces lists them, or because a user labelled them in the member with
-// "cluster.drover.dev/project: <name>". Secrets of the Project's own namespace with that label are copied to all of them.
-// Deleting a Project deletes no namespace.
+// "cluster.drover.dev/project: <name>". Secrets of the Project's own namespace with that label are copied to all of
+// them. Deleting a Project deletes no namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -52,8 +52,8 @@ type ProjectList struct {
 	Items           []Project `json:"items"`
 }
 
-// ProjectSpec says where a Project is and what its namespaces have. Every field can be changed at any time. Amounts have no exponent: 1e3 is
-// written 1000 or 1k.
+// ProjectSpec says where a Project is and what its namespaces have. Every field can be changed at any time. Amounts
+// have no exponent: 1e3 is written 1000 or 1k.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota",messageExpression="'every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota, which lacks %s'.format([self.resourceQuota.filter(k, !self.?namespaceDefaultResourceQuota[?k].hasValue())])"
 // +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for %s'.format([['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
@@ -61,10 +61,10 @@ type ProjectList struct {
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// namespaces that Drover makes in each member, or joins to the project if they are there. At most 256, each a
-	// name that Kubernetes takes. A namespace that is taken from the list leaves the project and stays in the member.
-	// Not possible are default, kube-* and drover-*, which belong to the cluster. Listing one takes the verb "manage-namespaces" on
-	// the project.
+	// namespaces that Drover makes in each member, or joins to the project if they are there. At most 256, each a name
+	// that Kubernetes takes. A namespace that is taken from the list leaves the project and stays in the member. Not
+	// possible are default, kube-* and drover-*, which belong to the cluster. Listing one takes the verb
+	// "manage-namespaces" on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -74,9 +74,9 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n != 'default' && !n.startsWith('kube-') && !n.startsWith('drover-'))",message="default, kube-* and drover-* belong to the cluster and cannot be in a project"
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// resourceQuota is what all namespaces of the project together may use in each member. Keys are those of a ResourceQuota:
-	// "limits.cpu", "requests.memory", "pods", "count/deployments.apps", … At most 24. Each needs a share in
-	// namespaceDefaultResourceQuota. Default: no quota.
+	// resourceQuota is what all namespaces of the project together may use in each member. Keys are those of a
+	// ResourceQuota: "limits.cpu", "requests.memory", "pods", "count/deployments.apps", … At most 24. Each needs a share
+	// in namespaceDefaultResourceQuota. Default: no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="'a ResourceQuota does not know %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -85,8 +85,8 @@ type ProjectSpec struct {
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
 	// namespaceDefaultResourceQuota is the share of each namespace. Namespaces get it while resourceQuota lasts, those
-	// that are there first; later ones get what is left, or nothing, and the condition QuotaFits says so. A resource that is only
-	// here, and not in resourceQuota, every namespace gets. At most 24 keys. Default: none.
+	// that are there first; later ones get what is left, or nothing, and the condition QuotaFits says so. A resource that
+	// is only here, and not in resourceQuota, every namespace gets. At most 24 keys. Default: none.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
 	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="'a ResourceQuota does not know %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
@@ -94,22 +94,22 @@ type ProjectSpec struct {
 	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
-	// containerDefaults are requests and limits of containers that set none (a LimitRange in each namespace). With a quota on
-	// limits or requests, pods without them are refused by Kubernetes: set them here. Default: none.
+	// containerDefaults are requests and limits of containers that set none (a LimitRange in each namespace). With a quota
+	// on limits or requests, pods without them are refused by Kubernetes: set them here. Default: none.
 	// +optional
 	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
 
-	// networkIsolation says who may open connections to the project's pods. None (default): Drover sets no limit. Project: pods of
-	// the project's namespaces, of kube-system, and of namespaces labelled "cluster.drover.dev/ingress: true". Connections out of the
-	// project are never limited. NetworkPolicies that are made in a namespace can allow more.
+	// networkIsolation says who may open connections to the project's pods. None (default): Drover sets no limit. Project:
+	// pods of the project's namespaces, of kube-system, and of namespaces labelled "cluster.drover.dev/ingress: true".
+	// Connections out of the project are never limited. NetworkPolicies that are made in a namespace can allow more.
 	// +optional
 	// +kubebuilder:default=None
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
-	// podSecurity is the Pod Security Standard that the namespaces enforce, warn of and audit: privileged, baseline or restricted.
-	// Default: Drover leaves the namespaces' own labels alone. Setting it, and deleting a project that sets it, takes the verb "updatepsa" on
-	// the project.
+	// podSecurity is the Pod Security Standard that the namespaces enforce, warn of and audit: privileged, baseline or
+	// restricted. Default: Drover leaves the namespaces' own labels alone. Setting it, and deleting a project that sets
+	// it, takes the verb "updatepsa" on the project.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }
@@ -159,8 +159,9 @@ const (
 
 // ProjectStatus says how far a Project has got.
 //
-// Ready is True with the reasons Applied, NoClusters and MembersAway; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting,
-// ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch.
+// Ready is True with the reasons Applied, NoClusters and MembersAway; False with MembersAway while no member has had
+// it, Delivering, DeliveryFailed, Conflict, Fighting, ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused,
+// AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`
 

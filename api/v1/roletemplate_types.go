@@ -60,12 +60,13 @@ type RoleTemplateList struct {
 // +kubebuilder:validation:XValidation:rule="self.context == 'Cluster' || !has(self.rules) || self.rules.all(r, size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs can be granted only with context Cluster"
 type RoleTemplateSpec struct {
 	// context says where the template can be bound: Cluster (ClusterRoleTemplateBinding) or Project
-	// (ProjectRoleTemplateBinding). A template of context Cluster may inherit those of both, one of context Project only its own kind.
+	// (ProjectRoleTemplateBinding). A template of context Cluster may inherit those of both, one of context Project only
+	// its own kind.
 	// +required
 	Context RoleContext `json:"context"`
 
-	// rules are Kubernetes' own RBAC rules. They come into the member word for word: nothing is added, widened or translated.
-	// At most 256.
+	// rules are Kubernetes' own RBAC rules. They come into the member word for word: nothing is added, widened or
+	// translated. At most 256.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=256
@@ -75,9 +76,9 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(r, size(r.?resourceNames.orValue([])) == 0 || size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs take no resourceNames"
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
-	// inherits names other RoleTemplates whose rules this one has as well, and theirs in turn. A template that names itself is refused. A
-	// cycle of several is accepted, because each is written separately: all that lead into it are then Stalled with reason
-	// InheritanceCycle and grant nothing until one of them is changed. At most 32.
+	// inherits names other RoleTemplates whose rules this one has as well, and theirs in turn. A template that names
+	// itself is refused. A cycle of several is accepted, because each is written separately: all that lead into it are
+	// then Stalled with reason InheritanceCycle and grant nothing until one of them is changed. At most 32.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=32
@@ -86,9 +87,9 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:items:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Inherits []string `json:"inherits,omitempty"`
 
-	// external names a ClusterRole that exists in the members and is bound as it is there, such as "cluster-admin" or "edit".
-	// Drover does not make it, and cannot know its rules: no other template can inherit an external one. In a member that has no
-	// such ClusterRole, the binding grants nothing until it is made.
+	// external names a ClusterRole that exists in the members and is bound as it is there, such as "cluster-admin" or
+	// "edit". Drover does not make it, and cannot know its rules: no other template can inherit an external one. In a
+	// member that has no such ClusterRole, the binding grants nothing until it is made.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -97,8 +98,8 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are made by Drover: name the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
-	// locked templates get no new bindings, except from users who may unlock them (verb "escalate"). Existing bindings stay as they are.
-	// Default false.
+	// locked templates get no new bindings, except from users who may unlock them (verb "escalate"). Existing bindings
+	// stay as they are. Default false.
 	// +optional
 	Locked bool `json:"locked,omitempty"`
 }
@@ -114,8 +115,8 @@ const (
 	ContextProject RoleContext = "Project"
 )
 
-// RoleTemplateStatus is what Drover knows of a RoleTemplate. It names no member: every user who may bind may read it, and
-// the members belong to workspaces. The binding's status says what failed in a member.
+// RoleTemplateStatus is what Drover knows of a RoleTemplate. It names no member: every user who may bind may read it,
+// and the members belong to workspaces. The binding's status says what failed in a member.
 type RoleTemplateStatus struct {
 	// observedGeneration is the generation of the spec that this status is about.
 	// +optional
@@ -123,8 +124,9 @@ type RoleTemplateStatus struct {
 
 	// conditions: Ready, and Stalled when a person must act.
 	//
-	// Ready is True with the reasons Available, Applied and MembersAway; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting,
-	// RoleTemplateNotFound, InheritanceCycle, ContextMismatch, InheritsExternal, InvalidRules.
+	// Ready is True with the reasons Available, Applied and MembersAway; False with MembersAway while no member has had
+	// it, Delivering, DeliveryFailed, Conflict, Fighting, RoleTemplateNotFound, InheritanceCycle, ContextMismatch,
+	// InheritsExternal, InvalidRules.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

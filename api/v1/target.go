@@ -25,8 +25,8 @@ func (p *Project) Target() ClusterTarget { return p.Spec.ClusterTarget }
 // Target implements Targeted.
 func (p *Plan) Target() ClusterTarget { return p.Spec.Target() }
 
-// Selects reports whether a target is for the Cluster with that name and those labels. A target with neither name nor selector, or with both, is for
-// none. It fails for a selector that cannot be used.
+// Selects reports whether a target is for the Cluster with that name and those labels. A target with neither name nor
+// selector, or with both, is for none. It fails for a selector that cannot be used.
 func (t ClusterTarget) Selects(name string, has map[string]string) (bool, error) {
 	if t.ClusterSelector == nil {
 		return t.ClusterName != "" && t.ClusterName == name, nil

@@ -19,7 +19,8 @@ import (
 // plainText is the rule of texts that are shown, or become names in members.
 const plainText = `!self.matches(r'[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]')`
 
-// freeText are texts that may hold anything: what a program is given, certificates in PEM, and structs of Kubernetes' own, which Kubernetes checks.
+// freeText are texts that may hold anything: what a program is given, certificates in PEM, and structs of Kubernetes'
+// own, which Kubernetes checks.
 var freeText = regexp.MustCompile(`^Plan\.(prepare|upgrade)\.(command|args|envs|envFrom|securityContext)\b|^Plan\.tolerations\b|` +
 	`^Cluster\.agent\.(tolerations|affinity|nodeSelector)\b|^RoleTemplate\.rules\b|[sS]elector\.(matchLabels|matchExpressions)\b|^AuthProvider\.(oidc|ldap|github)\.caBundle$|^Cluster\.authorizedEndpoint\.caBundle$|^AuthProvider\.jwt\.issuer\.certificateAuthority$`)
 
@@ -57,7 +58,8 @@ func TestNoNameHasControlCharacters(t *testing.T) {
 	}
 }
 
-// What would write lines of its own into an error, or turn the text of a terminal round, is refused where it is written.
+// What would write lines of its own into an error, or turn the text of a terminal round, is refused where it is
+// written.
 func testControlCharacters(t *testing.T, env *testkit.Env, namespace string) {
 	const want = "must not contain line breaks or other control characters"
 	for what, bad := range map[string]string{"a line break": "a\nb", "an escape code": "a\x1b[2Kb", "a C1 control": "a\u009bb", "a turn of direction": "a\u202eb", "an invisible character": "a\u200bb", "a line separator": "a\u2028b"} {

@@ -7,11 +7,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// User is a person who signs in at the hub with a password, as the principal "local:<name>". Their password is not here: its hash is in the Secret
-// drover-user-<name> of the manager's namespace, which "kubectl drover user" writes. With spec.principal it is a person who signs in elsewhere, and switches
-// them off.
+// User is a person who signs in at the hub with a password, as the principal "local:<name>". Their password is not
+// here: its hash is in the Secret drover-user-<name> of the manager's namespace, which "kubectl drover user" writes.
+// With spec.principal it is a person who signs in elsewhere, and switches them off.
 //
-// Users may sign in if the manager's configuration has signIn.issuer. Rights come from bindings, and from the hub's own RBAC.
+// Users may sign in if the manager's configuration has signIn.issuer. Rights come from bindings, and from the hub's own
+// RBAC.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -36,7 +37,8 @@ type User struct {
 
 	// status reports whether the user can sign in.
 	//
-	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled; False with PasswordMissing and PasswordInvalid.
+	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled; False with PasswordMissing and
+	// PasswordInvalid.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status UserStatus `json:"status,omitempty"`
@@ -53,15 +55,16 @@ type UserList struct {
 
 // UserSpec reports whether a user may sign in.
 type UserSpec struct {
-	// principal is a user of an AuthProvider, "<provider>:<name>", for whom this User has no password: it can only refuse them. It cannot be changed. Default:
-	// the User is the user local:<name>.
+	// principal is a user of an AuthProvider, "<provider>:<name>", for whom this User has no password: it can only refuse
+	// them. It cannot be changed. Default: the User is the user local:<name>.
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
 	Principal string `json:"principal,omitempty"`
 
-	// disabled refuses the user at once: no login, and no token that they have. Requests that are open end within 30 s. Default false.
+	// disabled refuses the user at once: no login, and no token that they have. Requests that are open end within 30 s.
+	// Default false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 }
@@ -98,11 +101,13 @@ const (
 	ReasonPasswordInvalid = "PasswordInvalid"
 )
 
-// PrincipalPrefixLocal precedes the name of a User in the name of its principal. "hub" and "system" are reserved in the same place.
+// PrincipalPrefixLocal precedes the name of a User in the name of its principal. "hub" and "system" are reserved in the
+// same place.
 const PrincipalPrefixLocal = "local:"
 
-// UserSecretPrefix precedes the name of a User in the name of the Secret with the hash of its password, and UserSecretKey is its key there. UserSecretUID
-// is that of the User's UID: another User of the same name does not get the password.
+// UserSecretPrefix precedes the name of a User in the name of the Secret with the hash of its password, and
+// UserSecretKey is its key there. UserSecretUID is that of the User's UID: another User of the same name does not get
+// the password.
 const (
 	UserSecretPrefix = "drover-user-"
 	UserSecretKey    = "hash"

@@ -22,8 +22,8 @@ func structFields() budget   { return budget{12, 16} }
 func parameters() budget     { return budget{5, 7} }
 func makefileLines() budget  { return budget{150, 200} }
 
-// linkedModules bounds what is linked into each binary: that is what its readers of security reports and its users pay for. The number of
-// lines in go.mod is not bounded, since tests and tools weigh nothing in a cluster.
+// linkedModules bounds what is linked into each binary: that is what its readers of security reports and its users pay
+// for. The number of lines in go.mod is not bounded, since tests and tools weigh nothing in a cluster.
 func linkedModules() map[string]budget {
 	return map[string]budget{
 		".": {76, 90}, "./agent": {46, 54}, "./cmd/drover-provisioner": {76, 90},
@@ -178,8 +178,8 @@ func TestBudgetRules(t *testing.T) {
 	})
 }
 
-// The linker leaves out the methods that the agent does not call, unless a call by a name that it cannot know is linked: the agent is then a fifth
-// larger, in memory too. Templates make such calls.
+// The linker leaves out the methods that the agent does not call, unless a call by a name that it cannot know is
+// linked: the agent is then a fifth larger, in memory too. Templates make such calls.
 func TestTheAgentCallsNoMethodByName(t *testing.T) {
 	report(t, methodProblems(goFiles(t)))
 

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// decoding are the functions that make values of JSON, YAML or XML without a bound on what they make, by the path of their package.
+// decoding are the functions that make values of JSON, YAML or XML without a bound on what they make, by the path of
+// their package.
 func decoding() map[string][]string {
 	return map[string][]string{
 		"encoding/json":                              {"Unmarshal", "NewDecoder"},
@@ -29,7 +30,8 @@ func decoding() map[string][]string {
 	}
 }
 
-// trusted are the files, or the folders, that decode otherwise, with the reason. What they read is bounded, or of someone who may do more than fill the memory.
+// trusted are the files, or the folders, that decode otherwise, with the reason. What they read is bounded, or of
+// someone who may do more than fill the memory.
 func trusted() map[string]string {
 	const (
 		own   = "the program wrote it, and no other user may write it there"
@@ -70,7 +72,8 @@ func trusted() map[string]string {
 // programs are the folders of what ships.
 func programs() []string { return []string{"agent", "api", "cmd", "controllers", "internal"} }
 
-// What others send is counted before anything is made of it: a megabyte of JSON can become fifty of maps, and a kilobyte of YAML gigabytes.
+// What others send is counted before anything is made of it: a megabyte of JSON can become fifty of maps, and a
+// kilobyte of YAML gigabytes.
 func TestWhatOthersSendIsDecodedWithinBounds(t *testing.T) {
 	files, used := goFiles(t), map[string]bool{}
 	report(t, decoderProblems(files, trusted(), used))

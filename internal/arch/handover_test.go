@@ -19,10 +19,11 @@ type returns struct {
 	why    string
 }
 
-// unhanded are the returns with an error before a reconciler has handed over the sets of its object, by the function, each with the reason why no tenant's
-// object can cause them. When a manager begins to lead, it removes nothing from any member before each owner has handed over its sets once. So an object
-// that makes its reconciler fail again and again would keep what was deleted in force in all workspaces. Such a reconciler hands over an empty set or the
-// one before, and its status says why.
+// unhanded are the returns with an error before a reconciler has handed over the sets of its object, by the function,
+// each with the reason why no tenant's object can cause them. When a manager begins to lead, it removes nothing from
+// any member before each owner has handed over its sets once. So an object that makes its reconciler fail again and
+// again would keep what was deleted in force in all workspaces. Such a reconciler hands over an empty set or the one
+// before, and its status says why.
 func unhanded() map[string]returns {
 	const (
 		cache   = "the cache has all objects, and reading it fails only while the manager stops"
@@ -68,8 +69,8 @@ func TestNoObjectOfATenantKeepsItsSetsFromBeingHandedOver(t *testing.T) {
 	report(t, handoverProblems(goFiles(t), unhanded()))
 }
 
-// handoverProblems lists the errors that a reconciler may return before it calls Replace of the delivery store, and exceptions for nothing. It sees the
-// functions of the reconciler's own package.
+// handoverProblems lists the errors that a reconciler may return before it calls Replace of the delivery store, and
+// exceptions for nothing. It sees the functions of the reconciler's own package.
 func handoverProblems(files []source, allowed map[string]returns) []string {
 	var problems []string
 	packages := map[string]map[string][]inFile{}
@@ -153,7 +154,8 @@ func failures(functions map[string][]inFile) (found []failure) {
 	return found
 }
 
-// lastHandover returns the start of the last statement of a function that calls Replace of a store, or a function of the package that does.
+// lastHandover returns the start of the last statement of a function that calls Replace of a store, or a function of
+// the package that does.
 func lastHandover(function *ast.FuncDecl, functions map[string][]inFile) (last token.Pos) {
 	for _, statement := range function.Body.List {
 		if hands(statement, functions, map[*ast.FuncDecl]bool{function: true}) {

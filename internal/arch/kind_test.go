@@ -71,7 +71,8 @@ func (w *workspaces) greetings() wiring.Controller {
 	}
 }
 
-// TestLong_AKindIsAddedInTheDocumentedPlaces adds a kind to a copy of the tree in the places that docs/contributing.md lists, and builds the controllers.
+// TestLong_AKindIsAddedInTheDocumentedPlaces adds a kind to a copy of the tree in the places that docs/contributing.md
+// lists, and builds the controllers.
 func TestLong_AKindIsAddedInTheDocumentedPlaces(t *testing.T) {
 	row := regexp.MustCompile(`(?m)^\| a kind that is delivered to members \| (.+) \|$`).FindStringSubmatch(readFile(t, "docs/contributing.md"))
 	if row == nil {

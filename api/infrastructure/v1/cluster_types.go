@@ -9,8 +9,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverCluster is the infrastructure of a Cluster of Cluster API whose machines are Hosts. It makes no infrastructure: it writes the kubeconfig with which Cluster API
-// reaches the cluster through the hub's proxy, and names the failure domains of the Hosts.
+// DroverCluster is the infrastructure of a Cluster of Cluster API whose machines are Hosts. It makes no infrastructure:
+// it writes the kubeconfig with which Cluster API reaches the cluster through the hub's proxy, and names the failure
+// domains of the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -48,14 +49,14 @@ type DroverClusterList struct {
 
 // DroverClusterSpec is what the user wants of a DroverCluster.
 type DroverClusterSpec struct {
-	// controlPlaneEndpoint is where the cluster's own nodes reach its API servers: a virtual address, a load balancer, a name in DNS, or the address of
-	// the only host of the control plane. Drover makes none, and the hub never dials it. Without it, spec.controlPlaneEndpoint of the Cluster of Cluster
-	// API must be set.
+	// controlPlaneEndpoint is where the cluster's own nodes reach its API servers: a virtual address, a load balancer, a
+	// name in DNS, or the address of the only host of the control plane. Drover makes none, and the hub never dials it.
+	// Without it, spec.controlPlaneEndpoint of the Cluster of Cluster API must be set.
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// failureDomainLabel is a label of Hosts. Each value of it in the workspace is a failure domain, over which the control plane is spread. Default: no
-	// failure domains.
+	// failureDomainLabel is a label of Hosts. Each value of it in the workspace is a failure domain, over which the
+	// control plane is spread. Default: no failure domains.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`

@@ -7,7 +7,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DroverClusterTemplate is what Cluster API makes the DroverCluster of a Cluster of, whose topology names a ClusterClass.
+// DroverClusterTemplate is what Cluster API makes the DroverCluster of a Cluster of, whose topology names a
+// ClusterClass.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1"
@@ -45,7 +46,8 @@ type DroverClusterTemplateResource struct {
 	// metadata for the clusters.
 	// +optional
 	ObjectMeta ObjectMeta `json:"metadata,omitempty,omitzero"`
-	// spec of the clusters. What differs between them, as controlPlaneEndpoint, a ClusterClass sets by patches of its variables.
+	// spec of the clusters. What differs between them, as controlPlaneEndpoint, a ClusterClass sets by patches of its
+	// variables.
 	// +required
 	Spec DroverClusterSpec `json:"spec"`
 }

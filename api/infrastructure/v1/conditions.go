@@ -5,12 +5,14 @@ package v1
 
 // Conditions of the kinds of this package. Cluster API mirrors Ready as InfrastructureReady of its Cluster or Machine.
 const (
-	// ConditionReady of a DroverCluster: Cluster API can reach the cluster as soon as its agent connects. Of a DroverMachine: the Host has carried out the
-	// bootstrap and is connected.
+	// ConditionReady of a DroverCluster: Cluster API can reach the cluster as soon as its agent connects. Of a
+	// DroverMachine: the Host has carried out the bootstrap and is connected.
 	ConditionReady = "Ready"
-	// ConditionTasksSucceeded of a DroverMachine is there while it has tasks. It is False while one runs or waits, and if one failed.
+	// ConditionTasksSucceeded of a DroverMachine is there while it has tasks. It is False while one runs or waits, and if
+	// one failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
-	// ConditionEtcdScheduled of a DroverCluster is there while it has a schedule of snapshots. It is False if that cannot be read, or the manager makes none; the message says what to do.
+	// ConditionEtcdScheduled of a DroverCluster is there while it has a schedule of snapshots. It is False if that cannot
+	// be read, or the manager makes none; the message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API asks that nothing be done.
 	ConditionPaused = "Paused"
@@ -26,7 +28,8 @@ const (
 	ReasonPaused = "Paused"
 	// ReasonClusterMissing: there is no Cluster of cluster.drover.dev with the name of that of Cluster API.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, is there and is not Drover's.
+	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, is there and is
+	// not Drover's.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonWaitingForCluster: the DroverCluster is not provisioned yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
@@ -38,7 +41,8 @@ const (
 	ReasonNoHost = "NoHost"
 	// ReasonBootstrapping: the Host carries out the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
-	// ReasonBootstrapFailed: the Host could not carry out the bootstrap; its status has the last lines. It is not repeated: let Cluster API replace the machine.
+	// ReasonBootstrapFailed: the Host could not carry out the bootstrap; its status has the last lines. It is not
+	// repeated: let Cluster API replace the machine.
 	ReasonBootstrapFailed = "BootstrapFailed"
 	// ReasonHostLost: the Host's agent is not connected.
 	ReasonHostLost = "HostLost"
@@ -72,7 +76,8 @@ const (
 	ProviderIDPrefix = "drover://"
 	// FinalizerHost keeps a DroverMachine until its Host was cleaned and given back.
 	FinalizerHost = Group + "/host"
-	// AnnotationUpdateAttempt on a DroverMachine whose update in place failed has it tried again, whenever its value is changed.
+	// AnnotationUpdateAttempt on a DroverMachine whose update in place failed has it tried again, whenever its value is
+	// changed.
 	AnnotationUpdateAttempt = Group + "/update-attempt"
 	// KubeconfigSecretSuffix follows the name of the Cluster in that of the Secret that Cluster API reads.
 	KubeconfigSecretSuffix = "-kubeconfig"

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds with which Drover is an infrastructure provider of Cluster API, by its contract v1beta2.
+// Package v1 contains the kinds with which Drover is an infrastructure provider of Cluster API, by its contract
+// v1beta2.
 //
 // Machines are Hosts.
 //

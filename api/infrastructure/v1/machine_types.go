@@ -9,7 +9,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine is the infrastructure of a Machine of Cluster API: one Host of the workspace, which is taken while the Machine exists, and cleaned and given back after.
+// DroverMachine is the infrastructure of a Machine of Cluster API: one Host of the workspace, which is taken while the
+// Machine exists, and cleaned and given back after.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -54,11 +55,13 @@ type DroverMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects the Hosts of the workspace that the machine may be, by their labels. Default: any that is available.
+	// hostSelector selects the Hosts of the workspace that the machine may be, by their labels. Default: any that is
+	// available.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
-	// antiAffinity keeps machines of one control plane, or of one MachineDeployment, apart. Default: they share nothing but the workspace.
+	// antiAffinity keeps machines of one control plane, or of one MachineDeployment, apart. Default: they share nothing
+	// but the workspace.
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
@@ -66,8 +69,9 @@ type DroverMachineSpec struct {
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
-	// tasks are one-time work for the machine after its bootstrap, in this order. Drover's own controllers write and remove them; a template has none. Each runs once, whatever
-	// becomes of the hub or the machine meanwhile; what shall run again is another task. To remove a task does not end it. At most 16.
+	// tasks are one-time work for the machine after its bootstrap, in this order. Drover's own controllers write and
+	// remove them; a template has none. Each runs once, whatever becomes of the hub or the machine meanwhile; what shall
+	// run again is another task. To remove a task does not end it. At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -82,7 +86,8 @@ type InPlaceUpdate struct {
 	Installer Installer `json:"installer"`
 }
 
-// Installer is a script. It is run as root with the version in the variable KUBERNETES_VERSION, for example v1.36.3, up to five times until it succeeds. It starts nothing.
+// Installer is a script. It is run as root with the version in the variable KUBERNETES_VERSION, for example v1.36.3, up
+// to five times until it succeeds. It starts nothing.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="give path or url"
 // +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 is for url"
@@ -205,13 +210,14 @@ type UpdateTask struct {
 	// +kubebuilder:validation:Pattern=`^v[0-9]+\.[0-9]+\.[0-9]+([-+][A-Za-z0-9.+-]+)?$`
 	Version string `json:"version"`
 
-	// attempt is what the annotation infrastructure.cluster.drover.dev/update-attempt of the machine had, cut to 63 characters.
+	// attempt is what the annotation infrastructure.cluster.drover.dev/update-attempt of the machine had, cut to 63
+	// characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Attempt string `json:"attempt,omitempty"`
 
-	// patches is the directory on the machine with the patches that its KubeadmConfig names. Without them kubeadm would write the manifests and the kubelet's
-	// configuration as they are for any machine.
+	// patches is the directory on the machine with the patches that its KubeadmConfig names. Without them kubeadm would
+	// write the manifests and the kubelet's configuration as they are for any machine.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Patches string `json:"patches,omitempty"`
@@ -226,7 +232,8 @@ type UpdateTask struct {
 
 // AntiAffinity says what machines of one group must not share.
 type AntiAffinity struct {
-	// topologyKey is a label of Hosts. No two machines of the group are on Hosts with the same value; a Host without the label takes none.
+	// topologyKey is a label of Hosts. No two machines of the group are on Hosts with the same value; a Host without the
+	// label takes none.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
@@ -353,7 +360,8 @@ type DroverMachineTemplateList struct {
 
 // DroverMachineTemplateSpec is the template of machines.
 type DroverMachineTemplateSpec struct {
-	// template of a machine. Machines that were made of it do not follow a change: let Cluster API roll out another template.
+	// template of a machine. Machines that were made of it do not follow a change: let Cluster API roll out another
+	// template.
 	// +required
 	Template DroverMachineTemplateResource `json:"template"`
 }

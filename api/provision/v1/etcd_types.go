@@ -10,7 +10,8 @@ import (
 
 // Etcd says where and when snapshots of a cluster's etcd are made. The distribution makes them.
 type Etcd struct {
-	// schedule of snapshots in the form of cron, with five fields or a word like @daily: "0 */12 * * *". Default: the distribution's.
+	// schedule of snapshots in the form of cron, with five fields or a word like @daily: "0 */12 * * *". Default: the
+	// distribution's.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
@@ -63,8 +64,9 @@ type EtcdS3 struct {
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
 	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder is names with one / between two of them, such as backups/prod, none of which is . or .."
 	Folder string `json:"folder,omitempty"`
-	// credentialsSecretName names a Secret of the same namespace with the keys accessKey and secretKey, ca.crt if the endpoint has a CA of its own, and the label
-	// provision.cluster.drover.dev/use: "true". Without it the servers use what their machines are allowed.
+	// credentialsSecretName names a Secret of the same namespace with the keys accessKey and secretKey, ca.crt if the
+	// endpoint has a CA of its own, and the label provision.cluster.drover.dev/use: "true". Without it the servers use
+	// what their machines are allowed.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -100,8 +102,8 @@ type EtcdS3Object struct {
 	Key string `json:"key"`
 }
 
-// EtcdSnapshot has one server of a ClusterInstallation, or one control plane that kubeadm has made of a Host, make a snapshot of etcd now. To delete it leaves the
-// snapshot where it is.
+// EtcdSnapshot has one server of a ClusterInstallation, or one control plane that kubeadm has made of a Host, make a
+// snapshot of etcd now. To delete it leaves the snapshot where it is.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -160,7 +162,8 @@ const (
 
 // EtcdClusterRef names a cluster in the same namespace.
 type EtcdClusterRef struct {
-	// kind is ClusterInstallation, for a cluster by k3s or RKE2, or DroverCluster, for a cluster that Cluster API makes of Hosts by kubeadm.
+	// kind is ClusterInstallation, for a cluster by k3s or RKE2, or DroverCluster, for a cluster that Cluster API makes of
+	// Hosts by kubeadm.
 	Kind EtcdClusterKind `json:"kind"`
 	// name of the object, in the same namespace.
 	// +kubebuilder:validation:MinLength=1
@@ -188,7 +191,8 @@ type EtcdSnapshotStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, Stalled if it has failed: it is not tried again, and of a DroverCluster Saved: the file is on the host.
+	// conditions are Ready, Stalled if it has failed: it is not tried again, and of a DroverCluster Saved: the file is on
+	// the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -199,14 +203,16 @@ type EtcdSnapshotStatus struct {
 	// host that makes it, or has made it.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is what its file's name begins with; the distribution adds the node's name and the time. The file is in server/db/snapshots of the host's data
-	// directory, and in the bucket of spec.etcd.s3. Of a DroverCluster it is the name of the file, which is in /var/lib/drover/etcd/snapshots of the host.
+	// snapshot is what its file's name begins with; the distribution adds the node's name and the time. The file is in
+	// server/db/snapshots of the host's data directory, and in the bucket of spec.etcd.s3. Of a DroverCluster it is the
+	// name of the file, which is in /var/lib/drover/etcd/snapshots of the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 	// s3 is the copy in a bucket, of a DroverCluster with spec.etcd.s3.
 	// +optional
 	S3 *EtcdS3Object `json:"s3,omitempty"`
-	// configuration is the spec that the ClusterInstallation had when the snapshot was made, for an EtcdRestore that restores it, too.
+	// configuration is the spec that the ClusterInstallation had when the snapshot was made, for an EtcdRestore that
+	// restores it, too.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
@@ -215,11 +221,13 @@ type EtcdSnapshotStatus struct {
 
 // What is on the EtcdSnapshots of a DroverCluster.
 const (
-	// LabelScheduled with the value "true" is on EtcdSnapshots that the schedule of their owner has made. Those beyond its retention are removed.
+	// LabelScheduled with the value "true" is on EtcdSnapshots that the schedule of their owner has made. Those beyond its
+	// retention are removed.
 	LabelScheduled = Group + "/scheduled"
 	// AnnotationScheduledFor has the time of the schedule for which an EtcdSnapshot was made, as RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"
-	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the disk of its host, also if the copy to a bucket fails.
+	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the disk of its host, also if the
+	// copy to a bucket fails.
 	ConditionSaved = "Saved"
 )
 

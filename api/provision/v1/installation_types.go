@@ -8,9 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ClusterInstallation makes a cluster of Hosts of its namespace with k3s or RKE2, and keeps it as it says. The agent of the Cluster that it names is installed in
-// it.
-// Who may write one is root on the Hosts.
+// ClusterInstallation makes a cluster of Hosts of its namespace with k3s or RKE2, and keeps it as it says. The agent of
+// the Cluster that it names is installed in it. Who may write one is root on the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -68,7 +67,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and one with the role control-plane; a pool may have both"
 // +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version is one of the distribution's releases, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
-	// clusterName names the Cluster, in the same namespace, whose agent is installed in the cluster. Make it beside this object.
+	// clusterName names the Cluster, in the same namespace, whose agent is installed in the cluster. Make it beside this
+	// object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -77,26 +77,30 @@ type ClusterInstallationSpec struct {
 	// distribution is k3s or rke2.
 	Distribution Distribution `json:"distribution"`
 
-	// version is the release that all hosts have, for example "v1.35.3+k3s1". A change updates the servers one at a time, then the workers: to a patch release, or to
-	// the next minor version of Kubernetes. No host that works gets a minor version that is older than its own.
+	// version is the release that all hosts have, for example "v1.35.3+k3s1". A change updates the servers one at a time,
+	// then the workers: to a patch release, or to the next minor version of Kubernetes. No host that works gets a minor
+	// version that is older than its own.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
 
-	// config is the distribution's own configuration for all hosts, as its config.yaml has it. What Drover decides cannot be in it: server, token, agent-token,
-	// cluster-init, node-name, data-dir, cluster-reset and the options that divide the roles. A change restarts the hosts one after another.
+	// config is the distribution's own configuration for all hosts, as its config.yaml has it. What Drover decides cannot
+	// be in it: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the options that divide
+	// the roles. A change restarts the hosts one after another.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
-	// serverConfig is added to config on servers, those with the role etcd or control-plane: a worker of k3s does not start with options of servers.
+	// serverConfig is added to config on servers, those with the role etcd or control-plane: a worker of k3s does not
+	// start with options of servers.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	ServerConfig *runtime.RawExtension `json:"serverConfig,omitempty"`
 
-	// registriesSecretName names a Secret of the same namespace with the key registries.yaml, and with the label provision.cluster.drover.dev/use: "true".
+	// registriesSecretName names a Secret of the same namespace with the key registries.yaml, and with the label
+	// provision.cluster.drover.dev/use: "true".
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -126,7 +130,8 @@ type ClusterInstallationSpec struct {
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 
-	// certificateRotation has the servers renew the certificates of the control plane, one server at a time, whenever it is raised. Default 0.
+	// certificateRotation has the servers renew the certificates of the control plane, one server at a time, whenever it
+	// is raised. Default 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
@@ -135,8 +140,9 @@ type ClusterInstallationSpec struct {
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
-	// encryptionKeyRotation has one server rotate the keys that encrypt Secrets, whenever it is raised, and then starts the servers again, one at a time. Default 0.
-	// It takes serverConfig {secrets-encryption: true} from the beginning with k3s; RKE2 always encrypts.
+	// encryptionKeyRotation has one server rotate the keys that encrypt Secrets, whenever it is raised, and then starts
+	// the servers again, one at a time. Default 0. It takes serverConfig {secrets-encryption: true} from the beginning
+	// with k3s; RKE2 always encrypts.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
@@ -182,7 +188,8 @@ type HostPool struct {
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// roles of the hosts. A host with the role etcd or control-plane is a server. A server without the role worker is tainted, so that only what tolerates that runs on it.
+	// roles of the hosts. A host with the role etcd or control-plane is a server. A server without the role worker is
+	// tainted, so that only what tolerates that runs on it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=set
@@ -241,9 +248,11 @@ const (
 	FinalizerHosts = Group + "/hosts"
 	// FinalizerNode keeps a Host that is deleted until its node was removed from the cluster.
 	FinalizerNode = Group + "/node"
-	// LabelUse, "true", lets an installation of the namespace use a Secret: who writes installations need not be allowed to read all Secrets.
+	// LabelUse, "true", lets an installation of the namespace use a Secret: who writes installations need not be allowed
+	// to read all Secrets.
 	LabelUse = Group + "/use"
-	// SecretSuffix follows the name of an installation in that of the Secret with the tokens by which hosts join, and what was decided of the cluster once.
+	// SecretSuffix follows the name of an installation in that of the Secret with the tokens by which hosts join, and what
+	// was decided of the cluster once.
 	SecretSuffix = "-provision"
 )
 
@@ -259,7 +268,8 @@ const (
 const (
 	// ReasonPending: the manager has not looked at it.
 	ReasonPending = "Pending"
-	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" is there and is not Drover's. Stalled.
+	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" is there and is not
+	// Drover's. Stalled.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonInstalled: all hosts are as spec says.
 	ReasonInstalled = "Installed"
@@ -275,11 +285,13 @@ const (
 	ReasonEtcdLost = "EtcdLost"
 	// ReasonEtcdUnselected: hosts have the cluster's data, and no pool selects one of them. Nothing is changed. Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
-	// ReasonKeysNotRotated: the encryption keys could not be rotated. Raise encryptionKeyRotation to try it again. Stalled.
+	// ReasonKeysNotRotated: the encryption keys could not be rotated. Raise encryptionKeyRotation to try it again.
+	// Stalled.
 	ReasonKeysNotRotated = "KeysNotRotated"
 	// ReasonClusterTaken: the Cluster is of another installation, or has an agent already. Stalled.
 	ReasonClusterTaken = "ClusterTaken"
-	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it. Stalled.
+	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it.
+	// Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
 	// ReasonGivingBack: the installation is being deleted, and its hosts are cleaned.
 	ReasonGivingBack = "GivingBack"

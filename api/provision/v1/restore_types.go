@@ -7,8 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EtcdRestore brings the etcd of a ClusterInstallation, or of a cluster that kubeadm has made of Hosts, back to a snapshot: all servers are stopped, one restores it, and the others join that one anew.
-// What the cluster has got since the snapshot is lost. To delete it before data is replaced cancels it.
+// EtcdRestore brings the etcd of a ClusterInstallation, or of a cluster that kubeadm has made of Hosts, back to a
+// snapshot: all servers are stopped, one restores it, and the others join that one anew. What the cluster has got since
+// the snapshot is lost. To delete it before data is replaced cancels it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -58,16 +59,17 @@ type EtcdRestoreSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
-	// snapshotName names an EtcdSnapshot of the same namespace that has succeeded. The host that made it restores it, from its disk.
-	// Of a DroverCluster another host fetches it from its bucket, if that host or the file is gone.
+	// snapshotName names an EtcdSnapshot of the same namespace that has succeeded. The host that made it restores it, from
+	// its disk. Of a DroverCluster another host fetches it from its bucket, if that host or the file is gone.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	SnapshotName string `json:"snapshotName,omitempty"`
 
-	// file is the name of a snapshot's file, such as one of the schedule. It is in server/db/snapshots of the data directory of host, or without host in the bucket of
-	// spec.etcd.s3 of the installation or DroverCluster. Of a DroverCluster it is in /var/lib/drover/etcd/snapshots of host.
+	// file is the name of a snapshot's file, such as one of the schedule. It is in server/db/snapshots of the data
+	// directory of host, or without host in the bucket of spec.etcd.s3 of the installation or DroverCluster. Of a
+	// DroverCluster it is in /var/lib/drover/etcd/snapshots of host.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
@@ -80,14 +82,15 @@ type EtcdRestoreSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	Host string `json:"host,omitempty"`
 
-	// configuration is Restore to have the spec of the installation written back, too, as it was when the snapshot was made, with its version. Pools and the counts of
-	// rotations stay as they are. Default Keep.
+	// configuration is Restore to have the spec of the installation written back, too, as it was when the snapshot was
+	// made, with its version. Pools and the counts of rotations stay as they are. Default Keep.
 	// +optional
 	// +kubebuilder:default=Keep
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
-	// cancel ends the restore while no data was replaced yet. After that it is too late, and the status says so. It cannot be taken back.
+	// cancel ends the restore while no data was replaced yet. After that it is too late, and the status says so. It cannot
+	// be taken back.
 	// +optional
 	Cancel bool `json:"cancel,omitempty"`
 }
@@ -134,7 +137,8 @@ type EtcdRestoreStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled if it has failed or was canceled, since it is not tried again, or while a person must act.
+	// conditions are Ready, and Stalled if it has failed or was canceled, since it is not tried again, or while a person
+	// must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -150,7 +154,8 @@ type EtcdRestoreStatus struct {
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// Reasons of the condition Ready of an EtcdRestore, beside Pending, Waiting, Succeeded and Failed, which are those of an EtcdSnapshot.
+// Reasons of the condition Ready of an EtcdRestore, beside Pending, Waiting, Succeeded and Failed, which are those of
+// an EtcdSnapshot.
 const (
 	// ReasonSourceInvalid: there is no such snapshot, or it cannot be restored. The message says why. Stalled.
 	ReasonSourceInvalid = "SourceInvalid"
@@ -158,7 +163,8 @@ const (
 	ReasonHostAway = "HostAway"
 	// ReasonStopping: the servers are being stopped.
 	ReasonStopping = "Stopping"
-	// ReasonRestoring: a host replaces its data. Of a ClusterInstallation: an EtcdRestore is under way, and nothing else is changed.
+	// ReasonRestoring: a host replaces its data. Of a ClusterInstallation: an EtcdRestore is under way, and nothing else
+	// is changed.
 	ReasonRestoring = "Restoring"
 	// ReasonJoining: servers are started, one after another.
 	ReasonJoining = "Joining"
@@ -166,5 +172,6 @@ const (
 	ReasonCanceled = "Canceled"
 )
 
-// FinalizerRestore is on an EtcdRestore of a DroverCluster until it has ended: to delete it before data is replaced cancels it.
+// FinalizerRestore is on an EtcdRestore of a DroverCluster until it has ended: to delete it before data is replaced
+// cancels it.
 const FinalizerRestore = "provision.cluster.drover.dev/restore"
