@@ -338,9 +338,9 @@ type GitHubProvider struct {
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations restricts sign-in to their members: the user must belong to at least one of these organizations. The
-	// names of the user's organizations among them, and of the teams in them as organization/team, become the user's
-	// groups. Required unless anyUser is set.
+	// organizations restricts sign-in to users who belong to at least one of these organizations. The user's memberships
+	// in them become groups: the organization, and the teams in it as organization/team. At most 64. Required unless
+	// anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
@@ -359,8 +359,8 @@ type GitHubProvider struct {
 	// +optional
 	Teams []string `json:"teams,omitempty"`
 
-	// anyUser accepts users whatever organization they belong to, or none. On github.com that is every GitHub user in the
-	// world. It defaults to false.
+	// anyUser accepts all users, whether they belong to an organization or not. On github.com that is every GitHub user in
+	// the world. It cannot be combined with organizations. It defaults to false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }
