@@ -13,7 +13,7 @@ import (
 // AgentUpToDate reports it. Anyone who can choose the agent's image, the hub that it trusts or the nodes that it runs
 // on can obtain the agent's rights. Setting any field except replicas and resources therefore requires the verb
 // "update" on clusters/agent, which no role of a workspace includes.
-// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent needs the profile Full: its pods are on the nodes' network, and an agent that only reads may not make such pods"
+// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
 	// image is the container image of the agent. It defaults to the image in the hub's configuration.
 	// +optional
@@ -105,7 +105,7 @@ type Agent struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent takes no other variables than HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, and those of OpenTelemetry that docs/spec/cluster.md lists"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent accepts only the variables HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS and the OpenTelemetry variables in docs/spec/cluster.md"
 	Env []AgentEnv `json:"env,omitempty"`
 }
 
@@ -115,7 +115,7 @@ type AgentResources struct {
 	// ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
 	// limits are the resources that the container must not exceed. The allowed keys are cpu, memory and ephemeral-storage.
@@ -123,7 +123,7 @@ type AgentResources struct {
 	// with thousands of nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
 	// +kubebuilder:validation:XValidation:rule="!('memory' in self) || !string(self['memory']).matches('^-?[0-9.]+[a-zA-Z]*$') || !quantity(string(self['memory'])).isLessThan(quantity('32Mi'))",message="an agent does not start with less than 32Mi of memory: set memory to 32Mi or more, or leave it out"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }

@@ -45,14 +45,14 @@ type JWTProvider struct {
 type JWTIssuer struct {
 	// url is the https URL of the issuer. It must equal the iss claim of tokens and the issuer in the discovery document.
 	// The discovery document is read from <url>/.well-known/openid-configuration unless discoveryURL is set.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	URL string `json:"url"`
 
 	// discoveryURL is the URL of the discovery document if it is not below url.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
@@ -124,7 +124,7 @@ type JWTClaimOrExpression struct {
 // JWTClaimRule is a condition on the claims of a token. A token that does not satisfy it is refused.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue) && (!has(self.message) || has(self.expression))",message="requiredValue belongs to claim, and message to expression"
+// +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue) && (!has(self.message) || has(self.expression))",message="requiredValue requires claim, and message requires expression"
 type JWTClaimRule struct {
 	// claim is the name of a claim that must equal requiredValue.
 	// +kubebuilder:validation:MinLength=1

@@ -26,7 +26,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these precede the names of other users",fieldPath=.metadata
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these are prefixes of other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the prefix of the provider's users and groups.
@@ -57,7 +57,7 @@ type AuthProviderList struct {
 // AuthProviderSpec configures a provider. Exactly one of oidc, ldap, github and jwt must be set.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed: its users would become other ones. Make another AuthProvider"
+// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
 type AuthProviderSpec struct {
 	// disabled locks out the provider's users at once: logins and all existing tokens are refused, and open requests end
 	// within 30 seconds. It defaults to false.
@@ -103,7 +103,7 @@ type ProviderSecret struct {
 // URI.
 type OIDCProvider struct {
 	// url is the issuer URL. The discovery document is read from <url>/.well-known/openid-configuration.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
@@ -272,7 +272,7 @@ type LDAPGroupSource string
 
 // LDAPGroupSearch configures the search for a user's groups.
 //
-// +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="filter belongs to the source Search, which needs it"
+// +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="set filter if, and only if, source is Search"
 type LDAPGroupSearch struct {
 	// source selects the place where the groups are read: TokenGroups for Active Directory, MemberOf for FreeIPA and for
 	// OpenLDAP with the memberof overlay, and Search for any other directory.
@@ -312,10 +312,10 @@ type LDAPGroupSearch struct {
 // GitHubProvider is github.com or a GitHub Enterprise Server. It requires an OAuth app with the callback URL
 // <signIn.issuer>/v1/auth/callback/<name>.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="name the organizations whose members may sign in, or set anyUser"
+// +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="set organizations to restrict sign-in to their members, or set anyUser"
 type GitHubProvider struct {
 	// url is the URL of a GitHub Enterprise Server. It defaults to https://github.com.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+/?$')`,message="must be the https URL of a host, without path, user, query and fragment"
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+/?$')`,message="must be the https URL of a host, without a path, user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional

@@ -103,7 +103,7 @@ const (
 )
 
 // AuthorizedEndpoint configures how users reach a member without the hub.
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName is the certificate of the agent, which serves no user with mode APIServer: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
 	// mode selects the server that users reach. With Agent, the default, it is the agent, on port 6443 of its pods; this
 	// works in any member. With APIServer it is the member's API server. You configure that API server to verify tokens
@@ -127,7 +127,7 @@ type AuthorizedEndpoint struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be a Secret of the agent's own, drover-agent-…"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be one of the agent's own Secrets, drover-agent-…"
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
 	// caBundle is the bundle of CA certificates, in PEM, that verifies the certificate in tlsSecretName or, with mode
@@ -140,7 +140,7 @@ type AuthorizedEndpoint struct {
 	// and the age at which the member's list of ended sessions is too old to serve anyone. From 10m to 12h. It defaults to
 	// 1h.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="write offline in hours, minutes and seconds, for example 8h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
 	Offline metav1.Duration `json:"offline,omitzero"`
 }
@@ -179,7 +179,7 @@ type Registration struct {
 	// It defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 }

@@ -24,7 +24,7 @@ type ClusterTarget struct {
 	// it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
-	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn need values; Exists and DoesNotExist take none"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 }
 
@@ -44,7 +44,7 @@ type Subject struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('system:')",message="a name that begins with system: belongs to the member itself; users and ServiceAccounts of the hub are called hub:<name>"
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="a name that begins with drover: is Drover's own"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="names that begin with drover: are reserved for Drover"
 	// +kubebuilder:validation:XValidation:rule="self.trim() == self",message="the name must not begin or end with white space"
 	// +kubebuilder:validation:XValidation:rule="!self.endsWith(':')",message="the name of the principal is missing after the colon"
 	Name string `json:"name"`

@@ -55,13 +55,13 @@ type HostList struct {
 
 // HostSpec is the desired state of a Host. Every field except consumerRef can be changed at any time.
 //
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed: the host is taken; what has taken it gives it back first"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
 	// tokenTTL is how long the join token can be used, counted from the time when Drover created it. From 1m to 8760h. It
 	// defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
@@ -79,7 +79,7 @@ type HostSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be one at which other machines reach this one, and not of its loopback, its link or a group"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are refused"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
 	// consumerRef refers to the object that has taken the host and that provides its instructions, in the Host's own
@@ -108,7 +108,7 @@ type HostConsumerRef struct {
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
 	// uid is the UID of the object. A new object with the same name does not own the host.
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[-A-Za-z0-9]{1,64}$')",message="a UID has 1 to 64 letters, digits and hyphens"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-A-Za-z0-9]{1,64}$')",message="must be a UID: 1 to 64 letters, digits and hyphens"
 	UID types.UID `json:"uid"`
 }
 

@@ -74,7 +74,7 @@ type PlanSpec struct {
 // its own cluster.
 //
 // +kubebuilder:validation:XValidation:rule="!(has(self.clusterName) && has(self.clusterSelector))",message="set clusterName or clusterSelector, not both"
-// +kubebuilder:validation:XValidation:rule="!has(self.rollout) || has(self.clusterName) || has(self.clusterSelector)",message="rollout needs clusterName or clusterSelector"
+// +kubebuilder:validation:XValidation:rule="!has(self.rollout) || has(self.clusterName) || has(self.clusterSelector)",message="rollout requires clusterName or clusterSelector"
 type PlanTarget struct {
 	// clusterName is the name of a Cluster in the same namespace, 1 to 63 characters. The Cluster can be created later.
 	// +optional
@@ -88,7 +88,7 @@ type PlanTarget struct {
 	// it.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
-	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn need values; Exists and DoesNotExist take none"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
 
 	// rollout defines the order of the members and how many of them are in progress at once. By default the members follow
@@ -147,7 +147,7 @@ type Wave struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Soak *metav1.Duration `json:"soak,omitempty"`
 }
 
@@ -158,7 +158,7 @@ type PlanPace struct {
 	// "plan.cluster.drover.dev/<plan>: disabled" is excluded. By default all nodes are selected.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, e.operator in ['In', 'NotIn', 'Exists', 'DoesNotExist'])",message="operator must be In, NotIn, Exists or DoesNotExist"
-	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn need values; Exists and DoesNotExist take none"
+	// +kubebuilder:validation:XValidation:rule="!has(self.matchExpressions) || self.matchExpressions.all(e, (e.operator in ['In', 'NotIn']) == (has(e.values) && size(e.values) > 0))",message="In and NotIn require values; Exists and DoesNotExist must not have values"
 	NodeSelector *metav1.LabelSelector `json:"nodeSelector,omitempty"`
 
 	// concurrency is the maximum number of nodes of a member in progress at the same time: a number from 1, or a
@@ -206,7 +206,7 @@ type PlanPace struct {
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	PostCompleteDelay *metav1.Duration `json:"postCompleteDelay,omitempty"`
 }
 
@@ -226,7 +226,7 @@ type PlanRetries struct {
 	// +kubebuilder:default="30s"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Backoff *metav1.Duration `json:"backoff,omitempty"`
 }
 
@@ -259,8 +259,8 @@ type TimeWindow struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[A-Za-z][A-Za-z0-9_+/-]*$`
-	// +kubebuilder:validation:XValidation:rule="timestamp('2000-01-01T00:00:00Z').getHours(self) >= 0",message="timeZone is not in the time zone database"
-	// +kubebuilder:validation:XValidation:rule="!self.lowerAscii().matches('^(local|localtime|posixrules|factory|posix|right)(/|$)')",message="timeZone must be in the time zone database, such as Europe/Berlin or UTC: the clock of a machine differs from the next one's"
+	// +kubebuilder:validation:XValidation:rule="timestamp('2000-01-01T00:00:00Z').getHours(self) >= 0",message="timeZone must be a name from the IANA time zone database, such as Europe/Berlin or UTC"
+	// +kubebuilder:validation:XValidation:rule="!self.lowerAscii().matches('^(local|localtime|posixrules|factory|posix|right)(/|$)')",message="timeZone must be a name from the IANA time zone database, such as Europe/Berlin or UTC: names such as Local depend on the machine"
 	TimeZone string `json:"timeZone,omitempty"`
 }
 

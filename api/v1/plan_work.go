@@ -74,8 +74,8 @@ type NodeWork struct {
 	// replaced. Keys in kubernetes.io, k8s.io and drover.dev are refused. At most 16.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels of kubernetes.io, k8s.io and drover.dev cannot be set"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))",message="a key is no label"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels in kubernetes.io, k8s.io and drover.dev cannot be set"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))",message="keys must be valid label keys"
 	// +mapType=atomic
 	PostCompleteLabels map[string]LabelTemplate `json:"postCompleteLabels,omitempty"`
 }
@@ -122,7 +122,7 @@ type PlanContainer struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('SYSTEM_UPGRADE_'))",message="names that begin with SYSTEM_UPGRADE_ are set by Drover"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('SYSTEM_UPGRADE_'))",message="names that begin with SYSTEM_UPGRADE_ are reserved for Drover"
 	Envs []corev1.EnvVar `json:"envs,omitempty"`
 
 	// envFrom adds environment variables from Secrets and ConfigMaps in the namespace drover-plans of the member. They are
@@ -137,7 +137,7 @@ type PlanContainer struct {
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(v, !(v.name in ['host-root', 'pod-info']))",message="host-root and pod-info are Drover's own volumes"
+	// +kubebuilder:validation:XValidation:rule="self.all(v, !(v.name in ['host-root', 'pod-info']))",message="the volume names host-root and pod-info are reserved for Drover"
 	Volumes []HostVolume `json:"volumes,omitempty"`
 
 	// securityContext is the security context of the container. By default upgrade is privileged with CAP_SYS_BOOT, and
@@ -202,7 +202,7 @@ type Drain struct {
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// gracePeriod is the time that each pod gets to terminate, in seconds. It defaults to the pod's own grace period.

@@ -58,7 +58,7 @@ type RoleTemplateList struct {
 // RoleTemplateSpec defines the rights that a RoleTemplate grants. Every field can be changed at any time, and the
 // members are updated.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.external) || (size(self.?rules.orValue([])) == 0 && size(self.?inherits.orValue([])) == 0)",message="an external template has the rules of the member's ClusterRole: leave rules and inherits out"
+// +kubebuilder:validation:XValidation:rule="!has(self.external) || (size(self.?rules.orValue([])) == 0 && size(self.?inherits.orValue([])) == 0)",message="an external template uses the rules of the member's ClusterRole: remove rules and inherits"
 // +kubebuilder:validation:XValidation:rule="has(self.external) || size(self.?rules.orValue([])) > 0 || size(self.?inherits.orValue([])) > 0",message="set rules, inherits or external: a template must grant something"
 // +kubebuilder:validation:XValidation:rule="self.context == 'Cluster' || !has(self.rules) || self.rules.all(r, size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs can be granted only with context Cluster"
 type RoleTemplateSpec struct {
@@ -74,8 +74,8 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:MaxItems=256
 	// +kubebuilder:validation:XValidation:rule="self.all(r, size(r.verbs) > 0)",message="each rule needs verbs"
 	// +kubebuilder:validation:XValidation:rule="self.all(r, (size(r.?resources.orValue([])) > 0) != (size(r.?nonResourceURLs.orValue([])) > 0))",message="each rule needs either resources or nonResourceURLs"
-	// +kubebuilder:validation:XValidation:rule="self.all(r, (size(r.?resources.orValue([])) > 0) == (size(r.?apiGroups.orValue([])) > 0))",message="resources need apiGroups (\"\" is the core group), and nonResourceURLs take none"
-	// +kubebuilder:validation:XValidation:rule="self.all(r, size(r.?resourceNames.orValue([])) == 0 || size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs take no resourceNames"
+	// +kubebuilder:validation:XValidation:rule="self.all(r, (size(r.?resources.orValue([])) > 0) == (size(r.?apiGroups.orValue([])) > 0))",message="resources need apiGroups (\"\" is the core group), and nonResourceURLs must not have apiGroups"
+	// +kubebuilder:validation:XValidation:rule="self.all(r, size(r.?resourceNames.orValue([])) == 0 || size(r.?nonResourceURLs.orValue([])) == 0)",message="nonResourceURLs cannot be combined with resourceNames"
 	Rules []rbacv1.PolicyRule `json:"rules,omitempty"`
 
 	// inherits lists other RoleTemplates whose rules this template includes, and theirs in turn. At most 32. A template
@@ -98,7 +98,7 @@ type RoleTemplateSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +kubebuilder:validation:XValidation:rule="!self.contains('/') && !self.contains('%') && self != '.' && self != '..'",message="external must be the name of a ClusterRole"
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are made by Drover: name the RoleTemplate instead"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover:')",message="ClusterRoles that begin with drover: are created by Drover: refer to the RoleTemplate instead"
 	External string `json:"external,omitempty"`
 
 	// locked prevents new bindings to the template, except by users who can unlock it (verb "escalate"). Existing bindings

@@ -25,7 +25,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
-// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: make another User",fieldPath=.spec.principal
+// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: create another User",fieldPath=.spec.principal
 type User struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata. The name is the login name, which must be a DNS label.

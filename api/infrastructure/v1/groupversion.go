@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds that make Drover an infrastructure provider of Cluster API. They follow the contract
-// v1beta2.
+// Package v1 contains the kinds that make Drover an infrastructure provider of Cluster API with the contract v1beta2.
 //
 // The machines of this provider are Hosts.
 //

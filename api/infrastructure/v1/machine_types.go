@@ -90,8 +90,8 @@ type InPlaceUpdate struct {
 // Installer is a script that runs as root, with the version in the variable KUBERNETES_VERSION, for example v1.36.3. It
 // is run up to five times until it succeeds. It must not start any service.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="give path or url"
-// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 is for url"
+// +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
+// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
 	// path is the absolute path of a script on the machine. Use it for machines that cannot reach other servers.
 	// +optional
@@ -112,10 +112,10 @@ type Installer struct {
 
 // MachineTask is a one-time task of a machine.
 //
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task does not change: add another one with an id of its own"
-// +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="update is for the action Update, which takes it"
-// +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="etcd is for the actions of etcd, which take it"
-// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="EtcdUpload takes etcd.s3"
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task cannot be changed: add another task with a new id"
+// +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="set update if, and only if, the action is Update"
+// +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="set etcd if, and only if, the action begins with Etcd"
+// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="the action EtcdUpload requires etcd.s3"
 type MachineTask struct {
 	// id identifies the task. It must differ from the id of every other present or past task of this machine. 1 to 58
 	// characters.
@@ -373,7 +373,7 @@ type DroverMachineTemplateSpec struct {
 
 // DroverMachineTemplateResource describes the DroverMachines to create from a template.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.tasks) && !has(self.spec.providerID)",message="tasks and providerID are for machines, not for their template"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.tasks) && !has(self.spec.providerID)",message="tasks and providerID cannot be set in a template"
 type DroverMachineTemplateResource struct {
 	// metadata is the metadata of the DroverMachines.
 	// +optional

@@ -64,7 +64,7 @@ type EtcdS3 struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder is names with one / between two of them, such as backups/prod, none of which is . or .."
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are refused"
 	Folder string `json:"folder,omitempty"`
 	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and
 	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use: "true".
@@ -101,7 +101,7 @@ type EtcdS3Object struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key is names with one / between two of them, none of which is . or .."
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key must consist of names separated by single slashes; the names . and .. are refused"
 	Key string `json:"key"`
 }
 
@@ -126,7 +126,7 @@ type EtcdSnapshot struct {
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
 	// spec defines the cluster whose etcd is saved. It cannot be changed.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: make another EtcdSnapshot"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: create another EtcdSnapshot"
 	Spec EtcdSnapshotSpec `json:"spec"`
 
 	// status describes the progress of the snapshot and its location.

@@ -60,12 +60,12 @@ const (
 
 // ClusterInstallationSpec is the desired state of an installed cluster.
 //
-// +kubebuilder:validation:XValidation:rule="self.distribution == oldSelf.distribution && self.clusterName == oldSelf.clusterName",message="distribution and clusterName cannot be changed: make another installation"
-// +kubebuilder:validation:XValidation:rule="has(self.dataDir) == has(oldSelf.dataDir) && (!has(self.dataDir) || self.dataDir == oldSelf.dataDir)",message="dataDir cannot be changed: make another installation"
+// +kubebuilder:validation:XValidation:rule="self.distribution == oldSelf.distribution && self.clusterName == oldSelf.clusterName",message="distribution and clusterName cannot be changed: create another ClusterInstallation"
+// +kubebuilder:validation:XValidation:rule="has(self.dataDir) == has(oldSelf.dataDir) && (!has(self.dataDir) || self.dataDir == oldSelf.dataDir)",message="dataDir cannot be changed: create another ClusterInstallation"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.certificateRotation) ? oldSelf.certificateRotation : 0) <= (has(self.certificateRotation) ? self.certificateRotation : 0)",message="certificateRotation can only be raised"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.encryptionKeyRotation) ? oldSelf.encryptionKeyRotation : 0) <= (has(self.encryptionKeyRotation) ? self.encryptionKeyRotation : 0)",message="encryptionKeyRotation can only be raised"
-// +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and one with the role control-plane; a pool may have both"
-// +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version is one of the distribution's releases, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
+// +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and a pool with the role control-plane; the same pool can have both"
+// +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version must be a release of the distribution, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
 	// clusterName is the name of the Cluster in the same namespace whose agent is installed in the cluster. Create the
 	// Cluster along with this object.
@@ -154,8 +154,8 @@ type ClusterInstallationSpec struct {
 // Installer is a script that installs a distribution. It gets the same environment variables as the distribution's own
 // script.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="give path or url"
-// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 is for url"
+// +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="set exactly one of path and url"
+// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
 	// path is the absolute path of a script on the machine. Use it for machines that cannot reach other servers.
 	// +optional

@@ -49,15 +49,15 @@ type EtcdRestoreList struct {
 
 // EtcdRestoreSpec defines the snapshot to restore.
 //
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration: Restore is for a clusterRef of the kind ClusterInstallation"
-// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="give snapshotName or file"
-// +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host is for file"
-// +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore takes snapshotName: a file has no configuration"
-// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) == has(oldSelf.snapshotName) && has(self.host) == has(oldSelf.host)",message="spec cannot be changed, but for cancel: make another EtcdRestore"
-// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be taken back: make another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration Restore requires a clusterRef of the kind ClusterInstallation"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="set exactly one of snapshotName and file"
+// +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host requires file"
+// +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration Restore requires snapshotName, because a file has no configuration"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) == has(oldSelf.snapshotName) && has(self.host) == has(oldSelf.host)",message="spec cannot be changed, except for cancel: create another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be set back to false: create another EtcdRestore"
 type EtcdRestoreSpec struct {
 	// clusterRef refers to the cluster whose etcd is restored.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
 	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
@@ -66,7 +66,7 @@ type EtcdRestoreSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	SnapshotName string `json:"snapshotName,omitempty"`
 
 	// file is the file name of a snapshot, such as a scheduled one. The file is in server/db/snapshots in the data
@@ -75,13 +75,13 @@ type EtcdRestoreSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	File string `json:"file,omitempty"`
 	// host is the name of the Host that has file on its disk. That Host restores it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Host string `json:"host,omitempty"`
 
 	// configuration defines whether the spec of the ClusterInstallation is restored too. With Keep, the default, it is not
@@ -89,7 +89,7 @@ type EtcdRestoreSpec struct {
 	// counters are never restored.
 	// +optional
 	// +kubebuilder:default=Keep
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
 	// cancel stops the restore as long as no data has been replaced. Later it has no effect, and the status reports that.
