@@ -17,7 +17,10 @@ import (
 func TestNamesOfProvidersThatPrecedeOtherUsersAreRefused(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, reserved := range map[string]bool{"hub": true, "system": true, "local": true, "kubeadm": true, "eks": true, "okta": false, "eks-corp": false} {
-		p := object(t, "", "AuthProvider", "oidc: {url: https://login.example.com, clientID: drover, clientSecret: {name: okta, key: secret}}")
+		p := object(
+			t, "", "AuthProvider",
+			"oidc: {url: https://login.example.com, clientID: drover, clientSecret: {name: okta, key: secret}}",
+		)
 		p.SetName(name)
 		p.SetNamespace("")
 		err := env.Client.Create(t.Context(), p, client.DryRunAll)

@@ -35,7 +35,8 @@ var written = map[reflect.Type]struct {
 	reflect.TypeFor[metav1.Time](): {`"2030-01-01T00:00:00Z"`, []string{
 		`"2030-01-01t00:00:00Z"`, `"2030-01-01T00:00:00z"`, `"2030-01-01T00:00:00x5Z"`,
 		`"2030-01-01T00:00:00+99:00"`, `"2030-01-01T00:00:00+00:99"`,
-		`"2030-01-01T24:00:00Z"`, `"2030-01-01T00:00:60Z"`, `"2030-02-31T00:00:00Z"`, `"2030-01-01 00:00:00Z"`, `"2030-01-01"`, `""`,
+		`"2030-01-01T24:00:00Z"`, `"2030-01-01T00:00:60Z"`, `"2030-02-31T00:00:00Z"`, `"2030-01-01 00:00:00Z"`,
+		`"2030-01-01"`, `""`,
 	}},
 	reflect.TypeFor[metav1.Duration](): {`"1h"`, []string{
 		`"99999999999h"`, `"1h99999999999999999999m"`, `"1d"`, `"1h "`, `"+1h"`, `"-1h"`, `"1"`, `"1hh"`, `""`, `3600`,
@@ -143,7 +144,10 @@ func TestWhatTheAPIServerTakesTheManagerParses(t *testing.T) {
 		taken, odd []string
 	}{
 		"Cluster.spec.authorizedEndpoint.server": {"{authorizedEndpoint: {server: %q}}", asURL,
-			[]string{"https://a.example.com", "https://10.0.0.1:6443", "https://[fd00::5]:6443", "https://[::1]", "https://[1:2:3:4:5:6:7:8]", "https://[1::]"},
+			[]string{
+				"https://a.example.com", "https://10.0.0.1:6443", "https://[fd00::5]:6443", "https://[::1]",
+				"https://[1:2:3:4:5:6:7:8]", "https://[1::]",
+			},
 			[]string{"https://[a]", "https://[::1", "https://[1:2:3:4:5:6::1:2:3:4]", "https://[1::2::3]", "https://[:]", "https://[]", "https://[fe80::1%25eth0]",
 				"https://a:b", "https://%zz", "https://a b", "https://", "https://[12345::]"}},
 		"Host.spec.internalAddress": {"{internalAddress: %q}", asAddress,

@@ -83,16 +83,20 @@ func TestPlanSpec(t *testing.T) {
 		"a window without length":         {`{window: {startTime: "02:00", endTime: "02:00"}}`, "must differ"},
 		"an hour that is none":            {`{window: {startTime: "25:00"}}`, "must be a time from 00:00 to 23:59"},
 		"no image":                        {`{upgrade: {}}`, "image"},
-		"an environment that Drover sets": {`{upgrade: {image: a, envs: [{name: SYSTEM_UPGRADE_NODE_NAME, value: b}]}}`, "reserved for Drover"},
-		"a path that leaves its folder":   {`{secrets: [{name: s, path: ../../host}]}`, "must not contain"},
-		"labels of Kubernetes":            {`{postCompleteLabels: {node-role.kubernetes.io/master: "true"}}`, "cannot be set"},
-		"labels of other plans":           {`{postCompleteLabels: {plan.cluster.drover.dev/b: "x"}}`, "cannot be set"},
-		"a soak that is negative":         {`{rollout: {waves: [{name: a, soak: -1h}]}}`, "(ms|s|m|h)"},
-		"a delay without a unit":          {`{postCompleteDelay: "5"}`, "(ms|s|m|h)"},
-		"a timeout in nanoseconds":        {`{drain: {timeout: 300000000000}}`, "string"},
-		"two waves of a name":             {`{rollout: {waves: [{name: a}, {name: a}]}}`, "Duplicate value"},
-		"a selector without values":       {`{nodeSelector: {matchExpressions: [{key: a, operator: In}]}}`, "require values"},
-		"too many retries":                {`{retries: {limit: 21}}`, "less than or equal to 20"},
+		"an environment that Drover sets": {
+			`{upgrade: {image: a, envs: [{name: SYSTEM_UPGRADE_NODE_NAME, value: b}]}}`, "reserved for Drover",
+		},
+		"a path that leaves its folder": {`{secrets: [{name: s, path: ../../host}]}`, "must not contain"},
+		"labels of Kubernetes": {
+			`{postCompleteLabels: {node-role.kubernetes.io/master: "true"}}`, "cannot be set",
+		},
+		"labels of other plans":     {`{postCompleteLabels: {plan.cluster.drover.dev/b: "x"}}`, "cannot be set"},
+		"a soak that is negative":   {`{rollout: {waves: [{name: a, soak: -1h}]}}`, "(ms|s|m|h)"},
+		"a delay without a unit":    {`{postCompleteDelay: "5"}`, "(ms|s|m|h)"},
+		"a timeout in nanoseconds":  {`{drain: {timeout: 300000000000}}`, "string"},
+		"two waves of a name":       {`{rollout: {waves: [{name: a}, {name: a}]}}`, "Duplicate value"},
+		"a selector without values": {`{nodeSelector: {matchExpressions: [{key: a, operator: In}]}}`, "require values"},
+		"too many retries":          {`{retries: {limit: 21}}`, "less than or equal to 20"},
 	} {
 		t.Run(name+" is refused", func(t *testing.T) {
 			err := env.Client.Create(t.Context(), plan(t, tt.change), client.DryRunAll)

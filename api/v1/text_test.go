@@ -38,11 +38,15 @@ func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 	}
 	plain := schema.Type != "string" || len(schema.Enum) > 0 || schema.Format != "" || freeText.MatchString(path) ||
 		slices.ContainsFunc(schema.XValidations, func(rule apiextensionsv1.ValidationRule) bool {
-			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^") || strings.HasPrefix(rule.Rule, `self.matches("^`)
+			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^") || strings.HasPrefix(
+				rule.Rule, `self.matches("^`,
+			)
 		})
 	if schema.Pattern != "" {
 		pattern := regexp.MustCompile(schema.Pattern)
-		plain = plain || !slices.ContainsFunc([]string{"a\nb", "a\x1bb", "https://a\x1b/b", "/\x1b", "1\n", "1h\n", "02:00\n"}, pattern.MatchString)
+		plain = plain || !slices.ContainsFunc(
+			[]string{"a\nb", "a\x1bb", "https://a\x1b/b", "/\x1b", "1\n", "1h\n", "02:00\n"}, pattern.MatchString,
+		)
 	}
 	if !plain {
 		all = append(all, path)

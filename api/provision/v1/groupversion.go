@@ -23,7 +23,10 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 
 // AddToScheme registers the kinds of this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{}, &EtcdRestore{}, &EtcdRestoreList{})
+	s.AddKnownTypes(
+		GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{},
+		&EtcdRestore{}, &EtcdRestoreList{},
+	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
