@@ -33,8 +33,8 @@ func (s share) String() string {
 	return fmt.Sprintf("%d of %d (%.1f%%)", s.long, s.lines, 100*float64(s.long)/float64(max(s.lines, 1)))
 }
 
-// countLines counts the long lines by folder, and in total the lines of comments and of code. It ignores generated files
-// and the markers of kubebuilder, which cannot be broken into lines.
+// countLines returns the number of long lines by folder, and the totals for comments and for code. It ignores generated
+// files and the markers of kubebuilder, which cannot be broken into lines.
 func countLines(files []source) (long map[string]int, comments, code share) {
 	long = map[string]int{}
 	for _, f := range files {

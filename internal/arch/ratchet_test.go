@@ -16,8 +16,8 @@ import (
 	"testing"
 )
 
-// A ratchet limits the number of defects of one sort in each folder. Folders that have too many from the past are listed
-// in a file with their number, which can only fall.
+// A ratchet limits the number of defects of one sort in each folder. A file lists the folders that have too many
+// defects from the past, with their number, which can only fall.
 type ratchet struct {
 	file   string // relative to the module's root
 	defect string // what is counted, for messages
@@ -39,7 +39,9 @@ func (r ratchet) problems(found, listed map[string]int, within func(dir string) 
 	var problems []string
 	for _, dir := range slices.Sorted(maps.Keys(found)) {
 		if most := max(listed[dir], within(dir)); found[dir] > most {
-			problems = append(problems, fmt.Sprintf("%s: got %d %s, want at most %d: %s", dir, found[dir], r.defect, most, r.repair))
+			problems = append(
+				problems, fmt.Sprintf("%s: got %d %s, want at most %d: %s", dir, found[dir], r.defect, most, r.repair),
+			)
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(listed)) {

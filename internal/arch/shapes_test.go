@@ -13,15 +13,15 @@ import (
 	"testing"
 )
 
-// The budgets of a type: a type with more methods is several types, and embedding must not hide fields from the budget
-// of a struct. Types of the API and generated code are free of the latter.
+// The budgets of a type. A type with more methods should be several types, and embedding must not hide fields from the
+// budget of a struct. API types and generated code have no budget for fields.
 const (
 	maxMethods = 40
 	maxFields  = 24 // with the fields of embedded structs
 )
 
-// largeTypes are the types above a budget, each with the reason and what will repair it. One that is within the budget
-// again fails the test until it is removed here.
+// largeTypes returns the types above a budget, each with the reason and the plan for repairing it. An entry for a type
+// that is within the budget again fails the test.
 func largeTypes() map[string]string {
 	const later = "no branch repairs it yet"
 	return map[string]string{
@@ -39,15 +39,14 @@ func TestTypesStayWithinTheirBudgets(t *testing.T) {
 	report(t, shapeProblems(goFiles(t), largeTypes()))
 }
 
-// A shape is what counts of a type.
+// A shape holds the counts of a type.
 type shape struct {
 	methods int
 	fields  int
 	embeds  []string // as embedded names them
 }
 
-// shapeProblems lists the types of the product above a budget that are not excused, and the excuses that are not
-// needed.
+// shapeProblems lists the types of the product above a budget that have no exception, and the unused exceptions.
 func shapeProblems(files []source, excused map[string]string) []string {
 	shapes := map[string]*shape{}
 	for _, f := range files {
@@ -72,12 +71,12 @@ func shapeProblems(files []source, excused map[string]string) []string {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unused)) {
-		problems = append(problems, name+": it is within the budgets; remove it from the list of large types")
+		problems = append(problems, name+": within the budgets: remove it from the list of large types")
 	}
 	return problems
 }
 
-// addShapes adds the types of a file. Their names begin with the folder.
+// addShapes adds the types of a file to the map. Their names begin with the folder.
 func addShapes(f source, shapes map[string]*shape) {
 	get := func(name string) *shape {
 		name = f.dir() + "." + name
@@ -111,8 +110,8 @@ func addShapes(f source, shapes map[string]*shape) {
 	}
 }
 
-// flattened counts the fields of a struct, with the fields of the structs of the product that it embeds. Another
-// embedded type counts as one field.
+// flattened returns the number of fields of a struct, including the fields of embedded structs of the product. Any
+// other embedded type counts as one field.
 func flattened(name string, shapes map[string]*shape, within []string) int {
 	s := shapes[name]
 	if pattern, elsewhere := strings.CutPrefix(name, "*/"); elsewhere {
@@ -143,8 +142,8 @@ func TestShapeRules(t *testing.T) {
 		"as many methods as allowed pass":        {methods(maxMethods), "", ""},
 		"a method more fails":                    {methods(maxMethods + 1), "", "x.s: 41 methods, at most 40"},
 		"an excuse lets it pass":                 {methods(maxMethods + 1), "x.s", ""},
-		"an excuse that is not needed fails":     {methods(maxMethods), "x.s", "x.s: it is within the budgets"},
-		"an excuse of a type that is gone fails": {"", "x.s", "x.s: it is within the budgets"},
+		"an excuse that is not needed fails":     {methods(maxMethods), "x.s", "x.s: within the budgets"},
+		"an excuse of a type that is gone fails": {"", "x.s", "x.s: within the budgets"},
 		"as many fields as allowed pass":         {fields("s", maxFields), "", ""},
 		"a field more fails": {fields("s", maxFields+1), "",
 			"x.s: 25 fields with those of embedded structs"},

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// A construction stands for a noun, and makes a sentence hard to read if it is used often. Its limit is per 10,000 words.
+// A construction is a clause in place of a noun, which makes text hard to read. Its limit applies per 10,000 words.
 type construction struct {
 	name    string
 	pattern *regexp.Regexp
@@ -54,9 +54,9 @@ func (a tally) within() int {
 	return (a.words*limit + 9999) / 10000
 }
 
-// TestVoiceStaysNatural fails for a folder in which comments or documents use a clause in place of a noun more often than
-// the limits permit, or than its number in the list: "the address that the agent dials" is easier than "what is dialed".
-// Once the list is empty, the limits hold for the whole tree. "go test -v" prints the totals.
+// TestVoiceStaysNatural fails for a folder whose comments and documents use clauses in place of nouns more often than
+// the limits permit, or more often than its number in the list. "The address that the agent dials" is easier to read
+// than "what is dialed". Once the list is empty, the limits apply to the whole tree. "go test -v" prints the totals.
 func TestVoiceStaysNatural(t *testing.T) {
 	r := ratchet{
 		file: "internal/arch/testdata/voice.txt", defect: `clauses in place of nouns, such as "what is" and "those that"`,
