@@ -243,8 +243,8 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 		"a host's address with two gaps":   {host, "{internalAddress: 'fd00::1::2'}", "must be an IP address"},
 		"a host's loopback":                {host, "{internalAddress: 127.0.0.1}", "reachable from other machines"},
 		"a host's loopback in IPv6":        {host, "{internalAddress: '::1'}", "reachable from other machines"},
-		"a host's address of its link":     {host, "{internalAddress: 'fe80::1'}", "its link"},
-		"a host's address of a group":      {host, "{internalAddress: 239.0.0.1}", "a group"},
+		"a host's address of its link":     {host, "{internalAddress: 'fe80::1'}", "link-local"},
+		"a host's address of a group":      {host, "{internalAddress: 239.0.0.1}", "multicast"},
 		"no context":                       {roleTemplate, "{inherits: [a]}", "spec.context: Required value"},
 		"another context": {
 			roleTemplate, "{context: Global, inherits: [a]}", `supported values: "Cluster", "Project"`,
