@@ -31,8 +31,8 @@ release = cd hack/release && go run .
 long := ^TestLong_
 longpackages = $$(grep -rl --include='*_test.go' '^func TestLong_' agent api cmd controllers internal test | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
-# What "make e2e" did.
-transcript := dist/e2e.md
+# "make e2e" and "make test-long" write transcripts of their stories here: assets of a release.
+stories := dist/stories
 
 # What clusters with real nodes consist of.
 nodeprograms := etcd kube-apiserver kube-controller-manager kube-scheduler kubelet kube-proxy kubectl
@@ -70,7 +70,7 @@ test: ## Run all tests but the long ones; the first time, build a Kubernetes con
 test-long: ## Run the long tests: whole systems that fail, restart and are upgraded. CI runs them after "make test".
 	go run ./hack/labctl build
 	-go run ./hack/labctl gitops # tests without what it builds skip
-	$(gotest) -run '$(long)' $(longpackages)
+	DROVER_GITOPS_TRANSCRIPTS=$(CURDIR)/$(stories) $(gotest) -run '$(long)' $(longpackages)
 
 .PHONY: test-release
 test-release: ## Test what a release consists of: images, installer, chart, plugin; the first time, compile Helm (minutes).
@@ -100,8 +100,8 @@ test-demo: ## Run "make demo" with real nodes in a copy of the sources, do what 
 e2e: ## Live through an operator's stories on real nodes, with manager and agents as pods, and write down what was typed. Takes root on Linux.
 	go run ./hack/labctl check && go run ./hack/labctl build $(nodeprograms)
 	$(MAKE) images
-	DROVER_E2E=1 DROVER_E2E_TRANSCRIPT=$(transcript) $(gotest) -count=1 ./test/e2e/nodes -v
-	@echo "what was typed, and what it printed: $(transcript)"
+	DROVER_E2E=1 DROVER_E2E_TRANSCRIPT=$(stories)/operator.md $(gotest) -count=1 ./test/e2e/nodes -v
+	@echo "what was typed, and what it printed: $(stories)/operator.md"
 e2e-clusterapi: ## Make, grow, mend and change a cluster of Hosts with Cluster API and the true kubeadm. Takes root on Linux, and haproxy.
 	hack/e2e-clusterapi.sh $(nodeprograms)
 conformance: ## Run Kubernetes' own end-to-end tests directly, through the hub, through a second manager and at the agent; writes docs/conformance.md. Takes root on Linux.

@@ -6,14 +6,9 @@ package main
 
 import (
 	"context"
-	"flag"
-	"fmt"
 	"net"
 	"os"
 	"time"
-
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
 	"github.com/drover-dev/drover/controllers"
 	"github.com/drover-dev/drover/internal/config"
@@ -25,23 +20,7 @@ import (
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-func main() {
-	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
-	options := zap.Options{}
-	options.BindFlags(flag.CommandLine)
-	showVersion := flag.Bool("version", false, "print the version and end")
-	flag.Parse()
-	if *showVersion {
-		fmt.Println(version)
-		return
-	}
-	config.StartLog(options)
-
-	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
-		fmt.Fprintln(os.Stderr, "drover manager:", err)
-		os.Exit(1)
-	}
-}
+func main() { os.Exit(config.Main("drover manager", version, run)) }
 
 // run starts the manager and serves until ctx is done.
 func run(ctx context.Context, path string) error {
@@ -49,17 +28,9 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	kubeconfig, err := config.Kubeconfig("drover-manager/" + version)
+	mgr, err := config.NewManager(cfg, "drover-manager/"+version)
 	if err != nil {
 		return err
-	}
-	options, err := cfg.ManagerOptions()
-	if err != nil {
-		return err
-	}
-	mgr, err := ctrl.NewManager(kubeconfig, options)
-	if err != nil {
-		return fmt.Errorf("make manager: %w", err)
 	}
 	if err := cfg.SetAgentImage(ctx, mgr.GetAPIReader(), os.Getenv(config.EnvPod)); err != nil {
 		return err

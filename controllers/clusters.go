@@ -25,7 +25,7 @@ const revocation = "cluster-revocation"
 
 // clusters lists the controllers of Clusters.
 func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
-	revoker := &cluster.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members}
+	revoker := &cluster.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	upgrades := &cluster.Upgrades{
 		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
 	}
@@ -36,8 +36,9 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 		}
 	}
 	reconciler := &cluster.Reconciler{
-		Client: s.client, Live: s.live, Recorder: s.recorder("drover-cluster"), Members: s.Members, Settings: s.settings,
-		Agent: s.Config.Agent.Defaults(), Places: cluster.NewPlaces(s.Config.Limits.Workspace.Clusters), Upgrades: upgrades,
+		Client: s.client, Live: s.live, Recorder: s.recorder("drover-cluster"), Members: cluster.MembersOf(s.Members),
+		Settings: s.settings, Agent: s.Config.Agent.Defaults(), Upgrades: upgrades,
+		Places: cluster.NewPlaces(s.Config.Limits.Workspace.Clusters),
 		Synced: s.Synced, Started: s.Started, Now: time.Now,
 		Sets: cluster.Sets{Unconfirmed: deliveries.Unconfirmed, Guards: outcome(set.Guards)},
 	}

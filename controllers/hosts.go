@@ -16,11 +16,12 @@ import (
 
 // hosts lists the controllers of Hosts: how machines join, keep their tunnels, and are handed the plans in Secrets.
 func hosts(s shared) []wiring.Controller {
-	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members}
+	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	reconciler := &host.Reconciler{
-		Client: s.client, Live: s.live, Recorder: s.recorder("drover-host"), Members: s.Members, Settings: s.settings,
-		Trust: cmp.Or(s.Config.Agent.Defaults().Trust, v1.TrustPinned), Settled: s.settled(since(s.Started)), Now: time.Now,
-		Term: s.Checkpoints.Term, Checkpoint: s.Checkpoints.Current, Forgot: s.Checkpoints.Forgot,
+		Client: s.client, Live: s.live, Recorder: s.recorder("drover-host"), Members: host.MembersOf(s.Members),
+		Settings: s.settings, Trust: cmp.Or(s.Config.Agent.Defaults().Trust, v1.TrustPinned),
+		Settled: s.settled(since(s.Started)), Now: time.Now,
+		History: host.HistoryOf(s.Checkpoints),
 	}
 	return []wiring.Controller{
 		{

@@ -27,15 +27,15 @@ func since(at time.Time) func() time.Time { return func() time.Time { return at 
 
 // firstConnected returns a function that returns when this manager knew of the first connected agent, on whatever
 // replica. It returns zero before that.
-func firstConnected(all *members.Registry) func() time.Time {
+func firstConnected(states *members.States, notices *members.Notices) func() time.Time {
 	var first atomic.Pointer[time.Time]
 	look := func(member types.NamespacedName) {
-		if first.Load() == nil && all.State(member).Connected() {
+		if first.Load() == nil && states.State(member).Connected() {
 			first.CompareAndSwap(nil, new(time.Now()))
 		}
 	}
-	all.OnChange(look)
-	all.OnHostChange(look)
+	notices.OnChange(look)
+	notices.OnHostChange(look)
 	return func() time.Time {
 		if at := first.Load(); at != nil {
 			return *at

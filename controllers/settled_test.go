@@ -52,7 +52,7 @@ func TestTheFirstAgentThatIsConnectedIsNoted(t *testing.T) {
 	t.Parallel()
 	all := members.New(logr.Discard(), time.Now)
 	t.Cleanup(all.Close)
-	first := firstConnected(all)
+	first := firstConnected(all.States, all.Notices)
 	if at := first(); !at.IsZero() {
 		t.Errorf("before any agent was connected it is %s", at)
 	}

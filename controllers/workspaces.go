@@ -177,7 +177,7 @@ func (w *workspaces) plans() wiring.Controller {
 		Client: w.client, Secrets: &index.SecretReader{Reader: w.planSecrets, Live: w.live},
 		Recorder: w.recorder("drover-plan"), Deliveries: w.deliveries,
 		State: w.progress.State, Channel: w.poller.Result, Now: time.Now,
-		Settled: w.settled(since(w.Started)), Returned: w.settled(firstConnected(w.Members)),
+		Settled: w.settled(since(w.Started)), Returned: w.settled(firstConnected(w.Members.States, w.Members.Notices)),
 	}
 	if w.Checkpoints != nil {
 		reconciler.Unconfirmed = w.deliveries.Unconfirmed

@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -93,13 +92,11 @@ func (a *Applier) RemoveAll(ctx context.Context) ([]string, error) {
 	if l == nil {
 		return nil, leader.ErrNotLeading
 	}
-	timer := time.NewTimer(removeTimeout)
-	defer timer.Stop()
 	select {
 	case <-l.ready:
 	case <-l.ctx.Done():
 		return nil, leader.ErrNotLeading
-	case <-timer.C:
+	case <-time.After(removeTimeout):
 		return nil, errors.New("remove sets: the API server does not say what there is: try again")
 	case <-ctx.Done():
 		return nil, fmt.Errorf("remove sets: %w", ctx.Err())
@@ -120,7 +117,7 @@ func (a *Applier) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !a.options.ReadOnly {
-		l.reached(r.URL.Query().Get(protocol.QueryCheckpoint))
+		l.reached(r.URL.Query())
 	}
 	switch r.Method {
 	case http.MethodPut:
@@ -145,13 +142,8 @@ func (a *Applier) servePut(w http.ResponseWriter, r *http.Request, l *leadership
 				Message: "the agent's profile is ReadOnly: it takes nothing; set spec.agent.profile of the Cluster to Full and apply the manifest again"})
 		return
 	}
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, set.MaxSize+1<<10))
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		http.Error(w, fmt.Sprintf("the set has more than %d bytes", set.MaxSize), http.StatusRequestEntityTooLarge)
-		return
-	}
-	if err != nil {
-		http.Error(w, "the set was not sent whole", http.StatusBadRequest)
+	raw, ok := protocol.ReadPut(w, r, "set", set.MaxSize+1<<10)
+	if !ok {
 		return
 	}
 	wanted, content, err := set.Parse(raw)

@@ -5,6 +5,7 @@ package apply
 
 import (
 	"context"
+	"net/url"
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,15 +23,16 @@ const (
 	keyCheckpoint    = "checkpoint"
 )
 
-// hubCheckpoint is the latest checkpoint of the hub.
-type hubCheckpoint struct {
+// hubHistory is where in its history the hub is: its latest checkpoint.
+type hubHistory struct {
 	mu     sync.Mutex // guards value
 	value  string
 	secret *corev1.Secret // as stored, without its data; nil if none is known. The queue's goroutine has it.
 }
 
 // reached takes the checkpoint that came with a set. It is stored a moment later, so that no set waits for that.
-func (l *leadership) reached(checkpoint string) {
+func (l *leadership) reached(query url.Values) {
+	checkpoint := query.Get(protocol.QueryCheckpoint)
 	if !protocol.ValidCheckpoint(checkpoint) || !l.hub.set(checkpoint) {
 		return
 	}
@@ -54,7 +56,7 @@ func (l *leadership) reconcileOther(id string) bool {
 }
 
 // set replaces the checkpoint, and reports whether it did.
-func (c *hubCheckpoint) set(value string) bool {
+func (c *hubHistory) set(value string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if value == c.value || protocol.OlderCheckpoint(value, c.value) {
@@ -64,14 +66,14 @@ func (c *hubCheckpoint) set(value string) bool {
 	return true
 }
 
-func (c *hubCheckpoint) get() string {
+func (c *hubHistory) get() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.value
 }
 
-// loadCheckpoint reads the checkpoint of a former leader.
-func (l *leadership) loadCheckpoint(ctx context.Context) error {
+// loadHistory reads the checkpoint of a former leader.
+func (l *leadership) loadHistory(ctx context.Context) error {
 	secret, err := l.options.Secrets.Get(ctx, checkpointSecret)
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -106,12 +108,12 @@ func (l *leadership) saveCheckpoint(ctx context.Context) {
 	l.hub.secret = stored
 }
 
-// forgetCheckpoint removes what is stored.
-func (l *leadership) forgetCheckpoint(ctx context.Context) error {
+// forgetHistory removes what is stored, and returns what remains.
+func (l *leadership) forgetHistory(ctx context.Context) (remaining []string) {
 	l.hub.set("")
 	err := l.options.Secrets.Delete(ctx, checkpointSecret)
-	if apierrors.IsNotFound(err) {
+	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return err
+	return []string{"Secret " + checkpointSecret + ": " + err.Error()}
 }

@@ -56,7 +56,7 @@ type leadership struct {
 	// closed when the stored sets and the objects in the member are known
 	ready     chan struct{}
 	state     *state
-	hub       hubCheckpoint
+	hub       hubHistory
 	unclaimed func([]string) // is given the names of objects that belong to no set, whenever they are looked for
 }
 
@@ -160,7 +160,7 @@ func (l *leadership) load(ctx context.Context) bool {
 			l.options.Log.Error(b, "a stored set cannot be read: the hub sends it again")
 		}
 		if err == nil {
-			err = l.loadCheckpoint(ctx)
+			err = l.loadHistory(ctx)
 		}
 		if err == nil {
 			for _, one := range all {
@@ -169,12 +169,10 @@ func (l *leadership) load(ctx context.Context) bool {
 			return true
 		}
 		l.options.Log.Error(err, "waiting for stored sets")
-		timer := time.NewTimer(loadRetry)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return false
-		case <-timer.C:
+		case <-time.After(loadRetry):
 		}
 	}
 }

@@ -188,7 +188,7 @@ func TestOlderCheckpoint(t *testing.T) {
 		if got := protocol.OlderCheckpoint(test.next, test.was); got != test.older {
 			t.Errorf("OlderCheckpoint(%q, %q) = %v", test.next, test.was, got)
 		}
-		c := hubCheckpoint{value: test.was}
+		c := hubHistory{value: test.was}
 		if took := c.set(test.next); took != (!test.older && test.next != test.was) ||
 			c.get() == test.next != (took || test.next == test.was) {
 			t.Errorf("%q after %q: took it: %v, and has %q", test.next, test.was, took, c.get())

@@ -95,8 +95,8 @@ func (l *leadership) removeAll(ctx context.Context) []string {
 			remaining = append(remaining, r.String()+": "+message)
 		}
 	}
-	if err := l.forgetCheckpoint(ctx); err != nil && len(remaining) == 0 {
-		remaining = append(remaining, "Secret "+checkpointSecret+": "+err.Error())
+	if left := l.forgetHistory(ctx); len(remaining) == 0 {
+		return left
 	}
 	return remaining
 }

@@ -111,11 +111,9 @@ func (a *agent) runAnew(ctx context.Context) {
 		a.restored = time.Now()
 		a.options.Log.Info("the cluster was restored from a backup: everything is read again",
 			"in", restorePause.String())
-		timer := time.NewTimer(restorePause)
 		select {
 		case <-ctx.Done():
-			timer.Stop()
-		case <-timer.C:
+		case <-time.After(restorePause):
 		}
 	}
 }

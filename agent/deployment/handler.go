@@ -4,14 +4,12 @@
 package deployment
 
 import (
-	"errors"
-	"fmt"
-	"io"
 	"net/http"
 
 	"github.com/go-logr/logr"
 
 	"github.com/drover-dev/drover/agent/kube"
+	"github.com/drover-dev/drover/internal/protocol"
 )
 
 // maxBody bounds a Deployment, in bytes. The agent's takes a twentieth of it.
@@ -29,18 +27,8 @@ type Handler struct {
 // ServeHTTP answers PUT with 202 once the Deployment is kept for the leader, and with 422 and the reason if it is not
 // one that this agent takes. Any replica may be asked: they share the Secret that it is kept in.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPut {
-		w.Header().Set("Allow", http.MethodPut)
-		http.Error(w, "the deployment is written with PUT", http.StatusMethodNotAllowed)
-		return
-	}
-	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		http.Error(w, fmt.Sprintf("the deployment has more than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
-		return
-	}
-	if err != nil {
-		http.Error(w, "the deployment was cut off", http.StatusBadRequest)
+	raw, ok := protocol.ReadPut(w, r, "deployment", maxBody)
+	if !ok {
 		return
 	}
 	d, err := Decode(raw)

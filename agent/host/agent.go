@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, takes plans and reports how far they are.
+// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, takes instructions and reports
+// how far they are.
 package host
 
 import (
@@ -43,7 +44,7 @@ const (
 type Options struct {
 	// ConfigDir is the folder of the configuration.
 	ConfigDir string
-	// Root is put before the paths of a plan's files, empty on a real machine.
+	// Root is put before the paths of files, empty on a real machine.
 	Root string
 	// Supervisor returns the command that supervises an instruction, see instructions.Options.
 	Supervisor func(entry string) *exec.Cmd
@@ -106,7 +107,7 @@ func newAgent(o Options) (*agent, error) {
 		Log:      o.Log.WithName("identity"),
 	})
 	a.runner, err = instructions.New(instructions.Options{
-		State: filepath.Join(filepath.Dir(o.ConfigDir), folderState), Root: o.Root, Supervisor: o.Supervisor, Changed: a.touch, Log: o.Log.WithName("plan"),
+		State: filepath.Join(filepath.Dir(o.ConfigDir), folderState), Root: o.Root, Supervisor: o.Supervisor, Changed: a.touch, Log: o.Log.WithName("instructions"),
 	})
 	return a, err
 }
@@ -169,34 +170,34 @@ func (a *agent) handler() http.Handler {
 	mux.HandleFunc("GET "+protocol.PathTerm, func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub sees what is missing
 	})
-	mux.HandleFunc("PUT "+protocol.PathHostInstructions, a.servePlan)
+	mux.HandleFunc("PUT "+protocol.PathHostInstructions, a.serveInstructions)
 	mux.HandleFunc("DELETE "+protocol.PathHostInstructions, a.serveClean)
 	mux.HandleFunc("POST "+protocol.PathUninstall, a.serveUninstall)
 	return mux
 }
 
-func (a *agent) servePlan(w http.ResponseWriter, r *http.Request) {
+func (a *agent) serveInstructions(w http.ResponseWriter, r *http.Request) {
 	version := r.URL.Query().Get(protocol.QueryVersion)
 	if version == "" {
-		http.Error(w, "a plan has a version", http.StatusBadRequest)
+		http.Error(w, "instructions have a version", http.StatusBadRequest)
 		return
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxHostInstructions))
 	if err != nil {
-		http.Error(w, "read plan: "+err.Error(), http.StatusBadRequest)
+		http.Error(w, "read instructions: "+err.Error(), http.StatusBadRequest)
 		return
 	}
-	plan, err := protocol.ParseHostInstructions(raw)
+	instructions, err := protocol.ParseHostInstructions(raw)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	a.options.Log.Info("a plan has come", "version", version, "instructions", len(plan.Instructions))
-	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), version, plan))
+	a.options.Log.Info("instructions have come", "version", version, "count", len(instructions.Instructions))
+	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), version, instructions))
 }
 
 func (a *agent) serveClean(w http.ResponseWriter, r *http.Request) {
-	a.options.Log.Info("the host is to have no plan")
+	a.options.Log.Info("the host is to have no instructions")
 	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), "", nil))
 }
 
@@ -205,7 +206,7 @@ func (a *agent) answer(w http.ResponseWriter, err error) {
 	case errors.Is(err, instructions.ErrCleaning):
 		http.Error(w, err.Error(), http.StatusConflict)
 	case err != nil:
-		a.options.Log.Error(err, "the plan is not stored")
+		a.options.Log.Error(err, "the instructions are not stored")
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
 		w.WriteHeader(http.StatusNoContent)
@@ -215,7 +216,7 @@ func (a *agent) answer(w http.ResponseWriter, err error) {
 // serveUninstall removes the agent's identity and configuration, once the host is clean, and ends the agent.
 func (a *agent) serveUninstall(w http.ResponseWriter, _ *http.Request) {
 	if a.runner.Progress().Version != "" {
-		http.Error(w, "the host has a plan: take it away first", http.StatusConflict)
+		http.Error(w, "the host has instructions: take them away first", http.StatusConflict)
 		return
 	}
 	a.keeper.Leave()

@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/go-logr/logr"
@@ -25,17 +24,12 @@ type settingsHandler struct {
 // ServeHTTP answers PUT with 204 when the settings are stored, and with 400 if they cannot be used. The same settings
 // again are no change.
 func (h *settingsHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPut {
-		w.Header().Set("Allow", http.MethodPut)
-		http.Error(w, "settings are written with PUT", http.StatusMethodNotAllowed)
+	body, ok := protocol.ReadPut(w, r, "settings", protocol.MaxBody)
+	if !ok {
 		return
 	}
 	var s protocol.Settings
-	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, protocol.MaxBody)).Decode(&s)
-	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-		http.Error(w, fmt.Sprintf("the settings have more than %d bytes", tooLarge.Limit), http.StatusRequestEntityTooLarge)
-		return
-	}
+	err := json.Unmarshal(body, &s)
 	if err == nil {
 		err = validateSettings(s)
 	}

@@ -107,6 +107,23 @@ func (c *Client) ClusterUID(ctx context.Context) (string, error) {
 	return string(ns.UID), nil
 }
 
+// object is one object of the member's API.
+type object struct {
+	rest                              rest.Interface
+	kind, collection, namespace, name string
+}
+
+// object of a group in its version v1.
+func (c *Client) object(kind, group, resource, namespace, name string) object {
+	return object{c.REST, kind, "/apis/" + group + "/v1/namespaces/" + namespace + "/" + resource, namespace, name}
+}
+
+func (o object) at(req *rest.Request) *rest.Request { return req.AbsPath(o.collection, o.name) }
+
+func (o object) wrap(operation string, err error) error {
+	return named(err, operation, o.kind, o.namespace, o.name)
+}
+
 // named adds to an error of the API server what was done to which object.
 func named(err error, operation, kind, namespace, name string) error {
 	if err == nil {

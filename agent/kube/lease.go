@@ -15,24 +15,21 @@ import (
 )
 
 // Lease reads, writes and deletes one Lease. Errors are those of the API server, wrapped.
-type Lease struct {
-	client          *Client
-	namespace, name string
-}
+type Lease struct{ object }
 
 // Lease of a namespace.
 func (c *Client) Lease(namespace, name string) *Lease {
-	return &Lease{client: c, namespace: namespace, name: name}
+	return &Lease{c.object("Lease", "coordination.k8s.io", "leases", namespace, name)}
 }
 
 // Get reads the Lease.
 func (l *Lease) Get(ctx context.Context) (*coordinationv1.Lease, error) {
-	return l.do(ctx, "read", l.client.REST.Get().AbsPath(leases(l.namespace), l.name))
+	return l.do(ctx, "read", l.at(l.rest.Get()))
 }
 
 // Create makes the Lease.
 func (l *Lease) Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coordinationv1.Lease, error) {
-	return l.do(ctx, "create", l.client.REST.Post().AbsPath(leases(l.namespace)).Body(&coordinationv1.Lease{
+	return l.do(ctx, "create", l.rest.Post().AbsPath(l.collection).Body(&coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: l.namespace, Name: l.name,
 			Labels: map[string]string{protocol.LabelName: protocol.AgentName, v1.LabelManagedBy: v1.ManagedBy},
@@ -43,23 +40,18 @@ func (l *Lease) Create(ctx context.Context, spec coordinationv1.LeaseSpec) (*coo
 
 // Update replaces the Lease, unless it has changed since it was read.
 func (l *Lease) Update(ctx context.Context, lease *coordinationv1.Lease) (*coordinationv1.Lease, error) {
-	return l.do(ctx, "update", l.client.REST.Put().AbsPath(leases(l.namespace), l.name).Body(lease))
+	return l.do(ctx, "update", l.at(l.rest.Put()).Body(lease))
 }
 
 // Delete deletes the Lease. One that is not there is an error.
 func (l *Lease) Delete(ctx context.Context) error {
-	return named(l.client.REST.Delete().AbsPath(leases(l.namespace), l.name).Do(ctx).Error(), "delete", "Lease",
-		l.namespace, l.name)
-}
-
-func leases(namespace string) string {
-	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
+	return l.wrap("delete", l.at(l.rest.Delete()).Do(ctx).Error())
 }
 
 func (l *Lease) do(ctx context.Context, operation string, req *rest.Request) (*coordinationv1.Lease, error) {
 	lease := &coordinationv1.Lease{}
 	if err := req.Do(ctx).Into(lease); err != nil {
-		return nil, named(err, operation, "Lease", l.namespace, l.name)
+		return nil, l.wrap(operation, err)
 	}
 	return lease, nil
 }

@@ -106,21 +106,17 @@ func (b *branch) serve(stopping context.Context, tunnel Serve, stop time.Duratio
 
 // overstayed waits until a tunnel that was left ends, or its time is over. It reports whether its time is over.
 func overstayed(stopping context.Context, served <-chan struct{}, stop, keep time.Duration) bool {
-	kept := time.NewTimer(keep)
-	defer kept.Stop()
 	select {
 	case <-served:
 		return false
-	case <-kept.C:
+	case <-time.After(keep):
 		return true
 	case <-stopping.Done():
 	}
-	stopped := time.NewTimer(min(stop, keep))
-	defer stopped.Stop()
 	select {
 	case <-served:
 		return false
-	case <-stopped.C:
+	case <-time.After(min(stop, keep)):
 		return true
 	}
 }

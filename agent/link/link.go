@@ -60,11 +60,7 @@ type Options struct {
 
 // Link keeps one tunnel open.
 type Link struct {
-	target  func(ctx context.Context, last error) (*Target, error)
-	changed func(ctx context.Context)
-	handler http.Handler
-	log     logr.Logger
-	drain   time.Duration
+	options Options
 	backoff backoff
 
 	tunnels sync.WaitGroup // one for each open tunnel
@@ -88,8 +84,7 @@ func New(o Options) *Link {
 	if o.Patient {
 		first = longestWait
 	}
-	l := &Link{target: o.Target, changed: o.Changed, handler: o.Handler, log: o.Log, drain: o.Drain,
-		backoff: newBackoff(o.Jitter, first)}
+	l := &Link{options: o, backoff: newBackoff(o.Jitter, first)}
 	l.state.due = time.Now().Add(aliveFor)
 	return l
 }
@@ -123,7 +118,7 @@ func (l *Link) Run(ctx context.Context) {
 		wait := l.backoff.next(opened, err)
 		if last = err; opened > 0 {
 			last = nil
-			l.log.Info("tunnel ended", "reason", tunnel.Reason(err), "error", err.Error(), "open",
+			l.options.Log.Info("tunnel ended", "reason", tunnel.Reason(err), "error", err.Error(), "open",
 				opened.Round(time.Millisecond).String(), "retryIn", wait.String())
 		} else {
 			l.logFailure(err, wait.Round(time.Millisecond))
@@ -151,16 +146,16 @@ func (l *Link) logFailure(err error, wait time.Duration) {
 	var refusal protocol.Refusal
 	if hs := (*tunnel.HandshakeError)(nil); errors.As(err, &hs) &&
 		untrusted.JSON([]byte(hs.Body), &refusal, untrusted.Small()) == nil && refusal.Reason != "" {
-		l.log.Info("refused by the hub", "reason", refusal.Reason, "message", refusal.Message, "code", hs.StatusCode,
+		l.options.Log.Info("refused by the hub", "reason", refusal.Reason, "message", refusal.Message, "code", hs.StatusCode,
 			"error", strings.Replace(err.Error(), ": "+hs.Body, "", 1), "retryIn", wait.String())
 		return
 	}
-	l.log.Error(err, "not connected to the hub", "retryIn", wait.String())
+	l.options.Log.Error(err, "not connected to the hub", "retryIn", wait.String())
 }
 
 // attempt opens a tunnel at the first server that lets it.
 func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
-	target, err := l.target(ctx, last)
+	target, err := l.options.Target(ctx, last)
 	if err != nil {
 		return nil, err
 	}
@@ -183,14 +178,14 @@ func (l *Link) attempt(ctx context.Context, last error) (*branch, error) {
 
 // serve serves a tunnel in the background until it ends.
 func (l *Link) serve(ctx context.Context, tunnel Serve, server string) *branch {
-	l.log.Info("connected to the hub", "server", server)
-	b := newBranch(l.handler, server)
+	l.options.Log.Info("connected to the hub", "server", server)
+	b := newBranch(l.options.Handler, server)
 	l.opened(1)
 	closed := sync.OnceFunc(func() { l.opened(-1) })
 	forget := context.AfterFunc(b.left, closed)
 	stop := context.AfterFunc(ctx, b.leave)
 	l.tunnels.Go(func() {
-		b.serve(ctx, tunnel, l.drain)
+		b.serve(ctx, tunnel, l.options.Drain)
 		stop()
 		forget()
 		closed()
@@ -220,7 +215,7 @@ func (l *Link) sleep(ctx context.Context, wait time.Duration, refused bool) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	if refused {
-		l.changed(ctx)
+		l.options.Changed(ctx)
 		return
 	}
 	<-ctx.Done()

@@ -32,7 +32,6 @@ var errSurpassed = errors.New("the new tunnel ended at once")
 // ends.
 func (l *Link) keep(ctx context.Context, b *branch) *branch {
 	for {
-		age := time.NewTimer(lifetime*3/4 + l.backoff.jitter(lifetime/2))
 		move := true
 		select {
 		case <-ctx.Done():
@@ -40,11 +39,10 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 		case <-b.ended:
 			move = false
 		case <-b.asked:
-			l.log.Info("moving: the hub asks for it", "server", b.server)
-		case <-age.C:
-			l.log.V(1).Info("moving: the tunnel is old", "server", b.server)
+			l.options.Log.Info("moving: the hub asks for it", "server", b.server)
+		case <-time.After(lifetime*3/4 + l.backoff.jitter(lifetime/2)):
+			l.options.Log.V(1).Info("moving: the tunnel is old", "server", b.server)
 		}
-		age.Stop()
 		if !move {
 			return b
 		}
@@ -55,7 +53,7 @@ func (l *Link) keep(ctx context.Context, b *branch) *branch {
 		if b.open() >= healthy {
 			l.backoff.limit = firstLimit(l.backoff.first)
 		}
-		l.log.Info("moved", "from", b.server, "to", next.server)
+		l.options.Log.Info("moved", "from", b.server, "to", next.server)
 		b.leave()
 		b = next
 	}
@@ -80,7 +78,7 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 		}
 		wait = waits.next(opened, err)
 		if ctx.Err() == nil {
-			l.log.Info("not moved yet", "error", err.Error(), "reason", tunnel.Reason(err), "retryIn",
+			l.options.Log.Info("not moved yet", "error", err.Error(), "reason", tunnel.Reason(err), "retryIn",
 				wait.Round(time.Millisecond).String())
 		}
 	}
@@ -89,14 +87,12 @@ func (l *Link) replace(ctx context.Context, b *branch) *branch {
 
 // pause waits. It returns false if there is nothing left to replace.
 func (l *Link) pause(ctx context.Context, b *branch, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
 		return false
 	case <-b.ended:
 		return false
-	case <-timer.C:
+	case <-time.After(wait):
 		return true
 	}
 }

@@ -81,7 +81,7 @@ func (l *leadership) look() rollout.Member {
 		m.Nodes = append(m.Nodes, nodes[i].Node)
 	}
 	for _, j := range l.jobs.Values() {
-		m.Jobs = append(m.Jobs, l.withWaiting(j))
+		m.Jobs = append(m.Jobs, l.waits.withWaiting(j))
 	}
 	for _, v := range l.space.Values() {
 		m.Hold, m.Window = v.hold, v.window
@@ -237,23 +237,23 @@ func (l *leadership) writeNode(ctx context.Context, plan string, step rollout.St
 		return err
 	}
 	node, err := l.member.patchNode(ctx, step.Node, patch)
-	if apierrors.IsConflict(err) {
-		return errors.Join(err, l.seeNode(ctx, n))
+	if apierrors.IsConflict(err) { // the Node has changed, and its event has not arrived yet
+		now, missing := l.member.node(ctx, step.Node)
+		return errors.Join(err, l.sawNode(n, now, missing))
 	}
-	if apierrors.IsNotFound(err) {
-		l.forget(n)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	l.nodes.Wrote(node)
-	return nil
+	return l.sawNode(n, node, err)
 }
 
-// forget drops a Node that is gone.
-func (l *leadership) forget(n knownNode) {
-	l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })
+// sawNode stores the API server's response about a Node. A Node that is gone is dropped and is no error.
+func (l *leadership) sawNode(n knownNode, node *corev1.Node, err error) error {
+	if apierrors.IsNotFound(err) {
+		l.nodes.Drop(watch.Name{Name: n.Name}, func(now knownNode) bool { return now.version == n.version })
+		return nil
+	}
+	if err == nil {
+		l.nodes.Wrote(node)
+	}
+	return err
 }
 
 // nodePatch returns a merge patch of a Node that applies to that version only.
@@ -275,20 +275,6 @@ func nodePatch(plan, version string, step rollout.Step) ([]byte, error) {
 		patch["spec"] = map[string]any{"unschedulable": *step.Unschedulable}
 	}
 	return json.Marshal(patch)
-}
-
-// seeNode reads a Node that has changed and whose event has not arrived yet.
-func (l *leadership) seeNode(ctx context.Context, n knownNode) error {
-	node, err := l.member.node(ctx, n.Name)
-	if apierrors.IsNotFound(err) {
-		l.forget(n)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	l.nodes.Wrote(node)
-	return nil
 }
 
 func (l *leadership) createJob(ctx context.Context, r *resolved, step rollout.Step) error {

@@ -7,15 +7,12 @@ import (
 	"context"
 	"sync"
 
-	"github.com/drover-dev/drover/agent/kube"
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
 // drains holds the running and ended drains, one for each node.
 type drains struct {
-	member  apiClient
-	objects *kube.Objects
-	home    string // namespace of the agent
+	options Options
 	ended   func() // called when one has ended
 
 	mu  sync.Mutex // guards what follows and all in it
@@ -30,8 +27,8 @@ type draining struct {
 	failed string
 }
 
-func newDrains(m apiClient, o Options, ended func()) *drains {
-	return &drains{member: m, objects: o.Objects, home: o.Namespace, ended: ended, all: map[string]*draining{}}
+func newDrains(o Options, ended func()) *drains {
+	return &drains{options: o, ended: ended, all: map[string]*draining{}}
 }
 
 // start begins a drain, and cancels any other one of the node. running waits for it.
@@ -47,7 +44,7 @@ func (d *drains) start(ctx context.Context, running *sync.WaitGroup, wanted drai
 	running.Go(func() {
 		defer d.ended()
 		defer cancel()
-		err := (&drainer{drain: wanted, member: d.member, objects: d.objects, home: d.home}).run(ctx)
+		err := Drain(ctx, d.options, wanted.node, wanted.spec)
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		if one.done = true; err != nil {

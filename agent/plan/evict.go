@@ -46,7 +46,8 @@ type drain struct {
 
 // drainer empties one node.
 type drainer struct {
-	drain
+	node    string
+	spec    v1.Drain
 	member  apiClient
 	objects *kube.Objects
 	home    string // namespace of the agent
@@ -54,9 +55,9 @@ type drainer struct {
 	version string // resource version of the known pods
 }
 
-// Drain empties a node as a plan does. The error says what keeps it from being drained. ctx ends it early.
+// Drain empties a node. The error says what keeps it from being drained. ctx ends it early.
 func Drain(ctx context.Context, o Options, node string, spec v1.Drain) error {
-	return (&drainer{drain: drain{node: node, spec: spec}, member: apiClient{o.Client}, objects: o.Objects,
+	return (&drainer{node: node, spec: spec, member: apiClient{o.Client}, objects: o.Objects,
 		home: o.Namespace}).run(ctx)
 }
 

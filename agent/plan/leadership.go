@@ -35,6 +35,7 @@ type leadership struct {
 
 	stores
 	state
+	waits    waits
 	running  sync.WaitGroup
 	snapshot *rollout.Member // for the planner, nil after a step
 	watching bool            // nodes, Jobs and Secrets
@@ -47,7 +48,6 @@ type state struct {
 	releases   backoff               // of nodes whose Plan is gone
 	planStates map[string]*planState // by the Plan's UID
 	account    bool                  // the account of plans' pods was applied
-	waiting    map[string]string     // why the pods of Jobs have not started, by the Job's UID
 }
 
 // planState is what this leader remembers of its writes for a Plan.
@@ -73,9 +73,6 @@ type stores struct {
 	nodes   *watch.Store[*corev1.Node, knownNode]
 	jobs    *watch.Store[*batchv1.Job, knownJob]
 	secrets *watch.Store[*corev1.Secret, knownSecret]
-	// pods and events tell why a Job waits.
-	pods   *watch.Store[*corev1.Pod, knownPod]
-	events *watch.Store[*corev1.Event, knownEvent]
 	// kindMissing is set when the API server does not know the kind Plan, which must be installed again.
 	kindMissing *atomic.Bool
 }
@@ -95,12 +92,13 @@ func newLeadership(o Options) *leadership {
 	}
 	l.publisher.hold("")
 	l.channels.OnPolled(func(string) { l.touch() })
-	l.drains, l.logs = newDrains(l.member, o, l.touch), newLogs(l.member, l.touch)
+	l.drains, l.logs = newDrains(o, l.touch), newLogs(l.member, l.touch)
 	l.stores = stores{
 		plans: newStore(readPlan, l.touch), space: newStore(readVeto, l.touch), nodes: newStore(readNode, l.touch),
 		jobs: newStore(readJob, l.touch), secrets: newStore(readSecret, l.touch),
-		pods: newStore(readPod, l.touch), events: newStore(readEvent, l.touch), kindMissing: &atomic.Bool{},
+		kindMissing: &atomic.Bool{},
 	}
+	l.waits = waits{pods: newStore(readPod, l.touch), events: newStore(readEvent, l.touch)}
 	return l
 }
 
@@ -186,14 +184,11 @@ func (l *leadership) pauseAfter(ctx context.Context, d time.Duration, err error)
 
 // pause waits; false when ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
+	case <-time.After(d):
 	}
+	return ctx.Err() == nil
 }
 
 // known waits until ready is closed; false when ctx ends before.
@@ -230,13 +225,13 @@ func (l *leadership) watch(ctx context.Context) bool {
 	l.follow(ctx, l.nodes, watch.Collection{Path: pathNodes})
 	l.follow(ctx, l.jobs, watch.Collection{Path: pathJobs})
 	l.follow(ctx, l.secrets, watch.Collection{Path: pathSecrets})
-	l.follow(ctx, l.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
+	l.follow(ctx, l.waits.pods, watch.Collection{Path: pathPods, Labels: labelController + "=" + controllerName})
 	// No step needs events. They are forbidden with the rights of an older manifest.
-	l.follow(ctx, l.events, watch.Collection{
+	l.follow(ctx, l.waits.events, watch.Collection{
 		Path: pathEvents, Fields: "type=" + corev1.EventTypeWarning, Optional: true,
 	})
 	return known(ctx, l.nodes.Known()) && known(ctx, l.jobs.Known()) && known(ctx, l.secrets.Known()) &&
-		known(ctx, l.pods.Known())
+		known(ctx, l.waits.pods.Known())
 }
 
 // loop runs a pass whenever something has changed or is due, until ctx ends.
@@ -273,7 +268,7 @@ func (l *leadership) loop(ctx context.Context) {
 // pass takes steps until every Plan waits, publishes their status, and returns when the next pass is due.
 func (l *leadership) pass(ctx context.Context) time.Time {
 	next := &deadline{}
-	l.explain(l.jobs.Values())
+	l.waits.explain(l.jobs.Values())
 	l.release(ctx, next)
 	if l.leaving {
 		return next.at

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/drover-dev/drover/agent/watch"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/rollout"
 )
@@ -72,15 +73,22 @@ func readEvent(o *corev1.Event) (knownEvent, bool) {
 // notStarted and notMade begin the reason why a Job waits.
 const notStarted, notMade = "its pod has not started: ", "its pod is not made: "
 
+// waits knows why the pods of Jobs have not started.
+type waits struct {
+	pods   *watch.Store[*corev1.Pod, knownPod]
+	events *watch.Store[*corev1.Event, knownEvent]
+	why    map[string]string // by the Job's UID
+}
+
 // explain records why the pods of Jobs have not started. The last reason is kept when a pod is gone: at the deadline of
 // a Job its pod goes first.
-func (l *leadership) explain(jobs []knownJob) {
+func (w *waits) explain(jobs []knownJob) {
 	pods := map[string]knownPod{}
-	for _, p := range l.pods.Values() {
+	for _, p := range w.pods.Values() {
 		pods[p.job] = p
 	}
-	before := l.waiting
-	l.waiting = map[string]string{}
+	before := w.why
+	w.why = map[string]string{}
 	for i := range jobs {
 		uid, why := jobs[i].uid, before[jobs[i].uid]
 		p, there := pods[uid]
@@ -89,30 +97,30 @@ func (l *leadership) explain(jobs []knownJob) {
 		case there && !p.pending:
 			why = ""
 		case there:
-			why = l.whyPending(p)
+			why = w.whyPending(p)
 		case !strings.HasPrefix(why, notStarted):
-			why = l.warning(notMade, uid, nil)
+			why = w.warning(notMade, uid, nil)
 		}
 		if why != "" {
-			l.waiting[uid] = why
+			w.why[uid] = why
 		}
 	}
 }
 
 // whyPending returns why a pod has not started: what its status says, else the last warning about it.
-func (l *leadership) whyPending(p knownPod) string {
+func (w *waits) whyPending(p knownPod) string {
 	if p.why != "" {
 		return notStarted + p.why
 	}
-	return l.warning(notStarted, p.uid, func(e knownEvent) bool {
+	return w.warning(notStarted, p.uid, func(e knownEvent) bool {
 		return p.scheduled && e.reason == "FailedScheduling"
 	})
 }
 
 // warning returns the last warning about an object that is not over. Empty if there is none.
-func (l *leadership) warning(what, uid string, over func(knownEvent) bool) string {
+func (w *waits) warning(what, uid string, over func(knownEvent) bool) string {
 	var last knownEvent
-	for _, e := range l.events.Values() {
+	for _, e := range w.events.Values() {
 		if e.about == uid && !e.at.Before(last.at) && (over == nil || !over(e)) {
 			last = e
 		}
@@ -124,8 +132,8 @@ func (l *leadership) warning(what, uid string, over func(knownEvent) bool) strin
 }
 
 // withWaiting returns a Job with the reason why its pod has not started, or did not before it failed.
-func (l *leadership) withWaiting(j knownJob) rollout.Job {
-	why := l.waiting[j.uid]
+func (w *waits) withWaiting(j knownJob) rollout.Job {
+	why := w.why[j.uid]
 	if j.State == rollout.Running {
 		j.Waiting = why
 	} else if j.overdue && why != "" {

@@ -59,20 +59,20 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 		"there is no word": {want: ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := &leadership{stores: stores{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}}
+			w := &waits{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}
 			if tt.pod != nil {
-				l.pods.Wrote(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+				w.pods.Wrote(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 					Name: "p", Namespace: "drover-plans", UID: "uid-pod", ResourceVersion: "1",
 					OwnerReferences: []metav1.OwnerReference{{Kind: "Job", UID: "uid-job", Controller: new(true)}},
 				}, Spec: corev1.PodSpec{NodeName: tt.node}, Status: *tt.pod})
 			}
 			for _, e := range tt.events {
 				e.ResourceVersion = "1"
-				l.events.Wrote(e)
+				w.events.Wrote(e)
 			}
 			job := knownJob{uid: "uid-job", Job: rollout.Job{State: rollout.Running}}
-			l.explain([]knownJob{job})
-			if got := l.withWaiting(job).Waiting; got != tt.want {
+			w.explain([]knownJob{job})
+			if got := w.withWaiting(job).Waiting; got != tt.want {
 				t.Errorf("the Job waits because %q, want %q", got, tt.want)
 			}
 		})
@@ -80,18 +80,18 @@ func TestTheReasonWhyAPodWaits(t *testing.T) {
 }
 
 func TestTheReasonIsKeptWhenThePodGoesAtTheDeadline(t *testing.T) {
-	l := &leadership{stores: stores{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}}
-	l.waiting = map[string]string{"j": notStarted + "no such image", "gone": "x"}
+	w := &waits{pods: newStore(readPod, func() {}), events: newStore(readEvent, func() {})}
+	w.why = map[string]string{"j": notStarted + "no such image", "gone": "x"}
 	running := knownJob{uid: "j", Job: rollout.Job{State: rollout.Running}}
-	l.explain([]knownJob{running})
+	w.explain([]knownJob{running})
 	failed := knownJob{uid: "j", overdue: true, Job: rollout.Job{State: rollout.Failed, Message: "the Job took longer"}}
-	l.explain([]knownJob{failed})
-	if got := l.withWaiting(failed).Message; !strings.HasPrefix(got, "the Job took longer; ") ||
+	w.explain([]knownJob{failed})
+	if got := w.withWaiting(failed).Message; !strings.HasPrefix(got, "the Job took longer; ") ||
 		!strings.Contains(got, "no such image") {
 		t.Errorf("the message is %q, want that the Job took longer, and why", got)
 	}
-	if len(l.waiting) != 1 {
-		t.Errorf("%v is remembered, want nothing of Jobs that are gone", l.waiting)
+	if len(w.why) != 1 {
+		t.Errorf("%v is remembered, want nothing of Jobs that are gone", w.why)
 	}
 }
 

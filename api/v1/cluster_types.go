@@ -98,7 +98,7 @@ type AuthorizedEndpointMode string
 const (
 	// AuthorizedEndpointAgent lets the agent serve users. It is the default.
 	AuthorizedEndpointAgent AuthorizedEndpointMode = "Agent"
-	// AuthorizedEndpointAPIServer lets the member's API server serve users.
+	// AuthorizedEndpointAPIServer lets the member's API server serve users. It is experimental.
 	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
 )
 
@@ -106,9 +106,10 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
 	// mode selects the server that users reach. With Agent, the default, it is the agent, on port 6443 of its pods; this
-	// works in any member. With APIServer it is the member's API server. You configure that API server to verify tokens
-	// with a DaemonSet of the agent on the control plane nodes, set server to the API server's own address, and set
-	// caBundle to the CA of its certificate. Changing the mode requires applying the agent's manifest again.
+	// works in any member. With APIServer, which is experimental, it is the member's API server. You configure that API
+	// server to verify tokens with a DaemonSet of the agent on the control plane nodes, set server to the API server's
+	// own address, and set caBundle to the CA of its certificate. Changing the mode requires applying the agent's
+	// manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
@@ -266,35 +267,6 @@ type ClusterStatus struct {
 	// after an administrator has confirmed them with "kubectl drover restored". It is absent when nothing is held back.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
-}
-
-// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Entries are names of sets:
-// "crtb/alice" is the set of the ClusterRoleTemplateBinding alice. Each list contains at most the first 50 names.
-type RestoreStatus struct {
-	// checkpoint identifies the state of the agent that the hub has no record of. Setting the annotation
-	// cluster.drover.dev/restored to this value confirms the changes.
-	Checkpoint string `json:"checkpoint"`
-	// summary counts the changes, for example "2 to add, 0 to change, 1 to remove".
-	Summary string `json:"summary"`
-	// digest is the SHA-256 over all names, including names beyond the first 50 of each list. It changes whenever the
-	// names of the sets to add, change or remove change.
-	// +optional
-	Digest string `json:"digest,omitempty"`
-	// add lists the sets that the hub has and the member lacks. They were deleted after the backup, or never delivered.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=50
-	Add []string `json:"add,omitempty"`
-	// change lists the sets that have different content in the member.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=50
-	Change []string `json:"change,omitempty"`
-	// remove lists the sets that the member has and the hub lacks. They were created after the backup.
-	// +optional
-	// +listType=set
-	// +kubebuilder:validation:MaxItems=50
-	Remove []string `json:"remove,omitempty"`
 }
 
 // NodeCount counts the nodes of a member.

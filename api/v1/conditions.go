@@ -43,13 +43,6 @@ const (
 	// object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because the hub's
-	// etcd was restored from a backup that is older than the state of the member. status.restore lists the pending
-	// changes.
-	//
-	// The reason for False is HubRestored.
-	ConditionRestoreConfirmed = "RestoreConfirmed"
-
 	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none of them has been
 	// the leader for a minute. Users are served meanwhile, but nothing is delivered, repaired or expired. Ready does not
 	// depend on it.

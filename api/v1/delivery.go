@@ -162,10 +162,6 @@ const (
 	// ReasonAgentReadOnly: the Cluster's spec.agent.profile is ReadOnly, or its agent was installed with that profile.
 	// Nothing is delivered there, and earlier deliveries are withdrawn.
 	ReasonAgentReadOnly = "AgentReadOnly"
-	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than the state of a member. The hub
-	// changes nothing there until an administrator has confirmed the changes with "kubectl drover restored". It is also
-	// the reason of RestoreConfirmed=False. Stalled.
-	ReasonHubRestored = "HubRestored"
 )
 
 // Reasons of conditions of RoleTemplates and bindings.

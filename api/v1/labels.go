@@ -41,10 +41,6 @@ const (
 	// the number of nodes. Drover sets it unless spec.agent.replicas is set.
 	AnnotationAgentReplicas = Group + "/agent-replicas"
 
-	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms the changes that a restored
-	// hub holds back. Setting it requires the verb "update" on clusters/agent.
-	AnnotationRestored = Group + "/restored"
-
 	// AnnotationTerms on the Lease of the hub's leader lists the latest leaders and how often each of them renewed it.
 	// Drover sets it.
 	AnnotationTerms = Group + "/terms"

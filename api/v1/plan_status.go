@@ -255,10 +255,6 @@ const (
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them, because it
-	// was restored from an older backup. Nothing begins until a person applies the intended plan, or sets AnnotationResume
-	// on it. Stalled.
-	ReasonMemberAhead = "MemberAhead"
 	// ReasonMemberLost: on the hub, a member in progress disconnected more than 5 minutes ago. It still counts towards
 	// maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The message names the member and says
 	// what to do. Other members continue within the limit.

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-host-agent joins the machine that it runs on to a Drover hub, and carries out the plans that the hub gives it.
+// Command drover-host-agent joins the machine that it runs on to a Drover hub, and carries out the instructions that the
+// hub gives it.
 package main
 
 import (
@@ -36,7 +37,7 @@ func main() {
 func command() *cobra.Command {
 	var root string
 	top := &cobra.Command{
-		Use: "drover-host-agent", Short: "Join this machine to a Drover hub, and carry out its plans", SilenceErrors: true, SilenceUsage: true,
+		Use: "drover-host-agent", Short: "Join this machine to a Drover hub, and carry out its instructions", SilenceErrors: true, SilenceUsage: true,
 		Long: "The configuration is in " + host.DefaultConfigDir + ", or where " + host.EnvConfigDir + " says. See docs/spec/host.md.",
 	}
 	run := &cobra.Command{Use: "run", Short: "Run the agent", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), root) }}

@@ -13,7 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// s3Command copies files to and from a bucket, for instructions of plans. Credentials are in the environment: arguments of a process can be read by all users.
+// s3Command copies files to and from a bucket, for instructions of hosts. Credentials are in the environment: arguments
+// of a process can be read by all users.
 func s3Command() *cobra.Command {
 	s3 := &cobra.Command{Use: "s3", Short: "Copy a file to or from a bucket, for instructions of the hub", Hidden: true}
 	var object objectstore.Object

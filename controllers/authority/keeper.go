@@ -64,10 +64,15 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	case trust.StepCreate: // it was emptied; another authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
+		return ctrl.Result{}, k.take(ctx, secret, in, decision) // the write wakes us
 	}
+}
+
+// take takes a step with one write.
+func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input, decision trust.Decision) error {
 	next, err := trust.Apply(in.State, decision.Step, in.Now)
 	if err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	trust.WriteSecret(secret, next)
 	switch decision.Step {
@@ -78,10 +83,11 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	default:
 	}
 	if err := k.Client.Update(ctx, secret); err != nil { // the resource version guards against a second leader
-		return ctrl.Result{}, fmt.Errorf("write the hub's CA: %w", err)
+		return fmt.Errorf("write the hub's CA: %w", err)
 	}
-	k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority", "%s: %s", decision.Step, decision.Why)
-	return ctrl.Result{}, nil // the write wakes us
+	k.Recorder.Eventf(secret, nil, corev1.EventTypeNormal, string(decision.Step), "ChangeAuthority",
+		"%s: %s", decision.Step, decision.Why)
+	return nil
 }
 
 // errEmptied is the error for a Secret that no longer has the authority.

@@ -47,11 +47,16 @@ func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result,
 	} else if err == nil && maps.Equal(found.Data, data) {
 		return ctrl.Result{}, nil
 	}
+	return ctrl.Result{}, p.publish(ctx, data)
+}
+
+// publish writes the ConfigMap.
+func (p *Publisher) publish(ctx context.Context, data map[string]string) error {
 	want := corev1ac.ConfigMap(p.ConfigMap.Name, p.ConfigMap.Namespace).
 		WithLabels(map[string]string{"app.kubernetes.io/part-of": "drover"}).
 		WithData(data)
 	if err := p.Client.Apply(ctx, want, owned.FieldOwner, client.ForceOwnership); err != nil {
-		return ctrl.Result{}, fmt.Errorf("publish the hub's CA in ConfigMap %s: %w", p.ConfigMap, err)
+		return fmt.Errorf("publish the hub's CA in ConfigMap %s: %w", p.ConfigMap, err)
 	}
-	return ctrl.Result{}, nil
+	return nil
 }

@@ -41,10 +41,9 @@ type Reconciler[T any, B kind[T]] struct {
 	written status.Written[B]
 }
 
-// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
+// Deliverer knows where removed sets remain, too. The delivery store implements it.
 type Deliverer interface {
-	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	delivery.Deliverer
 	Remains(id string, members []types.NamespacedName) (held, away, unreported int)
 }
 

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/owned"
@@ -40,7 +39,7 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  *members.Registry
+	Members  Members
 	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
 	// Agent has the hub's defaults of spec.agent.
@@ -62,14 +61,27 @@ type Reconciler struct {
 	written       status.Written[*v1.Cluster]
 }
 
+// Members is what the Reconciler needs of the connected members.
+type Members struct {
+	*members.States
+	*members.Calls
+	// Forget drops what is known of a member whose Cluster is gone.
+	Forget func(name types.NamespacedName)
+}
+
+// MembersOf returns these parts of a registry.
+func MembersOf(all *members.Registry) Members {
+	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
+}
+
 // Sets says what is known of sets in members.
 type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
-	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
-	Unconfirmed func(types.NamespacedName) (difference *checkpoint.Difference, known bool)
+	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
+	Unconfirmed delivery.Unconfirmed
 }
 
 // Lead is called when this manager begins to lead, before the first reconcile.
@@ -133,14 +145,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
-	var deployErr error
-	if in.member.Clones == nil {
-		r.announce(in)
-		deployErr = r.deploy(in)
+	deployErr := r.handOver(in)
+	r.writeStatus(in, update)
+	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
+}
+
+// handOver gives the agent the settings and the Deployment, if it has others. A member that is two clusters gets nothing.
+func (r *Reconciler) handOver(in *input) error {
+	if in.member.Clones != nil {
+		return nil
 	}
+	r.announce(in)
+	return r.deploy(in)
+}
+
+// writeStatus writes what was found out and done into the status.
+func (r *Reconciler) writeStatus(in *input, update *status.Update) {
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)
 	r.writeDirectAccess(in, update)
-	r.writeRestored(in, update)
-	return ctrl.Result{RequeueAfter: in.lookAgain()}, errors.Join(in.registerErr, deployErr, r.label(ctx, in))
+	r.writeUnconfirmed(in, update)
 }

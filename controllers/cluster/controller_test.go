@@ -55,7 +55,7 @@ func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: env.Workspace(t), Name: "member"}
 	w.r = &cluster.Reconciler{
-		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: w.registry,
+		Client: env.Client, Live: env.Client, Recorder: w.recorder, Members: cluster.MembersOf(w.registry),
 		Settings: func() protocol.Settings { return w.settings },
 		Agent:    v1.Agent{Image: "drover:test"}, Started: w.clock.Now().Add(-time.Hour), Now: w.clock.Now,
 	}
@@ -69,7 +69,7 @@ func (w *world) create(spec v1.ClusterSpec) {
 
 func (w *world) reconcile() ctrl.Result {
 	w.t.Helper()
-	revoker := &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry}
+	revoker := &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry.Tunnels}
 	if _, err := revoker.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
 		w.t.Fatal(err)
 	}

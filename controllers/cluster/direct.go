@@ -57,5 +57,5 @@ func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v condition
 	if report := in.member.Report; report != nil && report.Deployment != nil && report.Deployment.Direct != "" {
 		return conditionValue{reason: v1.ReasonDaemonSetMissing, message: "API servers of the member have none to ask about users' tokens: " + report.Deployment.Direct + ". Apply " + manifestOf(in) + " in the member"}, true
 	}
-	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "API servers of the member find keys and reviews of tokens at " + protocol.DirectAddress + "; whether they are set to ask there is not known"}, true
+	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "Experimental: API servers of the member find keys and reviews of tokens at " + protocol.DirectAddress + "; whether they are set to ask there is not known"}, true
 }

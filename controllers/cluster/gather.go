@@ -10,7 +10,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,6 +18,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/registration"
 )
@@ -97,7 +97,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 // gatherSecret reads the registration Secret. The cache has none that is not ours, and may not have yet one that we have just made.
 func gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreignSecret = nil, false
-	secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.name))
+	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.name))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 			ref.Name, ref.Key)
 		return nil
 	}
-	secret, err := getSecret(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: ref.Name})
+	secret, err := owned.ReadSecret(ctx, r.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: ref.Name})
 	switch {
 	case err != nil:
 		return err
@@ -271,15 +271,4 @@ func (in *input) lookAgain() time.Duration {
 		}
 	}
 	return wait
-}
-
-// getSecret returns nil for a Secret that does not exist.
-func getSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", name, err)
-	}
-	return secret, nil
 }

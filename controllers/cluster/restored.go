@@ -12,9 +12,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeRestored shows what the hub, which was restored, does not change in the member before that is confirmed. While that is not known, the
-// status stays as it is.
-func (r *Reconciler) writeRestored(in *input, update *status.Update) {
+// writeUnconfirmed shows what the hub, which was restored, does not change in the member before that is confirmed. While
+// that is not known, the status stays as it is.
+func (r *Reconciler) writeUnconfirmed(in *input, update *status.Update) {
 	if r.Unconfirmed == nil {
 		return
 	}

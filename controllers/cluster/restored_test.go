@@ -26,7 +26,7 @@ func TestRestoreIsShown(t *testing.T) {
 	r := &Reconciler{Sets: Sets{Unconfirmed: func(types.NamespacedName) (*checkpoint.Difference, bool) { return difference, known }}}
 	in := &input{cluster: &v1.Cluster{}, name: types.NamespacedName{Namespace: "team-a", Name: "prod"}}
 	state := &in.cluster.Status
-	write := func() { r.writeRestored(in, status.Begin(in.cluster)) }
+	write := func() { r.writeUnconfirmed(in, status.Begin(in.cluster)) }
 
 	if write(); state.Restore != nil {
 		t.Errorf("without a difference the status is %+v", state)

@@ -16,6 +16,7 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/registration"
 )
 
@@ -25,7 +26,7 @@ type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader
 	Live    client.Reader
-	Tunnels *members.Registry
+	Tunnels *members.Tunnels
 }
 
 // Reconcile ends the tunnels of one Cluster that are not rightful.
@@ -82,7 +83,7 @@ func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 // identify reads who the agent of a Cluster is, nil if there is none. A Secret that cannot be read, that Drover did not
 // make, or that is of a former Cluster of this name, identifies no agent.
 func identify(ctx context.Context, reader client.Reader, cluster *v1.Cluster) (*registration.AgentIdentity, error) {
-	secret, err := getSecret(ctx, reader, registration.AgentSecret(client.ObjectKeyFromObject(cluster)))
+	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(client.ObjectKeyFromObject(cluster)))
 	if err != nil || secret == nil || !registration.Ours(secret, cluster.Name, v1.SecretKindAgent) {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func newFollower(w *world, key ed25519.PublicKey) *follower {
 	w.t.Helper()
 	f := &follower{world: w, registry: members.New(logr.Discard(), w.clock.Now)}
 	w.t.Cleanup(f.registry.Close)
-	f.revoker = &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: f.registry}
+	f.revoker = &cluster.Revoker{Client: w.Client, Live: w.Client, Tunnels: f.registry.Tunnels}
 	f.registry.Add(members.Peer{
 		Cluster: protocol.ClusterRef{Namespace: w.name.Namespace, Name: w.name.Name, UID: string(w.cluster().UID)}, Key: registration.KeyID(key),
 	}, testkit.ConnectAgent(w.t, testkit.HealthyReport()).Session)

@@ -154,19 +154,25 @@ func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, 
 	}
 	now := u.Now()
 	begun, wait, stops := u.decide(list.Items, now)
-	u.mu.Lock()
-	begin := u.begin
-	u.mu.Unlock()
-	for _, name := range begun {
-		if begin != nil {
-			begin(name)
-		}
-	}
+	u.giveTurns(begun)
 	u.report(ctx, list.Items, stops)
 	if wait.Until.After(now) {
 		return ctrl.Result{RequeueAfter: wait.Until.Sub(now)}, nil
 	}
 	return ctrl.Result{}, nil
+}
+
+// giveTurns has the controller of Clusters look at those whose turn has begun.
+func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
+	u.mu.Lock()
+	begin := u.begin
+	u.mu.Unlock()
+	if begin == nil {
+		return
+	}
+	for _, name := range begun {
+		begin(name)
+	}
 }
 
 // decide gives agents their turn, and returns their names, why no other has its turn, and where the upgrade has stopped.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host reconciles Host: a machine joins, gets its plan, reports how far it is, is cleaned and given back.
+// Package host reconciles Host: a machine joins, gets its instructions, reports how far it is, is cleaned and given back.
 package host
 
 import (
@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -42,21 +40,30 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	Members  *members.Registry
+	Members  Members
 	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
 	// Trust is how agents verify the hub.
 	Trust v1.Trust
-	// Checkpoint returns the one that is sent with plans, and Forgot reports whether the hub does not remember one that an agent has: its etcd was restored.
-	Checkpoint func() string
-	Forgot     func(checkpoint string) bool
-	// Term returns the term in which this manager leads, for the status.
-	Term func() string
+	History
 	// Settled reports whether agents have had time to come back since this manager began to accept tunnels: before, one that is missing is not lost.
 	Settled func() bool
 	Now     func() time.Time
 
 	written status.Written[*v1.Host]
+}
+
+// Members is what the Reconciler needs of the connected members.
+type Members struct {
+	*members.States
+	*members.Calls
+	// Forget drops what is known of a member whose Host is gone.
+	Forget func(name types.NamespacedName)
+}
+
+// MembersOf returns these parts of a registry.
+func MembersOf(all *members.Registry) Members {
+	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
 // Member returns the name that a Host has among members.
@@ -100,14 +107,14 @@ type input struct {
 	state    members.State
 	token    registration.Token
 
-	// version of the plan that the host is to have, empty for none, and what is wrong with it.
+	// version of the instructions that the host is to have, empty for none, and what is wrong with them.
 	version, invalid string
-	// call is the one that hands the plan over, zero if the host has it.
+	// call is the one that hands the instructions over, zero if the host has them.
 	call members.Call
 	err  error // of register
-	// held is what the restored hub does not do on the host before it is confirmed, nil for nothing.
+	// held is what is not done on the host before an administrator has confirmed it, nil for nothing.
 	held *v1.RestoreStatus
-	// owner of the hub's plan, only of a host that is held back, nil if it is not known.
+	// owner of the hub's instructions, only of a host that is held back, nil if it is not known.
 	owner *string
 }
 
@@ -122,7 +129,7 @@ func (in *input) report() *protocol.HostReport {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/status,verbs=get;update;patch
 
-// Reconcile makes the join token of one Host, hands its agent settings and plan, and writes its status.
+// Reconcile makes the join token of one Host, hands its agent settings and instructions, and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	host := &v1.Host{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
@@ -168,16 +175,16 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if err != nil {
 		return nil, err
 	}
-	plan, err := getSecret(ctx, r.Client, planSecret(host))
-	if err == nil && isPlan(plan, host) {
-		in.version = version(plan)
+	secret, err := owned.ReadSecret(ctx, r.Client, secretName(host))
+	if err == nil && holdsInstructions(secret, host) {
+		in.version = version(secret)
 	}
 	return in, err
 }
 
 func (r *Reconciler) gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreign = nil, false
-	secret, err := getSecret(ctx, reader, registration.RegistrationSecret(in.member))
+	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.member))
 	if err == nil && secret != nil {
 		if in.secret = secret; !registration.Ours(secret, in.member.Name, v1.SecretKindRegistration) {
 			in.secret, in.foreign = nil, true
@@ -232,67 +239,62 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// handOver gives a connected agent the settings, then the plan, if it has others. A host that knows more than the hub, which was restored, waits for a
-// confirmation; one that has the hub's plan all the same gets the present checkpoint.
+// handOver gives a connected agent the settings, then the instructions, if it has others. A host that knows more than
+// the hub waits for a confirmation. If it has the hub's instructions all the same, it gets them again, and with them
+// what the hub knows.
 func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	report := in.report()
 	if report == nil {
 		return nil
 	}
-	lost := checkpoint.Lost(report.Progress.Checkpoint, in.host.Status.Restore, r.Forgot)
 	agrees, cleaning := report.Progress.Version == in.version, report.Progress.Phase == protocol.HostCleaning
-	if lost != "" && !agrees && !cleaning && !checkpoint.Confirmed(in.host, lost) {
-		if err := r.holdBack(ctx, in, lost); err != nil {
-			return err
-		}
+	behind, err := r.holdBack(ctx, in, agrees || cleaning)
+	if err != nil {
+		return err
 	}
 	if settings := r.Settings(); in.state.Report.SettingsDigest != settings.Digest() {
 		in.call = r.Members.StartSettings(in.member, settings)
 		return nil
 	}
-	if cleaning || in.held != nil || agrees && lost == "" {
+	if cleaning || in.held != nil || agrees && !behind {
 		return nil
 	}
-	plan, err := getSecret(ctx, r.Live, planSecret(in.host))
+	secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
-		// The cache may lag behind the plan, and has none without our labels. To clean a machine cannot be undone.
-		if err == nil && !isPlan(plan, in.host) {
-			r.give(in, nil)
+		// The cache may lag behind the Secret, and has none without our labels. To clean a machine cannot be undone.
+		if err == nil && !holdsInstructions(secret, in.host) {
+			r.give(in, "", nil)
 		}
 		return err
 	}
-	if err != nil || plan == nil || plan.Type != v1.SecretTypeHostPlan || version(plan) != in.version {
+	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostPlan || version(secret) != in.version {
 		return err // an event of the newer one comes
 	}
-	if _, err := protocol.ParseHostInstructions(plan.Data[v1.HostPlanKey]); err != nil {
+	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err != nil {
 		in.invalid = err.Error()
 		return nil
 	}
-	r.give(in, plan.Data[v1.HostPlanKey])
+	r.give(in, in.version, secret.Data[v1.HostPlanKey])
 	return nil
 }
 
-// give gives the agent the plan of the host's version, or takes its plan away if that is empty.
-func (r *Reconciler) give(in *input, content []byte) {
-	in.call = r.Members.StartHostPlan(in.member, members.HostInstructions{Version: in.version, Content: content, Checkpoint: r.Checkpoint()})
+// holdsInstructions reports whether a Secret, which may be nil, holds the instructions of a Host.
+func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
+	return secret != nil && secret.Type == v1.SecretTypeHostPlan && secret.DeletionTimestamp.IsZero() &&
+		secret.Labels[v1.LabelHost] == host.Name
 }
 
-// isPlan reports whether a Secret, which may be nil, holds the plan of a Host.
-func isPlan(plan *corev1.Secret, host *v1.Host) bool {
-	return plan != nil && plan.Type == v1.SecretTypeHostPlan && plan.DeletionTimestamp.IsZero() && plan.Labels[v1.LabelHost] == host.Name
-}
+// version identifies the content of a Secret with instructions.
+func version(secret *corev1.Secret) string { return string(secret.UID) + "." + secret.ResourceVersion }
 
-// version identifies the content of a plan's Secret.
-func version(plan *corev1.Secret) string { return string(plan.UID) + "." + plan.ResourceVersion }
-
-func planSecret(host *v1.Host) types.NamespacedName {
+func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
 }
 
 // Identify reads who the agent of a Host is, nil if there is none. A Secret that cannot be read, or is of a former Host of this name, identifies no agent.
 func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*registration.AgentIdentity, error) {
 	member := Member(client.ObjectKeyFromObject(host))
-	secret, err := getSecret(ctx, reader, registration.AgentSecret(member))
+	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(member))
 	if err != nil || secret == nil || !registration.Ours(secret, member.Name, v1.SecretKindAgent) {
 		return nil, err
 	}
@@ -301,17 +303,6 @@ func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*regist
 		return nil, nil
 	}
 	return id, nil
-}
-
-// getSecret returns nil for a Secret that does not exist.
-func getSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
-	secret := &corev1.Secret{}
-	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read Secret %s: %w", name, err)
-	}
-	return secret, nil
 }
 
 // setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.

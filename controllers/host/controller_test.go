@@ -57,10 +57,13 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(w.registry.Close)
 	w.name = types.NamespacedName{Namespace: w.Workspace(t), Name: "m1"}
 	w.r = &host.Reconciler{
-		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: w.registry, Trust: v1.TrustPinned,
+		Client: w.Client, Live: w.Client, Recorder: events.NewFakeRecorder(100), Members: host.MembersOf(w.registry),
+		Trust:    v1.TrustPinned,
 		Settings: func() protocol.Settings { return w.settings }, Settled: func() bool { return !w.settling }, Now: w.clock.Now,
-		Term: func() string { return "lease/2/b" }, Checkpoint: func() string { return "lease/2/b/1" },
-		Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
+		History: host.History{
+			Term: func() string { return "lease/2/b" }, Checkpoint: func() string { return "lease/2/b/1" },
+			Forgot: func(checkpoint string) bool { return checkpoint == w.forgot },
+		},
 	}
 	w.Apply(t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}})
 	return w
@@ -73,7 +76,7 @@ func (w *world) reconcile() {
 		if _, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
 			w.t.Fatal(err)
 		}
-		revoker := &host.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry}
+		revoker := &host.Revoker{Client: w.Client, Live: w.Client, Tunnels: w.registry.Tunnels}
 		if _, err := revoker.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name}); err != nil {
 			w.t.Fatal(err)
 		}
@@ -215,62 +218,62 @@ func TestHost(t *testing.T) {
 				t.Error("the used token is still in force")
 			}
 		},
-		"a plan counts only in a Secret of its own type, which takes a right of its own": func(t *testing.T, w *world) {
+		"instructions count only in a Secret of its own type, which takes a right of its own": func(t *testing.T, w *world) {
 			w.reconcile()
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, protocol.HostProgress{})
-			plan := &corev1.Secret{
+			given := &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
 				StringData: map[string]string{v1.HostPlanKey: "{}"},
 			}
-			if err := w.Client.Create(t.Context(), plan.DeepCopy()); err != nil {
+			if err := w.Client.Create(t.Context(), given.DeepCopy()); err != nil {
 				t.Fatal(err)
 			}
 			w.reconcile()
 			w.want(v1.HostAvailable, v1.ReasonHostAvailable)
-			if err := w.Client.Delete(t.Context(), plan); err != nil {
+			if err := w.Client.Delete(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
-			plan.Type = v1.SecretTypeHostPlan
-			if err := w.Client.Create(t.Context(), plan); err != nil {
+			given.Type = v1.SecretTypeHostPlan
+			if err := w.Client.Create(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
 			w.reconcile()
 			w.want(v1.HostInstalling, v1.ReasonInstalling)
 		},
-		"a host whose plan the cache does not have is not cleaned": func(t *testing.T, w *world) {
+		"a host whose instructions the cache does not have is not cleaned": func(t *testing.T, w *world) {
 			w.reconcile()
-			plan := &corev1.Secret{
+			given := &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
 				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
 			}
-			if err := w.Client.Create(t.Context(), plan); err != nil {
+			if err := w.Client.Create(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
 			key := testkit.Key(t)
-			w.connect(w.join(key), key, protocol.HostProgress{Version: string(plan.UID) + "." + plan.ResourceVersion, Phase: protocol.HostApplied})
-			w.r.Client = without{w.Client, plan.Name}
+			w.connect(w.join(key), key, protocol.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion, Phase: protocol.HostApplied})
+			w.r.Client = without{w.Client, given.Name}
 			w.leavesAlone()
-			if err := w.Client.Delete(t.Context(), plan); err != nil {
+			if err := w.Client.Delete(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, time.Minute, func(context.Context) error {
 				if !w.asked() {
-					return errors.New("the agent was not asked to clean the machine, whose plan is gone")
+					return errors.New("the agent was not asked to clean the machine, whose instructions are gone")
 				}
 				return nil
 			})
 		},
-		"a failed instruction stalls the host until a plan succeeds": func(t *testing.T, w *world) {
+		"a failed instruction stalls the host until instructions succeed": func(t *testing.T, w *world) {
 			w.reconcile()
-			plan := &corev1.Secret{
+			given := &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
 				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
 			}
-			if err := w.Client.Create(t.Context(), plan); err != nil {
+			if err := w.Client.Create(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
-			key, version := testkit.Key(t), string(plan.UID)+"."+plan.ResourceVersion
+			key, version := testkit.Key(t), string(given.UID)+"."+given.ResourceVersion
 			agent := w.connect(w.join(key), key, protocol.HostProgress{Version: version, Phase: protocol.HostFailed, Instruction: "a", Message: "exit code 3", Output: "no room"})
 			w.reconcile()
 			if h := w.want(v1.HostInstalling, v1.ReasonInstructionFailed); h.Status.Plan.Output != "no room" || !meta.IsStatusConditionTrue(h.Status.Conditions, v1.ConditionStalled) {
@@ -340,15 +343,15 @@ func TestHost(t *testing.T) {
 		},
 		"a host that is in use is not cleaned before it was given back": func(t *testing.T, w *world) {
 			w.reconcile()
-			plan := &corev1.Secret{
+			given := &corev1.Secret{
 				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
 				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
 			}
-			if err := w.Client.Create(t.Context(), plan); err != nil {
+			if err := w.Client.Create(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
 			key := testkit.Key(t)
-			w.connect(w.join(key), key, protocol.HostProgress{Version: string(plan.UID) + "." + plan.ResourceVersion, Phase: protocol.HostApplied})
+			w.connect(w.join(key), key, protocol.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion, Phase: protocol.HostApplied})
 			w.reconcile()
 			h := w.want(v1.HostActive, v1.ReasonActive)
 			h.Finalizers = append(h.Finalizers, "provision.cluster.drover.dev/node")
@@ -397,7 +400,7 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// asked reports whether a reconcile has just asked the agent something about its plan: this agent refuses, so one after its answer waits to ask again.
+// asked reports whether a reconcile has just asked the agent something about its instructions: this agent refuses, so one after its answer waits to ask again.
 func (w *world) asked() bool {
 	w.t.Helper()
 	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name})
@@ -414,7 +417,7 @@ func (w *world) leavesAlone() {
 	defer tick.Stop()
 	for range 100 {
 		if <-tick.C; w.asked() {
-			w.t.Fatal("the agent was asked to change its plan")
+			w.t.Fatal("the agent was asked to change its instructions")
 		}
 	}
 }

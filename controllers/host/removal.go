@@ -7,10 +7,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -62,12 +64,12 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	return ctrl.Result{}, r.release(ctx, in)
 }
 
-// clean takes the plan away and waits until the host is clean.
+// clean takes the instructions away and waits until the host is clean.
 func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 	if report.Progress.Phase != protocol.HostCleaning {
-		in.call = r.Members.StartHostPlan(in.member, members.HostInstructions{Checkpoint: r.Checkpoint()}) // a restored hub, too: to delete a Host cannot be undone
+		r.give(in, "", nil) // without a confirmation: to delete a Host cannot be undone
 	}
-	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, planStatus(report)
+	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, progressStatus(report)
 	setRemoving(in.host, "the machine is cleaned")
 	if failed(report.Progress.Phase) {
 		setRemoving(in.host, fmt.Sprintf(
@@ -89,41 +91,43 @@ type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader
 	Live    client.Reader
-	Tunnels *members.Registry
+	Tunnels *members.Tunnels
 }
 
 // Reconcile ends the tunnels of one Host that are not rightful.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	member := Member(req.NamespacedName)
-	if len(r.Tunnels.Local(member)) == 0 {
+	peers := r.Tunnels.Local(member)
+	if len(peers) == 0 {
 		return ctrl.Result{}, nil
 	}
 	var keep func(members.Peer) bool
 	for _, reader := range []client.Reader{r.Client, r.Live} {
-		host := &v1.Host{}
-		if err := reader.Get(ctx, req.NamespacedName, host); apierrors.IsNotFound(err) {
-			keep = func(members.Peer) bool { return false }
-			continue
-		} else if err != nil {
-			return ctrl.Result{}, fmt.Errorf("look up host %s: %w", req.NamespacedName, err)
-		}
-		id, err := Identify(ctx, reader, host)
-		if err != nil {
+		var err error
+		if keep, err = rightful(ctx, reader, req.NamespacedName); err != nil {
 			return ctrl.Result{}, err
 		}
-		rightful := true
-		keep = func(p members.Peer) bool {
-			return id != nil && p.Key == registration.KeyID(id.PublicKey) && p.Cluster.UID == string(host.UID)
-		}
-		for _, p := range r.Tunnels.Local(member) {
-			rightful = rightful && keep(p)
-		}
-		if rightful {
+		if !slices.ContainsFunc(peers, func(p members.Peer) bool { return !keep(p) }) {
 			return ctrl.Result{}, nil
 		}
 	}
 	r.Tunnels.Disconnect(member, keep)
 	return ctrl.Result{RequeueAfter: time.Second}, nil
+}
+
+// rightful returns a function that reports whether a tunnel belongs to a Host's agent. No tunnel belongs to a Host that
+// is gone.
+func rightful(ctx context.Context, reader client.Reader, name types.NamespacedName) (func(members.Peer) bool, error) {
+	host := &v1.Host{}
+	if err := reader.Get(ctx, name, host); apierrors.IsNotFound(err) {
+		return func(members.Peer) bool { return false }, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("look up host %s: %w", name, err)
+	}
+	id, err := Identify(ctx, reader, host)
+	return func(p members.Peer) bool {
+		return id != nil && p.Key == registration.KeyID(id.PublicKey) && p.Cluster.UID == string(host.UID)
+	}, err
 }
 
 func setRemoving(host *v1.Host, message string) {

@@ -11,20 +11,55 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/checkpoint"
+	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// holdBack finds out what the restored hub would do on a host whose plan is another than the hub's.
-func (r *Reconciler) holdBack(ctx context.Context, in *input, lost string) error {
+// History is what tells a hub whose etcd was restored from a backup. HistoryOf makes it.
+type History struct {
+	// Checkpoint returns the checkpoint that is sent with instructions, and Forgot reports whether the hub does not
+	// remember a checkpoint that an agent has.
+	Checkpoint func() string
+	Forgot     func(checkpoint string) bool
+	// Term returns the term in which this manager leads, for the status.
+	Term func() string
+}
+
+// HistoryOf returns the history that a Recorder keeps. Nil keeps none.
+func HistoryOf(r *checkpoint.Recorder) History {
+	return History{Checkpoint: r.Current, Forgot: r.Forgot, Term: r.Term}
+}
+
+// give gives the agent a version of the instructions, or takes its instructions away if that is empty. The agent gets
+// the present checkpoint with it.
+func (r *Reconciler) give(in *input, version string, content []byte) {
+	in.call = r.Members.StartHostInstructions(in.member, members.HostInstructions{
+		Version: version, Content: content, Checkpoint: r.Checkpoint(),
+	})
+}
+
+// holdBack reports whether the host knows more than the hub, which was restored. It sets what waits for a confirmation,
+// unless the host is unharmed by what the hub would do.
+func (r *Reconciler) holdBack(ctx context.Context, in *input, unharmed bool) (behind bool, err error) {
+	lost, confirmed := checkpoint.Lost(in.host, in.host.Status.Restore, in.report().Progress.Checkpoint, r.Forgot)
+	if lost == "" || unharmed || confirmed {
+		return lost != "", nil
+	}
+	return true, r.compare(ctx, in, lost)
+}
+
+// compare finds out what the restored hub would do on a host that has other instructions than the hub's.
+func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error {
 	if in.version != "" {
-		secret, err := getSecret(ctx, r.Live, planSecret(in.host)) // the cache has no content
+		secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host)) // the cache has no content
 		if err != nil {
 			return err
 		}
 		if secret != nil {
-			if plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err == nil {
-				in.owner = &plan.Owner
+			if instructions, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err == nil {
+				in.owner = &instructions.Owner
 			}
 		}
 	}
@@ -32,9 +67,10 @@ func (r *Reconciler) holdBack(ctx context.Context, in *input, lost string) error
 	return nil
 }
 
-// heldBack returns what waits for a confirmation. It is pure. A host whose plan is of another owner, or that does not say of which, would be cleaned first.
+// heldBack returns what waits for a confirmation. It is pure. A host whose instructions have another owner, or
+// that does not say which owner, would be cleaned first.
 func heldBack(in *input, lost string) *v1.RestoreStatus {
-	name, progress := []string{planSecret(in.host).Name}, in.report().Progress
+	name, progress := []string{secretName(in.host).Name}, in.report().Progress
 	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
 	switch {
 	case in.version == "":
@@ -67,26 +103,26 @@ func whyHeld(in *input) string {
 	if in.held == nil {
 		return ""
 	}
-	would := "given an older plan"
+	would := "given older instructions"
 	switch {
 	case len(in.held.Remove) > 0 && len(in.held.Change) > 0:
-		would = "cleaned, then given " + planOf(in.owner)
+		would = "cleaned, then given " + instructionsOf(in.owner)
 	case len(in.held.Remove) > 0:
 		would = "cleaned"
 	case len(in.held.Add) > 0:
-		would = "given a plan that was taken away"
+		would = "given instructions that were taken away"
 	}
 	return fmt.Sprintf("The hub's etcd was restored from a backup that is older than what the host has. It would be %s; that waits until an administrator "+
-		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, planSecret(in.host).Name, in.host.Name, in.host.Namespace)
+		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, secretName(in.host).Name, in.host.Name, in.host.Namespace)
 }
 
-// planOf names a plan by its owner, nil if that is not known.
-func planOf(owner *string) string {
+// instructionsOf names instructions by their owner, nil if that is not known.
+func instructionsOf(owner *string) string {
 	switch {
 	case owner == nil:
-		return "a plan whose owner is not known"
+		return "instructions whose owner is not known"
 	case *owner == "":
-		return "a plan that Drover did not make"
+		return "instructions that Drover did not make"
 	}
-	return "a plan of " + *owner
+	return "instructions of " + *owner
 }

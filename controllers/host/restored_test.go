@@ -24,17 +24,17 @@ import (
 // lost is the checkpoint of hosts in these tests, which the restored hub does not remember.
 const lost = "lease/1/a/9"
 
-// createPlan creates a plan of an owner.
-func (w *world) createPlan(owner string) (version string) {
+// createInstructions creates instructions of an owner.
+func (w *world) createInstructions(owner string) (version string) {
 	w.t.Helper()
-	plan := &corev1.Secret{
+	given := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
 		Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: fmt.Sprintf(`{"owner": %q}`, owner)},
 	}
-	if err := w.Client.Create(w.t.Context(), plan); err != nil {
+	if err := w.Client.Create(w.t.Context(), given); err != nil {
 		w.t.Fatal(err)
 	}
-	return string(plan.UID) + "." + plan.ResourceVersion
+	return string(given.UID) + "." + given.ResourceVersion
 }
 
 func (w *world) held() *v1.RestoreStatus {
@@ -66,7 +66,7 @@ func (w *world) awaitAsked() {
 	w.t.Helper()
 	testkit.Eventually(w.t, time.Minute, func(context.Context) error {
 		if !w.asked() {
-			return errors.New("the agent was not asked to change its plan")
+			return errors.New("the agent was not asked to change its instructions")
 		}
 		return nil
 	})
@@ -76,20 +76,20 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 	t.Parallel()
 	const name, old = "m1-host-plan", "Cluster/old"
 	for what, c := range map[string]struct {
-		planOnHub, planOnHost bool
-		owner                 *string // of the plan on the host; that on the hub is of old
-		want                  v1.RestoreStatus
-		message               string
+		onHub, onHost bool
+		owner         *string // of the instructions on the host; those on the hub are of old
+		want          v1.RestoreStatus
+		message       string
 	}{
-		"a host whose plan is not in the backup is not cleaned": {planOnHost: true, message: "would be cleaned;",
+		"a host whose instructions are not in the backup is not cleaned": {onHost: true, message: "would be cleaned;",
 			want: v1.RestoreStatus{Summary: "0 to add, 0 to change, 1 to remove", Remove: []string{name}}},
-		"a host whose plan is older in the backup keeps its newer one": {planOnHub: true, planOnHost: true, owner: new(old), message: "given an older plan;",
+		"a host whose instructions are older in the backup keeps the newer ones": {onHub: true, onHost: true, owner: new(old), message: "given older instructions;",
 			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 0 to remove", Change: []string{name}}},
-		"a host whose plan is of another owner in the backup is listed as one to be cleaned": {planOnHub: true, planOnHost: true, owner: new("Cluster/new"),
-			message: "cleaned, then given a plan of " + old, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
-		"so is one that does not say whose plan it has": {planOnHub: true, planOnHost: true, message: "cleaned, then given a plan of " + old,
+		"a host whose instructions are of another owner in the backup is listed as one to be cleaned": {onHub: true, onHost: true, owner: new("Cluster/new"),
+			message: "cleaned, then given instructions of " + old, want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
+		"so is one that does not say who owns its instructions": {onHub: true, onHost: true, message: "cleaned, then given instructions of " + old,
 			want: v1.RestoreStatus{Summary: "0 to add, 1 to change, 1 to remove", Change: []string{name}, Remove: []string{name}}},
-		"a host that was given back since the backup gets no old plan": {planOnHub: true, message: "given a plan that was taken away;",
+		"a host that was given back since the backup gets no old instructions": {onHub: true, message: "given instructions that were taken away;",
 			want: v1.RestoreStatus{Summary: "1 to add, 0 to change, 0 to remove", Add: []string{name}}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -98,10 +98,10 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 			w.forgot = lost
 			w.reconcile()
 			progress := protocol.HostProgress{Checkpoint: lost}
-			if c.planOnHub {
-				w.createPlan(old)
+			if c.onHub {
+				w.createInstructions(old)
 			}
-			if c.planOnHost {
+			if c.onHost {
 				progress.Version, progress.Owner, progress.Phase = "another", c.owner, protocol.HostApplied
 			}
 			key := testkit.Key(t)
@@ -146,15 +146,15 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 			}
 		})
 	}
-	for what, plan := range map[string]bool{"a host that has the hub's plan gets the present checkpoint": true, "so does one without a plan": false} {
+	for what, given := range map[string]bool{"a host that has the hub's instructions gets the present checkpoint": true, "so does one without instructions": false} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.forgot = lost
 			w.reconcile()
 			progress := protocol.HostProgress{Checkpoint: lost}
-			if plan {
-				progress.Version, progress.Phase = w.createPlan(""), protocol.HostApplied
+			if given {
+				progress.Version, progress.Phase = w.createInstructions(""), protocol.HostApplied
 			}
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, progress)

@@ -20,7 +20,7 @@ import (
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
 	if report != nil && in.state.Clones == nil { // of two machines it is not known which one the report is of
-		s.Machine, s.Plan = machine(report.Machine), planStatus(report)
+		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
 	switch {
@@ -80,7 +80,7 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 		return state, v // the condition RestoreConfirmed says what waits
 	}
 	if in.version != "" && report.Progress.Version != in.version && report.Progress.Phase != protocol.HostCleaning {
-		state, v = v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: "the plan is on its way to the host"}
+		state, v = v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: "the instructions are on their way to the host"}
 	}
 	if in.call.Err != nil {
 		v.Ready, v.Message = false, protocol.Cut("the agent does not take what the hub sends: "+in.call.Err.Error(), 512)
@@ -108,7 +108,7 @@ func stateOf(p protocol.HostProgress) v1.HostState {
 func ofProgress(p protocol.HostProgress) (v1.HostState, status.Readiness) {
 	switch {
 	case p.Version == "":
-		return v1.HostAvailable, status.Readiness{Ready: true, Reason: v1.ReasonHostAvailable, Message: "the host has no plan"}
+		return v1.HostAvailable, status.Readiness{Ready: true, Reason: v1.ReasonHostAvailable, Message: "the host has no instructions"}
 	case p.Phase == protocol.HostInterrupted:
 		return v1.HostInstalling, status.Readiness{Stalled: true, Reason: v1.ReasonInterrupted, Message: problem(p)}
 	case p.Phase == protocol.HostFailed:
@@ -127,7 +127,7 @@ func failed(phase protocol.HostPhase) bool {
 	return phase == protocol.HostFailed || phase == protocol.HostInterrupted
 }
 
-// problem says why a plan failed.
+// problem says why instructions failed.
 func problem(p protocol.HostProgress) string {
 	if p.Instruction == "" {
 		return p.Message
@@ -135,7 +135,7 @@ func problem(p protocol.HostProgress) string {
 	return p.Instruction + ": " + p.Message
 }
 
-func planStatus(report *protocol.HostReport) *v1.HostPlanStatus {
+func progressStatus(report *protocol.HostReport) *v1.HostPlanStatus {
 	p := report.Progress
 	if p.Version == "" {
 		return nil

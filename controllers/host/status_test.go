@@ -47,8 +47,8 @@ func TestDecide(t *testing.T) {
 			v1.ReasonTunnelLost, "not connected", false},
 		"an agent that has not reported": {func(in *input) { joined(in); in.state = members.State{Peers: []members.Peer{{}}} }, v1.HostWaitingToRegister, false,
 			v1.ReasonAwaitingReport, "", false},
-		"no plan":     {reports(protocol.HostProgress{}), v1.HostAvailable, true, v1.ReasonHostAvailable, "no plan", false},
-		"a plan runs": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplying, Done: 1, Total: 3}), v1.HostInstalling, false, v1.ReasonInstalling, "1 of 3", false},
+		"no instructions":  {reports(protocol.HostProgress{}), v1.HostAvailable, true, v1.ReasonHostAvailable, "no instructions", false},
+		"instructions run": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplying, Done: 1, Total: 3}), v1.HostInstalling, false, v1.ReasonInstalling, "1 of 3", false},
 		"an instruction failed": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostFailed, Instruction: "a", Message: "exit code 3"}), v1.HostInstalling, false,
 			v1.ReasonInstructionFailed, "a: exit code 3", true},
 		"an instruction was interrupted": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostInterrupted, Instruction: "a"}), v1.HostInstalling, false,
@@ -61,12 +61,12 @@ func TestDecide(t *testing.T) {
 			in.host.Status.State, in.state.Clones = v1.HostActive, &members.Clones{Agents: []string{"a/1", "b/2"}}
 		}, v1.HostActive, false, v1.ReasonIdentityMismatch, "a/1 and b/2", true},
 		"it cleans": {reports(protocol.HostProgress{Version: "1", Phase: protocol.HostCleaning, Total: 2}), v1.HostCleaning, false, v1.ReasonCleaning, "0 of 2", false},
-		"a plan that has not arrived": {func(in *input) {
+		"instructions that have not arrived": {func(in *input) {
 			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
 			in.version = "2"
 		},
 			v1.HostInstalling, false, v1.ReasonInstalling, "on its way", false},
-		"a plan that is none": {func(in *input) {
+		"instructions that cannot be read": {func(in *input) {
 			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
 			in.version, in.invalid = "2", "no ID"
 		},

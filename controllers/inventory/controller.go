@@ -55,11 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if other := found.Spec.ClusterManager.Name; found.UID != "" && other != Manager {
 		return ctrl.Result{}, r.taken(ctx, cluster, other)
 	}
-	want := desired(cluster, settings, found.Status.Conditions)
-	err := r.apply(ctx, want, found)
-	if err == nil {
-		err = r.applyStatus(ctx, want, found)
-	}
+	err := r.write(ctx, desired(cluster, settings, found.Status.Conditions), found)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) { // the kind was removed, which is no error, or the profile was just now
 		return ctrl.Result{RequeueAfter: LookEvery}, nil
 	}
@@ -72,6 +68,14 @@ func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager str
 	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",
 		Message: fmt.Sprintf("ClusterProfile %s in this namespace is of the cluster manager %q; delete it, or give the Cluster another name", cluster.Name, manager)})
 	return update.Commit(ctx, r.Client, r.Recorder)
+}
+
+// write writes what differs in the profile.
+func (r *Reconciler) write(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
+	if err := r.apply(ctx, want, found); err != nil {
+		return err
+	}
+	return r.applyStatus(ctx, want, found)
 }
 
 // apply writes labels, owner and spec if one of them differs. Labels and owners of others stay.

@@ -16,18 +16,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/set"
 	"github.com/drover-dev/drover/internal/status"
 )
-
-// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
-type Deliverer interface {
-	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-}
 
 // Reconciler reconciles Plans that are for members.
 type Reconciler struct {
@@ -36,18 +29,18 @@ type Reconciler struct {
 	// Secrets reads those that are labelled for plans.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
-	Deliveries Deliverer
+	Deliveries delivery.Deliverer
 	// State returns the state of a plan in a member, as its agent reported it.
 	State func(plan string, member types.NamespacedName) MemberState
-	// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, and whether that is known. Nil means never anything.
-	Unconfirmed func(types.NamespacedName) (difference *checkpoint.Difference, known bool)
+	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
+	Unconfirmed delivery.Unconfirmed
 	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
 	Channel func(workspace, url string) release.Result
 	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
 	// means that they have.
 	Settled func() bool
 	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been reachable. Where an agent may know better
-	// about a plan than a restored hub does, it takes this. Nil means that they have.
+	// about a plan than the hub does, it takes this. Nil means that they have.
 	Returned func() bool
 	Now      func() time.Time
 

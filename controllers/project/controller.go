@@ -27,10 +27,9 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
+// Deliverer knows of the sets that members keep, too. The delivery store implements it.
 type Deliverer interface {
-	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
+	delivery.Deliverer
 	Kept(id string, member types.NamespacedName) *set.Set
 }
 

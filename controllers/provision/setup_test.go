@@ -6,6 +6,7 @@ package provision_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"testing"
@@ -108,8 +109,12 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 				return err
 			}
 			denied := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"b"}}}`))
-			if err := own.Patch(ctx, host.DeepCopy(), denied); !apierrors.IsForbidden(err) {
-				return fmt.Errorf("a label of a Host is changed: %v, want it to be forbidden", err)
+			err = own.Patch(ctx, host.DeepCopy(), denied)
+			if err == nil {
+				return errors.New("a label of a Host was changed, want Forbidden")
+			}
+			if !apierrors.IsForbidden(err) {
+				return fmt.Errorf("want Forbidden for a change of a Host's label: %w", err)
 			}
 			taken := &v1.Host{}
 			if err := env.Client.Get(ctx, client.ObjectKeyFromObject(host), taken); err != nil {

@@ -23,18 +23,12 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Deliverer brings sets to members, and reports their outcomes. The delivery store implements it.
-type Deliverer interface {
-	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
-	Outcomes(id string, members []types.NamespacedName) []delivery.Outcome
-}
-
 // Reconciler reconciles RoleTemplates.
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package index, and writes.
 	Client     client.Client
 	Recorder   events.EventRecorder
-	Deliveries Deliverer
+	Deliveries delivery.Deliverer
 	Now        func() time.Time
 
 	written status.Written[*v1.RoleTemplate]
@@ -64,13 +58,25 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	sets := make(map[types.NamespacedName]*set.Set, len(used.members))
+	r.Deliveries.Replace(key, setsOf(used.members, given))
+	return r.writeStatus(ctx, template, used, given, refused)
+}
+
+// setsOf gives each member the same set, nil for none.
+func setsOf(members []types.NamespacedName, given *set.Set) map[types.NamespacedName]*set.Set {
+	sets := make(map[types.NamespacedName]*set.Set, len(members))
 	if given != nil {
-		for _, member := range used.members {
+		for _, member := range members {
 			sets[member] = given
 		}
 	}
-	r.Deliveries.Replace(key, sets)
+	return sets
+}
+
+// writeStatus writes how far the template has got.
+func (r *Reconciler) writeStatus(
+	ctx context.Context, template *v1.RoleTemplate, used uses, given *set.Set, refused *access.Error,
+) (ctrl.Result, error) {
 	s := &template.Status
 	change := r.decide(template, used, given, refused).Change(template.Generation,
 		delivery.Status{Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters}, r.Now(), nil)

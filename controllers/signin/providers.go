@@ -60,15 +60,19 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	setReady(&p.Status.Conditions, condition, r.Now())
 	kind, _ := r.Connectors.TypeOf(p) // check has the error
 	p.Status.ObservedGeneration, p.Status.Type = p.Generation, kind.Name
-	next := ctrl.Result{RequeueAfter: checkEvery}
+	return ctrl.Result{RequeueAfter: checkAgain(p, failed, r.Now())}, update.Commit(ctx, r.Client, r.Recorder)
+}
+
+// checkAgain returns after what time a provider is asked again, zero for never.
+func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	switch {
 	case p.Spec.Disabled:
-		next = ctrl.Result{}
-	case failed != nil: // the waits double, and a leader that is new goes on with them
+		return 0
+	case failed != nil: // the waits double, and a new leader goes on with them
 		since := meta.FindStatusCondition(p.Status.Conditions, v1.ConditionReady).LastTransitionTime.Time
-		next = ctrl.Result{RequeueAfter: min(max(r.Now().Sub(since), checkSoon), checkEvery)}
+		return min(max(now.Sub(since), checkSoon), checkEvery)
 	}
-	return next, update.Commit(ctx, r.Client, r.Recorder)
+	return checkEvery
 }
 
 // Handler wakes it for the AuthProviders that a Secret belongs to.

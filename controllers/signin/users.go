@@ -6,7 +6,6 @@ package signin
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/signin/account"
 	"github.com/drover-dev/drover/internal/signin/password"
 	"github.com/drover-dev/drover/internal/status"
@@ -49,15 +49,14 @@ func (u *Users) Handler() handler.EventHandler {
 
 // Reconcile writes the status of one User.
 func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	user, secret := &v1.User{}, &corev1.Secret{}
+	user := &v1.User{}
 	if err := u.Client.Get(ctx, req.NamespacedName, user); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	err := u.Client.Get(ctx, types.NamespacedName{Namespace: u.Namespace, Name: v1.UserSecretPrefix + user.Name}, secret)
-	if client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("read the password of user %s: %w", user.Name, err)
-	} else if err != nil {
-		secret = nil
+	password := types.NamespacedName{Namespace: u.Namespace, Name: v1.UserSecretPrefix + user.Name}
+	secret, err := owned.ReadSecret(ctx, u.Client, password)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	update := status.Begin(user)
 	setReady(&user.Status.Conditions, decide(user, secret), u.Now())

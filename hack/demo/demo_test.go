@@ -311,7 +311,7 @@ func TestManifests(t *testing.T) {
 		}
 	})
 	t.Run("the agent's environment is that of the Deployment in its manifest", func(t *testing.T) {
-		manifest, err := registration.Manifest(registration.ManifestInput{
+		manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
 			Image: "drover", Trust: v1.TrustSystem, Token: "t", Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 		})
 		if err != nil {

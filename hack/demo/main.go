@@ -21,7 +21,7 @@ import (
 const usage = `demo shows Drover on one machine: a hub and a member, real Kubernetes control planes on 127.0.0.1.
 
   demo up [NODES]   bring them up with the member imported, or heal what is there. NODES is
-                    real: each has a node that runs containers, which takes root on Linux (docs/lab.md);
+                    real: each has a node that runs containers, which takes root on Linux (docs/lab/README.md);
                     or simulated: the member has nodes that run nothing.
                     Default: what is there, else real where this machine can
   demo down         stop and remove them; the folder .demo goes with them

@@ -17,7 +17,7 @@ import (
 )
 
 const nodesUsage = `
-Clusters with real nodes, as FILE describes them (docs/lab.md); they take root:
+Clusters with real nodes, as FILE describes them (docs/lab/README.md); they take root:
 
   labctl check                say what this machine lacks for them
   labctl up -f FILE           bring the lab up, or what of it does not run

@@ -19,9 +19,9 @@ import (
 func unguarded() map[string]string {
 	const read, own = "it updates the object that was read, with its UID and version in it", "in the manager's own namespace, where no tenant writes: "
 	return map[string]string{
-		"controllers/authority.Keeper.Reconcile Update":   read,
-		"controllers/authority.Loader.update Update":      read,
-		"controllers/authority.Publisher.Reconcile Apply": own + "it writes the hub's public certificates from memory",
+		"controllers/authority.Keeper.take Update":      read,
+		"controllers/authority.Loader.update Update":    read,
+		"controllers/authority.Publisher.publish Apply": own + "it writes the hub's public certificates from memory",
 		"controllers/cluster.Reconciler.applyMetadata Apply": "it has the UID that was read, and writes only labels " +
 			"that the policy drover-cluster-facts reserves for the manager, and its finalizer",
 		"controllers/provision/installation.Reconciler.save Update": read,

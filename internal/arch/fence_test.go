@@ -247,7 +247,7 @@ func TestFenceRule(t *testing.T) {
 func pure() []string {
 	return []string{
 		"internal/access", "cmd/kubectl-drover/rancher", "internal/rollout", "internal/set", "internal/tenancy",
-		"internal/provision/cloudconfig", "internal/provision/installation", "internal/provision/kubeadmetcd",
+		"internal/provision/cloudconfig", "internal/provision/k3s", "internal/provision/kubeadm",
 		"internal/provision/schedule",
 	}
 }

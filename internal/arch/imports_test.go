@@ -197,16 +197,16 @@ func rules() []rule {
 			why: "a connector only queries its upstream, and does not depend on the hub",
 		},
 		{
-			from:  "internal/provision/installation",
+			from:  "internal/provision/k3s",
 			ours:  []string{"./api", "./internal/protocol", "./internal/provision/progress", "./internal/untrusted"},
 			never: effects(),
-			why: "installation is pure: equal hosts always get equal instructions, and a model of 1,000 machines needs no " +
+			why: "k3s is pure: equal hosts always get equal instructions, and a model of 1,000 machines needs no " +
 				"server",
 		},
 		{
-			from: "internal/provision/kubeadmetcd",
+			from: "internal/provision/kubeadm",
 			ours: []string{"./api", "./internal/protocol", "./internal/provision/progress"}, never: effects(),
-			why: "kubeadmetcd is pure: equal control planes always get equal tasks, and a model of failures needs no server",
+			why: "kubeadm is pure: equal control planes always get equal tasks, and a model of failures needs no server",
 		},
 		{
 			from: "internal/provision/progress", ours: []string{"./api"}, never: effects(),

@@ -19,6 +19,7 @@ import (
 func singleInterfaces() map[string]string {
 	return map[string]string{
 		"internal/signin/connector.PostCallback": "a capability for a type such as SAML; a test signs a user in through it",
+		"internal/signin/connector.Password":     "a capability that a provider with pages of its own does not have",
 		"agent/leader.Leases":                    "tests elect leaders among replicas that lose requests and answers",
 	}
 }

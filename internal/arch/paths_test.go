@@ -52,3 +52,34 @@ func TestPathRule(t *testing.T) {
 		})
 	}
 }
+
+var (
+	// makeCommand matches the targets of a quoted or shown "make" command.
+	makeCommand = regexp.MustCompile("(?m)(?:^|`)make ([a-z][a-z0-9-]*(?: [a-z][a-z0-9-]*)*)")
+	makeTargets = regexp.MustCompile(`(?m)^([a-z][a-z0-9 -]*):(?:[^=]|$)`)
+)
+
+// TestTheGuidesNameTargetsThatExist reads the README too, whose build and test commands .ci/run and newcomers rely on.
+func TestTheGuidesNameTargetsThatExist(t *testing.T) {
+	targets := map[string]bool{}
+	for _, line := range makeTargets.FindAllStringSubmatch(readFile(t, "Makefile"), -1) {
+		for _, target := range strings.Fields(line[1]) {
+			targets[target] = true
+		}
+	}
+	readme := readFile(t, "README.md")
+	for _, want := range []string{"\nmake build ", "\nmake test "} {
+		if !strings.Contains(readme, want) {
+			t.Errorf("README.md has no line %q, want the commands for building and testing", strings.TrimSpace(want))
+		}
+	}
+	for _, document := range []string{"README.md", "CONTRIBUTING.md", "docs/contributing.md", "docs/lab/README.md"} {
+		for _, found := range makeCommand.FindAllStringSubmatch(readFile(t, document), -1) {
+			for _, target := range strings.Fields(found[1]) {
+				if !targets[target] {
+					t.Errorf("%s names make %s, want a target of the Makefile", document, target)
+				}
+			}
+		}
+	}
+}

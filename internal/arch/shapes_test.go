@@ -20,23 +20,8 @@ const (
 	maxFields  = 24 // with the fields of embedded structs
 )
 
-// largeTypes returns the types above a budget, each with the reason and the plan for repairing it. An entry for a type
-// that is within the budget again fails the test.
-func largeTypes() map[string]string {
-	const later = "no branch repairs it yet"
-	return map[string]string{
-		"internal/signin/ldap.finder":                 "branch l-signin: it embeds its connector",
-		"cmd/kubectl-drover/rancher.conversion":       later + ": one method too many",
-		"internal/provision/installation.restoration": later + ": it embeds the decision",
-		"internal/members.Registry":                   later,
-		"internal/portal/subscribe.watched":           later + ": it embeds the stream",
-		"internal/rollout.tally":                      later + ": it embeds the view",
-		"agent/plan.leadership":                       later,
-	}
-}
-
 func TestTypesStayWithinTheirBudgets(t *testing.T) {
-	report(t, shapeProblems(goFiles(t), largeTypes()))
+	report(t, shapeProblems(goFiles(t)))
 }
 
 // A shape holds the counts of a type.
@@ -46,8 +31,8 @@ type shape struct {
 	embeds  []string // as embedded names them
 }
 
-// shapeProblems lists the types of the product above a budget that have no exception, and the unused exceptions.
-func shapeProblems(files []source, excused map[string]string) []string {
+// shapeProblems lists the types of the product above a budget.
+func shapeProblems(files []source) []string {
 	shapes := map[string]*shape{}
 	for _, f := range files {
 		if !f.test() && !f.generated && !testOnlyFolder(f.dir()) {
@@ -55,23 +40,15 @@ func shapeProblems(files []source, excused map[string]string) []string {
 		}
 	}
 	var problems []string
-	unused := maps.Clone(excused)
 	for _, name := range slices.Sorted(maps.Keys(shapes)) {
-		var found []string
 		if n := shapes[name].methods; n > maxMethods {
-			found = append(found, fmt.Sprintf("%s: %d methods, at most %d: make several types of it", name, n, maxMethods))
+			problems = append(problems,
+				fmt.Sprintf("%s: %d methods, at most %d: make several types of it", name, n, maxMethods))
 		}
 		if n := flattened(name, shapes, nil); n > maxFields && !strings.HasPrefix(name, "api/") {
-			found = append(found, fmt.Sprintf("%s: %d fields with those of embedded structs, at most %d", name, n, maxFields))
+			problems = append(problems,
+				fmt.Sprintf("%s: %d fields with those of embedded structs, at most %d", name, n, maxFields))
 		}
-		if excused[name] == "" {
-			problems = append(problems, found...)
-		} else if len(found) > 0 {
-			delete(unused, name)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(unused)) {
-		problems = append(problems, name+": within the budgets: remove it from the list of large types")
 	}
 	return problems
 }
@@ -137,27 +114,20 @@ func TestShapeRules(t *testing.T) {
 		return "type " + name + " struct {\n" + strings.Repeat("\t_ int\n", n) + "}\n"
 	}
 	for name, tt := range map[string]struct {
-		text, excuse, want string
+		text, want string
 	}{
-		"as many methods as allowed pass":        {methods(maxMethods), "", ""},
-		"a method more fails":                    {methods(maxMethods + 1), "", "x.s: 41 methods, at most 40"},
-		"an excuse lets it pass":                 {methods(maxMethods + 1), "x.s", ""},
-		"an excuse that is not needed fails":     {methods(maxMethods), "x.s", "x.s: within the budgets"},
-		"an excuse of a type that is gone fails": {"", "x.s", "x.s: within the budgets"},
-		"as many fields as allowed pass":         {fields("s", maxFields), "", ""},
-		"a field more fails": {fields("s", maxFields+1), "",
+		"as many methods as allowed pass": {methods(maxMethods), ""},
+		"a method more fails":             {methods(maxMethods + 1), "x.s: 41 methods, at most 40"},
+		"as many fields as allowed pass":  {fields("s", maxFields), ""},
+		"a field more fails": {fields("s", maxFields+1),
 			"x.s: 25 fields with those of embedded structs"},
 		"fields of embedded structs count": {
-			fields("a", maxFields-1) + "type s struct { a; *b; sync.Mutex; c int }\ntype b int\n", "", "x.s: 26 fields",
+			fields("a", maxFields-1) + "type s struct { a; *b; sync.Mutex; c int }\ntype b int\n", "x.s: 26 fields",
 		},
-		"a struct that embeds itself ends": {"type s struct { *s; a int }\n", "", ""},
+		"a struct that embeds itself ends": {"type s struct { *s; a int }\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			excused := map[string]string{}
-			if tt.excuse != "" {
-				excused[tt.excuse] = "a reason"
-			}
-			expect(t, shapeProblems([]source{fixture(t, "x/x.go", "package x\n\n"+tt.text)}, excused), tt.want)
+			expect(t, shapeProblems([]source{fixture(t, "x/x.go", "package x\n\n"+tt.text)}), tt.want)
 		})
 	}
 }

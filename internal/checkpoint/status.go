@@ -17,33 +17,31 @@ import (
 
 // Policy returns the policy of the hub whose Lease the Recorder renews. clusters reads from a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
-	return Policy{Current: r.Current, Rules: rules, Lost: func(ctx context.Context, member types.NamespacedName, has string) string {
+	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
 		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a Cluster that is not there confirms nothing
-		lost := Lost(has, cluster.Status.Restore, r.Forgot)
-		if Confirmed(cluster, lost) {
-			return ""
+		if lost, confirmed := Lost(cluster, cluster.Status.Restore, has, r.Forgot); !confirmed {
+			return lost
 		}
-		return lost
-	}}
+		return ""
+	}
+	return Policy{Current: r.Current, Rules: rules, Lost: lost}
 }
 
-// Lost returns the checkpoint of a Cluster or Host that the hub does not remember, empty for none. has is the checkpoint that its agent reports,
-// and waits is the status of the object. An object that has begun to wait goes on to wait when the history no longer reaches back to that
-// checkpoint, and when the agent has lost it.
-func Lost(has string, waits *v1.RestoreStatus, forgot func(string) bool) string {
+// Lost returns the checkpoint of a Cluster or Host that the hub does not remember, empty for none, and whether an
+// administrator has confirmed what the hub would change there. waits is in the status of the object, and has is the
+// checkpoint that its agent reports. An object that has begun to wait goes on to wait when the history no longer reaches
+// back to that checkpoint, and when the agent has lost it.
+func Lost(
+	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
+) (lost string, confirmed bool) {
 	switch {
 	case waits != nil && (has == "" || has == waits.Checkpoint):
-		return waits.Checkpoint
+		lost = waits.Checkpoint
 	case has != "" && forgot(has):
-		return has
+		lost = has
 	}
-	return ""
-}
-
-// Confirmed reports whether an administrator has confirmed the changes in a Cluster or Host that has lost a checkpoint.
-func Confirmed(object metav1.Object, lost string) bool {
-	return object.GetAnnotations()[v1.AnnotationRestored] == lost
+	return lost, lost != "" && object.GetAnnotations()[v1.AnnotationRestored] == lost
 }
 
 // Status is the part of the status of a Cluster or Host that shows what waits.

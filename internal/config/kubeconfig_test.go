@@ -34,7 +34,7 @@ func TestTheHubsAPIServerIsReachedWithoutProxy(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("KUBECONFIG", path)
-	cfg, err := Kubeconfig("drover-manager/test")
+	cfg, err := kubeconfig("drover-manager/test")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 )
 
-// StartLog makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack traces are
+// startLog makes everything in this process log as the options say: JSON with times of RFC 3339 by default. Stack traces are
 // of panics only, since an error names what was done to what; "-zap-stacktrace-level=error" adds them.
-func StartLog(options zap.Options) {
+func startLog(options zap.Options) {
 	log := newLog(options)
 	ctrl.SetLogger(log)
 	klog.SetLogger(log.WithName("client-go"))

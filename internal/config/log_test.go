@@ -58,7 +58,7 @@ func TestTheLogIsForPeople(t *testing.T) {
 	})
 	t.Run("client-go writes into the same log", func(t *testing.T) {
 		out := &bytes.Buffer{}
-		StartLog(zap.Options{DestWriter: out})
+		startLog(zap.Options{DestWriter: out})
 		defer klog.ClearLogger()
 		klog.ErrorS(errors.New("no route"), "Failed to watch")
 		if got := out.String(); !strings.Contains(got, `"logger":"client-go"`) || !strings.Contains(got, `"level":"error"`) {

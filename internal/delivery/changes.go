@@ -9,12 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/protocol"
 )
-
-// unusedID is an ID that no set has. To remove it brings an agent the present checkpoint, and nothing else.
-const unusedID = "checkpoint"
 
 // want notes that an owner wants a set in a member.
 func (d *Store) want(m *member, key Key, c content) {
@@ -39,8 +35,8 @@ func (d *Store) withdraw(m *member, id string, key Key) {
 		return // another owner wants it there now
 	}
 	delete(m.wants, id)
-	if d.owners.complete && d.Restore.Lost != nil && (!m.synced || m.hold.Waits()) && d.Restore.Rule(id).CountsAsWithdrawn {
-		m.hold.Withdraw(id)
+	if d.owners.complete {
+		m.countAsWithdrawn(id, &d.Restore)
 	}
 	d.retries.clear(m, id)
 	if !d.owners.complete {
@@ -123,12 +119,11 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 		return
 	}
 	m := d.known(name)
-	m.hold.Reach("") // a checkpoint that the agent does not report any more does not count, unless the member waits for it
+	m.hold.Reach("") // what the agent does not report any more does not count, unless the member waits for it
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		switch {
-		case event.Checkpoint != "":
-			m.hold.Reach(event.Checkpoint)
+		case m.reaches(event):
 		case event.State != nil:
 			offer[event.State.ID] = event.State
 		default:
@@ -158,8 +153,7 @@ func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 		return
 	}
 	switch {
-	case event.Checkpoint != "":
-		m.hold.Reach(event.Checkpoint)
+	case m.reaches(event):
 		d.examine(m)
 	case event.State != nil:
 		id := event.State.ID
@@ -197,69 +191,4 @@ func (d *Store) update(m *member, id string, state *protocol.SetState) {
 		d.affected = append(d.affected, want.key)
 	}
 	d.enqueue(m, id)
-}
-
-// Unconfirmed returns what is not sent to a member until an administrator confirms it, nil if there is nothing. It is not known before all owners
-// have said what they want, and the agent what it has.
-func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
-	d.mu.Lock()
-	defer d.unlock()
-	m := d.members[name]
-	if m == nil {
-		return nil, false
-	}
-	d.examine(m)
-	switch {
-	case m.refuses != "":
-		return nil, true
-	case !m.reported:
-		return nil, false
-	}
-	return m.hold.Difference(m.synced)
-}
-
-// examine decides whether a member waits for a confirmation. If that changed, all its sets are looked at again.
-func (d *Store) examine(m *member) {
-	changed := d.Restore.Examine(d.ctx, m.name, &m.hold, m.synced)
-	d.compareLater(m)
-	if changed {
-		d.released(m)
-	}
-}
-
-// released looks at all sets of a member that does not wait any more, or has begun to, and notifies the owners that this may matter to.
-func (d *Store) released(m *member) {
-	d.enqueueAll(m)
-	d.affected = append(append(d.affected, m.lacking()...), d.ownersOf(m)...)
-}
-
-// compareLater compares a member that waits for a confirmation with what it should have, a moment later: an agent may report any number of
-// changes.
-func (d *Store) compareLater(m *member) {
-	if m.hold.Waits() && !m.comparing && d.queue != nil {
-		m.comparing = true
-		d.queue.AddAfter(target{m.name, unusedID}, d.Pause)
-	}
-}
-
-// compare finds the difference that waits in a member, and notifies the member's owners if it is another than before.
-func (d *Store) compare(m *member) {
-	m.comparing = false
-	var now *checkpoint.Difference
-	if m.hold.Waits() && d.owners.complete && m.reported {
-		now = m.difference()
-	}
-	if m.hold.Compared(now) {
-		d.affected = append(d.affected, d.ownersOf(m)...)
-	}
-}
-
-// ownersOf returns the owners of the sets that belong to a member itself.
-func (d *Store) ownersOf(m *member) (keys []Key) {
-	for kind, rule := range d.Restore.Rules {
-		if rule.OfMember {
-			keys = append(keys, Key{Kind: kind, Namespace: m.name.Namespace, Name: m.name.Name})
-		}
-	}
-	return keys
 }

@@ -4,13 +4,11 @@
 package delivery
 
 import (
-	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
 	v1 "github.com/drover-dev/drover/api/v1"
-	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/set"
@@ -23,8 +21,8 @@ type member struct {
 	synced   bool // the agent has reported all its sets, and reports each change
 	gone     bool // Forget was called
 	reported bool // the agent has reported all its sets to this store at least once
-	// hold is what waits for a confirmation after a restore of the hub's etcd, and comparing reports whether unusedID is queued for it.
-	hold      checkpoint.Hold
+	// hold is what waits for a confirmation, and comparing reports whether unusedID is queued for it.
+	hold      unconfirmed
 	comparing bool
 
 	wants  map[string]*wanted            // pointers, since a map has room for eight values and most members have one
@@ -151,15 +149,15 @@ const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
 
-// due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection or the report of its
-// sets puts it into the queue later, and so does the end of a send. complete reports whether all owners have said what they want.
-func (m *member) due(id string, rule checkpoint.Rule, complete bool) bool {
+// due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection
+// or the report of its sets puts it into the queue later, and so does the end of a send.
+func (m *member) due(id string, r rule) bool {
 	switch {
 	case !m.takes() || m.sends[id] != nil:
 		return false
 	case m.hold.Waits() && id == unusedID:
 		return m.agrees()
-	case m.outdated(id, rule, complete):
+	case m.outdated(id, r):
 		return true
 	case m.hold.Holds(id, m.wants[id] != nil):
 		return false
@@ -168,62 +166,13 @@ func (m *member) due(id string, rule checkpoint.Rule, complete bool) bool {
 		return !unchanged(want) && !m.hasWanted(id)
 	}
 	// Without an owner a set is removed only if all owners have said what they want.
-	return m.has[id] != nil && (complete || m.withheld || IsAbsent(m.entry(id).set))
+	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))
 }
 
 // next returns the set that is to be sent to a member next, nil for a removal.
-func (m *member) next(id string, rule checkpoint.Rule, complete bool) *set.Set {
-	if m.outdated(id, rule, complete) {
+func (m *member) next(id string, r rule) *set.Set {
+	if m.outdated(id, r) {
 		return nil
 	}
 	return m.wanted(id)
-}
-
-// outdated reports whether a member that waits for a confirmation has another set than it should, of a kind that is revoked at once. The set is
-// removed, and sent again after the confirmation.
-func (m *member) outdated(id string, rule checkpoint.Rule, complete bool) bool {
-	if !rule.RevokedAtOnce || !m.hold.Waits() || !complete || m.has[id] == nil {
-		return false
-	}
-	want := m.wanted(id)
-	return want == nil || !unchanged(want) && m.has[id].Digest != want.Digest
-}
-
-// agrees reports whether a member that waits has all that it should have and nothing else: then there is nothing to confirm. The hold ends when
-// the agent has the present checkpoint, since a later leader would hold the member again for the one that it has. An owner that does not know yet
-// what it wants may want a change.
-func (m *member) agrees() bool {
-	if !m.hold.Agrees() {
-		return false
-	}
-	for id := range m.wants {
-		if unchanged(m.wanted(id)) {
-			return false
-		}
-	}
-	return true
-}
-
-// difference compares what a member has with what it should have.
-func (m *member) difference() *checkpoint.Difference {
-	d := &checkpoint.Difference{}
-	for id := range m.wants {
-		want, has := m.wanted(id), m.has[id]
-		switch {
-		case want == nil || unchanged(want) && !excess(want) || has != nil && has.Digest == want.Digest:
-		case has == nil:
-			d.Add = append(d.Add, id)
-		default:
-			d.Change = append(d.Change, id)
-		}
-	}
-	for id := range m.has {
-		if m.wanted(id) == nil {
-			d.Remove = append(d.Remove, id)
-		}
-	}
-	slices.Sort(d.Add)
-	slices.Sort(d.Change)
-	slices.Sort(d.Remove)
-	return d
 }

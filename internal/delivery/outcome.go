@@ -146,11 +146,6 @@ func excessOutcome(workspace string) Outcome {
 		workspace, largeSet>>10, maxLarge>>20)}}}
 }
 
-func unconfirmedOutcome() Outcome {
-	return Outcome{Stage: Refused, Reason: v1.ReasonHubRestored, Failures: []v1.Failure{{Object: wholeSet, Message: "The hub's etcd was restored from a backup that is " +
-		"older than what the member has: nothing is changed there before an administrator has run \"kubectl drover restored\""}}}
-}
-
 // whyWithheld describes the state of a set in a Cluster whose spec says ReadOnly.
 func (m *member) whyWithheld(id string) string {
 	const why = "spec.agent.profile of the Cluster is ReadOnly: nothing is delivered"
@@ -158,7 +153,7 @@ func (m *member) whyWithheld(id string) string {
 	case f != nil:
 		return why + ", and what is there could not be taken back: " + f.message
 	case m.has[id] != nil && m.hold.Waits():
-		return why + "; what is there is still in force, and is taken back after an administrator has run \"kubectl drover restored\", since the hub's etcd was restored from a backup"
+		return why + withheldUnconfirmed
 	case m.has[id] != nil && m.connected:
 		return why + ", and what is there is being taken back"
 	case m.has[id] != nil:

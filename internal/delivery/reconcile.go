@@ -122,8 +122,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 		d.compare(m)
 	}
 	var wait time.Duration
-	rule := d.Restore.Rule(t.id)
-	due := m.due(t.id, rule, d.owners.complete)
+	due := m.due(t.id, d.rule(t.id))
 	if f := m.failed[t.id]; due && f != nil {
 		wait = max(0, time.Until(f.retryAt))
 	}
@@ -131,7 +130,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 		d.resume(m)
 		return nil, wait
 	}
-	want := m.next(t.id, rule, d.owners.complete)
+	want := m.next(t.id, d.rule(t.id))
 	if !m.room(want) {
 		m.waiting[t.id] = struct{}{}
 		return nil, 0
@@ -145,7 +144,7 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 // enqueue puts a set of which a member has, or should have, something else than before into the queue if it is due, and reports whether it is.
 func (d *Store) enqueue(m *member, id string) bool {
 	d.compareLater(m)
-	due := d.queue != nil && m.due(id, d.Restore.Rule(id), d.owners.complete)
+	due := d.queue != nil && m.due(id, d.rule(id))
 	if due {
 		d.queue.Add(target{m.name, id})
 	}
@@ -196,7 +195,7 @@ type sending struct {
 	target
 	due  *set.Set // nil for a removal
 	slow bool     // it takes longer than slowSend
-	bare bool     // without a checkpoint: the member waits for a confirmation, and goes on to wait
+	bare bool     // the member waits for a confirmation, and goes on to wait
 	done chan struct{}
 }
 
@@ -233,8 +232,7 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	switch {
 	case err == nil && s.id == unusedID && m.hold.Waits():
 		d.retries.clear(m, s.id)
-		m.hold.End(d.Restore.Checkpoint())
-		d.released(m)
+		d.endHold(m)
 	case err == nil && s.due == nil:
 		d.retries.clear(m, s.id)
 		delete(m.has, s.id)
@@ -249,7 +247,7 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	case members.IsStatus(err, http.StatusNotFound):
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
 	default:
-		due := m.next(s.id, d.Restore.Rule(s.id), d.owners.complete)
+		due := m.next(s.id, d.rule(s.id))
 		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
 			d.retries.failed(m, s.id, err)
 		}
@@ -261,14 +259,11 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	method, verb, body, reached := http.MethodPut, "put", []byte(nil), o.Restore.Checkpoint()
+	method, verb, body := http.MethodPut, "put", []byte(nil)
 	if s.due == nil {
 		method, verb = http.MethodDelete, "delete"
 	} else {
 		body = s.due.JSON()
-	}
-	if s.bare {
-		reached = ""
 	}
 	defer func(begun time.Time) {
 		result := "ok"
@@ -279,14 +274,15 @@ func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.Set
 			o.Observer.Sent(verb, result, time.Since(begun))
 		}
 	}(time.Now())
-	if s.id == unusedID && reached == "" {
-		return nil, errors.New("this manager has no checkpoint yet that the agent could take")
+	path, err := o.path(s)
+	if err != nil {
+		return nil, err
 	}
 	agent, err := o.Leading(s.member)
 	if err != nil {
 		return nil, err
 	}
-	resp, err := members.Ask(ctx, agent, method, protocol.SetPathAt(s.id, reached), body)
+	resp, err := members.Ask(ctx, agent, method, path, body)
 	if err != nil {
 		return nil, err
 	}

@@ -62,6 +62,12 @@ type Observer struct {
 	Awaited func([]Key)
 }
 
+// Deliverer brings sets to members, and reports their outcomes. A Store is one.
+type Deliverer interface {
+	Replace(Key, map[types.NamespacedName]*set.Set)
+	Outcomes(id string, members []types.NamespacedName) []Outcome
+}
+
 // Store holds what each member should have and what it has. It sends the difference after Start. All exported methods may be called
 // concurrently. The others, and the methods of member and owners, are called with mu held unless their comments say otherwise.
 type Store struct {

@@ -96,11 +96,10 @@ func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.Namesp
 	target := lazyCluster{reader: g.reader, name: cluster}
 	for _, subject := range who.subjects() {
 		key := subjectKey(cluster.Namespace, subject)
-		if found, err := g.boundToCluster(ctx, key, &target, now); found || err != nil {
-			return found, err
-		}
-		if found, err := g.boundToProject(ctx, key, &target, now); found || err != nil {
-			return found, err
+		for _, bindings := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
+			if found, err := g.boundBy(ctx, bindings, key, &target, now); found || err != nil {
+				return found, err
+			}
 		}
 	}
 	return false, nil
@@ -132,43 +131,49 @@ func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
 	return found, nil
 }
 
-func (g *Grants) boundToCluster(ctx context.Context, key string, cluster *lazyCluster, now time.Time) (bool, error) {
-	bindings, err := lookInto[*v1.ClusterRoleTemplateBinding](g.clusters, key)
+// boundBy reports whether a binding of a subject in one of the indexes is for the member.
+func (g *Grants) boundBy(
+	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
+) (bool, error) {
+	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // they belong to the cache
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
 	}
-	for _, b := range bindings {
-		if !b.DeletionTimestamp.IsZero() || Expired(b.Spec.ExpiresAt, now) {
+	for _, object := range objects {
+		b, ok := object.(v1.Binding)
+		if !ok || !b.GetDeletionTimestamp().IsZero() || Expired(b.Expires(), now) {
 			continue
 		}
-		if is, err := cluster.selectedBy(ctx, b.Spec.ClusterTarget); is || err != nil {
+		target, err := g.target(ctx, b)
+		if err != nil {
+			return false, err
+		}
+		if target == nil {
+			continue
+		}
+		if is, err := cluster.selectedBy(ctx, *target); is || err != nil {
 			return is, err
 		}
 	}
 	return false, nil
 }
 
-func (g *Grants) boundToProject(ctx context.Context, key string, cluster *lazyCluster, now time.Time) (bool, error) {
-	bindings, err := lookInto[*v1.ProjectRoleTemplateBinding](g.projects, key)
-	if err != nil {
-		return false, err
-	}
-	for _, b := range bindings {
-		if !b.DeletionTimestamp.IsZero() || Expired(b.Spec.ExpiresAt, now) {
-			continue
-		}
+// target returns which members a binding is for, or nil for a binding whose project is gone.
+func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, error) {
+	switch b := b.(type) {
+	case *v1.ClusterRoleTemplateBinding:
+		return &b.Spec.ClusterTarget, nil
+	case *v1.ProjectRoleTemplateBinding:
 		project := &v1.Project{}
 		err := g.reader.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.ProjectName}, project)
-		if apierrors.IsNotFound(err) || err == nil && !project.DeletionTimestamp.IsZero() {
-			continue
-		} else if err != nil {
-			return false, fmt.Errorf("read project %s: %w", b.Spec.ProjectName, err)
+		if err == nil && project.DeletionTimestamp.IsZero() {
+			return &project.Spec.ClusterTarget, nil
 		}
-		if is, err := cluster.selectedBy(ctx, project.Spec.ClusterTarget); is || err != nil {
-			return is, err
+		if err != nil && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("read project %s: %w", b.Spec.ProjectName, err)
 		}
 	}
-	return false, nil
+	return nil, nil
 }
 
 // Named returns those groups that a binding names in any workspace, each once. They come in the order in which a token that cannot hold all of them takes them: one of
@@ -231,24 +236,6 @@ func Disabled(ctx context.Context, reader client.Reader, principal string) (bool
 		return false, fmt.Errorf("look up Users by %s: %w", byPrincipal, err)
 	}
 	return slices.ContainsFunc(users.Items, func(u v1.User) bool { return u.Spec.Disabled }), nil
-}
-
-// lookInto reads the bindings of a subject. They belong to the cache.
-func lookInto[T any](index toolscache.SharedIndexInformer, key string) ([]T, error) {
-	objects, err := index.GetIndexer().ByIndex(bySubject, key)
-	if err != nil {
-		return nil, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
-	}
-	if len(objects) == 0 {
-		return nil, nil
-	}
-	bindings := make([]T, 0, len(objects))
-	for _, object := range objects {
-		if binding, ok := object.(T); ok {
-			bindings = append(bindings, binding)
-		}
-	}
-	return bindings, nil
 }
 
 // subjectKey is the value of bySubject for the bindings of a workspace.

@@ -78,12 +78,12 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 const leaderPause = 500 * time.Millisecond
 
 // send sends a request of a call to a member's agent and returns the body of the response.
-func (r *Registry) send(ctx context.Context, name types.NamespacedName, ask agentRequest) (raw []byte, err error) {
+func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRequest) (raw []byte, err error) {
 	if !ask.toLeader {
-		return r.sendBy(ctx, r.Transport, name, ask)
+		return c.sendBy(ctx, c.transports.Transport, name, ask)
 	}
 	err = wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
-		raw, err = r.sendBy(ctx, r.Leading, name, ask)
+		raw, err = c.sendBy(ctx, c.transports.Leading, name, ask)
 		if errors.Is(err, ErrNoLeader) {
 			return false, nil // the Lease of a leader that died has to expire
 		}
@@ -92,7 +92,7 @@ func (r *Registry) send(ctx context.Context, name types.NamespacedName, ask agen
 	return raw, err
 }
 
-func (r *Registry) sendBy(
+func (c *Calls) sendBy(
 	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error), name types.NamespacedName, ask agentRequest,
 ) ([]byte, error) {
 	agent, err := way(name)

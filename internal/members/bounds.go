@@ -42,81 +42,109 @@ const (
 	refusalPause = time.Minute
 )
 
+// Admission decides which agents may open a tunnel, and remembers why others were turned away.
+type Admission struct {
+	table   *table
+	notices *Notices
+	// What follows is guarded by table.mu.
+	bounds Bounds
+	// workspaces counts the tunnels that end here, those that carry nothing new included.
+	workspaces map[string]int
+	refused    []func(name types.NamespacedName, reason, message string)
+}
+
 // Bound replaces the bounds.
-func (r *Registry) Bound(b Bounds) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.bounds = b
+func (a *Admission) Bound(b Bounds) {
+	a.table.mu.Lock()
+	defer a.table.mu.Unlock()
+	a.bounds = b
 }
 
 // OnRefused calls f after the registry itself has rejected an agent. f must not block.
-func (r *Registry) OnRefused(f func(name types.NamespacedName, reason, message string)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.listeners.refused = append(r.listeners.refused, f)
+func (a *Admission) OnRefused(f func(name types.NamespacedName, reason, message string)) {
+	a.table.mu.Lock()
+	defer a.table.mu.Unlock()
+	a.refused = append(a.refused, f)
 }
 
 // Admit says why a member may open no tunnel now and when it may come back; nil if it may.
-func (r *Registry) Admit(name types.NamespacedName) (time.Duration, error) {
-	r.mu.Lock()
-	wait, err := r.admitLocked(name)
-	bounds := r.bounds
-	r.mu.Unlock()
+func (a *Admission) Admit(name types.NamespacedName) (time.Duration, error) {
+	a.table.mu.Lock()
+	wait, err := a.admitLocked(name)
+	bounds := a.bounds
+	a.table.mu.Unlock()
 	if errors.Is(err, ErrWorkspaceFull) {
-		r.turnAway(name, v1.ReasonTooManyTunnels, fmt.Sprintf("workspace %s has %d tunnels at one replica of the hub, which is the limit; "+
+		a.turnAway(name, v1.ReasonTooManyTunnels, fmt.Sprintf("workspace %s has %d tunnels at one replica of the hub, which is the limit; "+
 			"remove Clusters or agent replicas, or raise limits.workspace.tunnels in the manager's configuration", name.Namespace, bounds.WorkspaceTunnels))
 	}
 	return wait, err
 }
 
-func (r *Registry) admitLocked(name types.NamespacedName) (time.Duration, error) {
-	if m := r.members[name]; m != nil && r.now().Before(m.paused) {
-		return m.paused.Sub(r.now()), ErrTooFast
+func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error) {
+	if m := a.table.members[name]; m != nil && a.table.now().Before(m.paused) {
+		return m.paused.Sub(a.table.now()), ErrTooFast
 	}
-	if r.workspaces[name.Namespace] >= r.bounds.WorkspaceTunnels {
+	if a.workspaces[name.Namespace] >= a.bounds.WorkspaceTunnels {
 		return fullPause, ErrWorkspaceFull
 	}
 	return 0, nil
 }
 
-// TooFast ends the tunnels of a member here because its agent sends more of something than it may, and lets it open none for a minute.
-func (r *Registry) TooFast(name types.NamespacedName, what string) {
-	r.mu.Lock()
-	m := r.memberLocked(name)
-	m.paused = r.now().Add(tooFastPause)
+// suspend ends the tunnels of a member here because its agent sends more of something than it may, and lets it open
+// none for a minute.
+func (a *Admission) suspend(name types.NamespacedName, what string) {
+	a.table.mu.Lock()
+	m := a.table.memberLocked(name)
+	m.paused = a.table.now().Add(tooFastPause)
 	sessions := slices.Concat(m.sessions, m.draining)
 	for _, s := range sessions {
 		if s.cause == nil {
 			s.cause = ErrTooFast
 		}
 	}
-	r.mu.Unlock()
-	r.turnAway(name, v1.ReasonAgentTooFast, fmt.Sprintf("the agent sends more %s than the hub lets it; its tunnels were ended and may be opened again after %s. "+
+	a.table.mu.Unlock()
+	a.turnAway(name, v1.ReasonAgentTooFast, fmt.Sprintf("the agent sends more %s than the hub lets it; its tunnels were ended and may be opened again after %s. "+
 		"Is it an agent of this Drover? Look at its log, and revoke it (delete the Secret %s%s) if it goes on", what, tooFastPause, name.Name, v1.AgentSecretSuffix))
 	for _, s := range sessions {
 		s.Close()
 	}
 }
 
+// Refused remembers the rejection of a client that claimed to be a member, and reports whether listeners were notified.
+// Within a minute of another rejection they are not.
+func (a *Admission) Refused(name types.NamespacedName, reason, message string) (told bool) {
+	a.table.mu.Lock()
+	m, now := a.table.memberLocked(name), a.table.now()
+	if m.refusal != nil && !m.refusal.Unproven && now.Sub(m.refusal.At) < refusalPause {
+		a.table.mu.Unlock()
+		return false
+	}
+	m.refusal = &Rejection{Reason: reason, Message: message, At: now}
+	a.table.mu.Unlock()
+	a.table.log.Info("agent refused", "cluster", name, "reason", reason, "message", message)
+	a.notices.changed(name)
+	return true
+}
+
 // Unproven remembers the rejection of a client that named a member without any proof, and reports whether listeners were notified. Any client
 // can cause it, so it is kept only for a member that is not connected, and never replaces a rejection that was proved, nor another of its kind.
-func (r *Registry) Unproven(name types.NamespacedName, reason, message string) (told bool) {
-	connected := r.State(name).Connected()
-	r.mu.Lock()
-	m, now := r.memberLocked(name), r.now()
+func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (told bool) {
+	a.table.mu.Lock()
+	m, now := a.table.memberLocked(name), a.table.now()
+	connected := m.connected()
 	standing := m.refusal != nil && now.Sub(m.refusal.At) < RefusalMemory
 	if connected || standing {
 		if !connected && m.refusal.Unproven { // it goes on
 			m.refusal = &Rejection{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
 		}
-		r.dropLocked(name, m)
-		r.mu.Unlock()
+		a.table.dropLocked(name, m)
+		a.table.mu.Unlock()
 		return false
 	}
 	m.refusal = &Rejection{Reason: reason, Message: message, At: now, Unproven: true}
-	r.mu.Unlock()
-	r.log.V(1).Info("unknown agent refused", "cluster", name, "reason", reason)
-	r.changed(name)
+	a.table.mu.Unlock()
+	a.table.log.V(1).Info("unknown agent refused", "cluster", name, "reason", reason)
+	a.notices.changed(name)
 	return true
 }
 
@@ -129,12 +157,12 @@ func (f *Rejection) outweighs(other *Rejection) bool {
 }
 
 // turnAway records a rejection by the registry itself and notifies the listeners.
-func (r *Registry) turnAway(name types.NamespacedName, reason, message string) {
-	r.mu.Lock()
-	listeners := r.listeners.refused
-	r.mu.Unlock()
+func (a *Admission) turnAway(name types.NamespacedName, reason, message string) {
+	a.table.mu.Lock()
+	listeners := a.refused
+	a.table.mu.Unlock()
 	if len(listeners) == 0 {
-		r.Refused(name, reason, message)
+		a.Refused(name, reason, message)
 	}
 	for _, f := range listeners { // they call Refused
 		f(name, reason, message)

@@ -39,6 +39,13 @@ type Call struct {
 // Done reports whether the call succeeded.
 func (c Call) Done() bool { return !c.Running && c.Err == nil }
 
+// Calls asks members' agents for something in the background, and keeps the outcome.
+type Calls struct {
+	table      *table
+	transports *Transports
+	notices    *Notices
+}
+
 // agentRequest is what a call asks of an agent.
 type agentRequest struct {
 	method, path string
@@ -57,89 +64,89 @@ func (a agentRequest) target() string {
 
 // StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns the call's state. When it
 // has succeeded, the agent has stored them.
-func (r *Registry) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
+func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
 	body, err := json.Marshal(settings)
 	if err != nil { // strings always marshal
-		return Call{Err: err, At: r.now()}
+		return Call{Err: err, At: c.table.now()}
 	}
-	return r.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
+	return c.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
 }
 
 // StartDeployment gives a member's agent its Deployment, as JSON, in the background, unless that runs or was tried within CallPause. It returns the
 // call's state. When it has succeeded, the agent has stored it; its report has the outcome. A *ResponseError with the code 422 means that the agent
 // will never take it.
-func (r *Registry) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
-	return r.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
+func (c *Calls) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
+	return c.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
-// HostInstructions is what StartHostPlan gives a host.
+// HostInstructions is what StartHostInstructions gives a host.
 type HostInstructions struct {
-	// Version of the plan, empty for none: the plan that the host has is taken away.
+	// Version of the instructions, empty for none: those that the host has are taken away.
 	Version string
-	// Content is the plan as JSON.
+	// Content is the instructions as JSON.
 	Content []byte
 	// Checkpoint of the hub, empty for none. A call with another one is the same call.
 	Checkpoint string
 }
 
-// StartHostPlan gives a host's agent a plan, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
+// StartHostInstructions gives a host's agent its instructions, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
 // succeeded, the agent has stored it; its report has the outcome.
-func (r *Registry) StartHostPlan(name types.NamespacedName, plan HostInstructions) Call {
+func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstructions) Call {
 	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostInstructions, query: url.Values{}}
-	if plan.Version != "" {
-		ask.query.Set(protocol.QueryVersion, plan.Version)
-		ask.method, ask.body = http.MethodPut, plan.Content
+	if give.Version != "" {
+		ask.query.Set(protocol.QueryVersion, give.Version)
+		ask.method, ask.body = http.MethodPut, give.Content
 	}
-	if plan.Checkpoint != "" {
-		ask.query.Set(protocol.QueryCheckpoint, plan.Checkpoint)
+	if give.Checkpoint != "" {
+		ask.query.Set(protocol.QueryCheckpoint, give.Checkpoint)
 	}
-	return r.start(name, plan.Version, ask)
+	return c.start(name, give.Version, ask)
 }
 
 // StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the
 // call's state. Only the leader among the agents removes what was delivered.
-func (r *Registry) StartUninstall(name types.NamespacedName) Call {
-	return r.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
+func (c *Calls) StartUninstall(name types.NamespacedName) Call {
+	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
 
 // start sends a request to a member in the background; digest is that of its body. Only a member's latest call is kept, until the member has a new tunnel. An agent that
 // removes itself answers and disconnects, so the outcome is kept while the member is not connected.
-func (r *Registry) start(name types.NamespacedName, digest string, ask agentRequest) Call {
+func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest) Call {
 	kind := ask.path + digest
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.members[name]
-	if m != nil && m.lastCall != nil && m.lastCall.currentLocked(kind, r.now()) {
+	c.table.mu.Lock()
+	defer c.table.mu.Unlock()
+	m := c.table.members[name]
+	if m != nil && m.lastCall != nil && m.lastCall.currentLocked(kind, c.table.now()) {
 		return m.lastCall.Call
 	}
-	if m == nil || !m.connected() || r.closed {
-		return Call{Err: ErrNotConnected, At: r.now()}
+	if m == nil || !m.connected() || c.table.closed {
+		return Call{Err: ErrNotConnected, At: c.table.now()}
 	}
-	c := &agentCall{kind: kind, Call: Call{Running: true}}
-	m.lastCall = c
-	r.sessions.Go(func() {
-		ctx, cancel := context.WithTimeout(r.ctx, callTimeout) // the end of the tunnel ends it, too
+	call := &agentCall{kind: kind, Call: Call{Running: true}}
+	m.lastCall = call
+	c.table.work.Go(func() {
+		ctx, cancel := context.WithTimeout(c.table.ctx, callTimeout) // the end of the tunnel ends it, too
 		defer cancel()
 		var result protocol.UninstallResult
-		raw, err := r.send(ctx, name, ask)
+		raw, err := c.send(ctx, name, ask)
 		if err == nil && ask.path == protocol.PathUninstall {
 			result, err = uninstallResult(name, raw)
 		}
-		r.mu.Lock()
-		c.Call = Call{Err: err, At: r.now(), Remaining: result.Remaining, Stale: result.Stale}
-		r.mu.Unlock()
-		r.notify(name)
+		c.table.mu.Lock()
+		call.Call = Call{Err: err, At: c.table.now(), Remaining: result.Remaining, Stale: result.Stale}
+		c.table.mu.Unlock()
+		c.notices.notify(name)
 	})
-	return c.Call
+	return call.Call
 }
 
-// agentCall is a Call of one kind. Registry.mu guards it.
+// agentCall is a Call of one kind. table.mu guards it.
 type agentCall struct {
 	Call
 	kind string
 }
 
-// currentLocked reports whether the call is of that kind and runs, or ended within CallPause. Registry.mu is held.
+// currentLocked reports whether the call is of that kind and runs, or ended within CallPause. table.mu is held.
 func (c *agentCall) currentLocked(kind string, now time.Time) bool {
 	return c.kind == kind && (c.Running || now.Sub(c.At) < CallPause)
 }

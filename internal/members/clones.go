@@ -45,7 +45,7 @@ type Clones struct {
 	Agents []string
 }
 
-// examination asks the agents of a member which of them leads. Registry.mu guards it.
+// examination asks the agents of a member which of them leads. table.mu guards it.
 type examination struct {
 	found *Clones   // nil while they may be of one cluster
 	last  time.Time // when they last did not agree
@@ -92,7 +92,7 @@ func answered(seen []sighting) bool {
 	return !slices.ContainsFunc(seen, func(s sighting) bool { return s.term == "" })
 }
 
-// undecided reports whether two agents say that they lead and may be of two clusters. Registry.mu is held.
+// undecided reports whether two agents say that they lead and may be of two clusters. table.mu is held.
 func (m *member) undecided() bool {
 	return m.leaders() > 1 && (m.examination == nil || !m.examination.decided)
 }
@@ -120,7 +120,7 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	return e
 }
 
-// leaders counts the processes of the agent that say that they lead, up to two. Registry.mu is held.
+// leaders counts the processes of the agent that say that they lead, up to two. table.mu is held.
 func (m *member) leaders() int {
 	count, first := 0, ""
 	add := func(p Peer) {
@@ -143,47 +143,54 @@ func (m *member) leaders() int {
 	return count
 }
 
+// leaders watches which of a member's agents say that they lead. There should be one. With two, it finds out whether
+// the member is two clusters; it tells listeners once none has led for LeaderPatience.
+type leaders struct {
+	table   *table
+	notices *Notices
+}
+
 // examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so,
 // nothing is asked.
-func (r *Registry) examineLocked(name types.NamespacedName) {
-	m := r.members[name]
-	if m == nil || m.examination != nil || r.closed || m.leaders() < 2 {
+func (l *leaders) examineLocked(name types.NamespacedName) {
+	m := l.table.members[name]
+	if m == nil || m.examination != nil || l.table.closed || m.leaders() < 2 {
 		return
 	}
-	m.examination = &examination{begun: r.now()}
-	r.sessions.Go(func() {
-		for r.ctx.Err() == nil && r.examine(name, m) {
-			pause(r.ctx, nil, examineEvery)
+	m.examination = &examination{begun: l.table.now()}
+	l.table.work.Go(func() {
+		for l.table.ctx.Err() == nil && l.examine(name, m) {
+			pause(l.table.ctx, nil, examineEvery)
 		}
 	})
 }
 
 // examine has one round of questions, and reports whether there must be another.
-func (r *Registry) examine(name types.NamespacedName, m *member) bool {
-	seen := r.askTerms(name)
-	r.mu.Lock()
-	if r.members[name] != m { // it was forgotten meanwhile
-		r.mu.Unlock()
+func (l *leaders) examine(name types.NamespacedName, m *member) bool {
+	seen := l.askTerms(name)
+	l.table.mu.Lock()
+	if l.table.members[name] != m { // it was forgotten meanwhile
+		l.table.mu.Unlock()
 		return false
 	}
 	before := m.examination.found
-	after := m.examination.after(seen, r.now())
+	after := m.examination.after(seen, l.table.now())
 	if m.examination = &after; after.found == nil && m.leaders() < 2 {
 		m.examination = nil
 	}
 	goesOn := m.examination != nil
-	r.mu.Unlock()
+	l.table.mu.Unlock()
 	if before != after.found {
-		r.log.Info("examined whether the member is one cluster", "cluster", name, "one", after.found == nil)
-		r.notify(name)
+		l.table.log.Info("examined whether the member is one cluster", "cluster", name, "one", after.found == nil)
+		l.notices.notify(name)
 	}
 	return goesOn
 }
 
 // askTerms asks each process of a member's agent twice, one after another, which term is in force. A process of an
 // older version, which does not know the question, is left out.
-func (r *Registry) askTerms(name types.NamespacedName) []sighting {
-	ways := r.instances(name)
+func (l *leaders) askTerms(name types.NamespacedName) []sighting {
+	ways := l.instances(name)
 	var seen []sighting
 	for range 2 {
 		ways = slices.DeleteFunc(ways, func(way route) bool {
@@ -191,7 +198,7 @@ func (r *Registry) askTerms(name types.NamespacedName) []sighting {
 				seen = append(seen, sighting{instance: way.instance})
 				return false
 			}
-			term, err := r.askTerm(way)
+			term, err := l.askTerm(way)
 			unknown := IsStatus(err, http.StatusNotFound)
 			if !unknown {
 				seen = append(seen, sighting{way.instance, term})
@@ -202,8 +209,8 @@ func (r *Registry) askTerms(name types.NamespacedName) []sighting {
 	return seen
 }
 
-func (r *Registry) askTerm(way route) (string, error) {
-	ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
+func (l *leaders) askTerm(way route) (string, error) {
+	ctx, cancel := context.WithTimeout(l.table.ctx, askTimeout)
 	defer cancel()
 	resp, err := Ask(ctx, way.carrier, http.MethodGet, protocol.PathTerm, nil)
 	if err != nil {
@@ -218,10 +225,10 @@ func (r *Registry) askTerm(way route) (string, error) {
 }
 
 // instances returns the newest route to each process of a member's agent, in the order of their names.
-func (r *Registry) instances(name types.NamespacedName) []route {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.members[name]
+func (l *leaders) instances(name types.NamespacedName) []route {
+	l.table.mu.Lock()
+	defer l.table.mu.Unlock()
+	m := l.table.members[name]
 	if m == nil {
 		return nil
 	}
@@ -233,7 +240,7 @@ func (r *Registry) instances(name types.NamespacedName) []route {
 	return routes[:min(len(routes), maxExamined)]
 }
 
-// clones are those that were found. Registry.mu is held.
+// clones returns the clones that were found, nil for none. table.mu is held.
 func (m *member) clones() *Clones {
 	if m.examination == nil {
 		return nil

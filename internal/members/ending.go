@@ -5,39 +5,38 @@ package members
 
 import (
 	"context"
-	"errors"
 	"slices"
 )
 
 // drain lets the open requests of an agent that disconnects end. For new requests the agent is not connected any more.
-func (r *Registry) drain(s *session) {
+func (t *Tunnels) drain(s *session) {
 	name := s.peer.Name()
-	r.mu.Lock()
-	m := r.memberLocked(name)
+	t.table.mu.Lock()
+	m := t.table.memberLocked(name)
 	without(&m.sessions, s)
 	m.draining = append(m.draining, s)
 	if s.cause == nil {
 		s.cause = ErrReportEnded
 	}
-	r.lostLocked(m, s.cause)
-	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-r.bounds.ClusterTunnels)])
-	r.mu.Unlock()
+	t.table.lostLocked(m, s.cause)
+	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-t.admission.bounds.ClusterTunnels)])
+	t.table.mu.Unlock()
 	for _, oldest := range surplus { // else an agent could collect tunnels by ending its report in each while a shell is open
 		oldest.Close()
 	}
-	r.changed(name)
+	t.notices.changed(name)
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
 	_ = s.Drain(ctx) // it ends either way
 }
 
 // ended takes a session out after its tunnel has ended.
-func (r *Registry) ended(s *session) {
+func (t *Tunnels) ended(s *session) {
 	name := s.peer.Name()
-	r.mu.Lock()
-	m := r.memberLocked(name)
-	if r.workspaces[name.Namespace]--; r.workspaces[name.Namespace] == 0 {
-		delete(r.workspaces, name.Namespace)
+	t.table.mu.Lock()
+	m := t.table.memberLocked(name)
+	if t.admission.workspaces[name.Namespace]--; t.admission.workspaces[name.Namespace] == 0 {
+		delete(t.admission.workspaces, name.Namespace)
 	}
 	without(&m.draining, s)
 	cause := s.cause
@@ -46,24 +45,13 @@ func (r *Registry) ended(s *session) {
 	}
 	wasOpen := without(&m.sessions, s)
 	if wasOpen {
-		r.lostLocked(m, cause)
+		t.table.lostLocked(m, cause)
 	}
-	r.dropLocked(name, m)
-	r.mu.Unlock()
-	r.log.Info("tunnel ended", "cluster", name, "cause", errorText(cause))
+	t.table.dropLocked(name, m)
+	t.table.mu.Unlock()
+	t.table.log.Info("tunnel ended", "cluster", name, "cause", errorText(cause))
 	if wasOpen {
-		r.changed(name)
-	}
-}
-
-// lostLocked records when and why a member lost its last tunnel here.
-func (r *Registry) lostLocked(m *member, cause error) {
-	if len(m.sessions) > 0 {
-		return
-	}
-	m.loss = loss{at: r.now(), because: cause}
-	if !m.connected() && !errors.Is(cause, ErrRevoked) { // a Cluster that is deleted, or an agent that is revoked, does not come back
-		r.losses.lost(m.loss.at)
+		t.notices.changed(name)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// remoteStream is the stream of an agent that leads and whose tunnel ends at another replica. Registry.mu guards it.
+// remoteStream is the stream of an agent that leads and whose tunnel ends at another replica. table.mu guards it.
 type remoteStream struct {
 	tunnel string // ID
 	stop   context.CancelFunc
@@ -27,13 +27,13 @@ const (
 )
 
 // followFarLocked opens or ends the stream of a member through another replica, as its agent's tunnels require.
-func (r *Registry) followFarLocked(name types.NamespacedName) {
-	m := r.members[name]
+func (s *Followers) followFarLocked(name types.NamespacedName) {
+	m := s.table.members[name]
 	if m == nil {
 		return
 	}
 	var leads route
-	if r.following.leading && !r.closed && len(r.following.subjects) > 0 && !isHost(name) {
+	if s.following.leading && !s.table.closed && len(s.following.subjects) > 0 && !isHost(name) {
 		leads = m.farLeader()
 	}
 	if m.far != nil && m.far.tunnel == leads.id {
@@ -50,16 +50,17 @@ func (r *Registry) followFarLocked(name types.NamespacedName) {
 	if leads.id == "" {
 		return
 	}
-	ctx, stop := context.WithCancel(r.ctx)
-	f := &remoteStream{tunnel: leads.id, stop: stop, stream: newStream(r, name, m.offers), wake: make(chan struct{}, 1)}
+	ctx, stop := context.WithCancel(s.table.ctx)
+	f := &remoteStream{tunnel: leads.id, stop: stop, stream: newStream(s, name, m.offers), wake: make(chan struct{}, 1)}
 	m.far = f
-	r.sessions.Go(func() {
+	s.table.work.Go(func() {
 		defer stop()
-		r.followFar(ctx, f)
+		s.followFar(ctx, f)
 	})
 }
 
-// farLeader returns the way to the agent that says that it leads if its tunnel ends at another replica, and else none. Registry.mu is held.
+// farLeader returns the way to the agent that says that it leads if its tunnel ends at another replica, and else none.
+// table.mu is held.
 func (m *member) farLeader() route {
 	if len(m.remote) == 0 {
 		return route{}
@@ -77,12 +78,12 @@ func (m *member) farLeader() route {
 }
 
 // followFar reads an agent's lines through another replica until ctx ends.
-func (r *Registry) followFar(ctx context.Context, f *remoteStream) {
+func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		err := f.stream.read(ctx, func() (streamRequest, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			m := r.members[f.stream.name]
+			s.table.mu.Lock()
+			defer s.table.mu.Unlock()
+			m := s.table.members[f.stream.name]
 			if m == nil {
 				return streamRequest{}, ErrNotConnected
 			}
@@ -90,14 +91,14 @@ func (r *Registry) followFar(ctx context.Context, f *remoteStream) {
 			if leads.id != f.tunnel {
 				return streamRequest{}, ErrNotConnected
 			}
-			return streamRequest{agent: leads.carrier, subjects: r.following.subjects}, nil
+			return streamRequest{agent: leads.carrier, subjects: s.following.subjects}, nil
 		})
 		if errors.Is(err, ErrReportEnded) {
 			failures = 0 // it ends normally when the agent leaves its tunnel
 		}
-		r.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
+		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {
-			r.TooFast(f.stream.name, fast.what)
+			s.admission.suspend(f.stream.name, fast.what)
 			pause(ctx, nil, tooFastPause)
 			continue
 		}

@@ -97,10 +97,10 @@ func (r *Record) said() agentState {
 	return said
 }
 
-// recordLocked is what is known of a member here.
-func (r *Registry) recordLocked(name types.NamespacedName) Record {
+// recordLocked returns what this replica knows of a member by itself.
+func (t *table) recordLocked(name types.NamespacedName) Record {
 	record := Record{Namespace: name.Namespace, Name: name.Name}
-	m := r.members[name]
+	m := t.members[name]
 	if m == nil {
 		return record
 	}
@@ -112,31 +112,38 @@ func (r *Registry) recordLocked(name types.NamespacedName) Record {
 	if !m.loss.at.IsZero() {
 		record.Loss = &Loss{At: m.loss.at, Because: errorText(m.loss.because), Left: errors.Is(m.loss.because, ErrReportEnded)}
 	}
-	if m.refusal != nil && r.now().Sub(m.refusal.At) < RefusalMemory {
+	if m.refusal != nil && t.now().Sub(m.refusal.At) < RefusalMemory {
 		refusal := *m.refusal
 		record.Refusal = &refusal
 	}
 	return record
 }
 
+// Replicas tells the other replicas of the hub what is known here, by a Feed for each, and takes in what they know, by a
+// Mirror of each.
+type Replicas struct {
+	table   *table
+	notices *Notices
+}
+
 // Feed reports the changes here. However slow its reader is, it holds no more than the name of each member.
 type Feed struct {
-	registry *Registry
-	wake     chan struct{}
-	dirty    map[types.NamespacedName]struct{} // Registry.mu guards it
+	notices *Notices
+	wake    chan struct{}
+	dirty   map[types.NamespacedName]struct{} // table.mu guards it
 }
 
 // Feed makes a feed that begins with all members. Close ends it.
-func (r *Registry) Feed() *Feed {
-	f := &Feed{registry: r, wake: make(chan struct{}, 1), dirty: map[types.NamespacedName]struct{}{}}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for name := range r.members {
-		if record := r.recordLocked(name); !record.empty() {
+func (r *Replicas) Feed() *Feed {
+	f := &Feed{notices: r.notices, wake: make(chan struct{}, 1), dirty: map[types.NamespacedName]struct{}{}}
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	for name := range r.table.members {
+		if record := r.table.recordLocked(name); !record.empty() {
 			f.dirty[name] = struct{}{}
 		}
 	}
-	r.feeds[f] = struct{}{}
+	r.notices.feeds[f] = struct{}{}
 	return f
 }
 
@@ -145,33 +152,33 @@ func (f *Feed) Wake() <-chan struct{} { return f.wake }
 
 // Take returns the present state of at most n members that have changed since they were taken last, none if none has.
 func (f *Feed) Take(n int) []Record {
-	f.registry.mu.Lock()
-	defer f.registry.mu.Unlock()
+	f.notices.table.mu.Lock()
+	defer f.notices.table.mu.Unlock()
 	records := make([]Record, 0, min(n, len(f.dirty)))
 	for name := range f.dirty {
 		if len(records) == n {
 			break
 		}
 		delete(f.dirty, name)
-		records = append(records, f.registry.recordLocked(name))
+		records = append(records, f.notices.table.recordLocked(name))
 	}
 	return records
 }
 
 // Close ends the feed.
 func (f *Feed) Close() {
-	f.registry.mu.Lock()
-	defer f.registry.mu.Unlock()
-	delete(f.registry.feeds, f)
+	f.notices.table.mu.Lock()
+	defer f.notices.table.mu.Unlock()
+	delete(f.notices.feeds, f)
 }
 
 // notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not reported: agents are back elsewhere
 // sooner than the others notice that this replica is gone.
-func (r *Registry) notifyFeedsLocked(name types.NamespacedName) {
-	if r.closed {
+func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
+	if n.table.closed {
 		return
 	}
-	for f := range r.feeds {
+	for f := range n.feeds {
 		f.dirty[name] = struct{}{}
 		select {
 		case f.wake <- struct{}{}:

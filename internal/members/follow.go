@@ -23,9 +23,16 @@ type Follower[E any] interface {
 	Stopped(member types.NamespacedName)
 }
 
+// Followers reads what agents report, and hands what the leader follows of all members to its followers.
+type Followers struct {
+	table     *table
+	admission *Admission
+	following following
+}
+
 // following is what the leader follows of all members.
 type following struct {
-	leading  bool     // Registry.mu guards it and subjects
+	leading  bool     // table.mu guards it and subjects
 	subjects []string // that have a follower
 	sets     topic[*protocol.SetEvent]
 	plans    topic[*protocol.PlanEvent]
@@ -72,49 +79,49 @@ func (t *topic[E]) stopped(s *stream) bool {
 }
 
 // FollowSets registers what is told of sets while Lead runs. It is called before Lead, as is FollowPlans.
-func (r *Registry) FollowSets(f Follower[*protocol.SetEvent]) {
-	r.following.sets.follow(f)
-	r.follow(protocol.SubjectSets)
+func (s *Followers) FollowSets(f Follower[*protocol.SetEvent]) {
+	s.following.sets.follow(f)
+	s.follow(protocol.SubjectSets)
 }
 
 // FollowPlans registers what is told of plans while Lead runs.
-func (r *Registry) FollowPlans(f Follower[*protocol.PlanEvent]) {
-	r.following.plans.follow(f)
-	r.follow(protocol.SubjectPlans)
+func (s *Followers) FollowPlans(f Follower[*protocol.PlanEvent]) {
+	s.following.plans.follow(f)
+	s.follow(protocol.SubjectPlans)
 }
 
-func (r *Registry) follow(subject string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if !slices.Contains(r.following.subjects, subject) {
-		r.following.subjects = append(r.following.subjects, subject)
+func (s *Followers) follow(subject string) {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	if !slices.Contains(s.following.subjects, subject) {
+		s.following.subjects = append(s.following.subjects, subject)
 	}
 }
 
 // Lead follows sets and plans of all members until ctx ends. Only the replica that leads calls it.
-func (r *Registry) Lead(ctx context.Context) error {
-	r.mu.Lock()
-	r.following.leading = true
-	for name, m := range r.members {
+func (s *Followers) Lead(ctx context.Context) error {
+	s.table.mu.Lock()
+	s.following.leading = true
+	for name, m := range s.table.members {
 		m.restartLocked()
-		r.followFarLocked(name)
+		s.followFarLocked(name)
 	}
-	r.mu.Unlock()
+	s.table.mu.Unlock()
 	<-ctx.Done()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.following.leading = false
-	for name := range r.members {
-		r.followFarLocked(name)
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	s.following.leading = false
+	for name := range s.table.members {
+		s.followFarLocked(name)
 	}
 	return nil
 }
 
 // subjectsLocked returns what is asked of an agent of that member whose tunnel ends here. Hosts have neither sets nor plans of Clusters.
-func (r *Registry) subjectsLocked(name types.NamespacedName) []string {
+func (s *Followers) subjectsLocked(name types.NamespacedName) []string {
 	subjects := []string{protocol.SubjectReport}
-	if !r.following.leading || isHost(name) {
+	if !s.following.leading || isHost(name) {
 		return subjects
 	}
-	return append(subjects, r.following.subjects...)
+	return append(subjects, s.following.subjects...)
 }

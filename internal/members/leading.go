@@ -24,19 +24,19 @@ const maxAsked = 8
 // it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is
 // not connected, and ErrClones for one that is two clusters. While it is not known whether a member is two clusters,
 // requests fail with ErrUndecided: the copy must not be given what the member is. Requests with a body need GetBody.
-func (r *Registry) Leading(name types.NamespacedName) (http.RoundTripper, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.servesLocked(name); err != nil {
+func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	if err := t.table.servesLocked(name); err != nil {
 		return nil, err
 	}
-	return leading{registry: r, name: name}, nil
+	return leading{transports: t, name: name}, nil
 }
 
 // leading leads to the leader of one member, whichever it is at the moment.
 type leading struct {
-	registry *Registry
-	name     types.NamespacedName
+	transports *Transports
+	name       types.NamespacedName
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -47,7 +47,7 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	cause := ErrNotConnected
 	var tried []string
 	for range maxAsked {
-		next, kin, err := l.registry.leader(l.name, tried)
+		next, kin, err := l.transports.leader(l.name, tried)
 		if errors.Is(err, errTried) || errors.Is(err, ErrNotConnected) {
 			break // the cause says more
 		} else if err != nil {
@@ -80,13 +80,13 @@ var errTried = errors.New("all agents were tried")
 
 // leader returns the best route to the agent that says that it leads, or else to another one, and all tunnels of that
 // agent's process.
-func (r *Registry) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.servesLocked(name); err != nil {
+func (t *Transports) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	if err := t.table.servesLocked(name); err != nil {
 		return route{}, nil, err
 	}
-	m := r.members[name]
+	m := t.table.members[name]
 	if m.undecided() {
 		return route{}, nil, ErrUndecided
 	}
@@ -112,7 +112,7 @@ func of(routes []route, instance string) []route {
 	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }
 
-// leadingInstance is the process that says that it leads, by its newest tunnel. Registry.mu is held.
+// leadingInstance is the process that says that it leads, by its newest tunnel. table.mu is held.
 func (m *member) leadingInstance(routes []route) (instance string, known bool) {
 	epochs := map[int64]bool{}
 	for _, s := range m.sessions {

@@ -24,7 +24,7 @@ func AdmissionTime(agents int) time.Duration {
 // decided by the rate at which the hub admits them. Until then their absence says nothing of any of them.
 //
 // It is a virtual queue, as of the generic cell rate algorithm: a member that is lost takes a place, one that is back gives it up, and the hub serves admittedPerSecond. A
-// member that comes and goes all the time therefore does not look like many. Registry.mu guards it.
+// member that comes and goes all the time therefore does not look like many. table.mu guards it.
 type losses struct {
 	admitted time.Time // when the queue is empty
 	many     time.Time // the latest time at which it would be empty, as was known at a loss of one of many; zero if there was none

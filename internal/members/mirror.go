@@ -14,17 +14,18 @@ import (
 // Mirror is what another replica knows of its members, as last reported. Its owner calls Begin, then Update and Complete as reports come,
 // Detach when the replica is out of reach, and then Begin again or Close. One goroutine at a time may call its methods.
 type Mirror struct {
-	registry *Registry
-	replica  string // for logs
+	table   *table
+	notices *Notices
+	replica string // for logs
 
-	// Registry.mu guards what follows.
+	// table.mu guards what follows.
 	via      func(Peer) http.RoundTripper // nil while the replica is out of reach
 	round    int                          // counts Begin
 	told     map[types.NamespacedName]int // by member: the round in which it was reported last
 	detached time.Time                    // when the replica was out of reach
 }
 
-// remote is what another replica knows of a member. Registry.mu guards it.
+// remote is what another replica knows of a member. table.mu guards it.
 type remote struct {
 	mirror *Mirror
 	record Record
@@ -39,20 +40,19 @@ func (r remote) carrier(p Peer) http.RoundTripper {
 }
 
 // Mirror makes an empty mirror of another replica, whose name is for logs.
-func (r *Registry) Mirror(replica string) *Mirror {
-	return &Mirror{registry: r, replica: replica, told: map[types.NamespacedName]int{}}
+func (r *Replicas) Mirror(replica string) *Mirror {
+	return &Mirror{table: r.table, notices: r.notices, replica: replica, told: map[types.NamespacedName]int{}}
 }
 
 // Begin says that the replica is within reach by via, which must not block, and begins to report what it knows. What it does not report
 // again before Complete is no longer so.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
-	r := m.registry
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	m.table.mu.Lock()
+	defer m.table.mu.Unlock()
 	m.via = via
 	m.round++
 	for name := range m.told { // ways that were there before are ways again
-		if member := r.members[name]; member != nil {
+		if member := m.table.members[name]; member != nil {
 			member.wakeLocked()
 		}
 	}
@@ -60,21 +60,20 @@ func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 
 // Update takes over what the replica reports.
 func (m *Mirror) Update(records ...Record) {
-	r := m.registry
 	var fresh []Peer
 	var replayed []*session
 	names := make([]types.NamespacedName, 0, len(records))
-	r.mu.Lock()
-	now := r.now()
+	m.table.mu.Lock()
+	now := m.table.now()
 	for _, record := range records {
 		record.notAfter(now)
 		opened := m.updateLocked(record)
 		fresh = append(fresh, opened...)
-		replayed = append(replayed, r.replayedLocked(opened)...)
+		replayed = append(replayed, m.table.replayedLocked(opened)...)
 		names = append(names, record.Cluster())
 	}
-	listeners := r.listeners.tokens
-	r.mu.Unlock()
+	listeners := m.notices.listeners.tokens
+	m.table.mu.Unlock()
 	for _, s := range replayed {
 		s.Close()
 	}
@@ -83,7 +82,7 @@ func (m *Mirror) Update(records ...Record) {
 			f(peer)
 		}
 	}
-	r.notify(names...)
+	m.notices.notify(names...)
 }
 
 // updateLocked returns the tunnels that were not known before.
@@ -100,17 +99,17 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 		return slices.ContainsFunc(before.Tunnels, func(old Peer) bool { return old.ID == p.ID })
 	})
 	if len(opened) > 0 {
-		member := m.registry.members[name]
+		member := m.table.members[name]
 		member.forgotten = false
 		member.arrivedLocked()
-		m.registry.notifyFeedsLocked(name)
+		m.notices.notifyFeedsLocked(name)
 	}
 	return opened
 }
 
 // setLocked replaces what the replica knows of a member, nil for nothing, and returns what it knew before.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
-	member := m.registry.memberLocked(name)
+	member := m.table.memberLocked(name)
 	connected, lost := member.connected(), member.lost()
 	i := slices.IndexFunc(member.remote, func(r remote) bool { return r.mirror == m })
 	if i >= 0 {
@@ -126,12 +125,12 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	}
 	switch now := member.connected(); {
 	case member.forgotten: // its Cluster is deleted
-	case connected && !now, !now && !lost && record != nil && record.recent(m.registry.now()): // the latter was lost before this replica knew of it
-		m.registry.losses.lost(m.registry.now())
+	case connected && !now, !now && !lost && record != nil && record.recent(m.table.now()): // the latter was lost before this replica knew of it
+		m.table.losses.lost(m.table.now())
 	case !connected && now && lost:
-		m.registry.losses.returned()
+		m.table.losses.returned()
 	}
-	m.registry.dropLocked(name, member)
+	m.table.dropLocked(name, member)
 	return before
 }
 
@@ -140,11 +139,11 @@ func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked are the tunnels here that were opened with the token of one that was opened before elsewhere.
-func (r *Registry) replayedLocked(opened []Peer) []*session {
+// replayedLocked returns the tunnels here whose token had opened a tunnel at another replica before.
+func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {
-		member := r.members[p.Name()]
+		member := t.members[p.Name()]
 		if member == nil || p.TokenID == "" {
 			continue
 		}
@@ -160,9 +159,8 @@ func (r *Registry) replayedLocked(opened []Peer) []*session {
 
 // Complete says that the replica has reported all that it knows.
 func (m *Mirror) Complete() {
-	r := m.registry
 	var gone []types.NamespacedName
-	r.mu.Lock()
+	m.table.mu.Lock()
 	for name, round := range m.told {
 		if round != m.round {
 			delete(m.told, name)
@@ -170,39 +168,38 @@ func (m *Mirror) Complete() {
 			gone = append(gone, name)
 		}
 	}
-	r.mu.Unlock()
-	r.notify(gone...)
+	m.table.mu.Unlock()
+	m.notices.notify(gone...)
 }
 
 // Detach says that the replica is out of reach. Its members count as connected still: their agents may be on their way to another
 // replica, or the replica may come back.
 func (m *Mirror) Detach() {
-	m.registry.mu.Lock()
-	defer m.registry.mu.Unlock()
+	m.table.mu.Lock()
+	defer m.table.mu.Unlock()
 	m.via = nil
-	m.detached = m.registry.now()
+	m.detached = m.table.now()
 }
 
 // Close says that the replica is gone. Those of its members that have no tunnel elsewhere are lost.
 func (m *Mirror) Close() {
-	r := m.registry
 	var names []types.NamespacedName
-	r.mu.Lock()
+	m.table.mu.Lock()
 	m.via = nil
 	for name := range m.told {
 		names = append(names, name)
 		m.closeLocked(name)
 	}
 	clear(m.told)
-	r.mu.Unlock()
+	m.table.mu.Unlock()
 	if len(names) > 0 {
-		r.log.Info("replica gone", "replica", m.replica, "members", len(names))
+		m.table.log.Info("replica gone", "replica", m.replica, "members", len(names))
 	}
-	r.notify(names...)
+	m.notices.notify(names...)
 }
 
 func (m *Mirror) closeLocked(name types.NamespacedName) {
-	member := m.registry.memberLocked(name)
+	member := m.table.memberLocked(name)
 	i := slices.IndexFunc(member.remote, func(r remote) bool { return r.mirror == m })
 	if i < 0 {
 		return

@@ -38,8 +38,8 @@ const (
 // one here, which they may use for keep from now on. It asks no faster than other replicas can take them. It returns how many have moved
 // and how many have not: who did not answer, does not know how, or had not moved
 // when ctx ended, or none had for 10 s.
-func (r *Registry) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
-	sessions := r.open()
+func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
+	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
 	ctx, give := context.WithCancel(ctx)
 	defer give()
@@ -53,7 +53,7 @@ func (r *Registry) Move(ctx context.Context, keep time.Duration) (moved, stayed 
 		silence.Reset(moveSilence) // it is asked now, and may take as long
 		asking.Go(func() {
 			if err := s.askToMove(ctx, keep); err != nil {
-				r.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
+				t.table.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
 				return
 			}
 			if l, ok := s.Session.(*leaving); ok {
@@ -73,12 +73,12 @@ func (r *Registry) Move(ctx context.Context, keep time.Duration) (moved, stayed 
 	return left, len(sessions) - left
 }
 
-// open are the tunnels that end here and carry new requests.
-func (r *Registry) open() []*session {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// open returns the tunnels that end here and carry new requests.
+func (t *Tunnels) open() []*session {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
 	var open []*session
-	for _, m := range r.members {
+	for _, m := range t.table.members {
 		open = append(open, m.sessions...)
 	}
 	return open

@@ -30,33 +30,33 @@ const (
 )
 
 // watch reads the report of a session until its tunnel ends, and takes the session out then.
-func (r *Registry) watch(s *session) {
-	defer r.sessions.Done()
-	defer r.ended(s)
+func (t *Tunnels) watch(s *session) {
+	defer t.table.work.Done()
+	defer t.ended(s)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r.noReports(s, r.readReports(ctx, s))
+	t.noReports(s, t.readReports(ctx, s))
 	<-s.Done()
 }
 
 // noReports does what follows of the end of a session's reports.
-func (r *Registry) noReports(s *session, err error) {
+func (t *Tunnels) noReports(s *session, err error) {
 	switch fast := (tooFast{}); {
 	case errors.Is(err, ErrReportEnded):
-		r.drain(s)
+		t.drain(s)
 	case errors.Is(err, ErrReportMalformed):
-		r.setCause(s, err)
+		t.setCause(s, err)
 		s.Close()
 	case errors.As(err, &fast):
-		r.setCause(s, err)
-		r.TooFast(s.peer.Name(), fast.what)
+		t.setCause(s, err)
+		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
-		r.setReport(s, nil, err)
+		t.setReport(s, nil, err)
 	default: // the tunnel is about to end, and says itself why; or this request alone was broken off
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {
-			r.setCause(s, fmt.Errorf("%w: %w", ErrReportEnded, err))
+			t.setCause(s, fmt.Errorf("%w: %w", ErrReportEnded, err))
 		}
 	}
 }
@@ -65,14 +65,14 @@ func (r *Registry) noReports(s *session, err error) {
 var errNoReport = errors.New("the agent does not report")
 
 // readReports reads what comes from the agent of a session. Its errors are those of stream.read.
-func (r *Registry) readReports(ctx context.Context, s *session) error {
-	inbox := newLatestReports(func(report *protocol.Report) { r.setReport(s, report, nil) })
+func (t *Tunnels) readReports(ctx context.Context, s *session) error {
+	inbox := newLatestReports(func(report *protocol.Report) { t.setReport(s, report, nil) })
 	defer inbox.close()
 	s.stream.reports = inbox.put
 	return s.stream.read(ctx, func() (streamRequest, error) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		return streamRequest{agent: s, subjects: r.subjectsLocked(s.peer.Name())}, nil
+		t.table.mu.Lock()
+		defer t.table.mu.Unlock()
+		return streamRequest{agent: s, subjects: t.followers.subjectsLocked(s.peer.Name())}, nil
 	})
 }
 
@@ -126,14 +126,14 @@ func (i *latestReports) close() {
 	}
 }
 
-func (r *Registry) setReport(s *session, report *protocol.Report, err error) {
-	r.mu.Lock()
+func (t *Tunnels) setReport(s *session, report *protocol.Report, err error) {
+	t.table.mu.Lock()
 	s.report, s.reportErr = report, err
-	r.mu.Unlock()
-	r.changed(s.peer.Name())
+	t.table.mu.Unlock()
+	t.notices.changed(s.peer.Name())
 }
 
-// known is the peer of a session, with what it has reported. Registry.mu is held.
+// known is the peer of a session, with what it has reported. table.mu is held.
 func (s *session) known() Peer {
 	p := s.peer
 	p.Leads = s.report != nil && s.report.Leader
@@ -141,9 +141,9 @@ func (s *session) known() Peer {
 }
 
 // setCause notes why a session ends, unless that is known.
-func (r *Registry) setCause(s *session, cause error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (t *Tunnels) setCause(s *session, cause error) {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
 	if s.cause == nil {
 		s.cause = cause
 	}

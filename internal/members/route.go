@@ -18,7 +18,7 @@ type route struct {
 	carrier   http.RoundTripper // nil if that replica cannot be reached
 }
 
-// best is the route for a request that could not be sent on the routes tried before; false if there is none.
+// best returns the route for a request that could not be sent on the routes tried before; false if there is none.
 //
 // Of the tunnels of one process of the agent only the newest counts, wherever it ends: the agent is about to give up the others. Among the
 // processes, those of the agent's Deployment go before node agents, then one whose tunnel ends here, then the one that came last.
@@ -53,7 +53,7 @@ func (r route) better(than route) bool {
 	return r.newer(than)
 }
 
-// routes are all ways to a member, those of unreachable replicas included. Registry.mu is held.
+// routes returns all ways to a member, also through replicas that cannot be reached. table.mu is held.
 func (m *member) routes() []route {
 	routes := make([]route, 0, 4)
 	for _, s := range m.sessions {

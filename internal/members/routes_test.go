@@ -286,7 +286,7 @@ func TestAFeedHoldsTheLatestOnly(t *testing.T) {
 	defer f.Close()
 	begun := time.Now()
 	for i := range 1000 {
-		r.now = func() time.Time { return begun.Add(time.Duration(i) * refusalPause) }
+		r.Notices.table.now = func() time.Time { return begun.Add(time.Duration(i) * refusalPause) }
 		r.Refused(prod, "IdentityMismatch", fmt.Sprint(i))
 	}
 	<-f.Wake()

@@ -59,11 +59,14 @@ func (s State) Agents() int {
 	return len(instances) + nameless
 }
 
-// State says what is known of a member.
-func (r *Registry) State(name types.NamespacedName) State {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.members[name]
+// States tells what is known of members, here and at other replicas.
+type States struct{ table *table }
+
+// State returns what is known of a member.
+func (all *States) State(name types.NamespacedName) State {
+	all.table.mu.Lock()
+	defer all.table.mu.Unlock()
+	m := all.table.members[name]
 	if m == nil {
 		return State{}
 	}
@@ -73,7 +76,9 @@ func (r *Registry) State(name types.NamespacedName) State {
 		state.NoLeader = m.vacancy.since
 	}
 	said := m.stateHere()
-	fresh := func(refusal *Rejection) bool { return refusal != nil && r.now().Sub(refusal.At) < RefusalMemory }
+	fresh := func(refusal *Rejection) bool {
+		return refusal != nil && all.table.now().Sub(refusal.At) < RefusalMemory
+	}
 	var refusal *Rejection
 	if fresh(m.refusal) {
 		refusal = m.refusal
@@ -94,7 +99,7 @@ func (r *Registry) State(name types.NamespacedName) State {
 	}
 	state.Report, state.ReportErr = said.report, said.err
 	if !state.Connected() && !state.LastSeen.IsZero() {
-		state.Returning = r.losses.returning(state.LastSeen, len(r.members))
+		state.Returning = all.table.losses.returning(state.LastSeen, len(all.table.members))
 	}
 	if refusal != nil {
 		shown := *refusal
@@ -133,7 +138,7 @@ func louder(a, b agentState) agentState {
 	return b
 }
 
-// stateHere returns what was reported through the tunnels that end here. Registry.mu is held.
+// stateHere returns what was reported through the tunnels that end here. table.mu is held.
 func (m *member) stateHere() agentState {
 	var said agentState
 	for _, s := range m.sessions {
@@ -142,11 +147,11 @@ func (m *member) stateHere() agentState {
 	return said
 }
 
-// Size is the number of connected members and of their tunnels, on whatever replica.
-func (r *Registry) Size() (members, tunnels int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range r.members {
+// Size returns the number of connected members and of their tunnels, on all replicas.
+func (all *States) Size() (members, tunnels int) {
+	all.table.mu.Lock()
+	defer all.table.mu.Unlock()
+	for _, m := range all.table.members {
 		n := len(m.sessions)
 		for _, remote := range m.remote {
 			n += len(remote.record.Tunnels)
@@ -159,11 +164,11 @@ func (r *Registry) Size() (members, tunnels int) {
 	return members, tunnels
 }
 
-// LocalSize is the number of members that are connected to this replica and of their tunnels here.
-func (r *Registry) LocalSize() (members, tunnels int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, m := range r.members {
+// LocalSize returns the number of members that are connected to this replica, and of their tunnels here.
+func (all *States) LocalSize() (members, tunnels int) {
+	all.table.mu.Lock()
+	defer all.table.mu.Unlock()
+	for _, m := range all.table.members {
 		if len(m.sessions) > 0 {
 			members++
 			tunnels += len(m.sessions)
@@ -172,12 +177,12 @@ func (r *Registry) LocalSize() (members, tunnels int) {
 	return members, tunnels
 }
 
-// Streams is the number of requests under way in all tunnels that end here.
-func (r *Registry) Streams() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+// Streams returns the number of requests in progress in all tunnels that end here.
+func (all *States) Streams() int {
+	all.table.mu.Lock()
+	defer all.table.mu.Unlock()
 	streams := 0
-	for _, m := range r.members {
+	for _, m := range all.table.members {
 		for _, s := range m.sessions {
 			if counting, ok := s.Session.(interface{ Streams() int }); ok {
 				streams += counting.Streams()

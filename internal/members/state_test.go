@@ -47,7 +47,7 @@ func TestHerePrefersReplicas(t *testing.T) {
 		"the newest of node agents":                {[]*session{tunnelOf("m", true), tunnelOf("n", true)}, "n"},
 	} {
 		t.Run(what, func(t *testing.T) {
-			r := &Registry{members: map[types.NamespacedName]*member{name: {sessions: tt.sessions}}}
+			r := Transports{&table{members: map[types.NamespacedName]*member{name: {sessions: tt.sessions}}}}
 			carrier, err := r.Here(name, "")
 			if err != nil {
 				t.Fatal(err)

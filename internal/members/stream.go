@@ -52,24 +52,24 @@ func (e tooFast) Is(target error) bool { return target == ErrTooFast }
 
 // stream reads the lines of one agent. All but restart belongs to the goroutine that reads.
 type stream struct {
-	registry *Registry
-	name     types.NamespacedName
-	reports  func(*protocol.Report) // nil if no reports are asked for
-	intake   *rate.Limiter          // of reports
-	offers   *reportBytes           // of all streams of the member
-	lines    *pace                  // likewise, of lines that are not offers
-	sets     subject[*protocol.SetEvent]
-	plans    subject[*protocol.PlanEvent]
-	restart  context.CancelCauseFunc // nil while no request is open; Registry.mu guards it
+	followers *Followers
+	name      types.NamespacedName
+	reports   func(*protocol.Report) // nil if no reports are asked for
+	intake    *rate.Limiter          // of reports
+	offers    *reportBytes           // of all streams of the member
+	lines     *pace                  // likewise, of lines that are not offers
+	sets      subject[*protocol.SetEvent]
+	plans     subject[*protocol.PlanEvent]
+	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it
 }
 
 // newStream returns a stream of a member's agent.
-func newStream(r *Registry, name types.NamespacedName, offers *reportBytes) *stream {
+func newStream(all *Followers, name types.NamespacedName, offers *reportBytes) *stream {
 	s := &stream{
-		registry: r, name: name, offers: offers, lines: newPace(offers.lines), intake: rate.NewLimiter(intakePerSecond, intakeBurst),
+		followers: all, name: name, offers: offers, lines: newPace(offers.lines), intake: rate.NewLimiter(intakePerSecond, intakeBurst),
 	}
-	s.sets.bound(&r.following.sets, "changes of sets", maxSets, newPace(rate.NewLimiter(setRate, setBurst)))
-	s.plans.bound(&r.following.plans, "changes of plans", maxPlans, newPace(rate.NewLimiter(planRate, planBurst)))
+	s.sets.bound(&all.following.sets, "changes of sets", maxSets, newPace(rate.NewLimiter(setRate, setBurst)))
+	s.plans.bound(&all.following.plans, "changes of plans", maxPlans, newPace(rate.NewLimiter(planRate, planBurst)))
 	return s
 }
 
@@ -107,8 +107,8 @@ func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFun
 }
 
 func (s *stream) setRestart(cancel context.CancelCauseFunc) {
-	s.registry.mu.Lock()
-	defer s.registry.mu.Unlock()
+	s.followers.table.mu.Lock()
+	defer s.followers.table.mu.Unlock()
 	s.restart = cancel
 }
 
@@ -277,7 +277,7 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {
-		from.registry.restart(from)
+		from.followers.restart(from)
 	}
 	s.synced = false
 }
@@ -289,10 +289,10 @@ func (s *subject[E]) drop(from *stream) {
 }
 
 // restart opens the other streams of a member again.
-func (r *Registry) restart(but *stream) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m := r.members[but.name]; m != nil {
+func (s *Followers) restart(but *stream) {
+	s.table.mu.Lock()
+	defer s.table.mu.Unlock()
+	if m := s.table.members[but.name]; m != nil {
 		m.restartLocked(but)
 	}
 }

@@ -26,38 +26,30 @@ const leastPatience = 500 * time.Millisecond
 // attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
 const attempts = 2
 
+// Transports carries requests to members' agents. Each request looks for its tunnel, so a transport stays good while
+// tunnels come and go.
+type Transports struct{ table *table }
+
 // Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for
 // any other member, and ErrClones for one that is two clusters.
 //
 // A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended before an answer, is sent
 // once more by another way if there is one within routePatience, and else fails with ErrNotConnected.
-func (r *Registry) Transport(name types.NamespacedName) (http.RoundTripper, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if err := r.servesLocked(name); err != nil {
+func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, error) {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	if err := t.table.servesLocked(name); err != nil {
 		return nil, err
 	}
-	return way{registry: r, name: name}, nil
-}
-
-// servesLocked returns why nothing is sent to a member: ErrNotConnected or ErrClones.
-func (r *Registry) servesLocked(name types.NamespacedName) error {
-	m := r.members[name]
-	switch {
-	case m == nil || !m.connected():
-		return ErrNotConnected
-	case m.clones() != nil:
-		return ErrClones
-	}
-	return nil
+	return way{transports: t, name: name}, nil
 }
 
 // Here carries requests to a member's agent by the tunnel of that ID, or for an empty one by the newest that ends here, of the agent's Deployment
 // if there is one. It returns ErrNotConnected if that tunnel, or none, ends here.
-func (r *Registry) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.members[name]
+func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	m := t.table.members[name]
 	if m == nil || len(m.sessions) == 0 {
 		return nil, ErrNotConnected
 	}
@@ -79,8 +71,8 @@ func (r *Registry) Here(name types.NamespacedName, id string) (http.RoundTripper
 
 // way leads to one member, whichever its tunnels are at the moment.
 type way struct {
-	registry *Registry
-	name     types.NamespacedName
+	transports *Transports
+	name       types.NamespacedName
 }
 
 // RoundTrip implements http.RoundTripper.
@@ -89,7 +81,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 	var cause error
 	var tried []string
 	for len(tried) < attempts {
-		next, err := w.registry.await(r.Context(), w.name, tried, patience)
+		next, err := w.transports.await(r.Context(), w.name, tried, patience)
 		if err != nil {
 			body.discard()
 			return nil, withCause(err, cause)
@@ -119,8 +111,8 @@ func withCause(err, cause error) error {
 }
 
 // await returns the best route that was not tried before, and waits for one until a time.
-func (r *Registry) await(ctx context.Context, name types.NamespacedName, tried []string, until time.Time) (route, error) {
-	if found, arrival := r.look(name, tried); found.carrier != nil {
+func (t *Transports) await(ctx context.Context, name types.NamespacedName, tried []string, until time.Time) (route, error) {
+	if found, arrival := t.look(name, tried); found.carrier != nil {
 		return found, nil
 	} else if arrival == nil {
 		return route{}, ErrNotConnected
@@ -128,13 +120,13 @@ func (r *Registry) await(ctx context.Context, name types.NamespacedName, tried [
 	waiting, cancel := context.WithDeadline(ctx, until)
 	defer cancel()
 	for {
-		found, arrival := r.look(name, tried)
+		found, arrival := t.look(name, tried)
 		if found.carrier != nil {
 			return found, nil
 		}
 		select {
 		case <-arrival:
-		case <-r.ctx.Done():
+		case <-t.table.ctx.Done():
 			return route{}, ErrNotConnected
 		case <-waiting.Done():
 			if ctx.Err() != nil {
@@ -147,10 +139,10 @@ func (r *Registry) await(ctx context.Context, name types.NamespacedName, tried [
 
 // look returns the best route, or what is closed when there may be another; neither for a member that nothing is known of. It is one
 // step: no arrival falls between.
-func (r *Registry) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	m := r.members[name]
+func (t *Transports) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	m := t.table.members[name]
 	if m == nil {
 		return route{}, nil
 	}

@@ -14,7 +14,7 @@ import (
 // replaced within 19 s.
 const LeaderPatience = time.Minute
 
-// vacancy is the time in which replicas of a member's agent report and none leads. Registry.mu guards it.
+// vacancy is the time in which replicas of a member's agent report and none leads. table.mu guards it.
 type vacancy struct {
 	since time.Time
 	timer *time.Timer
@@ -31,30 +31,30 @@ func (m *member) occupied() {
 
 // awaitLeaderLocked notes whether a member's agent has a leader, and notifies listeners once it has had none for
 // LeaderPatience.
-func (r *Registry) awaitLeaderLocked(name types.NamespacedName) {
-	m := r.members[name]
+func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
+	m := l.table.members[name]
 	if m == nil || isHost(name) {
 		return
 	}
-	switch vacant := !r.closed && m.leaders() == 0 && m.reported(); {
+	switch vacant := !l.table.closed && m.leaders() == 0 && m.reported(); {
 	case !vacant:
 		m.occupied()
 	case m.vacancy == nil:
-		v := &vacancy{since: r.now()}
+		v := &vacancy{since: l.table.now()}
 		m.vacancy = v
 		v.timer = time.AfterFunc(LeaderPatience, func() {
-			r.mu.Lock()
+			l.table.mu.Lock()
 			v.long = true
 			lasted := m.vacancy == v
-			r.mu.Unlock()
+			l.table.mu.Unlock()
 			if lasted {
-				r.notify(name)
+				l.notices.notify(name)
 			}
 		})
 	}
 }
 
-// reported reports whether a replica of the agent is connected that has reported; node agents are none. Registry.mu is held.
+// reported reports whether a replica of the agent is connected that has reported; node agents are none. table.mu is held.
 func (m *member) reported() bool {
 	replica := func(p Peer) bool { return !p.NodeAgent }
 	return slices.ContainsFunc(m.sessions, func(s *session) bool { return s.report != nil && replica(s.peer) }) ||

@@ -14,6 +14,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -52,6 +53,17 @@ func By(object metav1.Object, owner types.UID) bool {
 		}
 	}
 	return false
+}
+
+// ReadSecret returns nil for a Secret that does not exist.
+func ReadSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
+	secret := &corev1.Secret{}
+	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read Secret %s: %w", name, err)
+	}
+	return secret, nil
 }
 
 // WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is

@@ -115,12 +115,10 @@ func (n *Network) hold(id string, l *link) {
 		return
 	}
 	n.options.Log.Info("link with replica ended", "replica", id, "cause", err.Error())
-	timer := time.NewTimer(l.grace())
-	defer timer.Stop()
 	select {
 	case <-l.superseded:
 	case <-n.ctx.Done():
-	case <-timer.C:
+	case <-time.After(l.grace()):
 		if n.leave(id, p, l) {
 			p.mirror.Close()
 		}

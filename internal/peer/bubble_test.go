@@ -52,7 +52,8 @@ func newNode(t *bubble) *node {
 	t.Helper()
 	registry := members.New(logr.Discard(), time.Now)
 	ctx, cancel := context.WithCancel(context.Background())
-	n := &node{Network: New(Options{Members: registry, Log: logr.Discard()}), fleet: registry, end: cancel}
+	network := New(Options{Members: registry.Replicas, Transports: registry.Transports, Log: logr.Discard()})
+	n := &node{Network: network, fleet: registry, end: cancel}
 	n.begin(ctx)
 	t.Cleanup(func() {
 		cancel()

@@ -96,10 +96,8 @@ func (n *Network) wanted(d *dial) bool {
 }
 
 func (n *Network) wait(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-n.ctx.Done():
 	}
 }

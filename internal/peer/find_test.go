@@ -173,7 +173,7 @@ func TestReplicasAreLookedForAgainWhenThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var tries int
-		n := peer.New(peer.Options{Members: members.New(logr.Discard(), time.Now), Log: logr.Discard(),
+		n := peer.New(peer.Options{Members: members.New(logr.Discard(), time.Now).Replicas, Log: logr.Discard(),
 			Find: func(context.Context, func([]string)) error {
 				if tries++; tries == 3 {
 					cancel()

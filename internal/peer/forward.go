@@ -168,9 +168,9 @@ func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 	}
 	id := r.Header.Get(headerTunnel)
 	r.Header.Del(headerTunnel)
-	t.transport, err = n.options.Members.Here(t.member, id)
+	t.transport, err = n.options.Transports.Here(t.member, id)
 	if err != nil && strings.HasPrefix(t.path, protocol.PathKubernetes+"/") {
-		t.transport, err = n.options.Members.Here(t.member, "")
+		t.transport, err = n.options.Transports.Here(t.member, "")
 	}
 	if err != nil {
 		misdirected(w)

@@ -95,7 +95,8 @@ func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*replica {
 func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string, change ...func(*peer.Options)) *replica {
 	h := &replica{fleet: members.New(logr.Discard(), time.Now), address: listener.Addr().String()}
 	options := peer.Options{
-		Members: h.fleet, TLS: config, Find: peer.Static(addresses), Log: logr.Discard(),
+		Members: h.fleet.Replicas, Transports: h.fleet.Transports, TLS: config,
+		Find: peer.Static(addresses), Log: logr.Discard(),
 		Forwarded: func(result string) { h.results.Store(&result) },
 	}
 	for _, c := range change {

@@ -49,8 +49,10 @@ const SyncPatience = 10 * time.Second
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
-	// Members is shared with the others.
-	Members *members.Registry
+	// Members tells the others of the members here, and takes in what they tell of theirs.
+	Members *members.Replicas
+	// Transports lead to the members here.
+	Transports *members.Transports
 	// TLS returns the configuration of one connection, for either end. It must admit replicas only.
 	TLS func() (*tls.Config, error)
 	// Find finds the replicas. This one may be among them.

@@ -28,11 +28,11 @@ const (
 
 // What the hub asks of a host's agent, beside PathReport, PathSettings and PathUninstall.
 const (
-	// PathHostInstructions takes a HostInstructions by PUT, with its version in the query, and answers 204 when it is stored permanently; 409 means that the host is
-	// being cleaned. DELETE takes the plan away. Both may have QueryCheckpoint, the latest of which the agent keeps, also when it has nothing else to
-	// do. Progress is in the report.
+	// PathHostInstructions takes HostInstructions by PUT, with their version in the query, and answers 204 when they are
+	// stored permanently; 409 means that the host is being cleaned. DELETE takes the instructions away. Both may have
+	// QueryCheckpoint, the latest of which the agent keeps, also when it has nothing else to do. Progress is in the report.
 	PathHostInstructions = "/v1/host/plan"
-	// QueryVersion is the query parameter with the version of a plan.
+	// QueryVersion is the query parameter with the version of instructions.
 	QueryVersion = "version"
 )
 
@@ -84,7 +84,7 @@ func (r *HostReport) Bound() {
 
 // Bounds of a HostInstructions.
 const (
-	// MaxHostInstructions is the length of a plan as JSON, in bytes: what a Secret has room for.
+	// MaxHostInstructions is the length of a HostInstructions as JSON, in bytes: what a Secret has room for.
 	MaxHostInstructions = 1 << 20
 
 	maxHostFiles        = 256
@@ -115,27 +115,34 @@ const (
 	DefaultProbeFailures = 3
 )
 
-// HostInstructions is what a host's agent does on its machine, as root: it writes the files, runs the instructions once each and in their order, and then,
-// again and again, the periodic instructions and the probes.
+// HostInstructions is what a host's agent does on its machine, as root: it writes the files, runs the instructions once
+// each and in their order, and then, again and again, the periodic instructions and the probes.
 //
-// Names that others rely on call the whole a plan, from before Plan was a kind: the path, the Secret "<host>-host-plan" with its key and type, the right hosts/plan, and status.plan of a Host.
+// They have this form from the decision to the journal of the host: internal/provision/k3s returns them, the controller of
+// DroverMachines makes them of a bootstrap and of tasks, a Secret holds them as JSON, the manager sends what the Secret
+// holds, and the agent stores it. Package internal/provision/progress has the one form in which the answer comes back.
+//
+// Names that scripts, roles and other versions rely on call the whole a plan, from before Plan was a kind, and stay: the
+// path, the Secret "<host>-host-plan" with its key, type and annotations, the right hosts/plan, status.plan of a Host and
+// its reason PlanInvalid, and the agent's file plan.json. In the code they are instructions.
 type HostInstructions struct {
-	// Owner is what the plan is of, for example "Cluster/prod", empty for nothing that Drover knows. A host goes from the plan of one owner to that of
-	// another only when it was cleaned between.
+	// Owner is what the instructions are for, for example "Cluster/prod", empty for nothing that Drover knows. A host goes
+	// from the instructions of one owner to those of another only when it was cleaned between.
 	Owner string `json:"owner,omitempty"`
 	// Files to write before the instructions run. At most 256.
 	Files []HostFile `json:"files,omitempty"`
 	// Instructions to run once. The first that fails is the last that runs. At most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
-	// Periodic instructions to run while the plan is in force, once all Instructions have succeeded. At most 128.
+	// Periodic instructions to run while the host has them, once all Instructions have succeeded. At most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
-	// Probes that say whether what the plan installs works. At most 32.
+	// Probes that say whether what was installed works. At most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
-	// Clean is what gives the host back: instructions to run once each when the plan is taken away, before its files are removed. At most 128.
+	// Clean is what gives the host back: instructions to run once each when all of this is taken away, before the
+	// files are removed. At most 128.
 	Clean []HostInstruction `json:"clean,omitempty"`
 }
 
-// HostFile is a file that a plan writes or removes.
+// HostFile is a file that the agent writes or removes.
 type HostFile struct {
 	// Path is absolute. Folders that are missing are made, for root only.
 	Path string `json:"path"`
@@ -160,8 +167,9 @@ const (
 	EnvS3CA        = "DROVER_S3_CA"
 )
 
-// Repeatable reports whether the instruction of this ID does no harm if it runs once more: it is a task that makes or copies a snapshot of etcd. A schedule makes them
-// without end, so the journal of a host forgets those that have ended and are in its plan no more.
+// Repeatable reports whether the instruction of this ID does no harm if it runs once more: it is a task that makes or
+// copies a snapshot of etcd. A schedule makes them without end, so the journal of a host forgets those that have ended
+// and that it is not given any more.
 func Repeatable(id string) bool {
 	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
 }
@@ -169,8 +177,8 @@ func Repeatable(id string) bool {
 // HostTaskPrefix precedes the ID of a machine's task in that of its instruction.
 const HostTaskPrefix = "task-"
 
-// Prefixes of the IDs of instructions that start and stop a service. A host ends one that starts it when the next
-// plan begins with one that stops it: a service that does not come up is waited for much longer than it takes to
+// Prefixes of the IDs of instructions that start and stop a service. A host ends one that starts it when its next
+// instructions begin with one that stops it: a service that does not come up is waited for much longer than it takes to
 // stop it.
 const (
 	HostStartPrefix = "start-"
@@ -179,8 +187,8 @@ const (
 
 // HostInstruction is a command.
 type HostInstruction struct {
-	// ID of the instruction, 1 to 63 letters, digits, dots and hyphens. A one-time instruction runs once on a host, whatever plans it is in: what shall
-	// run again gets another ID.
+	// ID of the instruction, 1 to 63 letters, digits, dots and hyphens. A one-time instruction runs once on a host,
+	// however often it is given: what shall run again gets another ID.
 	ID string `json:"id"`
 	// Command and its arguments. No shell is added.
 	Command []string `json:"command"`
@@ -210,7 +218,8 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName is the form of the IDs and names in a plan. It has no slash and does not begin with a dot: an ID is the name of a folder.
+// hostName is the form of the IDs and names in instructions. It has no slash and does not begin with a dot: an ID is the
+// name of a folder.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`) // without the length: a bound on a repetition makes it large, in each agent
 
 const maxHostName = 63 // bytes
@@ -219,16 +228,17 @@ func validHostName(name string) bool { return len(name) <= maxHostName && hostNa
 
 var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// ParseHostInstructions reads and checks a plan. Its error says what to change and holds no content, command or variable.
+// ParseHostInstructions reads and checks instructions. Its error says what to change and holds no content, command or
+// variable.
 func ParseHostInstructions(raw []byte) (*HostInstructions, error) {
 	if len(raw) > MaxHostInstructions {
-		return nil, fmt.Errorf("the plan has %d bytes, at most %d", len(raw), MaxHostInstructions)
+		return nil, fmt.Errorf("the instructions have %d bytes, at most %d", len(raw), MaxHostInstructions)
 	}
-	plan := &HostInstructions{}
-	if err := untrusted.StrictJSON(raw, plan, untrusted.Large().WithBytes(MaxHostInstructions)); err != nil {
-		return nil, fmt.Errorf("the plan is not the JSON of one: docs/spec/host.md has its fields") // the cause may quote content
+	parsed := &HostInstructions{}
+	if err := untrusted.StrictJSON(raw, parsed, untrusted.Large().WithBytes(MaxHostInstructions)); err != nil {
+		return nil, fmt.Errorf("the instructions are not the JSON of a host's: docs/spec/host.md has its fields") // the cause may quote content
 	}
-	return plan, plan.check()
+	return parsed, parsed.check()
 }
 
 func (p *HostInstructions) check() error {
@@ -236,11 +246,11 @@ func (p *HostInstructions) check() error {
 	case len(p.Owner) > maxHostText || printable(p.Owner, "") != p.Owner:
 		return fmt.Errorf("the owner has more than %d bytes, or characters that are none of text", maxHostText)
 	case len(p.Files) > maxHostFiles:
-		return fmt.Errorf("the plan has %d files, at most %d", len(p.Files), maxHostFiles)
+		return fmt.Errorf("the instructions have %d files, at most %d", len(p.Files), maxHostFiles)
 	case len(p.Instructions) > maxHostInstructions, len(p.Periodic) > maxHostInstructions, len(p.Clean) > maxHostInstructions:
-		return fmt.Errorf("the plan has more than %d instructions", maxHostInstructions)
+		return fmt.Errorf("there are more than %d instructions", maxHostInstructions)
 	case len(p.Probes) > maxHostProbes:
-		return fmt.Errorf("the plan has %d probes, at most %d", len(p.Probes), maxHostProbes)
+		return fmt.Errorf("the instructions have %d probes, at most %d", len(p.Probes), maxHostProbes)
 	}
 	for i, file := range p.Files {
 		if err := file.check(); err != nil {
@@ -322,7 +332,7 @@ func (i HostInstruction) Timeout() time.Duration {
 // Period between two runs.
 func (i HostInstruction) Period() time.Duration { return seconds(i.PeriodSeconds, DefaultPeriod) }
 
-// Digest identifies what an instruction does. It depends on nothing else in its plan.
+// Digest identifies what an instruction does. It depends on nothing beside it.
 func (i HostInstruction) Digest() string { return digestOf(i) }
 
 // Timeout of one attempt.
@@ -331,7 +341,7 @@ func (p HostProbe) Timeout() time.Duration { return seconds(p.TimeoutSeconds, De
 // Period between two attempts.
 func (p HostProbe) Period() time.Duration { return seconds(p.PeriodSeconds, DefaultProbePeriod) }
 
-// Digest identifies the content of a plan.
+// Digest identifies the content of instructions.
 func (p *HostInstructions) Digest() string { return digestOf(p) }
 
 func seconds(n, otherwise int) time.Duration {

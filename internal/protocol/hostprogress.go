@@ -9,10 +9,10 @@ import (
 	"unicode"
 )
 
-// HostPhase is how far a plan is on its host.
+// HostPhase is how far instructions are on their host.
 type HostPhase string
 
-// Phases of a plan.
+// Phases of instructions.
 const (
 	// HostApplying means that files are written or instructions run.
 	HostApplying HostPhase = "Applying"
@@ -20,7 +20,7 @@ const (
 	HostApplied HostPhase = "Applied"
 	// HostFailed means that a file could not be written or an instruction failed. Files are tried again, instructions are not.
 	HostFailed HostPhase = "Failed"
-	// HostCleaning means that the plan was taken away, and what it says of that is done.
+	// HostCleaning means that the instructions were taken away, and those of Clean run.
 	HostCleaning HostPhase = "Cleaning"
 	// HostInterrupted means that an instruction was killed with its machine or by something else on it, so that it is unknown how far it is. It
 	// is not run again.
@@ -33,11 +33,11 @@ const (
 	maxHostFailing = 8
 )
 
-// HostProgress is how far the host's plan is.
+// HostProgress is how far the host is with its instructions.
 type HostProgress struct {
-	// Version of the plan, which the hub has given with it. Empty without a plan.
+	// Version of the instructions, which the hub has given with them. Empty without instructions.
 	Version string `json:"version,omitempty"`
-	// Owner is that of the plan. Nil without a plan, and from an agent that does not report it.
+	// Owner of the instructions. Nil without instructions, and from an agent that does not report it.
 	Owner *string `json:"owner,omitempty"`
 	// Checkpoint is the latest that the hub has sent.
 	Checkpoint string    `json:"checkpoint,omitempty"`
@@ -47,9 +47,9 @@ type HostProgress struct {
 	Total int32 `json:"total"`
 	// Instruction that runs, or has failed, by its ID.
 	Instruction string `json:"instruction,omitempty"`
-	// Message says why the plan failed, or which periodic instruction fails. At most 512 bytes.
+	// Message says why they failed, or which periodic instruction fails. At most 512 bytes.
 	Message string `json:"message,omitempty"`
-	// Output is the last of what the instruction wrote that has failed, at most 2 KiB, without the plan's secrets.
+	// Output is the last of what the instruction wrote that has failed, at most 2 KiB, without the instructions' secrets.
 	Output string `json:"output,omitempty"`
 	// Failing are the names of probes that are not successful. At most 8.
 	Failing []string `json:"failing,omitempty"`

@@ -52,8 +52,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 		ResponseWriter: w,
 		control:        control,
 		observer:       h.observer,
-		watch:          stopwatch{limit: h.limits.Stall, cut: cut},
-		flow:           h.flow(c, cut),
+		guardedWrite:   guardedWrite{stopwatch{limit: h.limits.Stall, cut: cut}, h.flow(c, cut)},
 	}
 	g.reopen = func(cut func()) *limit.Flow { return h.flow(c, cut) }
 	return g, func() {
@@ -85,13 +84,28 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// guardedWrite bounds how long a write may take, and what is held for it.
+type guardedWrite struct {
+	watch stopwatch
+	flow  *limit.Flow
+}
+
+func (g *guardedWrite) begin() {
+	g.watch.start()
+	g.flow.Begin()
+}
+
+func (g *guardedWrite) end() {
+	g.flow.End()
+	g.watch.stop()
+}
+
 // guardedWriter is an answer that ends when the user does not take it.
 type guardedWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
 	observer Observer
-	watch    stopwatch
-	flow     *limit.Flow
+	guardedWrite
 	reopen   func(cut func()) *limit.Flow
 	hijacked bool
 }
@@ -101,21 +115,17 @@ func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }
 
 // Write implements io.Writer.
 func (g *guardedWriter) Write(p []byte) (int, error) {
-	g.watch.start()
-	g.flow.Begin()
+	g.begin()
 	n, err := g.ResponseWriter.Write(p)
-	g.flow.End()
-	g.watch.stop()
+	g.end()
 	return n, err
 }
 
 // FlushError is what http.ResponseController calls to flush.
 func (g *guardedWriter) FlushError() error {
-	g.watch.start()
-	g.flow.Begin()
+	g.begin()
 	err := g.control.Flush()
-	g.flow.End()
-	g.watch.stop()
+	g.end()
 	return err
 }
 
@@ -129,23 +139,20 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	g.flow.Close()
 	cut := g.observer.cutter(SideSession, conn.SetWriteDeadline)
 	g.flow = g.reopen(cut)
-	return &guardedConn{Conn: conn, watch: stopwatch{limit: g.watch.limit, cut: cut}, flow: g.flow}, buffered, nil
+	return &guardedConn{conn, guardedWrite{stopwatch{limit: g.watch.limit, cut: cut}, g.flow}}, buffered, nil
 }
 
 // guardedConn is an upgraded connection that ends when the user does not take what is written.
 type guardedConn struct {
 	net.Conn
-	watch stopwatch
-	flow  *limit.Flow
+	guardedWrite
 }
 
 // Write implements io.Writer.
 func (c *guardedConn) Write(p []byte) (int, error) {
-	c.watch.start()
-	c.flow.Begin()
+	c.begin()
 	n, err := c.Conn.Write(p)
-	c.flow.End()
-	c.watch.stop()
+	c.end()
 	return n, err
 }
 

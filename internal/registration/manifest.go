@@ -41,10 +41,6 @@ type ManifestInput struct {
 // direct reports whether API servers ask about users' tokens. An agent that only reads takes no set, and so has nothing to tell them.
 func (in ManifestInput) direct() bool { return in.APIServer && in.Agent.Profile != v1.ProfileReadOnly }
 
-// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its input can become
-// YAML of its own (CVE-2026-44939).
-func Manifest(in ManifestInput) ([]byte, error) { return (&Manifests{}).Manifest(in) }
-
 // Manifests makes manifests, and marshals only once what all members have in common: of ten thousand manifests only the tokens
 // differ. The zero value is ready. It may be used concurrently.
 type Manifests struct {
@@ -71,7 +67,8 @@ func (in ManifestInput) key() (string, error) {
 	return strings.Join([]string{string(in.Trust), in.Settings.Digest(), in.Image, string(agent), strconv.FormatBool(in.APIServer)}, "\x00"), nil
 }
 
-// Manifest returns the YAML that installs an agent, as the function Manifest does.
+// Manifest returns the YAML that installs an agent in a member. It is marshalled from objects, so that nothing in its
+// input can become YAML of its own (CVE-2026-44939).
 func (m *Manifests) Manifest(in ManifestInput) ([]byte, error) {
 	parts, err := m.around(in)
 	if err != nil {

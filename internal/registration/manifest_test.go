@@ -74,7 +74,7 @@ func documents(t testing.TB, manifest []byte) [][]byte {
 // objects decodes a manifest strictly: an unknown or repeated field is an error, as is a kind that Kubernetes does not have.
 func objects(t testing.TB, in registration.ManifestInput) []runtime.Object {
 	t.Helper()
-	manifest, err := registration.Manifest(in)
+	manifest, err := new(registration.Manifests).Manifest(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestManifestWithSystemTrustPinsNothing(t *testing.T) {
 func TestManifestWithoutABundleIsNotMade(t *testing.T) {
 	in := manifestInput(t)
 	in.Settings.CABundle = ""
-	if _, err := registration.Manifest(in); err == nil {
+	if _, err := new(registration.Manifests).Manifest(in); err == nil {
 		t.Error("an agent that trusts nothing would be installed, or one that trusts all")
 	}
 }
@@ -327,7 +327,7 @@ func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
 		t.Errorf("its rights are %v with %d accounts, want %v", rules, accounts, want)
 	}
 	in.Agent.Profile = v1.ProfileReadOnly
-	manifest, err := registration.Manifest(in)
+	manifest, err := new(registration.Manifests).Manifest(in)
 	if err != nil || bytes.Contains(manifest, []byte(protocol.DirectSecret)) || bytes.Contains(manifest, []byte("privileged")) {
 		t.Errorf("an agent that only reads has what API servers ask (%v)", err)
 	}
@@ -339,7 +339,7 @@ func FuzzManifest(f *testing.F) {
 	f.Add("a\n---\nb: c", "\"", "'\u2028|-")
 	f.Add("image", "\xd7\x6d\xf8", "https://hub") // 1234 in base64
 	f.Fuzz(func(t *testing.T, image, token, server string) {
-		manifest, err := registration.Manifest(registration.ManifestInput{Image: image, Token: token, Trust: v1.TrustPinned,
+		manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{Image: image, Token: token, Trust: v1.TrustPinned,
 			Settings: protocol.Settings{Servers: []string{server}, CABundle: ca}})
 		if err != nil {
 			return

@@ -57,7 +57,7 @@ func kubectl(t *testing.T, config *rest.Config, stdin []byte, args ...string) (s
 func TestManifestInAMember(t *testing.T) {
 	env := testkit.Shared(t)
 	in := manifestInput(t)
-	manifest, err := registration.Manifest(in)
+	manifest, err := new(registration.Manifests).Manifest(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestManifestInAMember(t *testing.T) {
 	t.Run("CVE-2024-5042, CVE-2024-9779: the agent may do what it needs and nothing else", func(t *testing.T) { testRights(t, env, fullRights()) })
 	t.Run("one that only reads may see what it is to see and nothing else", func(t *testing.T) {
 		in.Agent.Profile = v1.ProfileReadOnly
-		manifest, err := registration.Manifest(in)
+		manifest, err := new(registration.Manifests).Manifest(in)
 		if err != nil {
 			t.Fatal(err)
 		}

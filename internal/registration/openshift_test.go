@@ -60,7 +60,7 @@ func constrained(t *testing.T, env *testkit.Env) {
 // agentPod returns the pod of an agent's manifest in a namespace.
 func agentPod(t *testing.T, namespace string) *corev1.Pod {
 	t.Helper()
-	manifest, err := registration.Manifest(registration.ManifestInput{
+	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
 		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 	})
 	if err != nil {

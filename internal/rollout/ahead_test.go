@@ -4,6 +4,7 @@
 package rollout_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -15,6 +16,11 @@ import (
 
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/rollout"
+)
+
+var (
+	seed   = flag.Uint64("seed", 0, "seed of generated plans; 0 takes one from the clock")
+	rounds = flag.Int("rounds", 150, "generated plans")
 )
 
 // done is the status of a plan of a revision that nodes of a member have.

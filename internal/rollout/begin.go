@@ -25,7 +25,7 @@ type tally struct {
 	tainted           int   // of those that are not ready: only a taint keeps them off
 	foreign           int   // selected, and left out because the pods of plans cannot run there
 	next              *Node // the first that could begin
-	obstacles
+	first             obstacles
 }
 
 // obstacles are the names of the first node or plan of each kind that keeps nodes from beginning.
@@ -45,8 +45,8 @@ func (v *view) count() tally {
 	t := tally{total: v.Omitted.Total, complete: v.Omitted.Complete}
 	for i := range v.Nodes {
 		n := &v.Nodes[i]
-		if t.exclusive == "" && v.plan.Spec.Exclusive {
-			t.exclusive = v.otherExclusive(n)
+		if t.first.exclusive == "" && v.plan.Spec.Exclusive {
+			t.first.exclusive = v.otherExclusive(n)
 		}
 		if c, ok := v.claim(n); ok {
 			v.tally(&t, n, c)
@@ -61,7 +61,7 @@ func (v *view) count() tally {
 		if !v.wanted(n) {
 			if v.selected(n) {
 				t.foreign++
-				t.foreignNode, t.foreignOS = cmp.Or(t.foreignNode, n.Name), cmp.Or(t.foreignOS, n.OS)
+				t.first.foreignNode, t.first.foreignOS = cmp.Or(t.first.foreignNode, n.Name), cmp.Or(t.first.foreignOS, n.OS)
 			}
 			continue
 		}
@@ -70,7 +70,7 @@ func (v *view) count() tally {
 			t.complete++
 			if !n.Ready {
 				t.places++
-				t.lostNode = cmp.Or(t.lostNode, n.Name)
+				t.first.lostNode = cmp.Or(t.first.lostNode, n.Name)
 			}
 			continue
 		}
@@ -87,21 +87,21 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 		t.settling++
 	case c.Failure != nil && c.Failure.Final && !v.changed(c):
 		t.failed++
-		t.failedNode = cmp.Or(t.failedNode, n.Name)
+		t.first.failedNode = cmp.Or(t.first.failedNode, n.Name)
 	case v.stuck(n, c):
 		t.failed++
-		t.stuckNode = cmp.Or(t.stuckNode, n.Name)
+		t.first.stuckNode = cmp.Or(t.first.stuckNode, n.Name)
 	case c.Failure == nil:
 		t.applying++
 		if !n.Ready {
-			t.silentNode = cmp.Or(t.silentNode, n.Name)
-		} else if why := v.pending(n, c); why != "" && t.waitingNode == "" {
-			t.waitingNode, t.waitingFor = n.Name, why
+			t.first.silentNode = cmp.Or(t.first.silentNode, n.Name)
+		} else if why := v.pending(n, c); why != "" && t.first.waitingNode == "" {
+			t.first.waitingNode, t.first.waitingFor = n.Name, why
 		}
 	default:
 		t.waiting++
-		if taint := v.taint(n); taint != "" && t.taint == "" {
-			t.taintedNode, t.taint = n.Name, taint
+		if taint := v.taint(n); taint != "" && t.first.taint == "" {
+			t.first.taintedNode, t.first.taint = n.Name, taint
 		}
 		if c.Failure.Final {
 			t.former++
@@ -113,19 +113,19 @@ func (v *view) tally(t *tally, n *Node, c Claim) {
 func (v *view) candidate(t *tally, n *Node) {
 	if !n.Ready || n.Leaving {
 		t.unready++
-		t.unreadyNode = cmp.Or(t.unreadyNode, n.Name)
+		t.first.unreadyNode = cmp.Or(t.first.unreadyNode, n.Name)
 		return
 	}
 	if taint := v.taint(n); taint != "" {
 		t.unready++
-		if t.tainted++; t.taint == "" {
-			t.taintedNode, t.taint = n.Name, taint
+		if t.tainted++; t.first.taint == "" {
+			t.first.taintedNode, t.first.taint = n.Name, taint
 		}
 		return
 	}
 	if rival := v.taken(n); rival != "" {
-		if t.rival == "" {
-			t.rival, t.rivalNode = rival, n.Name
+		if t.first.rival == "" {
+			t.first.rival, t.first.rivalNode = rival, n.Name
 		}
 		return
 	}
@@ -158,7 +158,7 @@ func (v *view) begin() (*Node, Wait) {
 	t := v.count()
 	limit := concurrency(v.plan.Spec.Concurrency, t.total)
 	gate := v.gate()
-	if t.next != nil && gate == nil && t.failed == 0 && t.exclusive == "" && t.places < limit {
+	if t.next != nil && gate == nil && t.failed == 0 && t.first.exclusive == "" && t.places < limit {
 		return t.next, Wait{}
 	}
 	w := v.reason(&t, gate)
@@ -172,10 +172,12 @@ func (v *view) begin() (*Node, Wait) {
 // reason returns the reason to wait. The one that most needs a user goes first.
 func (v *view) reason(t *tally, gate *Wait) Wait {
 	switch {
-	case t.stuckNode != "":
-		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("node %s is at work and not ready, and is not tried again while its last pod may still run: mend it, or remove it from the cluster", t.stuckNode)}
+	case t.first.stuckNode != "":
+		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("node %s is at work and not ready, and is not tried again while "+
+			"its last pod may still run: mend it, or remove it from the cluster", t.first.stuckNode)}
 	case t.failed > 0:
-		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, and change the plan to try again", counted(t.failed, t.failedNode))}
+		return Wait{Reason: v1.ReasonNodeFailed, Message: fmt.Sprintf("%s failed and has no attempt left: see status.failures, "+
+			"and change the plan to try again", counted(t.failed, t.first.failedNode))}
 	case t.total == 0 && t.places == 0:
 		return Wait{Reason: v1.ReasonNoNodes, Message: "no node is selected"}
 	case t.total == t.complete && t.applying+t.waiting+t.settling == 0:
@@ -184,33 +186,36 @@ func (v *view) reason(t *tally, gate *Wait) Wait {
 		return *gate
 	case t.applying > 0:
 		w := Wait{Reason: v1.ReasonApplying, Message: fmt.Sprintf("%d of %d complete, %d at work", t.complete, t.total, t.applying)}
-		if t.silentNode != "" {
-			w.Message += fmt.Sprintf("; node %s is not ready: if it does not come back, mend it or remove it", t.silentNode)
+		if t.first.silentNode != "" {
+			w.Message += fmt.Sprintf("; node %s is not ready: if it does not come back, mend it or remove it", t.first.silentNode)
 		}
-		if t.waitingNode != "" {
-			w.Message += fmt.Sprintf("; node %s: %s", t.waitingNode, t.waitingFor)
+		if t.first.waitingNode != "" {
+			w.Message += fmt.Sprintf("; node %s: %s", t.first.waitingNode, t.first.waitingFor)
 		}
 		return w
 	case gate != nil && t.settling == 0:
 		return *gate
 	case t.waiting > 0:
 		w := Wait{Reason: v1.ReasonAwaitingRetry, Message: fmt.Sprintf("%s waiting for the next attempt: see status.failures", counted(t.waiting, ""))}
-		if t.taint != "" {
+		if t.first.taint != "" {
 			w.Message += "; " + v.untolerated(t)
 		}
 		return w
 	case t.settling > 0:
 		return Wait{Reason: v1.ReasonSettling, Message: "a node is complete and its place stays taken for postCompleteDelay"}
-	case t.exclusive != "":
-		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("exclusive plan %s is at work", t.exclusive)}
-	case t.lostNode != "":
-		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: mend it, or label it %s=disabled", t.lostNode, v.label)}
-	case t.rival != "":
-		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("plan %s is at work on node %s", t.rival, t.rivalNode)}
+	case t.first.exclusive != "":
+		return Wait{Reason: v1.ReasonAwaitingSlot, Message: fmt.Sprintf("exclusive plan %s is at work", t.first.exclusive)}
+	case t.first.lostNode != "":
+		return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("node %s is complete and has not become ready again: "+
+			"mend it, or label it %s=disabled", t.first.lostNode, v.label)}
+	case t.first.rival != "":
+		message := fmt.Sprintf("plan %s is at work on node %s", t.first.rival, t.first.rivalNode)
+		return Wait{Reason: v1.ReasonAwaitingSlot, Message: message}
 	case t.tainted > 0:
 		return Wait{Reason: v1.ReasonAwaitingNodes, Message: v.untolerated(t)}
 	}
-	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled", counted(t.unready, t.unreadyNode), v.label)}
+	return Wait{Reason: v1.ReasonAwaitingNodes, Message: fmt.Sprintf("%s not ready: mend it, or label it %s=disabled",
+		counted(t.unready, t.first.unreadyNode), v.label)}
 }
 
 // concurrency returns how many of total nodes may be at work at once; at least one.

@@ -66,12 +66,12 @@ func matches(t *corev1.Toleration, taint *corev1.Taint) bool {
 
 // untolerated says which taint keeps a node from beginning, and what to do.
 func (v *view) untolerated(t *tally) string {
-	what := "node " + t.taintedNode + " has"
+	what := "node " + t.first.taintedNode + " has"
 	if t.tainted > 1 {
-		what = fmt.Sprintf("%d nodes have taints that the plan does not tolerate, node %s", t.tainted, t.taintedNode)
+		what = fmt.Sprintf("%d nodes have taints that the plan does not tolerate, node %s", t.tainted, t.first.taintedNode)
 	}
 	return fmt.Sprintf("%s the taint %s: add it to spec.tolerations of the plan, remove it, or label the node %s=disabled",
-		what, t.taint, v.label)
+		what, t.first.taint, v.label)
 }
 
 // foreign says which selected nodes are left out because they cannot run the plan's pods. Empty if there is none.
@@ -80,8 +80,9 @@ func (t *tally) foreignNodes() string {
 	case 0:
 		return ""
 	case 1:
-		return fmt.Sprintf("node %s is left out: it runs %s, and the pods of plans need Linux", t.foreignNode, t.foreignOS)
+		return fmt.Sprintf("node %s is left out: it runs %s, and the pods of plans need Linux",
+			t.first.foreignNode, t.first.foreignOS)
 	}
 	return fmt.Sprintf("%d nodes are left out: node %s runs %s, and the pods of plans need Linux",
-		t.foreign, t.foreignNode, t.foreignOS)
+		t.foreign, t.first.foreignNode, t.first.foreignOS)
 }

@@ -6,6 +6,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,40 +20,70 @@ import (
 // scrapePatience bounds how long a scrape waits for a cache that is not filled yet.
 const scrapePatience = time.Second
 
-// conditionStates counts Clusters by status and reason of one condition. Every replica shows all of them, from its cache.
-type conditionStates struct {
+// states counts objects by what their conditions say, in two labels. Every replica shows all of them, from its cache.
+type states[L client.ObjectList] struct {
 	client.Reader
-	condition string
-	desc      *prometheus.Desc
+	desc *prometheus.Desc
+	new  func() L
+	// each calls count with the values of the labels for each object of a list.
+	each func(list L, count func(first, second string))
 }
 
-// newConditionStates returns a collector of the metric with that name. The label status has the condition's status.
-func newConditionStates(reader client.Reader, condition, name, status string) conditionStates {
+// newConditionStates returns a collector of the metric with that name, which counts Clusters by status and reason of
+// one condition. The label status has the condition's status.
+func newConditionStates(reader client.Reader, condition, name, status string) prometheus.Collector {
 	help := fmt.Sprintf("Clusters by status and reason of their condition %s. Every replica counts all.", condition)
-	return conditionStates{reader, condition, prometheus.NewDesc(name, help, []string{status, "reason"}, nil)}
+	return states[*v1.ClusterList]{
+		Reader: reader, desc: prometheus.NewDesc(name, help, []string{status, "reason"}, nil),
+		new: func() *v1.ClusterList { return &v1.ClusterList{} },
+		each: func(list *v1.ClusterList, count func(status, reason string)) {
+			for i := range list.Items {
+				if c := meta.FindStatusCondition(list.Items[i].Status.Conditions, condition); c != nil {
+					count(string(c.Status), c.Reason)
+				} else {
+					count(string(metav1.ConditionUnknown), v1.ReasonPending)
+				}
+			}
+		},
+	}
+}
+
+// newPlanStates returns a collector that counts the Plans that are for members.
+func newPlanStates(reader client.Reader) prometheus.Collector {
+	const help = "Plans for members by the reason of their condition Complete, and whether they are stalled. Every replica counts all."
+	return states[*v1.PlanList]{
+		Reader: reader, desc: prometheus.NewDesc("drover_plans", help, []string{"reason", "stalled"}, nil),
+		new: func() *v1.PlanList { return &v1.PlanList{} },
+		each: func(list *v1.PlanList, count func(reason, stalled string)) {
+			for i := range list.Items {
+				plan := &list.Items[i]
+				if plan.Spec.Target() == (v1.ClusterTarget{}) {
+					continue
+				}
+				reason := v1.ReasonPending
+				if c := meta.FindStatusCondition(plan.Status.Conditions, v1.ConditionComplete); c != nil {
+					reason = c.Reason
+				}
+				count(reason, strconv.FormatBool(meta.IsStatusConditionTrue(plan.Status.Conditions, v1.ConditionStalled)))
+			}
+		},
+	}
 }
 
 // Describe implements prometheus.Collector.
-func (c conditionStates) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
+func (s states[L]) Describe(out chan<- *prometheus.Desc) { out <- s.desc }
 
 // Collect implements prometheus.Collector.
-func (c conditionStates) Collect(out chan<- prometheus.Metric) {
+func (s states[L]) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapePatience)
 	defer cancel()
-	var list v1.ClusterList
-	if err := c.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+	list := s.new()
+	if err := s.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return // no number is better than a wrong one
 	}
-	type state struct{ status, reason string }
-	counts := map[state]int{}
-	for i := range list.Items {
-		s := state{string(metav1.ConditionUnknown), v1.ReasonPending}
-		if found := meta.FindStatusCondition(list.Items[i].Status.Conditions, c.condition); found != nil {
-			s = state{string(found.Status), found.Reason}
-		}
-		counts[s]++
-	}
-	for s, n := range counts {
-		out <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(n), s.status, s.reason)
+	counts := map[[2]string]int{}
+	s.each(list, func(first, second string) { counts[[2]string{first, second}]++ })
+	for labels, n := range counts {
+		out <- prometheus.MustNewConstMetric(s.desc, prometheus.GaugeValue, float64(n), labels[0], labels[1])
 	}
 }

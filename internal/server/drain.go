@@ -95,11 +95,9 @@ func (s *Server) cut() {
 
 // finish closes the port. Shutdown would wait for 5 s for a connection on which nothing was ever asked, such as a load balancer's probe.
 func finish(server *http.Server, shut <-chan struct{}) {
-	last := time.NewTimer(lastWords)
-	defer last.Stop()
 	select {
 	case <-shut:
-	case <-last.C:
+	case <-time.After(lastWords):
 		_ = server.Close() // closes what there is to close
 		<-shut
 	}

@@ -387,7 +387,9 @@ func TestRevokedDuringAStop(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.server.Stop.Delay, w.server.Stop.Sessions = 0, 30*time.Second
-	revoker := &cluster.Revoker{Client: w.manager.GetClient(), Live: w.manager.GetAPIReader(), Tunnels: w.server.Members}
+	revoker := &cluster.Revoker{
+		Client: w.manager.GetClient(), Live: w.manager.GetAPIReader(), Tunnels: w.server.Members.Tunnels,
+	}
 	// controllers.Setup does this under a name that a process may use once only.
 	everywhere := false
 	err := ctrl.NewControllerManagedBy(w.manager).Named("revocation-"+w.namespace).For(&v1.Cluster{}).Owns(&corev1.Secret{}, builder.MatchEveryOwner).

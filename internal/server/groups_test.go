@@ -44,7 +44,7 @@ func serveUserIn(t *testing.T, groups int, fleet *members.Registry) *served {
 	handler, err := proxy.New(proxy.Options{
 		Authenticate: func(*http.Request) (identity.Identity, error) { return identity.New(info) },
 		Authorize:    func(context.Context, identity.Identity, types.NamespacedName) error { return nil },
-		Transport:    transports{registry: fleet}.Transport,
+		Transport:    transports{agents: fleet.Transports, states: fleet.States}.Transport,
 		Hub:          &rest.Config{Host: "https://127.0.0.1:1"},
 		Log:          funcr.New(func(_, args string) { s.errors.WriteString(args) }, funcr.Options{}),
 	})

@@ -29,7 +29,7 @@ type tunnelMetrics struct {
 }
 
 // newTunnelMetrics registers the metrics of one hub. members is asked at each scrape.
-func newTunnelMetrics(registry prometheus.Registerer, members *members.Registry) *tunnelMetrics {
+func newTunnelMetrics(registry prometheus.Registerer, members *members.States) *tunnelMetrics {
 	m := &tunnelMetrics{
 		ended:       counters("drover_tunnels_ended_total", "Tunnels that ended, by reason.", "reason"),
 		refused:     counters("drover_agents_refused_total", "Agents that showed a cluster's token or key and were refused, by reason.", "reason"),

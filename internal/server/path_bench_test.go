@@ -276,12 +276,12 @@ func benchManager(t *testing.T) string {
 		t.Fatal(err)
 	}
 	registry := members.New(logr.Discard(), time.Now)
-	observed := observe(nil, registry, prometheus.NewRegistry())
+	observed := observe(nil, registry.States, prometheus.NewRegistry())
 	access := identity.NewAccess(permitting{})
 	handler, err := proxy.New(proxy.Options{
 		Authenticate: heldByUser(identity.NewAuthenticator(reviewing{}, identity.Audiences{}).Authenticate),
 		Authorize:    identity.Chain{access.ClusterProxy}.Authorize,
-		Transport:    transports{registry: registry}.Transport,
+		Transport:    transports{agents: registry.Transports, states: registry.States}.Transport,
 		Hub:          &rest.Config{Host: "https://127.0.0.1:1"},
 		Observer:     observed.proxy.observer(),
 		Limiter:      limit.New(limit.Defaults(), observed.proxy.limits()),

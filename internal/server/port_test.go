@@ -42,7 +42,7 @@ func TestWhatARequestPasses(t *testing.T) {
 			registry := members.New(logr.Discard(), time.Now)
 			s := &Server{
 				Members: registry, Registration: &registration.Server{}, Stop: Stop{Calls: request.NewGroup()},
-				telemetry: observe(nil, registry, prometheus.NewRegistry()),
+				telemetry: observe(nil, registry.States, prometheus.NewRegistry()),
 			}
 			served := false
 			s.Proxy = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

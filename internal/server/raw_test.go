@@ -158,7 +158,7 @@ var comparedHeaders = []string{
 }
 
 // TestEveryWayAnswersAsTheAPIServerDoes compares status, type and body. What differs by intention is in
-// docs/spec/cluster.md, "Working in a member".
+// docs/spec/member-api.md.
 func TestEveryWayAnswersAsTheAPIServerDoes(t *testing.T) {
 	t.Parallel()
 	pods := rbacv1.PolicyRule{

@@ -52,8 +52,9 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
-	connected := transports{registry: members.New(logger.WithName("members"), time.Now), clusters: mgr.GetClient()}
-	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, connected.registry, logger)
+	registry := newRegistry(cfg.Limits.Workspace, logger)
+	connected := transports{agents: registry.Transports, states: registry.States, clusters: mgr.GetClient()}
+	observed, err := newTelemetry(ctx, cfg.Tracing, mgr.GetConfig().UserAgent, registry.States, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -75,12 +76,11 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	if err != nil {
 		return nil, err
 	}
-	connected.registry.Bound(members.Bounds{ClusterTunnels: cfg.Limits.Workspace.ClusterTunnels, WorkspaceTunnels: cfg.Limits.Workspace.Tunnels})
 	server := &Server{
 		Port:         Port{Listen: cfg.Server.Listen, Connections: cfg.Limits.Connections, Audiences: audiences},
 		Trust:        holder,
-		Registration: newRegistration(mgr, cfg.AgentSettings(holder.Bundle), holder.Identity, connected.registry, observed),
-		Members:      connected.registry,
+		Registration: newRegistration(mgr, cfg.AgentSettings(holder.Bundle), holder.Identity, registry.Admission, observed),
+		Members:      registry,
 		Tunnel:       observed.tunnels.observe(tunnel.Config{Memory: &tunnel.Memory{}, Repeatable: request.Repeatable, ErrorLog: quietLog(logger)}),
 		Proxy:        handler,
 		SignIn:       issuer,
@@ -101,6 +101,13 @@ func New(ctx context.Context, mgr ctrl.Manager, cfg config.Config, holder *trust
 	}
 	observed.watchServer(func() error { return server.readiness(ctx) }, holder, mgr.GetClient())
 	return server, server.addOperators(ctx, mgr, cfg, identity.Protect(observed.scrapes(), users.authenticate, access.NonResource("get", "/metrics")))
+}
+
+// newRegistry makes the registry of members, with the bounds of the configuration.
+func newRegistry(limits config.Workspace, log logr.Logger) *members.Registry {
+	registry := members.New(log.WithName("members"), time.Now)
+	registry.Bound(members.Bounds{ClusterTunnels: limits.ClusterTunnels, WorkspaceTunnels: limits.Tunnels})
+	return registry
 }
 
 // scrapes serves the metrics of controller-runtime and of the hub.
@@ -130,16 +137,19 @@ func (u *users) proxy(mgr ctrl.Manager, connected transports, observed *telemetr
 }
 
 // newRegistration makes the part of the server that agents join by. A rejected agent shows on its Cluster.
-func newRegistration(mgr ctrl.Manager, settings func() protocol.Settings, audience func() string, registry *members.Registry, observed *telemetry) *registration.Server {
-	reject := refused(mgr, registry, observed.tunnels.refused)
-	registry.OnRefused(reject)
+func newRegistration(
+	mgr ctrl.Manager, settings func() protocol.Settings, audience func() string,
+	admission *members.Admission, observed *telemetry,
+) *registration.Server {
+	reject := refused(mgr, admission, observed.tunnels.refused)
+	admission.OnRefused(reject)
 	return &registration.Server{
 		Cache: mgr.GetClient(), Live: mgr.GetAPIReader(), Writer: mgr.GetClient(),
 		Settings: settings, Audience: audience,
 		Refused: reject,
 		Unproven: func(name types.NamespacedName, reason, message string) {
 			observed.tunnels.refused.WithLabelValues(reason).Inc()
-			registry.Unproven(name, reason, message)
+			admission.Unproven(name, reason, message)
 		},
 		Now: time.Now, Log: mgr.GetLogger().WithName("hub").WithName("registration"),
 	}
@@ -157,11 +167,13 @@ func addIndexes(ctx context.Context, mgr ctrl.Manager) (*index.Grants, error) {
 }
 
 // refused shows on a Cluster that a client that claimed to be its agent was turned away.
-func refused(mgr ctrl.Manager, registry *members.Registry, count *prometheus.CounterVec) func(types.NamespacedName, string, string) {
+func refused(
+	mgr ctrl.Manager, admission *members.Admission, count *prometheus.CounterVec,
+) func(types.NamespacedName, string, string) {
 	recorder := mgr.GetEventRecorder("drover-registration")
 	return func(name types.NamespacedName, reason, message string) {
 		count.WithLabelValues(reason).Inc()
-		if !registry.Refused(name, reason, message) {
+		if !admission.Refused(name, reason, message) {
 			return
 		}
 		cluster := &v1.Cluster{}

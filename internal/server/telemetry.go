@@ -47,7 +47,9 @@ type telemetry struct {
 }
 
 // newTelemetry makes what the configuration asks for. agent is the user agent of this program.
-func newTelemetry(ctx context.Context, cfg config.Tracing, agent string, members *members.Registry, log logr.Logger) (*telemetry, error) {
+func newTelemetry(
+	ctx context.Context, cfg config.Tracing, agent string, members *members.States, log logr.Logger,
+) (*telemetry, error) {
 	host, _ := os.Hostname() // the pod's name; without one the spans of replicas look alike
 	service, version, _ := strings.Cut(agent, "/")
 	tracer, err := tracing.New(ctx, tracing.Options{
@@ -61,7 +63,7 @@ func newTelemetry(ctx context.Context, cfg config.Tracing, agent string, members
 }
 
 // observe registers the metrics of one hub.
-func observe(tracer *tracing.Tracer, members *members.Registry, registry registry) *telemetry {
+func observe(tracer *tracing.Tracer, members *members.States, registry registry) *telemetry {
 	t := &telemetry{
 		registry: registry, tracer: tracer, tunnels: newTunnelMetrics(registry, members), proxy: newProxyMetrics(registry),
 		moved: counters("drover_agents_moved_total", "Agents asked to open their tunnel to another replica because this one stops.", "result"),
@@ -113,7 +115,7 @@ func (t *telemetry) watchServer(ready func() error, holder *trust.Holder, cluste
 		newConditionStates(clusters, v1.ConditionGuardsApplied, "drover_cluster_guards", "applied"),
 		newConditionStates(clusters, v1.ConditionAgentUpToDate, "drover_cluster_agents", "up_to_date"),
 		newConditionStates(clusters, v1.ConditionRestoreConfirmed, "drover_cluster_restores", "confirmed"),
-		planStates{clusters},
+		newPlanStates(clusters),
 	)
 }
 

@@ -65,7 +65,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 		t.Fatal(err)
 	}
 	names := &listing{Registry: prometheus.NewRegistry()}
-	o := observe(nil, members.New(logr.Discard(), time.Now), names)
+	o := observe(nil, members.New(logr.Discard(), time.Now).States, names)
 	o.watchLinks(func() (heard, hearing int) { return 1, 2 })
 	o.watchServer(func() error { return nil }, holder, fake.NewClientBuilder().WithScheme(scheme).WithObjects(clusters...).Build())
 	if _, err := o.openAudit(config.Audit{}, logr.Discard()); err != nil {

@@ -121,9 +121,10 @@ func tracedReplicas(t *testing.T, c *collector) [2]tracedReplica {
 			t.Fatal(err)
 		}
 		registry := members.New(logr.Discard(), time.Now)
-		seen := observe(c.tracer(t, "drover-manager", float64(1-i)), registry, prometheus.NewRegistry())
+		seen := observe(c.tracer(t, "drover-manager", float64(1-i)), registry.States, prometheus.NewRegistry())
 		all[i] = tracedReplica{seen, registry, peer.New(peer.Options{
-			Members: registry, TLS: holder.ReplicaTLS, Find: peer.Static(addresses), Calls: seen.hop, Log: logr.Discard(),
+			Members: registry.Replicas, Transports: registry.Transports, TLS: holder.ReplicaTLS,
+			Find: peer.Static(addresses), Calls: seen.hop, Log: logr.Discard(),
 		})}
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan struct{})
@@ -191,7 +192,7 @@ func TestOneTraceGoesAllTheWay(t *testing.T) {
 			return identity.New(authenticationv1.UserInfo{Username: "alice-hush"})
 		},
 		Authorize: func(context.Context, identity.Identity, types.NamespacedName) error { return nil },
-		Transport: transports{registry: all[0].fleet}.Transport,
+		Transport: transports{agents: all[0].fleet.Transports, states: all[0].fleet.States}.Transport,
 		Hub:       &rest.Config{Host: "https://127.0.0.1:1"},
 		Log:       logr.Discard(),
 	})

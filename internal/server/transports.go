@@ -29,13 +29,14 @@ const clonesPatience = time.Minute
 // transports yields the transports of members to the proxy. A connected member costs no look at the API; only for the others it is told apart
 // whether they exist.
 type transports struct {
-	registry *members.Registry
+	agents   *members.Transports
+	states   *members.States
 	clusters client.Reader
 }
 
 // Transport implements proxy.Members.
 func (m transports) Transport(ctx context.Context, name types.NamespacedName) (http.RoundTripper, error) {
-	transport, err := m.registry.Transport(name)
+	transport, err := m.agents.Transport(name)
 	if err == nil {
 		return retryUnprocessed{transport}, nil
 	}
@@ -51,7 +52,7 @@ func (m transports) Transport(ctx context.Context, name types.NamespacedName) (h
 	} else if err != nil {
 		return nil, err
 	}
-	return nil, &proxy.NotConnectedError{LastSeen: lastSeen(m.registry.State(name), cluster)}
+	return nil, &proxy.NotConnectedError{LastSeen: lastSeen(m.states.State(name), cluster)}
 }
 
 func clonesRefusal(name types.NamespacedName) error {
@@ -115,7 +116,7 @@ func (m transports) alike(ctx context.Context, name types.NamespacedName) (bool,
 	if cluster.Spec.Agent.Profile == v1.ProfileReadOnly {
 		return true, nil
 	}
-	state := m.registry.State(name)
+	state := m.states.State(name)
 	switch {
 	case state.Report != nil:
 		return state.Report.Profile == string(v1.ProfileReadOnly), nil

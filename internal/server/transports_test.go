@@ -48,7 +48,10 @@ func TestABindingAloneOpensNoReadOnlyMember(t *testing.T) {
 				cluster.Spec.Agent.Profile = tt.spec
 				registry := members.New(logr.Discard(), time.Now)
 				t.Cleanup(registry.Close)
-				m := transports{registry: registry, clusters: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(cluster).Build()}
+				m := transports{
+					agents: registry.Transports, states: registry.States,
+					clusters: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(cluster).Build(),
+				}
 				key := types.NamespacedName{Namespace: "team", Name: "edge"}
 				if tt.connected {
 					report := testkit.HealthyReport()

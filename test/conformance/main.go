@@ -164,12 +164,14 @@ func (f *fixture) runAll(ctx context.Context, o options) (outcomes, error) {
 	return all, nil
 }
 
-// runWay runs tests on a way. Tests that fail run once more, one at a time: many of Kubernetes' tests have bounds that a busy machine exceeds.
+// runWay runs tests on a way. A test that passed directly and fails here runs once more, alone, because many of
+// Kubernetes' tests have bounds that a busy machine exceeds. A test that fails directly runs nowhere else, so it is not
+// repeated: most of those wait for minutes for something that the lab does not have.
 func (f *fixture) runWay(ctx context.Context, r run, way string, tests []string) (results, error) {
 	say("%s: %d tests, %d at a time", way, len(tests), r.procs)
 	first, err := f.suite.run(ctx, r, tests)
 	failed := first.failed()
-	if err != nil || len(failed) == 0 {
+	if err != nil || len(failed) == 0 || way == wayDirect {
 		return first, err
 	}
 	say("%s: %d tests failed, and run again, one at a time", way, len(failed))

@@ -177,7 +177,7 @@ nodes: directly at its API server (*direct*), and then, as a user who is bound t
 - *agent*: without the hub, at the agent's own address ([direct access](spec/cluster.md#direct-access)), with the tokens
   that ` + "`kubectl drover get-token --direct`" + ` gets for a user who has signed in.
 
-Tests that fail run again alone, because many of them have bounds that a busy machine exceeds. Which tests run is in
+A test that passes directly and fails on another way runs there again, alone: many have bounds that a busy machine exceeds. Which tests run is in
 ` + "`test/conformance/tests.txt`" + `; ` + "`accepted.txt`" + ` beside it has the differences that are accepted, by way.
 
 Drover %s, %s, %d tests at a time: %s.

@@ -35,7 +35,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// envGitOpsTranscripts is a folder for what the runs of Flux and Argo CD did, one Markdown file for each.
+// envGitOpsTranscripts names a folder for transcripts of the runs with Flux and Argo CD, one Markdown file for each.
 const envGitOpsTranscripts = "DROVER_GITOPS_TRANSCRIPTS"
 
 // teamSpace is the workspace of the tests of GitOps tools, and web the Cluster in it, as in docs/guide/gitops.md.
@@ -61,7 +61,10 @@ func startGitOps(t *testing.T, name string, build func(context.Context, io.Write
 		t.Skipf("%s cannot be built here: %v", name, err)
 	}
 	if folder := os.Getenv(envGitOpsTranscripts); folder != "" {
-		file, err := os.Create(filepath.Join(folder, "stories-"+strings.ToLower(strings.ReplaceAll(name, " ", ""))+".md"))
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Create(filepath.Join(folder, strings.ToLower(strings.ReplaceAll(name, " ", ""))+".md"))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -20,7 +21,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 	"github.com/drover-dev/drover/test/s3server"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -36,7 +37,7 @@ func buildHostAgent(t *testing.T) string {
 }
 
 // bucketed carries out a task that reaches a bucket, as the host's agent does, and returns what it wrote.
-func (p *controlPlane) bucketed(task kubeadmetcd.Task, program string, variables map[string]string) (string, error) {
+func (p *controlPlane) bucketed(task infrav1.MachineTask, program string, variables map[string]string) (string, error) {
 	cmd := p.as(task)
 	cmd.Env = append(cmd.Env, protocol.EnvHostAgent+"="+program)
 	for name, value := range variables {
@@ -52,17 +53,17 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	one, two, three := planes[0], planes[1], planes[2]
 	program := buildHostAgent(t)
 	s3 := s3server.Start(t, three.address+":9000", "nsenter", "--target", three.pid, "--net", "--")
-	object := &kubeadmetcd.Object{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3server.Bucket, Region: s3server.Region, Key: "web/later.db"}}
+	object := &kubeadm.Object{EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3server.Bucket, Region: s3server.Region, Key: "web/later.db"}}
 	by := map[string]string{protocol.EnvS3AccessKey: s3server.AccessKey, protocol.EnvS3SecretKey: s3server.SecretKey, protocol.EnvS3CA: string(s3.CA)}
 	one.kubectl(t, "create", "configmap", "in-the-bucket")
-	two.run(t, "cp", kubeadmetcd.Folder+"broken.db", kubeadmetcd.Folder+"mine.db")
+	two.run(t, "cp", kubeadm.Folder+"broken.db", kubeadm.Folder+"mine.db")
 	for range 2 { // interrupted, and repeated
-		two.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Snapshot, EtcdTask: infrav1.EtcdTask{File: "later.db", Remove: []string{"first.db", "broken.db", "none.db"}}})
+		two.act(t, etcdTask(kubeadm.Snapshot, infrav1.EtcdTask{File: "later.db", Remove: []string{"first.db", "broken.db", "none.db"}}))
 	}
-	if left := two.run(t, "ls", kubeadmetcd.Folder); strings.Join(strings.Fields(left), " ") != "later.db mine.db" {
+	if left := two.run(t, "ls", kubeadm.Folder); strings.Join(strings.Fields(left), " ") != "later.db mine.db" {
 		t.Errorf("the host has %q, want what it was told to remove to be gone, and nothing else", left)
 	}
-	upload := kubeadmetcd.Task{Action: kubeadmetcd.Upload, EtcdTask: infrav1.EtcdTask{File: "later.db", S3: object}}
+	upload := etcdTask(kubeadm.Upload, infrav1.EtcdTask{File: "later.db", S3: object})
 	wrong := map[string]string{protocol.EnvS3AccessKey: s3server.AccessKey, protocol.EnvS3SecretKey: "hush-hush-of-another", protocol.EnvS3CA: string(s3.CA)}
 	if out, err := two.bucketed(upload, program, wrong); err == nil || !strings.Contains(out, "check secretKey") || strings.Contains(out, "hush-hush") {
 		t.Errorf("a wrong secret: %v, %s", err, out)
@@ -76,28 +77,28 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	if info, err := os.Stat(filepath.Join(s3.Folder, "web/later.db")); err != nil || info.Size() < 10000 {
 		t.Fatalf("the bucket has %v, %v", info, err)
 	}
-	two.run(t, "rm", kubeadmetcd.Folder+"later.db")
+	two.run(t, "rm", kubeadm.Folder+"later.db")
 	one.kubectl(t, "delete", "configmap", "in-the-bucket")
 	missing := *object
 	missing.Key = "web/never.db"
-	if out, err := one.bucketed(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r2", File: "never.db", S3: &missing}}, program, by); err == nil || !strings.Contains(out, "there is no such object") {
+	if out, err := one.bucketed(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r2", File: "never.db", S3: &missing}), program, by); err == nil || !strings.Contains(out, "there is no such object") {
 		t.Errorf("an object that is not there: %v, %s", err, out)
 	}
-	if err := one.fails(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}, Unreachable: "there is no Secret"}); err == nil || !strings.Contains(err.Error(), "later.db on this host, and its copy cannot be fetched: there is no Secret") {
+	if err := one.fails(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}), errors.New("there is no Secret")); err == nil || !strings.Contains(err.Error(), "later.db on this host, and its copy cannot be fetched: there is no Secret") {
 		t.Errorf("a copy that cannot be fetched: %v", err)
 	}
-	if out, err := one.bucketed(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}}, program, by); err != nil {
+	if out, err := one.bucketed(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r2", File: "later.db", S3: object}), program, by); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	if left := one.run(t, "sh", "-c", "find /var/lib/drover/etcd -name 'fetched*' -o -name later.db"); left != "" {
 		t.Errorf("%q is left on the host", left)
 	}
 	for _, p := range planes {
-		p.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Stop, EtcdTask: infrav1.EtcdTask{Of: "r2"}})
+		p.act(t, etcdTask(kubeadm.Stop, infrav1.EtcdTask{Of: "r2"}))
 	}
-	one.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Replace, EtcdTask: infrav1.EtcdTask{Of: "r2"}})
+	one.act(t, etcdTask(kubeadm.Replace, infrav1.EtcdTask{Of: "r2"}))
 	for _, p := range []*controlPlane{two, three} {
-		p.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Join, EtcdTask: infrav1.EtcdTask{Of: "r2", Endpoints: []string{"https://" + one.address + ":2379"}}})
+		p.act(t, etcdTask(kubeadm.Join, infrav1.EtcdTask{Of: "r2", Endpoints: []string{"https://" + one.address + ":2379"}}))
 	}
 	for _, p := range planes {
 		p.serves(t)
@@ -151,7 +152,7 @@ func (k *kubeadmPlanes) saveAway(t *testing.T) {
 			return nil
 		})
 		if p.name == one.Status.Host {
-			p.run(t, "rm", kubeadmetcd.Folder+one.Status.Snapshot)
+			p.run(t, "rm", kubeadm.Folder+one.Status.Snapshot)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -58,24 +58,24 @@ func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 		p.serves(t)
 	}
 	one.kubectl(t, "create", "configmap", "before")
-	two.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Snapshot, EtcdTask: infrav1.EtcdTask{File: "first.db"}})
+	two.act(t, etcdTask(kubeadm.Snapshot, infrav1.EtcdTask{File: "first.db"}))
 	one.kubectl(t, "create", "configmap", "after")
 	revision := one.kubectl(t, "get", "configmap", "after", "-o", "jsonpath={.metadata.resourceVersion}")
-	file := kubeadmetcd.Folder + "first.db"
+	file := kubeadm.Folder + "first.db"
 	if out := two.run(t, "stat", "-c", "%a", file); strings.TrimSpace(out) != "600" {
 		t.Errorf("the file of the snapshot has the mode %s, want it for root only", out)
 	}
 
 	t.Log("a restore that is cancelled")
-	two.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r0", File: "first.db"}})
+	two.act(t, etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r0", File: "first.db"}))
 	for _, p := range planes {
-		p.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Stop, EtcdTask: infrav1.EtcdTask{Of: "r0"}})
+		p.act(t, etcdTask(kubeadm.Stop, infrav1.EtcdTask{Of: "r0"}))
 		if _, err := p.try("sh", "-c", "kubectl --kubeconfig /etc/kubernetes/admin.conf --server https://"+p.address+":6443 get --raw /readyz"); err == nil {
 			t.Errorf("%s serves after it was stopped", p.name)
 		}
 	}
 	for _, p := range planes {
-		p.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Resume, EtcdTask: infrav1.EtcdTask{Of: "r0"}})
+		p.act(t, etcdTask(kubeadm.Resume, infrav1.EtcdTask{Of: "r0"}))
 	}
 	one.serves(t)
 	one.kubectl(t, "get", "configmap", "after")
@@ -85,27 +85,27 @@ func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 	for _, p := range []*controlPlane{one, three} {
 		p.run(t, "sh", "-c", destroyEtcd)
 	}
-	if err := two.fails(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r1", File: "none.db"}}); err == nil || !strings.Contains(err.Error(), "there is no file "+kubeadmetcd.Folder+"none.db") {
+	if err := two.fails(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r1", File: "none.db"})); err == nil || !strings.Contains(err.Error(), "there is no file "+kubeadm.Folder+"none.db") {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	two.run(t, "sh", "-c", "head -c 100000 "+file+" >"+kubeadmetcd.Folder+"broken.db")
-	if err := two.fails(kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r1", File: "broken.db"}}); err == nil || !strings.Contains(err.Error(), "cannot be restored") {
+	two.run(t, "sh", "-c", "head -c 100000 "+file+" >"+kubeadm.Folder+"broken.db")
+	if err := two.fails(etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r1", File: "broken.db"})); err == nil || !strings.Contains(err.Error(), "cannot be restored") {
 		t.Errorf("half a snapshot: %v", err)
 	}
-	two.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Prepare, EtcdTask: infrav1.EtcdTask{Of: "r1", File: "first.db"}})
-	if err := two.fails(kubeadmetcd.Task{Action: kubeadmetcd.Replace, EtcdTask: infrav1.EtcdTask{Of: "r1"}}); err == nil || !strings.Contains(err.Error(), "is not stopped") {
+	two.act(t, etcdTask(kubeadm.Prepare, infrav1.EtcdTask{Of: "r1", File: "first.db"}))
+	if err := two.fails(etcdTask(kubeadm.Replace, infrav1.EtcdTask{Of: "r1"})); err == nil || !strings.Contains(err.Error(), "is not stopped") {
 		t.Errorf("etcd was begun anew beside the old one: %v", err)
 	}
 	for _, p := range planes {
-		p.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Stop, EtcdTask: infrav1.EtcdTask{Of: "r1"}})
+		p.act(t, etcdTask(kubeadm.Stop, infrav1.EtcdTask{Of: "r1"}))
 	}
-	two.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Replace, EtcdTask: infrav1.EtcdTask{Of: "r1"}})
-	two.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Replace, EtcdTask: infrav1.EtcdTask{Of: "r1"}}) // interrupted, and repeated
+	two.act(t, etcdTask(kubeadm.Replace, infrav1.EtcdTask{Of: "r1"}))
+	two.act(t, etcdTask(kubeadm.Replace, infrav1.EtcdTask{Of: "r1"})) // interrupted, and repeated
 	two.kubectl(t, "get", "configmap", "before")
 	two.kubectl(t, "create", "configmap", "restored")
 	three.interrupted(t, two, "r1")
 	for _, p := range []*controlPlane{three, one, one} {
-		p.act(t, kubeadmetcd.Task{Action: kubeadmetcd.Join, EtcdTask: infrav1.EtcdTask{Of: "r1", Endpoints: []string{"https://10.77.0.99:2379", "https://" + two.address + ":2379"}}})
+		p.act(t, etcdTask(kubeadm.Join, infrav1.EtcdTask{Of: "r1", Endpoints: []string{"https://10.77.0.99:2379", "https://" + two.address + ":2379"}}))
 	}
 	for _, p := range planes {
 		p.serves(t)
@@ -282,9 +282,14 @@ func (p *controlPlane) run(t *testing.T, command ...string) string {
 	return out
 }
 
+// etcdTask returns a task of etcd.
+func etcdTask(action kubeadm.Action, etcd infrav1.EtcdTask) infrav1.MachineTask {
+	return infrav1.MachineTask{Action: action, Etcd: &etcd}
+}
+
 // as returns the command of a task on the machine.
-func (p *controlPlane) as(task kubeadmetcd.Task) *exec.Cmd {
-	instruction, err := task.Instruction(nil)
+func (p *controlPlane) as(task infrav1.MachineTask, problem ...error) *exec.Cmd {
+	instruction, err := kubeadm.Instruction(task, kubeadm.Bucket{Problem: errors.Join(problem...)})
 	if err != nil {
 		panic(err)
 	}
@@ -294,7 +299,7 @@ func (p *controlPlane) as(task kubeadmetcd.Task) *exec.Cmd {
 }
 
 // act carries out a task as the host's agent does.
-func (p *controlPlane) act(t *testing.T, task kubeadmetcd.Task) {
+func (p *controlPlane) act(t *testing.T, task infrav1.MachineTask) {
 	t.Helper()
 	begun := time.Now()
 	if out, err := p.as(task).CombinedOutput(); err != nil {
@@ -303,9 +308,9 @@ func (p *controlPlane) act(t *testing.T, task kubeadmetcd.Task) {
 	t.Logf("%s: %s in %s", p.name, task.Action, time.Since(begun).Round(100*time.Millisecond))
 }
 
-// fails carries out a task that fails.
-func (p *controlPlane) fails(task kubeadmetcd.Task) error {
-	if out, err := p.as(task).CombinedOutput(); err != nil {
+// fails carries out a task that fails, with what keeps the host from its bucket.
+func (p *controlPlane) fails(task infrav1.MachineTask, problem ...error) error {
+	if out, err := p.as(task, problem...).CombinedOutput(); err != nil {
 		return fmt.Errorf("%w: %s", err, out)
 	}
 	return nil
@@ -314,7 +319,7 @@ func (p *controlPlane) fails(task kubeadmetcd.Task) error {
 // interrupted has the machine lose power when it is a member of etcd on paper, and has not begun.
 func (p *controlPlane) interrupted(t *testing.T, by *controlPlane, restore string) {
 	t.Helper()
-	cmd := p.as(kubeadmetcd.Task{Action: kubeadmetcd.Join, EtcdTask: infrav1.EtcdTask{Of: restore, Endpoints: []string{"https://" + by.address + ":2379"}}})
+	cmd := p.as(etcdTask(kubeadm.Join, infrav1.EtcdTask{Of: restore, Endpoints: []string{"https://" + by.address + ":2379"}}))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestLong_AMemberMovesToAnotherHub is the drill of docs/operations/backup.md, "Move a member to another hub", with
+// TestLong_AMemberMovesToAnotherHub is the drill of docs/operations/moving.md, "Move a member to another hub", with
 // which a hub is split, too: the manifest of the second hub is applied through the first.
 func TestLong_AMemberMovesToAnotherHub(t *testing.T) {
 	t.Parallel()

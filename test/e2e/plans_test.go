@@ -95,7 +95,7 @@ func manifestWithoutHub(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := registration.Manifest(registration.ManifestInput{
+	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
 		Image: "drover", Trust: v1.TrustPinned, Token: strings.Repeat("t", 40),
 		Settings: protocol.Settings{Servers: []string{"https://127.0.0.1:1"}, CABundle: string(ca.Cert)},
 	})

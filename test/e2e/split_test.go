@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// applyThrough applies a manifest in the first member with a kubeconfig that leads through the hub, as docs/operations/backup.md has it.
+// applyThrough applies a manifest in the first member with a kubeconfig that leads through the hub, as docs/operations/moving.md has it.
 func (s *system) applyThrough(t *testing.T, kubeconfig string, manifest []byte) {
 	t.Helper()
 	if out, err := framework.Kubectl(within(t, time.Minute), s.programs, kubeconfig, manifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
@@ -49,7 +49,7 @@ func (s *system) bindIn(t *testing.T, cluster types.NamespacedName, name string)
 			Subject: v1.Subject{Kind: v1.SubjectUser, Name: "github:" + name}}})
 }
 
-// TestLong_AMemberMovesToAnotherWorkspace is the drill of docs/operations/backup.md, "Move a member to another
+// TestLong_AMemberMovesToAnotherWorkspace is the drill of docs/operations/moving.md, "Move a member to another
 // workspace": the agent stays in place.
 func TestLong_AMemberMovesToAnotherWorkspace(t *testing.T) {
 	t.Parallel()
@@ -99,7 +99,7 @@ func hasReason(c *v1.Cluster, reason string) bool {
 	return slices.ContainsFunc(c.Status.Conditions, func(has metav1.Condition) bool { return has.Type == v1.ConditionReady && has.Reason == reason })
 }
 
-// TestLong_AHubIsSplit is the drill of docs/operations/backup.md, "Split a hub": a second hub takes over one of two
+// TestLong_AHubIsSplit is the drill of docs/operations/moving.md, "Split a hub": a second hub takes over one of two
 // members, with its objects, and both hubs go on.
 func TestLong_AHubIsSplit(t *testing.T) {
 	t.Parallel()

@@ -89,7 +89,7 @@ func (p *Provisioner) Start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return expectOK(http.DefaultTransport, request)
+		return expectOK(&http.Transport{DisableKeepAlives: true}, request)
 	})
 }
 

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/cloudconfig"
 	"github.com/drover-dev/drover/internal/provision/inplace"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/provision/remote"
 	"github.com/drover-dev/drover/internal/release"
 	"github.com/drover-dev/drover/internal/request"
@@ -103,7 +103,7 @@ func entries() []entry {
 		{"kubeconfig of a cluster to import", "a workspace editor", merged(yamls(mega, ""), yamls(250<<10, ""), dense(mega, `{"clusters":`, "}"), dense(250<<10, `{"extensions":`, "}")),
 			func(_ *testing.T, text string) { _, _ = remote.Config([]byte(text), release.Private) }},
 		{"configuration of a ClusterInstallation", "who may write these", dense(mega, `{"a":`, "}"), func(_ *testing.T, text string) {
-			_, _ = installation.CheckConfig(provisionv1.DistributionK3s, "config", []byte(text))
+			_, _ = k3s.CheckConfig(provisionv1.DistributionK3s, "config", []byte(text))
 		}},
 		{"plan of a host", "who may plan", merged(dense(mega, `{"instructions":`, "}"), dense(mega, `{"files":`, "}"), dense(mega, `{"probes":`, "}")), func(_ *testing.T, text string) {
 			_, _ = protocol.ParseHostInstructions([]byte(text))

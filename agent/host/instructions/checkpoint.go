@@ -22,16 +22,16 @@ func (r *Runner) readCheckpoint() error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return fmt.Errorf("host plan: %w", err)
+		return fmt.Errorf("instructions of the host: %w", err)
 	case !protocol.ValidCheckpoint(string(raw)):
-		return fmt.Errorf("host plan: %s holds no checkpoint of the hub, by which a hub that was restored from a backup is known: remove the file if the hub was not", path)
+		return fmt.Errorf("instructions of the host: %s holds no checkpoint of the hub, by which a hub that was restored from a backup is known: remove the file if the hub was not", path)
 	}
 	r.reached = string(raw)
 	return nil
 }
 
-// reach stores the checkpoint that came with a plan, before the plan: a host never has a plan with a checkpoint from
-// before it.
+// reach stores the checkpoint that came with instructions before the instructions: a host never has instructions with an
+// earlier checkpoint.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint
@@ -40,7 +40,7 @@ func (r *Runner) reach(checkpoint string) error {
 		return nil
 	}
 	if err := WriteDurably(filepath.Join(r.options.State, fileCheckpoint), []byte(checkpoint)); err != nil {
-		return fmt.Errorf("host plan: %w", err)
+		return fmt.Errorf("instructions of the host: %w", err)
 	}
 	r.mu.Lock()
 	r.reached = checkpoint

@@ -21,7 +21,7 @@ import (
 // defaultMode of files.
 const defaultMode = "0600"
 
-// modeOf is the mode of a file of a plan, which was checked.
+// modeOf returns the mode of a file of instructions, which was checked.
 func modeOf(file protocol.HostFile) fs.FileMode {
 	mode, err := strconv.ParseUint(cmp.Or(file.Mode, defaultMode), 8, 12)
 	if err != nil {
@@ -30,7 +30,7 @@ func modeOf(file protocol.HostFile) fs.FileMode {
 	return fs.FileMode(mode & 0o777)
 }
 
-// writeFile makes a file of a plan what it should be, below root. A file that is so already is not touched.
+// writeFile makes a file of instructions what it should be, below root. A file that is so already is not touched.
 func writeFile(root string, file protocol.HostFile) error {
 	path := filepath.Join(root, file.Path)
 	if file.Absent {

@@ -35,10 +35,10 @@ func TestAnInstructionThatFillsTheDiskHasAResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	fill := `printf filled; cat /dev/zero >"$0" 2>/dev/null; test "$(stat -f -c %a "$0")" = 0`
-	plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{
+	given := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{
 		{ID: "fills", Command: []string{"/bin/sh", "-c", fill, filepath.Join(dir, "all")}}, {ID: "later", Command: []string{"true"}},
 	}}
-	if err := runner.Set("", "v1", plan); err != nil {
+	if err := runner.Set("", "v1", given); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

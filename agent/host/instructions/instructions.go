@@ -12,52 +12,52 @@ import (
 )
 
 // all makes sure that one-time instructions have run, and reports whether all succeeded.
-func (r *Runner) all(ctx context.Context, plan *order, instructions []protocol.HostInstruction) bool {
+func (r *Runner) all(ctx context.Context, o *order, instructions []protocol.HostInstruction) bool {
 	for _, instruction := range instructions {
-		if ctx.Err() != nil || r.current() != plan || !r.once(ctx, plan, instruction) {
+		if ctx.Err() != nil || r.current() != o || !r.once(ctx, o, instruction) {
 			return false
 		}
-		r.update(plan, func(p *protocol.HostProgress) { p.Done++; p.Instruction = "" })
+		r.update(o, func(p *protocol.HostProgress) { p.Done++; p.Instruction = "" })
 	}
 	return true
 }
 
-func (r *Runner) fail(plan *order, phase protocol.HostPhase, id, message, output string) {
-	message = report(message, secretsOf(plan.Plan))
-	r.options.Log.Info("the plan failed", "phase", phase, "instruction", id, "message", message)
-	r.update(plan, func(p *protocol.HostProgress) {
+func (r *Runner) fail(o *order, phase protocol.HostPhase, id, message, output string) {
+	message = report(message, secretsOf(o.HostInstructions))
+	r.options.Log.Info("an instruction failed", "phase", phase, "instruction", id, "message", message)
+	r.update(o, func(p *protocol.HostProgress) {
 		p.Phase, p.Instruction, p.Message, p.Output = phase, id, message, output
 	})
 }
 
 // once makes sure that an instruction has run, and reports whether it succeeded.
-func (r *Runner) once(ctx context.Context, plan *order, instruction protocol.HostInstruction) bool {
-	r.update(plan, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
+func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostInstruction) bool {
+	r.update(o, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
 	why, failed := "see the log of the agent on the machine", error(nil)
 	for starts := 0; ctx.Err() == nil; {
 		state, result, digest, err := r.journal.look(instruction.ID)
 		switch {
 		case err != nil:
-			r.fail(plan, protocol.HostFailed, instruction.ID, err.Error(), "")
+			r.fail(o, protocol.HostFailed, instruction.ID, err.Error(), "")
 			return false
 		case state != unknown && digest != "" && digest != instruction.Digest():
-			r.fail(plan, protocol.HostFailed, instruction.ID,
+			r.fail(o, protocol.HostFailed, instruction.ID,
 				"an instruction of this ID, with another content, has run on this host: give this one an ID of its own", "")
 			return false
 		case state == ended:
-			return r.finish(plan, instruction, result)
+			return r.finish(o, instruction, result)
 		case state == interrupted:
 			r.settle(instruction)
 			message := "the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again"
 			if failed != nil {
 				message += ": its supervisor: " + failed.Error()
 			}
-			r.fail(plan, protocol.HostInterrupted, instruction.ID, message, "")
+			r.fail(o, protocol.HostInterrupted, instruction.ID, message, "")
 			return false
 		case state == running:
 			pause(ctx, lockPoll)
 		case starts >= maxStarts:
-			r.fail(plan, protocol.HostFailed, instruction.ID, "the instruction does not begin: "+why, "")
+			r.fail(o, protocol.HostFailed, instruction.ID, "the instruction does not begin: "+why, "")
 			return false
 		default:
 			if starts++; starts > 1 && !pause(ctx, lockPoll) {
@@ -103,7 +103,7 @@ func (r *Runner) settle(instruction protocol.HostInstruction) {
 	}
 }
 
-func (r *Runner) finish(plan *order, instruction protocol.HostInstruction, result Result) bool {
+func (r *Runner) finish(o *order, instruction protocol.HostInstruction, result Result) bool {
 	r.settle(instruction)
 	r.options.step("settled")
 	if result.ExitCode == 0 && result.Error == "" {
@@ -113,19 +113,19 @@ func (r *Runner) finish(plan *order, instruction protocol.HostInstruction, resul
 	if message == "" {
 		message = fmt.Sprintf("the instruction ended with exit code %d", result.ExitCode)
 	}
-	r.fail(plan, protocol.HostFailed, instruction.ID, message, report(result.Output, secretsOf(plan.Plan)))
+	r.fail(o, protocol.HostFailed, instruction.ID, message, report(result.Output, secretsOf(o.HostInstructions)))
 	return false
 }
 
 // keep runs the periodic instructions and the probes until ctx ends.
-func (r *Runner) keep(ctx context.Context, plan *order, running *sync.WaitGroup) {
-	for _, instruction := range plan.Plan.Periodic {
-		running.Go(func() { r.repeat(ctx, plan, instruction) })
+func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
+	for _, instruction := range o.Periodic {
+		running.Go(func() { r.repeat(ctx, o, instruction) })
 	}
-	for _, probe := range plan.Plan.Probes {
+	for _, probe := range o.Probes {
 		running.Go(func() {
 			watchProbe(ctx, r.options.Root, probe, func(successful bool) {
-				r.update(plan, func(*protocol.HostProgress) {
+				r.update(o, func(*protocol.HostProgress) {
 					if delete(r.failing, probe.Name); !successful {
 						r.failing[probe.Name] = true
 					}
@@ -137,7 +137,7 @@ func (r *Runner) keep(ctx context.Context, plan *order, running *sync.WaitGroup)
 
 // repeat runs a periodic instruction again and again. What it ran last time does not matter: after a restart of the
 // agent it runs at once.
-func (r *Runner) repeat(ctx context.Context, plan *order, instruction protocol.HostInstruction) {
+func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)
 		if ctx.Err() != nil {
@@ -147,9 +147,9 @@ func (r *Runner) repeat(ctx context.Context, plan *order, instruction protocol.H
 		if why == "" && result.ExitCode != 0 {
 			why = fmt.Sprintf("exit code %d", result.ExitCode)
 		}
-		r.update(plan, func(*protocol.HostProgress) {
+		r.update(o, func(*protocol.HostProgress) {
 			if delete(r.periodic, instruction.ID); why != "" {
-				r.periodic[instruction.ID] = report(why, secretsOf(plan.Plan))
+				r.periodic[instruction.ID] = report(why, secretsOf(o.HostInstructions))
 			}
 		})
 		if !pause(ctx, instruction.Period()) {

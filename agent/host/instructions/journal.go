@@ -106,10 +106,10 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts tells the supervisors of instructions that start a service to end them, if the plan begins with
+// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin by
 // stopping it.
-func (j journal) stopStarts(plan []protocol.HostInstruction) error {
-	if len(plan) == 0 || !strings.HasPrefix(plan[0].ID, protocol.HostStopPrefix) {
+func (j journal) stopStarts(next []protocol.HostInstruction) error {
+	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
 	}
 	known, err := os.ReadDir(j.folder)
@@ -130,7 +130,8 @@ func (j journal) stopStarts(plan []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes what a supervisor is to run.
+// prepare writes what a supervisor is to run. It writes nothing if a supervisor has begun: an agent that was killed may
+// have started one a moment ago, whose result takes the room that is reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -146,6 +147,16 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	}
 	if err := makeFolder(entry); err != nil {
 		return err
+	}
+	held, err := lock(filepath.Join(entry, fileLock))
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil // a supervisor runs it
+	} else if err != nil {
+		return fmt.Errorf("journal: %w", err)
+	}
+	defer held.Close()
+	if _, err := os.Stat(filepath.Join(entry, fileBegun)); err == nil {
+		return nil // it has ended since
 	}
 	if err := reserve(entry); err != nil {
 		return fmt.Errorf("journal: make room for the result: %w", err)
@@ -211,9 +222,9 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune forgets instructions that may run again without harm, run no more, and are in the plan no more. Of no other it
-// forgets that it has begun: a hub that was restored may have an old plan.
-func (j journal) prune(plan []protocol.HostInstruction) error {
+// prune forgets instructions that may run again without harm, run no more, and are not among the host's any more. It
+// never forgets that another one has begun: a hub that was restored may have old instructions.
+func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
 		return fmt.Errorf("journal: %w", err)
@@ -222,7 +233,7 @@ func (j journal) prune(plan []protocol.HostInstruction) error {
 	for _, entry := range known {
 		id := entry.Name()
 		if !protocol.Repeatable(id) ||
-			slices.ContainsFunc(plan, func(i protocol.HostInstruction) bool { return i.ID == id }) {
+			slices.ContainsFunc(present, func(i protocol.HostInstruction) bool { return i.ID == id }) {
 			continue
 		}
 		if held, err := isLocked(filepath.Join(j.entry(id), fileLock)); err != nil || held {

@@ -80,7 +80,7 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 }
 
 // dialLoopback dials an address. On a machine with IPv6 alone, services listen on the loopback of that, and on one
-// with IPv4 alone on the other: if nothing listens at the loopback that a plan names, the other one is asked.
+// with IPv4 alone on the other: if nothing listens at the loopback that a probe names, the other one is asked.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -94,7 +94,7 @@ func dialLoopback(ctx context.Context, network, address string) (net.Conn, error
 	}
 	conn, errOther := dialer.DialContext(ctx, network, net.JoinHostPort(other, port))
 	if errOther != nil {
-		return nil, err // the one that the plan names
+		return nil, err // of the loopback that the probe names
 	}
 	return conn, nil
 }

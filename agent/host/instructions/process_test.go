@@ -45,7 +45,7 @@ func supervisor(entry string) *exec.Cmd {
 	return exec.Command(os.Args[0], modeSupervise, entry)
 }
 
-// runAgent carries out the plan in "<state>/given.json", prints each progress, and kills itself at the step of that number, from 1.
+// runAgent carries out the instructions in "<state>/given.json", prints each progress, and kills itself at the step of that number, from 1.
 func runAgent(state, at string) {
 	killAt, _ := strconv.Atoi(at)
 	steps := 0
@@ -71,12 +71,12 @@ func runAgent(state, at string) {
 	panicOn(err)
 	raw, err := os.ReadFile(filepath.Join(state, "given.json"))
 	panicOn(err)
-	plan, err := protocol.ParseHostInstructions(raw)
+	given, err := protocol.ParseHostInstructions(raw)
 	panicOn(err)
 	if _, err := os.Stat(filepath.Join(state, "taken")); err == nil {
-		plan = nil
+		given = nil
 	}
-	panicOn(runner.Set("", "v1", plan))
+	panicOn(runner.Set("", "v1", given))
 	ran := make(chan struct{})
 	go func() { runner.Run(ctx); close(ran) }()
 	for last := ""; ; {
@@ -141,9 +141,9 @@ func (a *agent) until(done func(protocol.HostProgress) bool) (protocol.HostProgr
 
 func settled(p protocol.HostProgress) bool { return p.Phase != protocol.HostApplying && p.Phase != "" }
 
-func give(t *testing.T, state string, plan protocol.HostInstructions) {
+func give(t *testing.T, state string, given protocol.HostInstructions) {
 	t.Helper()
-	raw, err := json.Marshal(plan)
+	raw, err := json.Marshal(given)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(state, "given.json"), raw, 0o600)
 	}
@@ -183,11 +183,11 @@ func TestAnAgentThatIsKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 			}
 			_, finished = startAgent(t, state, at).until(settled)
 		}
-		last, _ := startAgent(t, state, 0).until(settled) // one more life after the plan is done
+		last, _ := startAgent(t, state, 0).until(settled) // one more life after the instructions are done
 		if got := linesOf(t, ran); got != "one two" || last.Phase != protocol.HostApplied || last.Done != 2 {
 			t.Errorf("killed at step %d: ran %q and ended as %+v, want each instruction once and Applied", killAt, got, last)
 		}
-		if killAt > 11 { // steps of an undisturbed life: plan, two files, and four for each instruction
+		if killAt > 11 { // steps of an undisturbed life: stored, two files, and four for each instruction
 			break
 		}
 	}
@@ -195,7 +195,7 @@ func TestAnAgentThatIsKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 
 func TestAnAgentThatIsKilledWhileItCleansRepeatsNoInstruction(t *testing.T) {
 	t.Parallel()
-	for killAt := 1; killAt <= 9; killAt++ { // steps of an undisturbed life: plan, four of the instruction, files, plan, journal
+	for killAt := 1; killAt <= 9; killAt++ { // steps of an undisturbed life: stored, four of the instruction, files, stored again, journal
 		state := t.TempDir()
 		ran := filepath.Join(state, "ran")
 		give(t, state, protocol.HostInstructions{Files: []protocol.HostFile{{Path: "/etc/a", Content: []byte("a")}},
@@ -216,7 +216,8 @@ func TestAnAgentThatIsKilledWhileItCleansRepeatsNoInstruction(t *testing.T) {
 		}
 		startAgent(t, state, 0).until(settled)
 		if got := linesOf(t, ran); !cleaned || got != "install clean install" {
-			t.Errorf("killed at step %d: cleaned %t, ran %q, want it cleaned once, and the same plan to run on it again", killAt, cleaned, got)
+			t.Errorf("killed at step %d: cleaned %t, ran %q, want it cleaned once, and the same instructions to run on it again",
+				killAt, cleaned, got)
 		}
 	}
 }
@@ -246,7 +247,7 @@ func TestAnInstructionOutlivesTheAgentThatStartedIt(t *testing.T) {
 	}
 }
 
-func TestAHostIsNotCleanedWhileAnInstructionOfItsPlanRuns(t *testing.T) {
+func TestAHostIsNotCleanedWhileAnInstructionRuns(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	begun, release, ran := filepath.Join(state, "begun"), filepath.Join(state, "release"), filepath.Join(state, "ran")

@@ -29,9 +29,9 @@ const (
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns what must not be reported of a plan: the values of its variables, what its commands name as a secret, and the words of files that not
+// secretsOf returns what must not be reported of instructions: the values of their variables, what their commands name as a secret, and the words of files that not
 // all users may read, as they are and encoded; and passwords of proxies. The longest are first, so that none is hidden by a part of it.
-func secretsOf(plan *protocol.HostInstructions) []string {
+func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
 		_, value, _ := strings.Cut(variable, "=")
@@ -40,7 +40,7 @@ func secretsOf(plan *protocol.HostInstructions) []string {
 			secrets = add(secrets, password, shortestVariable)
 		}
 	}
-	for _, instruction := range slices.Concat(plan.Instructions, plan.Periodic, plan.Clean) {
+	for _, instruction := range slices.Concat(all.Instructions, all.Periodic, all.Clean) {
 		for _, value := range instruction.Env {
 			for line := range strings.Lines(value) {
 				secrets = add(secrets, line, shortestVariable)
@@ -51,7 +51,7 @@ func secretsOf(plan *protocol.HostInstructions) []string {
 		}
 		secrets = append(secrets, namedSecrets(instruction.Command)...)
 	}
-	for _, file := range plan.Files {
+	for _, file := range all.Files {
 		if modeOf(file)&0o004 != 0 {
 			continue
 		}

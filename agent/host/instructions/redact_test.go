@@ -15,7 +15,7 @@ import (
 func TestNoFormOfASecretIsReported(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr?t+pass/w\u00f6rd~~"
-	plan := &protocol.HostInstructions{
+	given := &protocol.HostInstructions{
 		Instructions: []protocol.HostInstruction{
 			{ID: "a", Command: []string{"install"}, Env: map[string]string{"PASSWORD": secret, "ODD": "one\x1btwo\x00three", "LINES": "first line\nsecond line"}},
 			{ID: "b", Command: []string{"join", "--token", "K10abc::server:hush", "--registry-password=opensesame", "--token-file", "/etc/token"}},
@@ -23,7 +23,7 @@ func TestNoFormOfASecretIsReported(t *testing.T) {
 		},
 		Files: []protocol.HostFile{{Path: "/etc/a", Content: []byte("token: fileword-0123456789")}},
 	}
-	secrets := secretsOf(plan)
+	secrets := secretsOf(given)
 	b64 := base64.StdEncoding.EncodeToString
 	for name, output := range map[string]string{
 		"as it is":                           secret,
@@ -65,8 +65,8 @@ func FuzzReport(f *testing.F) {
 	f.Add("the value", "an output with the value in it")
 	f.Add("a\x1bb\xffcd", "a\x1bb\xffcd")
 	f.Fuzz(func(t *testing.T, value, output string) {
-		plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "a", Command: []string{"x", output}, Env: map[string]string{"V": value}}}}
-		secrets := secretsOf(plan)
+		given := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "a", Command: []string{"x", output}, Env: map[string]string{"V": value}}}}
+		secrets := secretsOf(given)
 		got := report(output+value+output, secrets)
 		if plain(got) != got || len(got) > reportedBytes {
 			t.Errorf("reported %q", got)

@@ -29,8 +29,8 @@ import (
 )
 
 const (
-	filePlan       = "plan.json"
-	fileCheckpoint = "checkpoint" // the latest of the hub; it outlives plans
+	fileStored     = "plan.json"  // the name is older than the kind Plan: agents of other versions read it
+	fileCheckpoint = "checkpoint" // the latest of the hub; it outlives instructions
 	folderJournal  = "journal"
 
 	// fileRetry is the time between two attempts to write files.
@@ -41,12 +41,12 @@ const (
 	maxStarts = 20
 )
 
-// ErrCleaning says that a host takes no plan because the one before is being cleaned.
+// ErrCleaning says that a host takes no instructions because what it had before is being cleaned.
 var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
 
 // Options of a Runner.
 type Options struct {
-	// State is the folder of plan and journal. Only root may read it.
+	// State is the folder of instructions and journal. Only root may read it.
 	State string
 	// Root is put before the paths of files, empty on a real machine.
 	Root string
@@ -60,49 +60,50 @@ type Options struct {
 	retry time.Duration     // in place of fileRetry
 }
 
-// Runner carries out a plan at a time.
+// Runner carries out the instructions of a host.
 type Runner struct {
 	options Options
 	journal journal
-	wake    chan struct{} // has room for one: there is another plan
+	wake    chan struct{} // has room for one: there are other instructions
 
-	setting sync.Mutex // held while a plan is stored and taken: what is stored is what is carried out
+	setting sync.Mutex // held while instructions are stored and taken: what is stored is carried out
 
 	mu       sync.Mutex // guards what follows
-	plan     *order     // nil if there is none
+	order    *order     // nil if there is none
 	progress protocol.HostProgress
 	reached  string            // checkpoint of the hub
 	failing  map[string]bool   // probes that are not successful
 	periodic map[string]string // why periodic instructions fail, by ID
 }
 
-// order is a plan as it is stored.
+// order holds instructions as they are stored, in a file that an agent of another version reads.
 type order struct {
-	// Version is the hub's for the plan.
+	// Version is the hub's for the instructions.
 	Version string `json:"version"`
-	// Taken reports whether the plan was taken away: what is left to do is to clean.
+	// Taken reports whether the instructions were taken away: what is left to do is to clean.
 	Taken bool `json:"taken,omitempty"`
 	// Cleaned reports whether that is done, but for the journal and this itself.
-	Cleaned bool                       `json:"cleaned,omitempty"`
-	Plan    *protocol.HostInstructions `json:"plan"`
+	Cleaned bool `json:"cleaned,omitempty"`
+
+	*protocol.HostInstructions `json:"plan"`
 }
 
 // next returns the one-time instructions that are to run.
 func (o *order) next() []protocol.HostInstruction {
 	if o.Taken {
-		return o.Plan.Clean
+		return o.Clean
 	}
-	return o.Plan.Instructions
+	return o.Instructions
 }
 
-// New makes a Runner that goes on with the plan that the state folder has, if it has one.
+// New makes a Runner that goes on with the instructions that the state folder has, if it has some.
 func New(o Options) (*Runner, error) {
 	if o.step == nil {
 		o.step = func(string) {}
 	}
 	r := &Runner{options: o, journal: journal{filepath.Join(o.State, folderJournal)}, wake: make(chan struct{}, 1)}
 	if err := makeFolder(r.journal.folder); err != nil {
-		return nil, fmt.Errorf("host plan: %w", err)
+		return nil, fmt.Errorf("instructions of the host: %w", err)
 	}
 	if err := r.readCheckpoint(); err != nil {
 		return nil, err
@@ -111,38 +112,39 @@ func New(o Options) (*Runner, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	} else if err != nil {
-		return nil, fmt.Errorf("host plan: %w", err)
+		return nil, fmt.Errorf("instructions of the host: %w", err)
 	}
-	plan := &order{}
-	if err := json.Unmarshal(raw, plan); err != nil || plan.Plan == nil {
-		return nil, fmt.Errorf("host plan: %s cannot be read: look at the machine, then remove the file", r.stored()) // the cause may quote it
+	found := &order{}
+	if err := json.Unmarshal(raw, found); err != nil || found.HostInstructions == nil {
+		return nil, fmt.Errorf("instructions of the host: %s cannot be read: look at the machine, then remove the file", r.stored()) // the cause may quote it
 	}
-	r.take(plan)
+	r.take(found)
 	return r, nil
 }
 
-func (r *Runner) stored() string { return filepath.Join(r.options.State, filePlan) }
+func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
-// Set stores a plan permanently and carries it out in place of the one before. An instruction that runs is not ended. Nil takes the plan away: its
-// Clean instructions run, its files are removed, and the journal is emptied. So it is for the plan of another owner, which is not stored: Set returns
-// ErrCleaning until the machine is clean. The checkpoint that came with it is stored before, empty for none.
-func (r *Runner) Set(checkpoint, version string, plan *protocol.HostInstructions) error {
+// Set stores instructions permanently and carries them out in place of those before. An instruction that runs is not
+// ended. Nil takes the instructions away: their Clean instructions run, their files are removed, and the journal is
+// emptied. Instructions of another owner do the same and are not stored: Set returns ErrCleaning until the machine is
+// clean. The checkpoint that came with them is stored before, empty for none.
+func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
 	before := r.current()
-	if plan != nil && before != nil && before.Taken {
+	if instructions != nil && before != nil && before.Taken {
 		return ErrCleaning
 	}
 	if err := r.reach(checkpoint); err != nil {
 		return err
 	}
-	next := &order{Version: version, Plan: plan}
-	clean := before != nil && (plan == nil || before.Plan.Owner != plan.Owner)
+	next := &order{Version: version, HostInstructions: instructions}
+	clean := before != nil && (instructions == nil || before.Owner != instructions.Owner)
 	switch {
-	case plan == nil && (before == nil || before.Taken):
+	case instructions == nil && (before == nil || before.Taken):
 		return nil
 	case clean:
-		next = &order{Version: before.Version, Plan: before.Plan, Taken: true}
+		next = &order{Version: before.Version, HostInstructions: before.HostInstructions, Taken: true}
 	case before != nil && before.Version == version:
 		return nil
 	}
@@ -151,45 +153,45 @@ func (r *Runner) Set(checkpoint, version string, plan *protocol.HostInstructions
 	}
 	r.take(next)
 	r.stopStarts(next)
-	if clean && plan != nil {
+	if clean && instructions != nil {
 		return ErrCleaning
 	}
 	return nil
 }
 
-// stopStarts ends instructions that start a service which a plan stops.
-func (r *Runner) stopStarts(plan *order) {
-	if plan == nil || plan.Taken {
+// stopStarts ends instructions that start a service which the next ones stop.
+func (r *Runner) stopStarts(o *order) {
+	if o == nil || o.Taken {
 		return
 	}
-	if err := r.journal.stopStarts(plan.Plan.Instructions); err != nil {
+	if err := r.journal.stopStarts(o.Instructions); err != nil {
 		r.options.Log.Error(err, "an instruction that starts what is to be stopped goes on")
 	}
 }
 
-func (r *Runner) store(plan *order) error {
-	raw, err := json.Marshal(plan)
+func (r *Runner) store(o *order) error {
+	raw, err := json.Marshal(o)
 	if err == nil {
 		err = WriteDurably(r.stored(), raw)
 	}
 	if err != nil {
-		return fmt.Errorf("host plan: %w", err)
+		return fmt.Errorf("instructions of the host: %w", err)
 	}
-	r.options.step("plan stored")
+	r.options.step("instructions stored")
 	return nil
 }
 
-func (r *Runner) take(plan *order) {
+func (r *Runner) take(o *order) {
 	r.mu.Lock()
-	r.plan, r.failing, r.periodic, r.progress = plan, map[string]bool{}, map[string]string{}, protocol.HostProgress{}
-	if plan != nil {
-		r.progress = protocol.HostProgress{Version: plan.Version, Owner: &plan.Plan.Owner, Phase: protocol.HostApplying, Total: int32(len(plan.Plan.Instructions))}
-		for _, probe := range plan.Plan.Probes {
+	r.order, r.failing, r.periodic, r.progress = o, map[string]bool{}, map[string]string{}, protocol.HostProgress{}
+	if o != nil {
+		r.progress = protocol.HostProgress{Version: o.Version, Owner: &o.Owner, Phase: protocol.HostApplying, Total: int32(len(o.Instructions))}
+		for _, probe := range o.Probes {
 			r.failing[probe.Name] = true
 		}
 	}
-	if plan != nil && plan.Taken {
-		r.failing, r.progress.Phase, r.progress.Total = nil, protocol.HostCleaning, int32(len(plan.Plan.Clean))
+	if o != nil && o.Taken {
+		r.failing, r.progress.Phase, r.progress.Total = nil, protocol.HostCleaning, int32(len(o.Clean))
 	}
 	r.mu.Unlock()
 	select {
@@ -199,7 +201,7 @@ func (r *Runner) take(plan *order) {
 	r.changed()
 }
 
-// Progress returns how far the plan is. Without a plan it is empty.
+// Progress returns how far the instructions are. It is empty without instructions.
 func (r *Runner) Progress() protocol.HostProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -227,10 +229,10 @@ func (r *Runner) changed() {
 	}
 }
 
-// update changes the progress of a plan, unless there is another plan by now.
-func (r *Runner) update(plan *order, change func(*protocol.HostProgress)) {
+// update changes the progress of instructions, unless there are others by now.
+func (r *Runner) update(o *order, change func(*protocol.HostProgress)) {
 	r.mu.Lock()
-	current := r.plan == plan
+	current := r.order == o
 	if current {
 		change(&r.progress)
 	}
@@ -243,47 +245,47 @@ func (r *Runner) update(plan *order, change func(*protocol.HostProgress)) {
 func (r *Runner) current() *order {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.plan
+	return r.order
 }
 
-// Run carries plans out until ctx ends. An instruction that runs then goes on, and the next Runner finds its result.
+// Run carries instructions out until ctx ends. An instruction that runs then goes on, and the next Runner finds its result.
 func (r *Runner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
-		plan := r.current()
-		r.follow(ctx, plan)
+		o := r.current()
+		r.follow(ctx, o)
 	}
 }
 
-// follow carries out a plan until there is another one or ctx ends.
-func (r *Runner) follow(ctx context.Context, plan *order) {
+// follow carries out instructions until there are others or ctx ends.
+func (r *Runner) follow(ctx context.Context, o *order) {
 	ctx, end := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer end()
-	r.stopStarts(plan)
-	for plan != nil && r.journal.busy(plan.next()) { // an instruction of the plan before, which the agent that started it did not outlive
-		if !r.await(ctx, plan, lockPoll) {
+	r.stopStarts(o)
+	for o != nil && r.journal.busy(o.next()) { // an instruction of before, which the agent that started it did not outlive
+		if !r.await(ctx, o, lockPoll) {
 			return
 		}
 	}
-	if plan != nil {
-		if err := r.journal.prune(plan.Plan.Instructions); err != nil {
+	if o != nil {
+		if err := r.journal.prune(o.Instructions); err != nil {
 			r.options.Log.Error(err, "the journal still has instructions that it could forget")
 		}
 	}
 	carryOut := r.apply
-	if plan != nil && plan.Taken {
+	if o != nil && o.Taken {
 		carryOut = r.clean
 	}
-	for plan != nil && !carryOut(ctx, plan) { // files could not be written or removed, or an instruction could not begin
-		if !r.await(ctx, plan, cmp.Or(r.options.retry, fileRetry)) {
+	for o != nil && !carryOut(ctx, o) { // files could not be written or removed, or an instruction could not begin
+		if !r.await(ctx, o, cmp.Or(r.options.retry, fileRetry)) {
 			return
 		}
 	}
-	if plan != nil && r.Progress().Phase == protocol.HostApplied {
-		r.keep(ctx, plan, &running)
+	if o != nil && r.Progress().Phase == protocol.HostApplied {
+		r.keep(ctx, o, &running)
 	}
-	for r.current() == plan && ctx.Err() == nil {
+	for r.current() == o && ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
 		case <-r.wake:
@@ -291,11 +293,11 @@ func (r *Runner) follow(ctx context.Context, plan *order) {
 	}
 }
 
-// await waits. It returns false if the plan or ctx ends before.
-func (r *Runner) await(ctx context.Context, plan *order, d time.Duration) bool {
+// await waits. It returns false if there are other instructions or ctx ends before.
+func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
-	for r.current() == plan {
+	for r.current() == o {
 		select {
 		case <-r.wake:
 		case <-ctx.Done():
@@ -306,24 +308,23 @@ func (r *Runner) await(ctx context.Context, plan *order, d time.Duration) bool {
 }
 
 // apply writes the files and runs the one-time instructions that have not run. It returns false if that should be tried again.
-func (r *Runner) apply(ctx context.Context, plan *order) bool {
-	for _, file := range plan.Plan.Files {
+func (r *Runner) apply(ctx context.Context, o *order) bool {
+	for _, file := range o.Files {
 		if err := writeFile(r.options.Root, file); err != nil {
-			r.fail(plan, protocol.HostFailed, "", err.Error(), "")
+			r.fail(o, protocol.HostFailed, "", err.Error(), "")
 			return false
 		}
 		r.options.step("file written")
 	}
-	r.update(plan, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostApplying, "", 0 })
-	if r.all(ctx, plan, plan.Plan.Instructions) {
-		r.update(plan, func(p *protocol.HostProgress) { p.Phase = protocol.HostApplied })
+	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostApplying, "", 0 })
+	if r.all(ctx, o, o.Instructions) {
+		r.update(o, func(p *protocol.HostProgress) { p.Phase = protocol.HostApplied })
 		return true
 	}
 	return !r.waits()
 }
 
-// waits reports whether the plan failed with an instruction that has not begun, as on a full disk. It may begin
-// later.
+// waits reports whether an instruction has failed before it began, as on a full disk. It may begin later.
 func (r *Runner) waits() bool {
 	p := r.Progress()
 	if p.Phase != protocol.HostFailed || p.Instruction == "" {
@@ -333,32 +334,33 @@ func (r *Runner) waits() bool {
 	return err == nil && state == unknown
 }
 
-// clean does what a plan that was taken away says of that, then forgets it, with the journal. It returns false if that should be tried again.
-func (r *Runner) clean(ctx context.Context, plan *order) bool {
-	r.update(plan, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
-	if !plan.Cleaned && !r.all(ctx, plan, plan.Plan.Clean) {
+// clean runs the Clean instructions, then forgets all instructions, with the journal. It returns false if that should be
+// tried again.
+func (r *Runner) clean(ctx context.Context, o *order) bool {
+	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
+	if !o.Cleaned && !r.all(ctx, o, o.Clean) {
 		return !r.waits()
 	}
-	for _, file := range plan.Plan.Files {
+	for _, file := range o.Files {
 		if err := writeFile(r.options.Root, protocol.HostFile{Path: file.Path, Absent: true}); err != nil {
-			r.fail(plan, protocol.HostFailed, "", err.Error(), "")
+			r.fail(o, protocol.HostFailed, "", err.Error(), "")
 			return false
 		}
 	}
 	r.options.step("files removed")
-	if err := r.forget(*plan); err != nil {
-		r.fail(plan, protocol.HostFailed, "", err.Error(), "")
+	if err := r.forget(*o); err != nil {
+		r.fail(o, protocol.HostFailed, "", err.Error(), "")
 		return false
 	}
 	r.take(nil)
 	return true
 }
 
-// forget removes the journal, then the plan, so that the same plan can be carried out again. That it does so is stored first: without the journal
-// an agent that is killed meanwhile would clean again.
-func (r *Runner) forget(plan order) error {
-	plan.Cleaned = true
-	if err := r.store(&plan); err != nil {
+// forget removes the journal, then the instructions, so that the same instructions can be carried out again. It stores
+// first that it does so: without the journal an agent that is killed meanwhile would clean again.
+func (r *Runner) forget(o order) error {
+	o.Cleaned = true
+	if err := r.store(&o); err != nil {
 		return err
 	}
 	if err := errors.Join(os.RemoveAll(r.journal.folder), makeFolder(r.journal.folder)); err != nil {

@@ -45,10 +45,10 @@ func newHost(t *testing.T) *host {
 	return &host{r, t, filepath.Join(dir, "root"), 0}
 }
 
-func (h *host) give(plan *protocol.HostInstructions) {
+func (h *host) give(given *protocol.HostInstructions) {
 	h.t.Helper()
 	h.version++
-	if err := h.Set("", fmt.Sprint("v", h.version), plan); err != nil {
+	if err := h.Set("", fmt.Sprint("v", h.version), given); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -73,7 +73,7 @@ func shell(id, script string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", script}}
 }
 
-func TestPlan(t *testing.T) {
+func TestInstructions(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*testing.T, *host){
 		"files are written with their mode, and removed": func(t *testing.T, h *host) {
@@ -87,10 +87,10 @@ func TestPlan(t *testing.T) {
 			h.give(&protocol.HostInstructions{Files: []protocol.HostFile{{Path: "/etc/b", Absent: true}}})
 			h.await("Applied", in(protocol.HostApplied))
 			if _, err := os.Stat(filepath.Join(h.root, "etc/b")); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the file that is absent in the plan is there: %v", err)
+				t.Errorf("the file that is absent in the instructions is there: %v", err)
 			}
 		},
-		"of instructions that left the plan the journal forgets those that may run again, and no other": func(t *testing.T, h *host) {
+		"the journal forgets instructions that the host has no more and that may run again, and no other": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
 			gone := []protocol.HostInstruction{appends("task-snapshot-a", ran), appends("task-upload-a-1", ran), appends("task-update-a", ran), appends("bootstrap-a", ran)}
 			stays := appends("task-snapshot-b", ran)
@@ -129,7 +129,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("got %+v", p)
 			}
 		},
-		"what was secret in the plan is not reported": func(t *testing.T, h *host) {
+		"what was secret in the instructions is not reported": func(t *testing.T, h *host) {
 			h.give(&protocol.HostInstructions{
 				Files: []protocol.HostFile{{Path: "/etc/config.yaml", Content: []byte("token: \"K10abcdef0123456789\"\n")}},
 				Instructions: []protocol.HostInstruction{{
@@ -142,7 +142,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("reported %q", p.Output)
 			}
 		},
-		"an instruction in a later plan does not run again, and one that was changed is refused": func(t *testing.T, h *host) {
+		"an instruction that is given again does not run again, and one that was changed is refused": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
 			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{appends("a", ran)}})
 			h.await("Applied", in(protocol.HostApplied))
@@ -170,7 +170,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("got %+v", p)
 			}
 		},
-		"a service that keeps the output open does not hold up the plan": func(t *testing.T, h *host) {
+		"a service that keeps the output open does not hold up the instructions": func(t *testing.T, h *host) {
 			pid := filepath.Join(t.TempDir(), "pid")
 			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "sleep 600 & echo $! >"+pid)}})
 			h.await("Applied", in(protocol.HostApplied))
@@ -206,26 +206,26 @@ func TestPlan(t *testing.T) {
 			status.Store(http.StatusInternalServerError)
 			h.await("it fails again", func(p protocol.HostProgress) bool { return len(p.Failing) == 1 && p.Failing[0] == "api" })
 		},
-		"a host whose plan is taken away is cleaned, and takes the same plan again": func(t *testing.T, h *host) {
+		"a host whose instructions are taken away is cleaned, and takes the same instructions again": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
-			plan := &protocol.HostInstructions{
+			given := &protocol.HostInstructions{
 				Files: []protocol.HostFile{{Path: "/a", Content: []byte("a")}}, Instructions: []protocol.HostInstruction{appends("install", ran)},
 				Clean: []protocol.HostInstruction{appends("uninstall", ran)},
 			}
-			h.give(plan)
+			h.give(given)
 			h.await("Applied", in(protocol.HostApplied))
 			h.give(nil)
 			h.await("nothing", func(p protocol.HostProgress) bool { return p.Version == "" && p.Phase == "" })
 			if _, err := os.Stat(filepath.Join(h.root, "a")); !errors.Is(err, os.ErrNotExist) || linesOf(t, ran) != "install uninstall" {
 				t.Errorf("the file is there (%v) or the host was not uninstalled: %q", err, linesOf(t, ran))
 			}
-			h.give(plan)
+			h.give(given)
 			h.await("Applied", in(protocol.HostApplied))
 			if got := linesOf(t, ran); got != "install uninstall install" {
-				t.Errorf("ran %q, want the plan once more on the clean host", got)
+				t.Errorf("ran %q, want the instructions to run once more on the clean host", got)
 			}
 		},
-		"a host takes the plan of another owner only when it was cleaned": func(t *testing.T, h *host) {
+		"a host takes the instructions of another owner only when it was cleaned": func(t *testing.T, h *host) {
 			ran := filepath.Join(t.TempDir(), "ran")
 			one := &protocol.HostInstructions{Owner: "Cluster/one", Instructions: []protocol.HostInstruction{appends("one", ran)}, Clean: []protocol.HostInstruction{appends("clean", ran)}}
 			two := &protocol.HostInstructions{Owner: "Cluster/two", Instructions: []protocol.HostInstruction{appends("two", ran)}}
@@ -243,7 +243,7 @@ func TestPlan(t *testing.T) {
 				t.Errorf("ran %q", got)
 			}
 		},
-		"a host that cannot be cleaned says why and takes no other plan": func(t *testing.T, h *host) {
+		"a host that cannot be cleaned says why and takes no other instructions": func(t *testing.T, h *host) {
 			h.give(&protocol.HostInstructions{Clean: []protocol.HostInstruction{shell("uninstall", "echo busy; exit 1")}})
 			h.await("Applied", in(protocol.HostApplied))
 			h.give(nil)
@@ -326,21 +326,21 @@ func TestTheHubsCheckpointIsKept(t *testing.T) {
 		}
 		return r.Progress()
 	}
-	plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}}
+	given := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}}
 	for _, c := range []struct {
 		what, checkpoint, version string
-		plan                      *protocol.HostInstructions
+		given                     *protocol.HostInstructions
 		want                      string
 	}{
 		{"nothing has come", "", "", nil, ""},
-		{"a host without a plan is to have none", "lease/1/a/1", "", nil, "lease/1/a/1"},
-		{"a plan has come", "lease/1/a/2", "v1", plan, "lease/1/a/2"},
-		{"the same plan has come again", "lease/2/b/1", "v1", plan, "lease/2/b/1"},
-		{"a hub without elections sends none", "", "v2", plan, "lease/2/b/1"},
-		{"one that is no checkpoint is not kept", "a\nb", "v3", plan, "lease/2/b/1"},
-		{"the plan was taken away", "lease/2/b/3", "", nil, "lease/2/b/3"},
+		{"a host without instructions is to have none", "lease/1/a/1", "", nil, "lease/1/a/1"},
+		{"instructions have come", "lease/1/a/2", "v1", given, "lease/1/a/2"},
+		{"the same instructions have come again", "lease/2/b/1", "v1", given, "lease/2/b/1"},
+		{"a hub without elections sends none", "", "v2", given, "lease/2/b/1"},
+		{"one that is no checkpoint is not kept", "a\nb", "v3", given, "lease/2/b/1"},
+		{"the instructions were taken away", "lease/2/b/3", "", nil, "lease/2/b/3"},
 	} {
-		if err := h.Set(c.checkpoint, c.version, c.plan); err != nil {
+		if err := h.Set(c.checkpoint, c.version, c.given); err != nil {
 			t.Fatal(err)
 		}
 		if got, stored := h.Progress().Checkpoint, again().Checkpoint; got != c.want || stored != c.want {

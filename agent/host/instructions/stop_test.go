@@ -25,9 +25,9 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 		runs, next string
 		ends       bool
 	}{
-		"a start, and a plan that stops it":         {"start-a-1", "stop-b", true},
-		"a start, and another plan":                 {"start-a-1", "install-b", false},
-		"an installation, and a plan that stops it": {"install-a-1", "stop-b", false},
+		"a start, and instructions that stop it":         {"start-a-1", "stop-b", true},
+		"a start, and other instructions":                {"start-a-1", "install-b", false},
+		"an installation, and instructions that stop it": {"install-a-1", "stop-b", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -46,8 +46,8 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 				if version == "v2" {
 					id = tt.next
 				}
-				plan := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: id, Command: command, TimeoutSeconds: 30}}}
-				if err := runner.Set("", version, plan); err != nil {
+				given := &protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: id, Command: command, TimeoutSeconds: 30}}}
+				if err := runner.Set("", version, given); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -64,7 +64,7 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 			if !tt.ends {
 				testkit.Eventually(t, time.Minute, func(context.Context) error {
 					if runner.Progress().Version != "v2" {
-						return fmt.Errorf("%+v, want the second plan", runner.Progress())
+						return fmt.Errorf("%+v, want the second instructions", runner.Progress())
 					}
 					return nil
 				})
@@ -75,7 +75,7 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 			}
 			testkit.Eventually(t, 20*time.Second, func(context.Context) error {
 				if p := runner.Progress(); p.Version != "v2" || p.Phase != protocol.HostApplied {
-					return fmt.Errorf("%+v, want the plan that stops it to be carried out", p)
+					return fmt.Errorf("%+v, want the instructions that stop it to be carried out", p)
 				}
 				return is(ended)
 			})

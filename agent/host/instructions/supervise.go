@@ -101,7 +101,7 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		result.ExitCode, result.Error = -1, fmt.Sprintf("killed after %s", instruction.Timeout())
 	case ctx.Err() != nil:
-		result.ExitCode, result.Error = -1, "ended before its time: the next plan stops what it starts"
+		result.ExitCode, result.Error = -1, "ended before its time: the next instructions stop what it starts"
 	case err == nil || errors.Is(err, exec.ErrWaitDelay) || errors.As(err, &exit) && exit.Exited():
 	default:
 		result.ExitCode, result.Error = -1, "the command did not run to its end: "+err.Error()

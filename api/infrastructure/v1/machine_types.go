@@ -66,7 +66,7 @@ type DroverMachineSpec struct {
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
 	// inPlaceUpdate allows Cluster API to update the machine in place. By default Cluster API replaces the machine
-	// instead.
+	// instead. This field is experimental, because the hooks that Cluster API calls for it are alpha.
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 

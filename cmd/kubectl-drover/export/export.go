@@ -52,7 +52,7 @@ func newExport(o *cli.Options) *cobra.Command {
 		Long: `Write what a Rancher server has as a folder of Drover's objects, for GitOps or "kubectl apply -k", with a report of what has no counterpart and what a
 person has to decide.
 
-The context of your kubeconfig leads to the cluster that Rancher runs in. Nothing is changed there: the command gets and lists, and docs/from-rancher.md has the
+The context of your kubeconfig leads to the cluster that Rancher runs in. Nothing is changed there: the command gets and lists, and docs/guide/from-rancher.md has the
 ClusterRole for it. It writes the files of DIR that it wrote before and that no person has changed since, and no others, and removes those whose object is gone: a second export
 of the same objects changes nothing. REPORT.md says what to do next. principals.yaml says who Rancher's users and groups are in Drover: complete it, and export again with --principals.
 

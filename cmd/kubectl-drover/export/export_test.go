@@ -291,10 +291,10 @@ func testSecrets(t *testing.T, s *rancherServer) {
 	same(t, files(t, dir), found)
 }
 
-// exportRole is the ClusterRole of docs/from-rancher.md, without the part in comments.
+// exportRole is the ClusterRole of docs/guide/from-rancher.md, without the part in comments.
 func exportRole(t *testing.T) *rbacv1.ClusterRole {
 	t.Helper()
-	page, err := os.ReadFile(testkit.Path(t, "docs/from-rancher.md"))
+	page, err := os.ReadFile(testkit.Path(t, "docs/guide/from-rancher.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

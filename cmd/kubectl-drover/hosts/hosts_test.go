@@ -53,7 +53,7 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 	failed.Spec.ConsumerRef = &v1.HostConsumerRef{Kind: "Cluster", Name: "prod"}
 	held := hostIn("rack3", v1.HostActive, metav1.ConditionTrue, v1.ReasonActive, "")
 	held.Status.Conditions = append(held.Status.Conditions, metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored, Message: "it would be cleaned"})
-	h := hostHub(t, hostIn("rack1", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, "the host has no plan"), failed, held)
+	h := hostHub(t, hostIn("rack1", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, "the host has no instructions"), failed, held)
 	list, err := readHosts(t.Context(), h)
 	if err != nil {
 		t.Fatal(err)

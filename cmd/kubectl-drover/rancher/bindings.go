@@ -17,7 +17,6 @@ import (
 
 // pending is a binding that is exported once it is known who its subject is in Drover.
 type pending struct {
-	what      string
 	principal string
 	build     func(v1.Subject)
 }
@@ -61,7 +60,7 @@ func (c *conversion) clusterBindings() []pending {
 		if principal == "" || role == "" {
 			continue
 		}
-		todo = append(todo, pending{what, principal, func(s v1.Subject) {
+		todo = append(todo, pending{principal, func(s v1.Subject) {
 			if c.again(seen, what, cl.name, role, s) {
 				return
 			}
@@ -100,7 +99,7 @@ func (c *conversion) projectBindings() []pending {
 		if principal == "" || role == "" {
 			continue
 		}
-		todo = append(todo, pending{what, principal, func(s v1.Subject) {
+		todo = append(todo, pending{principal, func(s v1.Subject) {
 			if c.again(seen, what, p.name, role, s) {
 				return
 			}

@@ -56,7 +56,7 @@ func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, t
 		return pending{}, false
 	}
 	name := taken.take(join("global", b.Name, inherited), b.Name+inherited)
-	return pending{what, principal, func(s v1.Subject) {
+	return pending{principal, func(s v1.Subject) {
 		if c.again(seen, what, "", role, s) {
 			return
 		}

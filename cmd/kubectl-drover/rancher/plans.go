@@ -150,21 +150,21 @@ func (c *conversion) convertPlan(p Plan, what string) *v1.Plan {
 		out.Spec.ImagePullSecrets = append(out.Spec.ImagePullSecrets, v1.PullSecret{Name: secret.Name})
 	}
 	if s.PostCompleteDelay != "" {
-		out.Spec.PostCompleteDelay = c.duration(s.PostCompleteDelay, "postCompleteDelay", what)
+		out.Spec.PostCompleteDelay = readDuration(&c.report, s.PostCompleteDelay, "postCompleteDelay", what)
 	}
 	if s.ServiceAccountName != "" {
 		c.report.find(Different, "Its ServiceAccount is left out: Drover's own, drover-plan, may read Plans and Nodes. Set serviceAccountName if the image needs more.", what, s.ServiceAccountName)
 	}
 	if s.Drain != nil {
-		out.Spec.Drain = c.drain(*s.Drain, what)
+		out.Spec.Drain = convertDrain(&c.report, *s.Drain, what)
 	}
 	if s.Window != nil {
-		out.Spec.Window = c.window(*s.Window, what)
+		out.Spec.Window = convertWindow(&c.report, *s.Window, what)
 	}
 	return out
 }
 
-func (c *conversion) drain(d PlanDrain, what string) *v1.Drain {
+func convertDrain(report *Report, d PlanDrain, what string) *v1.Drain {
 	out := &v1.Drain{
 		GracePeriod: d.GracePeriod, IgnoreDaemonSets: d.IgnoreDaemonSets, DeleteEmptydirData: d.DeleteEmptydirData, Force: d.Force,
 		DisableEviction: d.DisableEviction, SkipWaitForDeleteTimeout: d.SkipWaitForDeleteTimeout, PodSelector: d.PodSelector,
@@ -178,20 +178,20 @@ func (c *conversion) drain(d PlanDrain, what string) *v1.Drain {
 	switch timeout := d.Timeout.(type) {
 	case nil:
 	case int64:
-		out.Timeout = c.duration(fmt.Sprintf("%dns", timeout), "drain.timeout", what)
+		out.Timeout = readDuration(report, fmt.Sprintf("%dns", timeout), "drain.timeout", what)
 	case float64:
-		out.Timeout = c.duration(fmt.Sprintf("%.0fns", timeout), "drain.timeout", what)
+		out.Timeout = readDuration(report, fmt.Sprintf("%.0fns", timeout), "drain.timeout", what)
 	default:
-		out.Timeout = c.duration(fmt.Sprint(timeout), "drain.timeout", what)
+		out.Timeout = readDuration(report, fmt.Sprint(timeout), "drain.timeout", what)
 	}
 	return out
 }
 
-// duration reads a duration that Drover takes.
-func (c *conversion) duration(text, field, what string) *metav1.Duration {
+// readDuration reads a duration that Drover takes.
+func readDuration(report *Report, text, field, what string) *metav1.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		c.report.find(Decide, "A duration of the Plan cannot be read. It is exported without: set it.", what, field+": "+text)
+		report.find(Decide, "A duration of the Plan cannot be read. It is exported without: set it.", what, field+": "+text)
 		return nil
 	}
 	return &metav1.Duration{Duration: d}
@@ -224,18 +224,19 @@ func clock(text string) (string, bool) {
 	return "", false
 }
 
-// window converts a window. A Plan whose window cannot be read stays paused, so nothing runs outside of it meanwhile.
-func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
+// convertWindow converts a window. A Plan whose window cannot be read stays paused, so nothing runs outside of it
+// meanwhile.
+func convertWindow(report *Report, w PlanWindow, what string) *v1.TimeWindow {
 	const noWindow = "The window of the Plan cannot be read. It is exported without: set it before you resume the Plan."
 	out := &v1.TimeWindow{TimeZone: w.TimeZone}
 	if _, err := out.Location(); err != nil { // the hub would refuse the whole Plan
-		c.report.find(Decide, noWindow, what, w.TimeZone)
+		report.find(Decide, noWindow, what, w.TimeZone)
 		return nil
 	}
 	for _, day := range w.Days {
 		known := slices.ContainsFunc(weekDays, func(d string) bool { return len(day) >= 2 && strings.HasPrefix(strings.ToLower(day), d[:2]) }) || len(day) == 1 && day >= "0" && day <= "6"
 		if !known {
-			c.report.find(Decide, noWindow, what, day)
+			report.find(Decide, noWindow, what, day)
 			return nil
 		}
 		if !slices.Contains(out.Days, v1.Day(day)) {
@@ -251,7 +252,7 @@ func (c *conversion) window(w PlanWindow, what string) *v1.TimeWindow {
 		}
 		at, read := clock(t.text)
 		if !read {
-			c.report.find(Decide, noWindow, what, t.text)
+			report.find(Decide, noWindow, what, t.text)
 			return nil
 		}
 		*t.at = at

@@ -308,7 +308,7 @@ func TestAServerThatAnswersMuchCostsLittle(t *testing.T) {
 	const ceiling = 16 << 20
 	w := newWorld(t)
 	secret := registration.RegistrationSecret(w.name)
-	manifest, err := registration.Manifest(registration.ManifestInput{
+	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
 		Image: "registry.example.com/drover:v1", Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 	})
 	if err != nil {

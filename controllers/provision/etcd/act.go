@@ -18,7 +18,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
 // maxEndpoints of a task, as the schema has it.
@@ -28,22 +28,22 @@ const maxEndpoints = 32
 const fieldOwner = client.FieldOwner("drover-etcd")
 
 // pause pauses the Cluster of Cluster API, or undoes what a restore has paused. One that a person has paused stays so.
-func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadmetcd.Decision) error {
+func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
 	}
 	by := string(active.UID)
 	switch holder := clusterapi.PausedBy(in.owner); {
-	case d.Pause == kubeadmetcd.Hold && !in.owner.Spec.Paused:
+	case d.Pause == kubeadm.Hold && !in.owner.Spec.Paused:
 		return clusterapi.SetPaused(ctx, in.Client, in.owner, by)
-	case d.Pause == kubeadmetcd.Release && holder == by, d.Pause == kubeadmetcd.ReleaseAll && holder != "":
+	case d.Pause == kubeadm.Release && holder == by, d.Pause == kubeadm.ReleaseAll && holder != "":
 		return clusterapi.SetPaused(ctx, in.Client, in.owner, "")
 	}
 	return nil
 }
 
 // give gives machines their tasks, and takes away those of what has ended.
-func (in *kubeadmCluster) give(ctx context.Context, d kubeadmetcd.Decision) error {
+func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {
 		m := &in.machines[i]
@@ -51,7 +51,7 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadmetcd.Decision) erro
 			continue
 		}
 		want, has := d.Tasks[m.Name], in.decide.Machines[i].Tasks
-		if slices.EqualFunc(want, has, func(a, b kubeadmetcd.Task) bool { return a.ID == b.ID }) {
+		if slices.EqualFunc(want, has, func(a, b kubeadm.Task) bool { return a.ID == b.ID }) {
 			continue
 		}
 		if err := owned.Apply(ctx, in.Client, tasks(m, want), fieldOwner); err != nil {
@@ -62,12 +62,12 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadmetcd.Decision) erro
 }
 
 // tasks returns what is applied to the machine that was read. It is pure.
-func tasks(m *infrav1.DroverMachine, want []kubeadmetcd.Task) *unstructured.Unstructured {
+func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
-		etcd := t.EtcdTask
-		etcd.Endpoints = etcd.Endpoints[:min(len(etcd.Endpoints), maxEndpoints)]
-		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&infrav1.MachineTask{ID: t.ID, Action: t.Action, Etcd: &etcd})
+		task := t.DeepCopy()
+		task.Etcd.Endpoints = task.Etcd.Endpoints[:min(len(task.Etcd.Endpoints), maxEndpoints)]
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(task)
 		if err != nil { // strings always convert
 			panic(err)
 		}

@@ -23,7 +23,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/provision/hosts"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
 // clientPort is where etcd of kubeadm listens for clients.
@@ -108,9 +108,9 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 }
 
 // machine says what a decision takes into account of a machine. It is pure.
-func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadmetcd.Machine {
+func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
-	out := kubeadmetcd.Machine{
+	out := kubeadm.Machine{
 		Name: m.Name, Host: m.Status.HostName, Provisioned: provisioned != nil && *provisioned, Connected: host != nil && hosts.Connected(host),
 		Gone: host == nil && m.Status.HostName != "" || host != nil && !host.DeletionTimestamp.IsZero() && !hosts.Connected(host),
 		Lost: lost(host, now), Leaving: !m.DeletionTimestamp.IsZero(),
@@ -124,11 +124,9 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadmetcd
 		if t.Etcd == nil {
 			continue
 		}
-		task := kubeadmetcd.Task{ID: t.ID, Action: t.Action, EtcdTask: *t.Etcd}
-		for _, s := range m.Status.Tasks {
-			if s.ID == t.ID {
-				task.State, task.Message = s.State, s.Message
-			}
+		task := kubeadm.Task{MachineTask: t}
+		if i := slices.IndexFunc(m.Status.Tasks, func(s infrav1.MachineTaskStatus) bool { return s.ID == t.ID }); i >= 0 {
+			task.Status = m.Status.Tasks[i]
 		}
 		out.Tasks = append(out.Tasks, task)
 	}
@@ -157,7 +155,7 @@ func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	}
 	sortScheduled(in.scheduled, in.Now())
 	for _, o := range w.Snapshots {
-		in.decide.Snapshots = append(in.decide.Snapshots, kubeadmetcd.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
+		in.decide.Snapshots = append(in.decide.Snapshots, kubeadm.SnapshotWish{UID: string(o.UID), File: fileOf(o), S3: objectOf(in.cluster, fileOf(o))})
 	}
 }
 
@@ -167,20 +165,20 @@ func fileOf(o *provisionv1.EtcdSnapshot) string {
 }
 
 // objectOf returns where a file is in the bucket of a cluster, nil if that has none. It is pure.
-func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadmetcd.Object {
+func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	if cluster == nil || cluster.Spec.Etcd.S3 == nil {
 		return nil
 	}
 	s3 := cluster.Spec.Etcd.S3
 	key := strings.TrimPrefix(path.Join("/", s3.Folder, file), "/")
-	return &kubeadmetcd.Object{
+	return &kubeadm.Object{
 		EtcdS3Object:          provisionv1.EtcdS3Object{Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, BucketLookup: s3.BucketLookup, Key: key},
 		CredentialsSecretName: s3.CredentialsSecretName,
 	}
 }
 
 // copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket which the cluster names. It is pure.
-func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadmetcd.Object {
+func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {
 		return nil
@@ -194,7 +192,7 @@ func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1
 	if restore == nil {
 		return nil
 	}
-	wish := &kubeadmetcd.RestoreWish{UID: string(restore.UID), Host: restore.Spec.Host, File: restore.Spec.File, Cancel: restore.Spec.Cancel || !restore.DeletionTimestamp.IsZero()}
+	wish := &kubeadm.RestoreWish{UID: string(restore.UID), Host: restore.Spec.Host, File: restore.Spec.File, Cancel: restore.Spec.Cancel || !restore.DeletionTimestamp.IsZero()}
 	in.decide.Restore = wish
 	if restore.Spec.SnapshotName == "" {
 		if wish.Host == "" {
@@ -222,10 +220,10 @@ func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1
 }
 
 // source says where the file of a snapshot is.
-func (in *kubeadmCluster) source(wish *kubeadmetcd.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
+func (in *kubeadmCluster) source(wish *kubeadm.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
 	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
-	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Host == wish.Host && !m.Gone })
-	removing := kubeadmetcd.Removing(in.decide.Machines, wish.Host, wish.File, kubeadmetcd.Waiting, kubeadmetcd.Running, kubeadmetcd.Succeeded)
+	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Host == wish.Host && !m.Gone })
+	removing := kubeadm.Removing(in.decide.Machines, wish.Host, wish.File, kubeadm.Waiting, kubeadm.Running, kubeadm.Succeeded)
 	switch at := snapshot.Status.S3; {
 	case wish.S3 != nil || present && !removing:
 	case removing:

@@ -17,7 +17,7 @@ import (
 // Installations is the Backend of ClusterInstallations. Their own controller takes the steps, since a restore stops
 // everything else that it does: it reads the same objects, and nothing is left to do here but to say how far they are.
 type Installations struct {
-	// Progress reads an installation, lets its planner decide without acting on that, and returns how far all is that
+	// Progress reads an installation, decides without acting on that, and returns how far all is that
 	// refers to the installation.
 	Progress func(ctx context.Context, name types.NamespacedName) (progress.All, error)
 }

@@ -16,14 +16,14 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
 // lookAgain is how long what is under way is waited for: of Cluster API's objects none is watched.
 const lookAgain = 3 * time.Second
 
-// Kubeadm is the Backend of DroverClusters: it lets internal/provision/kubeadmetcd decide, gives DroverMachines their
+// Kubeadm is the Backend of DroverClusters: it lets internal/provision/kubeadm decide, gives DroverMachines their
 // tasks, pauses Cluster API, and follows the schedule of a cluster.
 type Kubeadm struct {
 	// Client reads from the cache and writes; Live reads from the API server.
@@ -48,8 +48,8 @@ type kubeadmCluster struct {
 	problem string
 	// hopeless reports that the problem stays.
 	hopeless bool
-	decide   kubeadmetcd.Input
-	decided  kubeadmetcd.Decision
+	decide   kubeadm.Input
+	decided  kubeadm.Decision
 }
 
 // refTo is how EtcdSnapshots and EtcdRestores refer to a DroverCluster.
@@ -84,7 +84,7 @@ func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All,
 	if active != nil && !slices.Contains(active.Finalizers, provisionv1.FinalizerRestore) && active.DeletionTimestamp.IsZero() {
 		return progress.All{Again: time.Millisecond}, in.hold(ctx, active)
 	}
-	in.decided = kubeadmetcd.Decide(in.decide)
+	in.decided = kubeadm.Decide(in.decide)
 	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	for _, o := range w.Snapshots {
 		p := in.decided.Snapshots[string(o.UID)]

@@ -24,7 +24,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/owned"
-	"github.com/drover-dev/drover/internal/provision/kubeadmetcd"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/provision/schedule"
 )
@@ -75,17 +75,17 @@ func retention(cluster *infrav1.DroverCluster) int {
 	case cluster == nil || cluster.Spec.Etcd.Schedule == "":
 		return 0
 	case cluster.Spec.Etcd.Retention == 0:
-		return kubeadmetcd.DefaultRetention
+		return kubeadm.DefaultRetention
 	}
 	return int(cluster.Spec.Etcd.Retention)
 }
 
 // stored returns the scheduled snapshots that have ended, in their order. It is pure.
-func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadmetcd.Stored {
-	var all []kubeadmetcd.Stored
+func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadm.Stored {
+	var all []kubeadm.Stored
 	for _, o := range scheduled {
 		if progress.SnapshotEnded(o.Status.Phase) {
-			all = append(all, kubeadmetcd.Stored{
+			all = append(all, kubeadm.Stored{
 				UID: string(o.UID), Host: o.Status.Host, File: fileOf(o), Saved: meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionSaved),
 				Held: slices.ContainsFunc(restores, func(r *provisionv1.EtcdRestore) bool { return r.Spec.SnapshotName == o.Name }),
 			})
@@ -131,7 +131,7 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 		return time.Time{}, nil // the controller of DroverClusters says so
 	}
 	t := timed(s, in.scheduled, len(w.Restores) > 0, in.Now())
-	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadmetcd.Machine) bool { return m.Provisioned && !m.Gone })
+	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Provisioned && !m.Gone })
 	if t.due.IsZero() || in.problem != "" || !bootstrapped {
 		if !t.due.IsZero() && in.hopeless {
 			in.Recorder.Eventf(in.cluster, nil, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot", "no EtcdSnapshot was made for %s: %s. Remove spec.etcd.schedule", t.due.Format(time.RFC3339), in.problem)
@@ -182,7 +182,7 @@ func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provision
 }
 
 // expire deletes scheduled snapshots that are beyond the retention.
-func (in *kubeadmCluster) expire(ctx context.Context, d kubeadmetcd.Decision) error {
+func (in *kubeadmCluster) expire(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for _, o := range in.scheduled {
 		if slices.Contains(d.Expired, string(o.UID)) {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the plans that internal/provision/installation decides, and gives them back.
+// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the instructions that
+// internal/provision/k3s decides, and gives them back.
 package installation
 
 import (
@@ -28,7 +29,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -70,10 +71,10 @@ type input struct {
 	restores     []*provisionv1.EtcdRestore
 	refused      *status.Readiness // what the spec cannot have as it is, nil if it can
 	former       []*v1.Host        // taken by an installation of this name that is gone
-	unreadable   map[string]error  // Hosts to which nothing is done, since what their plans say cannot be read
+	unreadable   map[string]error  // Hosts to which nothing is done, whose instructions cannot be read
 	store        *store
-	decide       installation.Input
-	decision     installation.Decision // none if the planner was not asked
+	decide       k3s.Input
+	decision     k3s.Decision // none if nothing was decided
 	now          time.Time
 }
 
@@ -117,13 +118,13 @@ func (r *Reconciler) hub() hosts.Hub {
 	return hosts.Hub{Client: r.Client, Live: r.Live, Reported: r.Reported, Finalizer: provisionv1.FinalizerNode}
 }
 
-// advance lets the planner decide, and does what it says: what is stored comes before what depends on it.
+// advance decides, and does what was decided: what is stored comes before what depends on it.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
 	if err != nil || why != nil {
 		return orNothing(why), err
 	}
-	decision, err := installation.Decide(in.decide)
+	decision, err := k3s.Decide(in.decide)
 	if err == nil {
 		err = r.configure(ctx, in, &decision)
 	}
@@ -156,7 +157,7 @@ func orNothing(v *status.Readiness) status.Readiness {
 }
 
 // act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their names.
-func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision) (map[string]error, error) {
+func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
 	}
@@ -184,24 +185,24 @@ func (r *Reconciler) act(ctx context.Context, in *input, d installation.Decision
 		note(name, r.hub().Take(ctx, in.hosts[name].DeepCopy(), me))
 	}
 	for _, host := range in.decide.Hosts {
-		if plan := d.Instructions[host.Name]; plan != nil && in.unreadable[host.Name] == nil {
-			note(host.Name, r.give(ctx, in, host, plan))
+		if next := d.Instructions[host.Name]; next != nil && in.unreadable[host.Name] == nil {
+			note(host.Name, r.give(ctx, in, host, next))
 		}
 	}
 	return failed, conflict
 }
 
-// give gives a host its plan, unless it has it.
-func (r *Reconciler) give(ctx context.Context, in *input, host installation.Host, plan *installation.Instructions) error {
-	held, err := json.Marshal(plan.Held)
+// give gives a host its instructions, unless it has them.
+func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k3s.Instructions) error {
+	held, err := json.Marshal(next.Held)
 	if err != nil {
 		return err
 	}
-	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), plan.HostInstructions, string(held))
+	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), next.HostInstructions, string(held))
 	if set && host.Held == nil {
-		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, plan.Roles)})
-	} else if set && host.Held.Start != plan.Start {
-		in.update.Event(status.Event{Reason: "HostChanges", Action: "Change", Message: fmt.Sprintf("Host %s is changed to %s", host.Name, plan.Version)})
+		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, next.Roles)})
+	} else if set && host.Held.Start != next.Start {
+		in.update.Event(status.Event{Reason: "HostChanges", Action: "Change", Message: fmt.Sprintf("Host %s is changed to %s", host.Name, next.Version)})
 	}
 	return err
 }
@@ -227,7 +228,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 		host := &list.Items[i]
 		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
 		switch {
-		case errors.Is(err, hosts.ErrForeignPlan): // a person has made it, and the Host stays taken
+		case errors.Is(err, hosts.ErrForeignInstructions): // a person has made it, and the Host stays taken
 		case err != nil:
 			return status.Readiness{}, err
 		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
@@ -259,7 +260,7 @@ func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedNam
 	var errs []error
 	for i := range list.Items {
 		if host := list.Items[i].DeepCopy(); takenByName(host, name.Name) {
-			if _, err := r.hub().ReleaseFormer(ctx, host); !errors.Is(err, hosts.ErrForeignPlan) && !errors.Is(err, hosts.ErrFormerPlan) {
+			if _, err := r.hub().ReleaseFormer(ctx, host); !errors.Is(err, hosts.ErrForeignInstructions) && !errors.Is(err, hosts.ErrFormerInstructions) {
 				errs = append(errs, err)
 			}
 		}

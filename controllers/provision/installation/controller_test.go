@@ -115,8 +115,8 @@ func (w *world) report(name string, state v1.HostState, reason, address string) 
 		h.Status.Machine = &v1.HostMachine{Addresses: []string{"fe80::1", address}, Labels: []string{"disk=fast"}}
 	}
 	if state != v1.HostAvailable {
-		plan := get(w, name+v1.HostPlanSecretSuffix, &corev1.Secret{})
-		h.Status.Plan = &v1.HostPlanStatus{Version: string(plan.UID) + "." + plan.ResourceVersion}
+		given := get(w, name+v1.HostPlanSecretSuffix, &corev1.Secret{})
+		h.Status.Plan = &v1.HostPlanStatus{Version: string(given.UID) + "." + given.ResourceVersion}
 	}
 	ready := metav1.ConditionFalse
 	if reason == v1.ReasonHostAvailable || reason == v1.ReasonActive {
@@ -141,8 +141,8 @@ func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 	return get(w, "prod", &provisionv1.ClusterInstallation{})
 }
 
-// plan returns that of a Host, nil if it has none.
-func (w *world) plan(host string) *protocol.HostInstructions {
+// instructions returns the instructions of a Host, nil if it has none.
+func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.name.Namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
@@ -151,11 +151,11 @@ func (w *world) plan(host string) *protocol.HostInstructions {
 	} else if err != nil {
 		w.t.Fatal(err)
 	}
-	plan := &protocol.HostInstructions{}
-	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], plan); err != nil {
+	given := &protocol.HostInstructions{}
+	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], given); err != nil {
 		w.t.Fatal(err)
 	}
-	return plan
+	return given
 }
 
 func want(t *testing.T, i *provisionv1.ClusterInstallation, summary, reason, message string) {
@@ -174,9 +174,9 @@ func TestHostsBecomeACluster(t *testing.T) {
 	w.host("w1", "worker", "10.1.0.2")
 	w.host("other", "nothing", "10.1.0.3")
 	i := w.reconcile(3)
-	want(t, i, "0/2", provisionv1.ReasonHostsWaiting, "0 of 2 hosts are ready; host s1 is given its plan")
-	if w.plan("w1") != nil || get(w, "w1", &v1.Host{}).Spec.ConsumerRef.Name != "prod" || get(w, "other", &v1.Host{}).Spec.ConsumerRef != nil {
-		t.Error("the worker has a plan before there is a cluster, is not taken, or a Host is taken that no pool selects")
+	want(t, i, "0/2", provisionv1.ReasonHostsWaiting, "0 of 2 hosts are ready; host s1 is given its instructions")
+	if w.instructions("w1") != nil || get(w, "w1", &v1.Host{}).Spec.ConsumerRef.Name != "prod" || get(w, "other", &v1.Host{}).Spec.ConsumerRef != nil {
+		t.Error("the worker has instructions before there is a cluster, is not taken, or a Host is taken that no pool selects")
 	}
 	if waiting := i.Status.Waiting; len(waiting) != 2 || waiting[1].Message != "waits for host s1, which begins the cluster" {
 		t.Errorf("waiting: %+v", waiting)
@@ -185,7 +185,7 @@ func TestHostsBecomeACluster(t *testing.T) {
 	want(t, w.reconcile(1), "0/2", provisionv1.ReasonHostsWaiting, "host s1 has failed: it is InstructionFailed")
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(2)
-	server, worker := w.plan("s1"), w.plan("w1")
+	server, worker := w.instructions("s1"), w.instructions("w1")
 	for file, words := range map[*protocol.HostInstructions][]string{
 		server: {"cluster-init: true", "disable:\n- traefik", "node-label:\n- a=b\n- disk=fast", "node-taint:\n- node-role.kubernetes.io/etcd:NoExecute", "node-name: s1"},
 		worker: {"server: https://10.1.0.1:6443", "node-name: w1", "node-label:\n- a=b\n- disk=fast"},
@@ -206,7 +206,7 @@ func TestHostsBecomeACluster(t *testing.T) {
 	i = w.reconcile(2)
 	want(t, i, "2/2", provisionv1.ReasonInstalled, "2 hosts have v1.35.1+k3s1")
 	before := i.ResourceVersion
-	if i = w.reconcile(3); i.ResourceVersion != before || string(w.plan("s1").Files[1].Content) != "" {
+	if i = w.reconcile(3); i.ResourceVersion != before || string(w.instructions("s1").Files[1].Content) != "" {
 		t.Error("an installation that is as it is to be was written again, or the manifest is still there")
 	}
 }
@@ -227,7 +227,7 @@ func TestAnInstallationThatIsDeletedGivesItsHostsBack(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), i); err != nil {
 		t.Fatal(err)
 	}
-	if i = w.reconcile(1); !meta.IsStatusConditionTrue(i.Status.Conditions, provisionv1.ConditionStalled) || w.plan("s1") == nil {
+	if i = w.reconcile(1); !meta.IsStatusConditionTrue(i.Status.Conditions, provisionv1.ConditionStalled) || w.instructions("s1") == nil {
 		t.Errorf("a protected cluster is destroyed: %+v", i.Status.Conditions)
 	}
 	cluster.Spec.DeletionProtection = false
@@ -235,8 +235,8 @@ func TestAnInstallationThatIsDeletedGivesItsHostsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.reconcile(1)
-	if w.plan("s1") != nil || w.plan("w1") != nil {
-		t.Error("a Host has its plan still")
+	if w.instructions("s1") != nil || w.instructions("w1") != nil {
+		t.Error("a Host has its instructions still")
 	}
 	w.report("s1", v1.HostAvailable, v1.ReasonHostAvailable, "")
 	away := get(w, "w1", &v1.Host{})
@@ -334,8 +334,8 @@ func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
 			if stalled := meta.FindStatusCondition(i.Status.Conditions, provisionv1.ConditionStalled); stalled == nil || stalled.Reason != provisionv1.ReasonSecretConflict {
 				t.Errorf("stalled: %+v", stalled)
 			}
-			if got := get(w, "prod-provision", &corev1.Secret{}); len(got.Data) != 1 || w.plan("s1") != nil {
-				t.Errorf("the Secret was changed, or a host has a plan: %+v", got.Data)
+			if got := get(w, "prod-provision", &corev1.Secret{}); len(got.Data) != 1 || w.instructions("s1") != nil {
+				t.Errorf("the Secret was changed, or a host has instructions: %+v", got.Data)
 			}
 		})
 	}
@@ -355,7 +355,7 @@ func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
 	}
 }
 
-func TestAHostWhosePlanCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
+func TestAHostWhoseInstructionsCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -365,23 +365,23 @@ func TestAHostWhosePlanCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
 	w.reconcile(2)
 	w.report("w1", v1.HostActive, v1.ReasonActive, "10.1.0.2")
 	w.reconcile(1)
-	plan := get(w, "w1-host-plan", &corev1.Secret{})
-	for key := range plan.Annotations {
+	given := get(w, "w1-host-plan", &corev1.Secret{})
+	for key := range given.Annotations {
 		if strings.HasSuffix(key, "/plan-note") {
-			plan.Annotations[key] = "{"
+			given.Annotations[key] = "{"
 		}
 	}
-	if err := w.Client.Update(t.Context(), plan); err != nil {
+	if err := w.Client.Update(t.Context(), given); err != nil {
 		t.Fatal(err)
 	}
 	w.host("w2", "worker", "10.1.0.3")
 	i := w.reconcile(4)
-	if w.plan("w2") == nil {
-		t.Errorf("host w2 has no plan, want it to join: %+v", i.Status.Conditions)
+	if w.instructions("w2") == nil {
+		t.Errorf("host w2 has no instructions, want it to join: %+v", i.Status.Conditions)
 	}
 	want(t, i, "1/3", provisionv1.ReasonHostsWaiting, "host w1 cannot be changed: an annotation of Secret w1-host-plan is not as Drover wrote it")
-	if now := get(w, "w1-host-plan", &corev1.Secret{}); now.ResourceVersion != plan.ResourceVersion {
-		t.Error("the plan of w1 was changed, want it to be left as it is")
+	if now := get(w, "w1-host-plan", &corev1.Secret{}); now.ResourceVersion != given.ResourceVersion {
+		t.Error("the instructions of w1 were changed, want them to be left as they are")
 	}
 }
 
@@ -472,12 +472,12 @@ func TestMachinesThatReportTheSameAddressJoinByTheOneThatTheirHostsHave(t *testi
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(3)
 	for name, words := range map[string][]string{"s1": {"node-ip: 192.168.56.11"}, "w1": {"node-ip: 192.168.56.12", "server: https://192.168.56.11:6443"}} {
-		plan := w.plan(name)
-		if plan == nil {
-			t.Fatalf("%s has no plan", name)
+		given := w.instructions(name)
+		if given == nil {
+			t.Fatalf("%s has no instructions", name)
 		}
 		for _, word := range words {
-			if config := string(plan.Files[0].Content); !strings.Contains(config, word) {
+			if config := string(given.Files[0].Content); !strings.Contains(config, word) {
 				t.Errorf("%s: %q is not in\n%s", name, word, config)
 			}
 		}
@@ -500,14 +500,14 @@ func TestHostsOfAFormerInstallationAreGivenBack(t *testing.T) {
 	}
 }
 
-func TestAHostThatHasThePlanOfAFormerInstallationKeepsIt(t *testing.T) {
+func TestAHostThatHasInstructionsOfAFormerInstallationKeepsThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
 	w.reconcile(4)
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(1)
-	plan := get(w, "s1-host-plan", &corev1.Secret{}).UID
+	given := get(w, "s1-host-plan", &corev1.Secret{}).UID
 	// A restored hub has the installation with another UID.
 	i := get(w, "prod", &provisionv1.ClusterInstallation{})
 	i.Finalizers = nil
@@ -524,8 +524,8 @@ func TestAHostThatHasThePlanOfAFormerInstallationKeepsIt(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if now := get(w, "s1-host-plan", &corev1.Secret{}).UID; now != plan {
-			t.Errorf("the installation is there %t: the plan was replaced", there)
+		if now := get(w, "s1-host-plan", &corev1.Secret{}).UID; now != given {
+			t.Errorf("the installation is there %t: the instructions were replaced", there)
 		}
 	}
 	status := get(w, "prod", &provisionv1.ClusterInstallation{}).Status
@@ -534,7 +534,7 @@ func TestAHostThatHasThePlanOfAFormerInstallationKeepsIt(t *testing.T) {
 	}
 }
 
-func TestAHostThatRefusesItsPlanKeepsNoOtherWaiting(t *testing.T) {
+func TestAHostThatRefusesItsInstructionsKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -547,11 +547,11 @@ func TestAHostThatRefusesItsPlanKeepsNoOtherWaiting(t *testing.T) {
 	}
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	i := w.reconcile(2)
-	if w.plan("w2") == nil {
-		t.Error("w2 has no plan")
+	if w.instructions("w2") == nil {
+		t.Error("w2 has no instructions")
 	}
 	if !slices.ContainsFunc(i.Status.Waiting, func(h provisionv1.WaitingHost) bool {
-		return h.Host == "w1" && strings.Contains(h.Message, "a plan that Drover did not make")
+		return h.Host == "w1" && strings.Contains(h.Message, "instructions that Drover did not make")
 	}) {
 		t.Errorf("waiting: %+v", i.Status.Waiting)
 	}
@@ -619,8 +619,8 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(2)
 	phase(provisionv1.SnapshotRunning, provisionv1.ReasonRunning, "host s1 makes it")
-	plan := w.plan("s1")
-	if last := plan.Instructions[len(plan.Instructions)-1]; last.ID != "snapshot-"+string(snap.UID) || last.Command[len(last.Command)-1] != snap.Status.Snapshot || !strings.HasPrefix(snap.Status.Snapshot, "before-") {
+	given := w.instructions("s1")
+	if last := given.Instructions[len(given.Instructions)-1]; last.ID != "snapshot-"+string(snap.UID) || last.Command[len(last.Command)-1] != snap.Status.Snapshot || !strings.HasPrefix(snap.Status.Snapshot, "before-") {
 		t.Errorf("the instruction is %+v, the snapshot %s", last, snap.Status.Snapshot)
 	}
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
@@ -629,7 +629,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	version := snap.ResourceVersion
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(3)
-	if get(w, "before", snap).ResourceVersion != version || len(w.plan("s1").Instructions) == len(plan.Instructions) {
+	if get(w, "before", snap).ResourceVersion != version || len(w.instructions("s1").Instructions) == len(given.Instructions) {
 		t.Error("it is written again, or its instruction is there still")
 	}
 	snap.Spec.ClusterRef.Name = "other"

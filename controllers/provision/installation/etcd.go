@@ -18,7 +18,7 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 	"github.com/drover-dev/drover/internal/untrusted"
@@ -47,7 +47,7 @@ func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	slices.SortFunc(in.snapshots, func(a, b *provisionv1.EtcdSnapshot) int { return progress.Older(a, b) })
 	slices.SortFunc(in.restores, func(a, b *provisionv1.EtcdRestore) int { return progress.Older(a, b) })
 	for _, snap := range in.snapshots {
-		in.decide.Snapshots = append(in.decide.Snapshots, installation.Snapshot{ID: string(snap.UID), Name: fileOf(snap)})
+		in.decide.Snapshots = append(in.decide.Snapshots, k3s.Snapshot{ID: string(snap.UID), Name: fileOf(snap)})
 	}
 	for _, restore := range in.restores {
 		in.decide.Restores = append(in.decide.Restores, wantedOf(in, restore))
@@ -61,10 +61,10 @@ func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf is what the planner is told of a restore.
-func wantedOf(in *input, restore *provisionv1.EtcdRestore) installation.Restore {
+// wantedOf returns what is known of a restore before it is decided on.
+func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
-	wanted := installation.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
+	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
 	if spec.File != "" {
 		if spec.Host == "" && in.installation.Spec.Etcd.S3 == nil {
 			wanted.Problem = "spec.file without spec.host is in the bucket of spec.etcd.s3 of the installation, which has none: name the host whose disk has the file"
@@ -92,7 +92,7 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) installation.Restore 
 
 // configure writes back the spec that a restore brings, once, before data is replaced. Pools and the counts of
 // rotations stay as they are, since machines do.
-func (r *Reconciler) configure(ctx context.Context, in *input, d *installation.Decision) error {
+func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
 	if d.Configure == nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName
 	} else if why != nil {
 		return in.waits(why.Message), nil
 	}
-	decision, err := installation.Decide(in.decide)
+	decision, err := k3s.Decide(in.decide)
 	if err != nil {
 		return progress.All{}, err
 	}
@@ -144,7 +144,7 @@ func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName
 }
 
 // progress says how far all is by a decision.
-func (in *input) progress(d installation.Decision) (progress.All, error) {
+func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	spec, err := json.Marshal(in.installation.Spec)
 	if err != nil {
@@ -172,7 +172,7 @@ func (in *input) progress(d installation.Decision) (progress.All, error) {
 	return all, nil
 }
 
-// waits says of all that it waits for the installation, at which the planner cannot be asked.
+// waits says of all that it waits for the installation, of which nothing can be decided.
 func (in *input) waits(why string) progress.All {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
 	why = "waits for its ClusterInstallation: " + why

@@ -16,7 +16,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -26,7 +25,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/provision/schedule"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/status"
@@ -50,10 +50,10 @@ const labelInstallation = provisionv1.Group + "/installation"
 // store is the Secret with what was decided once.
 type store struct {
 	secret *corev1.Secret // nil if it is not there
-	stored installation.Stored
+	stored k3s.Stored
 }
 
-// gather reads all that the planner is asked with. The readiness says what is missing or wrong.
+// gather reads all that a decision depends on. The readiness says what is missing or wrong.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.gatherWanted(ctx, in); err != nil {
 		return nil, err
@@ -65,12 +65,12 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		return invalid(err.Error()), nil
 	}
 	if spec.Config != nil {
-		if in.decide.Spec.Config, err = installation.CheckConfig(spec.Distribution, "spec.config", spec.Config.Raw); err != nil {
+		if in.decide.Spec.Config, err = k3s.CheckConfig(spec.Distribution, "spec.config", spec.Config.Raw); err != nil {
 			return invalid(err.Error()), nil
 		}
 	}
 	if spec.ServerConfig != nil {
-		if in.decide.Spec.ServerConfig, err = installation.CheckConfig(spec.Distribution, "spec.serverConfig", spec.ServerConfig.Raw); err != nil {
+		if in.decide.Spec.ServerConfig, err = k3s.CheckConfig(spec.Distribution, "spec.serverConfig", spec.ServerConfig.Raw); err != nil {
 			return invalid(err.Error()), nil
 		}
 	}
@@ -84,7 +84,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 	}
 	in.decide.Now = in.now.Unix()
 	for _, err := range []error{
-		installation.CheckVersion(in.decide), installation.CheckKeys(in.decide.Spec), installation.CheckSnapshots(in.decide.Spec),
+		k3s.CheckVersion(in.decide), k3s.CheckKeys(in.decide.Spec), k3s.CheckSnapshots(in.decide.Spec),
 		checkSchedule(spec),
 	} {
 		if err != nil { // a restore may be what mends it
@@ -194,7 +194,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the store's CA as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
 		// Files that a user makes the Secret of end with a line feed.
-		in.decide.S3 = installation.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
+		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
 }
@@ -226,7 +226,7 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	err := r.Live.Get(ctx, name, secret)
 	if apierrors.IsNotFound(err) {
 		in.store = &store{}
-		in.decide.Stored = installation.Stored{Token: rand.Text() + rand.Text(), AgentToken: rand.Text() + rand.Text()}
+		in.decide.Stored = k3s.Stored{Token: rand.Text() + rand.Text(), AgentToken: rand.Text() + rand.Text()}
 		return nil, nil
 	} else if err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 }
 
 // save stores what was decided, if it has changed. Of two managers that do, one fails.
-func (r *Reconciler) save(ctx context.Context, in *input, stored installation.Stored) error {
+func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) error {
 	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
 		return nil
 	}
@@ -294,8 +294,9 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 			continue
 		}
 		in.hosts[host.Name] = host
-		known := installation.Host{
-			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(), Connected: connected(host), Detail: detail(host),
+		known := k3s.Host{
+			Name: host.Name, UID: string(host.UID), Labels: host.Labels, Taken: taken, Leaving: !host.DeletionTimestamp.IsZero(),
+			Connected: connected(host), Host: progress.OfHost(host, ""),
 		}
 		known.Gone = known.Leaving && !known.Connected && in.now.After(host.DeletionTimestamp.Add(leaveTime))
 		known.Lost = host.Status.LastSeen != nil && in.now.After(host.Status.LastSeen.Add(lostTime))
@@ -316,52 +317,27 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	return nil
 }
 
-// gatherHeld reads what is remembered with the plan of a Host. If that cannot be read, the Host is left as it is, and keeps no other waiting.
-func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *installation.Host) error {
+// gatherHeld reads what is remembered with the instructions of a Host, and how far it is with them. If that cannot be
+// read, the Host is left as it is, and keeps no other waiting.
+func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	note, version, err := r.hub().Note(ctx, host)
 	if err != nil || note == "" {
 		return err
 	}
-	held := &installation.Held{}
+	held := &k3s.Held{}
 	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
-		known.Held = &installation.Held{Unreadable: true}
+		known.Held = &k3s.Held{Unreadable: true}
 		in.unreadable[host.Name] = fmt.Errorf(
 			"an annotation of Secret %s%s is not as Drover wrote it: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
 		return nil
 	}
-	known.Held = held
-	if known.Progress = progressOf(host, version); known.Progress == installation.Failed && host.Status.Plan != nil {
-		known.Output = host.Status.Plan.Output
-	}
+	known.Held, known.Host = held, progress.OfHost(host, version)
 	return nil
 }
 
 // connected reports whether a Host's agent is, as far as its status says.
 func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
-}
-
-func detail(host *v1.Host) string {
-	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
-		return ready.Message
-	}
-	return ""
-}
-
-// progressOf says how far a Host is with the plan of a version.
-func progressOf(host *v1.Host, version string) installation.Progress {
-	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
-	switch {
-	case ready == nil || host.Status.Plan == nil || host.Status.Plan.Version != version:
-		return installation.None
-	case ready.Reason == v1.ReasonInstructionFailed || ready.Reason == v1.ReasonInterrupted || ready.Reason == v1.ReasonPlanInvalid:
-		return installation.Failed
-	case host.Status.State == v1.HostActive:
-		return installation.Up
-	case host.Status.State == v1.HostWaitingForKubernetes:
-		return installation.Unwell
-	}
-	return installation.Running
 }
 
 // address returns the first at which another machine may reach a host, "" for none. A machine may report what it likes.

@@ -29,7 +29,7 @@ func restoring(t *testing.T) *world {
 	w.host("s1", "server", "10.1.0.1")
 	w.Apply(t, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofProd}})
 	w.reconcile(4)
-	for range 3 { // it is up, has made the snapshot, and has its plan without that
+	for range 3 { // it is up, has made the snapshot, and has its instructions without that
 		w.report("s1", v1.HostActive, v1.ReasonActive, "")
 		w.reconcile(2)
 	}
@@ -64,10 +64,10 @@ func (w *world) phase(name string, want provisionv1.EtcdRestorePhase, reason, me
 	return restore
 }
 
-// last is the ID of the last instruction of a Host's plan, without that of the restore.
+// last returns the ID of the last instruction of a Host, without the ID of the restore.
 func (w *world) last(host string) string {
 	w.t.Helper()
-	i := w.plan(host).Instructions
+	i := w.instructions(host).Instructions
 	kind, _, _ := strings.Cut(i[len(i)-1].ID, "-")
 	return kind
 }
@@ -80,8 +80,8 @@ func TestASnapshotIsRestored(t *testing.T) {
 	want(t, w.reconcile(1), "0/1", provisionv1.ReasonRestoring, "EtcdRestore back is under way, and nothing else is changed: waits for host s1, which looks for the file")
 	restore := w.phase("back", provisionv1.RestorePending, provisionv1.ReasonWaiting, "host s1, which looks for the file")
 	snapshot := get(w, "before", &provisionv1.EtcdSnapshot{}).Status.Snapshot
-	if restore.Status.Host != "s1" || restore.Status.Snapshot != snapshot || !slices.Contains(w.plan("s1").Instructions[0].Command, "FILE="+snapshot) {
-		t.Errorf("%+v, %+v", restore.Status, w.plan("s1").Instructions)
+	if restore.Status.Host != "s1" || restore.Status.Snapshot != snapshot || !slices.Contains(w.instructions("s1").Instructions[0].Command, "FILE="+snapshot) {
+		t.Errorf("%+v, %+v", restore.Status, w.instructions("s1").Instructions)
 	}
 	for _, step := range []struct {
 		last, reason, message string
@@ -195,7 +195,7 @@ func TestARestoreBringsTheConfigurationOfItsSnapshot(t *testing.T) {
 	if i.Spec.Version != "v1.35.1+k3s1" || i.Spec.Etcd.Schedule != "" || i.Spec.CertificateRotation != 3 || len(i.Spec.Pools) != 3 {
 		t.Errorf("the spec is %+v", i.Spec)
 	}
-	if got := w.plan("s1"); w.last("s1") != "restore" || !slices.ContainsFunc(got.Instructions, func(i protocol.HostInstruction) bool {
+	if got := w.instructions("s1"); w.last("s1") != "restore" || !slices.ContainsFunc(got.Instructions, func(i protocol.HostInstruction) bool {
 		return slices.Contains(i.Command, "INSTALL_K3S_VERSION=v1.35.1+k3s1")
 	}) {
 		t.Errorf("s1 is told %+v, want it to install the version of the snapshot first", got.Instructions)

@@ -10,7 +10,7 @@ import (
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	"github.com/drover-dev/drover/internal/protocol"
-	"github.com/drover-dev/drover/internal/provision/installation"
+	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -18,12 +18,12 @@ import (
 const maxWaiting = 16
 
 // judge says how an installation is by what was decided. It is pure.
-func judge(in *input, d installation.Decision) status.Readiness {
+func judge(in *input, d k3s.Decision) status.Readiness {
 	var v status.Readiness
 	switch {
 	case len(d.Take)+len(d.Release) > 0:
 		v.Again = soon
-	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h installation.Host) bool { return h.Leaving && !h.Connected }):
+	case len(in.former) > 0, slices.ContainsFunc(in.decide.Hosts, func(h k3s.Host) bool { return h.Leaving && !h.Connected }):
 		v.Again = leaveTime
 	}
 	first := ""
@@ -38,7 +38,8 @@ func judge(in *input, d installation.Decision) status.Readiness {
 		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, d.Restore.WaitsFor())
 	case d.Lost && len(in.former) > 0:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
-		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their plans: nothing is changed; if nothing runs on them any more, delete the Secrets with their plans, which cleans the machines",
+		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their instructions: "+
+			"nothing is changed; if nothing runs on them any more, delete the Secrets with these, which cleans the machines",
 			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
@@ -63,7 +64,7 @@ func judge(in *input, d installation.Decision) status.Readiness {
 
 // strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while
 // its agent was away, and whose machine goes on, joins etcd again.
-func strangers(in *input, d installation.Decision) string {
+func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
 	}
@@ -74,7 +75,7 @@ func strangers(in *input, d installation.Decision) string {
 // writeStatus writes what was decided.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
-	if in.decision.Instructions != nil { // the planner was asked
+	if in.decision.Instructions != nil { // something was decided
 		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(in.decision.Hosts), int32(in.decision.Ready), fmt.Sprintf("%d/%d", in.decision.Ready, in.decision.Hosts), nil
 		for _, host := range slices.Sorted(maps.Keys(in.decision.Waiting)) {
 			if why := in.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {

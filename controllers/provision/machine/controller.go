@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine reconciles DroverMachine: it takes a Host for a Machine of Cluster API, gives it the bootstrap as its plan, and gives it back.
+// Package machine reconciles DroverMachine: it takes a Host for a Machine of Cluster API, gives it the bootstrap as its
+// instructions, and gives it back.
 package machine
 
 import (
@@ -184,7 +185,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
 		}
-		if _, err := r.hub().ReleaseFormer(ctx, host); err != nil && !errors.Is(err, hosts.ErrForeignPlan) && !errors.Is(err, hosts.ErrFormerPlan) {
+		if _, err := r.hub().ReleaseFormer(ctx, host); err != nil && !errors.Is(err, hosts.ErrForeignInstructions) && !errors.Is(err, hosts.ErrFormerInstructions) {
 			errs = append(errs, err)
 		}
 	}
@@ -204,7 +205,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	done, why := true, ""
 	if in.host != nil {
 		var err error
-		if done, err = r.hub().Release(ctx, in.host.DeepCopy(), consumer(in.machine)); err != nil && !errors.Is(err, hosts.ErrForeignPlan) {
+		if done, err = r.hub().Release(ctx, in.host.DeepCopy(), consumer(in.machine)); err != nil && !errors.Is(err, hosts.ErrForeignInstructions) {
 			return status.Readiness{}, err
 		} else if err != nil {
 			why = err.Error()

@@ -112,19 +112,19 @@ func (w *world) getHost(name string) *v1.Host {
 	return h
 }
 
-// plan reads a Host's plan, nil if there is none.
-func (w *world) plan(host string) *protocol.HostInstructions {
+// instructions reads a Host's instructions, nil if there are none.
+func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	err := w.Client.Get(w.t.Context(), types.NamespacedName{Namespace: w.namespace, Name: host + v1.HostPlanSecretSuffix}, secret)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
-	plan := &protocol.HostInstructions{}
-	if err := errors.Join(err, json.Unmarshal(secret.Data[v1.HostPlanKey], plan)); err != nil {
+	given := &protocol.HostInstructions{}
+	if err := errors.Join(err, json.Unmarshal(secret.Data[v1.HostPlanKey], given)); err != nil {
 		w.t.Fatal(err)
 	}
-	return plan
+	return given
 }
 
 // reconcile takes steps and returns the machine, nil if it is gone.
@@ -166,13 +166,13 @@ func TestAMachineTakesAHostAndGivesItBackClean(t *testing.T) {
 	if m.Spec.ProviderID != "drover://"+w.namespace+"/h1" || m.Status.Initialization.Provisioned != nil {
 		t.Errorf("provider ID %q, provisioned %v", m.Spec.ProviderID, m.Status.Initialization.Provisioned)
 	}
-	plan := w.plan("h1")
-	if plan == nil || len(plan.Files) != 2 || !strings.Contains(string(plan.Files[0].Content), m.Spec.ProviderID+"\n") || len(plan.Instructions) != 1 ||
-		plan.Instructions[0].ID != "bootstrap-"+string(m.UID) || len(plan.Clean) != 2 || plan.Clean[0].ID != "k3s-"+string(m.UID) || plan.Clean[1].ID != "reset-"+string(m.UID) {
-		t.Fatalf("the plan is %+v", plan)
+	given := w.instructions("h1")
+	if given == nil || len(given.Files) != 2 || !strings.Contains(string(given.Files[0].Content), m.Spec.ProviderID+"\n") || len(given.Instructions) != 1 ||
+		given.Instructions[0].ID != "bootstrap-"+string(m.UID) || len(given.Clean) != 2 || given.Clean[0].ID != "k3s-"+string(m.UID) || given.Clean[1].ID != "reset-"+string(m.UID) {
+		t.Fatalf("the instructions are %+v", given)
 	}
 	for _, script := range []string{"/usr/bin/rke2-uninstall.sh", "/opt/rke2/bin/rke2-uninstall.sh", "/opt/bin/k3s-uninstall.sh", "/usr/local/bin/k3s-agent-uninstall.sh"} {
-		if !slices.Contains(plan.Clean[0].Command, script) {
+		if !slices.Contains(given.Clean[0].Command, script) {
 			t.Errorf("a Host is cleaned without %s", script)
 		}
 	}
@@ -197,8 +197,8 @@ func TestAMachineTakesAHostAndGivesItBackClean(t *testing.T) {
 	}
 	w.want(w.reconcile(name, 1), infrav1.ReasonReleasing, "h1")
 	w.setHost("h1", v1.HostCleaning, v1.ReasonCleaning)
-	if m := w.reconcile(name, 2); m == nil || w.plan("h1") != nil || w.getHost("h1").Spec.ConsumerRef == nil {
-		t.Error("want the plan gone, and the machine and its hold of the Host there until that is clean")
+	if m := w.reconcile(name, 2); m == nil || w.instructions("h1") != nil || w.getHost("h1").Spec.ConsumerRef == nil {
+		t.Error("want the instructions gone, and the machine and its hold of the Host there until that is clean")
 	}
 	w.setHost("h1", v1.HostAvailable, v1.ReasonHostAvailable)
 	if m := w.reconcile(name, 1); m != nil || w.getHost("h1").Spec.ConsumerRef != nil {
@@ -308,7 +308,7 @@ func TestAManagerThatIsKilledBetweenTakesOneHost(t *testing.T) {
 	})
 	w.want(w.reconcile(other, 2), infrav1.ReasonNoHost, "")
 	w.want(w.reconcile(other, 1), infrav1.ReasonBootstrapping, "h1")
-	if w.plan("h1") == nil || w.plan("h2") == nil || w.getHost("h2").Spec.ConsumerRef.Name != "m1" {
+	if w.instructions("h1") == nil || w.instructions("h2") == nil || w.getHost("h2").Spec.ConsumerRef.Name != "m1" {
 		t.Error("want each machine to have a Host of its own")
 	}
 }
@@ -351,15 +351,15 @@ func TestTheFirstControlPlaneInstallsTheAgent(t *testing.T) {
 	}
 	m := w.reconcile(first, 1)
 	w.want(m, infrav1.ReasonBootstrapping, "h1")
-	plan := w.plan("h1")
-	if last := plan.Files[len(plan.Files)-1]; string(last.Content) != "the manifest" || last.Mode != "0600" || len(plan.Instructions) != 2 || plan.Instructions[1].ID != "agent-"+string(m.UID) || plan.Instructions[1].Command[3] != last.Path {
-		t.Errorf("the plan has the file %q and %+v", last.Path, plan.Instructions)
+	given := w.instructions("h1")
+	if last := given.Files[len(given.Files)-1]; string(last.Content) != "the manifest" || last.Mode != "0600" || len(given.Instructions) != 2 || given.Instructions[1].ID != "agent-"+string(m.UID) || given.Instructions[1].Command[3] != last.Path {
+		t.Errorf("the instructions have the file %q and %+v", last.Path, given.Instructions)
 	}
 	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: v1.ConditionRegistered, Status: metav1.ConditionTrue, Reason: "Registered"})
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { return w.Client.Status().Update(ctx, cluster) })
 	w.want(w.reconcile(w.machine("m2", controlPlane), 2), infrav1.ReasonBootstrapping, "h2")
-	if plan := w.plan("h2"); len(plan.Instructions) != 1 {
-		t.Errorf("the second control plane installs the agent again: %+v", plan.Instructions)
+	if given := w.instructions("h2"); len(given.Instructions) != 1 {
+		t.Errorf("the second control plane installs the agent again: %+v", given.Instructions)
 	}
 }
 
@@ -380,7 +380,7 @@ func TestWhatHappensToAHostIsSaidOfItsMachine(t *testing.T) {
 	w.want(w.reconcile(name, 1), infrav1.ReasonHostGone, "h1")
 	w.setHost("h1", v1.HostAvailable, v1.ReasonHostAvailable)
 	w.want(w.reconcile(name, 1), infrav1.ReasonHostGone, "h1")
-	if w.plan("h1") != nil {
+	if w.instructions("h1") != nil {
 		t.Error("a machine that was provisioned was bootstrapped again")
 	}
 	h := w.getHost("h1")

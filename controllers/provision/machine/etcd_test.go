@@ -32,7 +32,7 @@ func (w *world) uploads(name types.NamespacedName, id, secret string, action ...
 	}
 }
 
-func TestCredentialsOfABucketAreInThePlanWhileATaskNeedsThem(t *testing.T) {
+func TestAHostHasTheCredentialsOfABucketWhileATaskNeedsThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()
@@ -60,13 +60,13 @@ func TestCredentialsOfABucketAreInThePlanWhileATaskNeedsThem(t *testing.T) {
 	}
 	w.uploads(name, "prepare", "none", infrav1.TaskEtcdPrepare) // the host may have the file
 	w.reconcile(name, 3)
-	given := w.plan("h1").Instructions
+	given := w.instructions("h1").Instructions
 	if last := given[len(given)-1]; last.ID != "task-prepare" || len(last.Env) > 0 || !strings.Contains(last.Command[len(last.Command)-1], "there is no Secret none") {
 		t.Errorf("%s %q, want it to say why no copy can be fetched", last.ID, last.Command[4:])
 	}
 	w.uploads(name, "upload", "keys")
 	w.reconcile(name, 3)
-	given = w.plan("h1").Instructions
+	given = w.instructions("h1").Instructions
 	last := given[len(given)-1]
 	want := map[string]string{"DROVER_S3_ACCESS_KEY": "access", "DROVER_S3_SECRET_KEY": "hush-hush", "DROVER_S3_CA": "CA"}
 	if last.ID != "task-upload" || !maps.Equal(last.Env, want) || strings.Contains(strings.Join(last.Command, " "), "hush") {
@@ -77,8 +77,8 @@ func TestCredentialsOfABucketAreInThePlanWhileATaskNeedsThem(t *testing.T) {
 	if s := m.Status.Tasks; len(s) != 1 || s[0].State != infrav1.TaskSucceeded {
 		t.Fatalf("%+v", s)
 	}
-	if raw, err := json.Marshal(w.plan("h1")); err != nil || strings.Contains(string(raw), "hush") {
-		t.Errorf("the plan still has the secret (%v)", err)
+	if raw, err := json.Marshal(w.instructions("h1")); err != nil || strings.Contains(string(raw), "hush") {
+		t.Errorf("the instructions still have the secret (%v)", err)
 	}
 	if raw, err := json.Marshal(m); err != nil || strings.Contains(string(raw), "hush") {
 		t.Errorf("the machine has the secret (%v)", err)

@@ -79,17 +79,17 @@ func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		host := v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "rack1"}}
-		plan, err := makePlan(planInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"" + tt.runs + "\"]\n")})
+		given, err := makeInstructions(bootstrapInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"" + tt.runs + "\"]\n")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		here := func(text string) string { return strings.ReplaceAll(text, "/run/cluster-api", dir) }
 		script := filepath.Join(dir, "bootstrap.sh")
 		former := filepath.Join(dir, filepath.Base(sentinel))
-		if err := errors.Join(os.WriteFile(script, []byte(here(string(plan.Files[0].Content))), 0o700), tt.former(former)); err != nil {
+		if err := errors.Join(os.WriteFile(script, []byte(here(string(given.Files[0].Content))), 0o700), tt.former(former)); err != nil {
 			t.Fatal(err)
 		}
-		command := plan.Instructions[0].Command
+		command := given.Instructions[0].Command
 		out, err := exec.CommandContext(t.Context(), command[0], command[1], here(command[2]), script).CombinedOutput()
 		if (err != nil) != tt.failed || tt.failed && !strings.Contains(string(out), "the bootstrap did not write") {
 			t.Errorf("%s, where a former one has succeeded: %v %s, want failed %t", name, err, out, tt.failed)

@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the plan.
+// advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the instructions.
 //
 // The provider ID is written before the Host is taken. So a machine never takes two, whenever the provisioner is killed
 // and however far its cache lags behind.
@@ -50,7 +50,7 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 			return v, err
 		}
 	}
-	if _, err := makePlan(planInput{string(machine.UID), in.host, data, in.owner.Spec.Version, manifest}); err != nil {
+	if _, err := makeInstructions(bootstrapInput{string(machine.UID), in.host, data, in.owner.Spec.Version, manifest}); err != nil {
 		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
 	if err := r.setProviderID(ctx, in, ProviderID(in.host)); err != nil {
@@ -220,7 +220,7 @@ func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) er
 	return nil
 }
 
-// bootstrap gives the Host its plan, once, and says how far it is.
+// bootstrap gives the Host its instructions, once, and says how far it is.
 func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness, error) {
 	in.machine.Status.HostName = in.host.Name
 	v := ofHost(in.machine, in.host)
@@ -230,11 +230,11 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if v.Reason == infrav1.ReasonBootstrapFailed || v.Reason == infrav1.ReasonHostGone {
 		return v, nil
 	}
-	// Once made, the plan stays as it is: an instruction that changed would be refused.
+	// Once made, the instructions stay as they are: one that changed would be refused.
 	given, _, err := r.hub().Instructions(ctx, in.host)
 	switch {
-	case errors.Is(err, hosts.ErrForeignPlan):
-		return foreignPlan(err), nil
+	case errors.Is(err, hosts.ErrForeignInstructions):
+		return foreignInstructions(err), nil
 	case err != nil || given != nil:
 		return v, err
 	}
@@ -245,17 +245,18 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if err != nil || w.Reason != "" {
 		return w, err
 	}
-	plan, err := makePlan(planInput{string(in.machine.UID), in.host, data, in.owner.Spec.Version, manifest})
+	instructions, err := makeInstructions(bootstrapInput{string(in.machine.UID), in.host, data, in.owner.Spec.Version, manifest})
 	if err != nil {
 		return status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	}
-	if _, err := r.hub().Give(ctx, in.host, consumer(in.machine), *plan); err != nil {
+	if _, err := r.hub().Give(ctx, in.host, consumer(in.machine), *instructions); err != nil {
 		return status.Readiness{}, err
 	}
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }
 
-// foreignPlan says that another Secret has the name of the Host's plan. Nothing in it is carried out for the machine.
-func foreignPlan(err error) status.Readiness {
+// foreignInstructions says that another Secret has the name of the one with the Host's instructions. Nothing in it is
+// carried out for the machine.
+func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

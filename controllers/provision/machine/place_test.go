@@ -85,7 +85,7 @@ func TestTheProviderIDIsAWordOfItsOwn(t *testing.T) {
 		"provider-id: drover://team-a/rack1\n": true, "--provider-id=drover://team-a/rack1": true, "drover://team-a/rack1": true, "'drover://team-a/rack1' x": true,
 		"drover://team-a/rack10": false, "drover://team-a/rack1-b": false, "drover://team-a/rack10 drover://team-a/rack1": true, "": false,
 	} {
-		_, err := makePlan(planInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"echo " + strings.TrimSpace(text) + "\"]\n")})
+		_, err := makeInstructions(bootstrapInput{uid: "u", host: &host, data: []byte("#cloud-config\nruncmd: [\"echo " + strings.TrimSpace(text) + "\"]\n")})
 		if (err == nil) != want {
 			t.Errorf("%q: %v, want it taken: %t", text, err, want)
 		}
@@ -98,11 +98,11 @@ func TestTheBootstrapKnowsItsVersionOfKubernetes(t *testing.T) {
 	for version, want := range map[string]string{
 		"v1.36.3": "v1.36.3", "v1.36.0-rc.1": "v1.36.0-rc.1", "v1.36.3+rke2r1": "v1.36.3+rke2r1", "": "none", "latest": "none", "v1.36.3; reboot": "none", "v1.36.3-$(reboot)": "none", "1.36.3": "none",
 	} {
-		plan, err := makePlan(planInput{uid: "u", host: &host, version: version, data: []byte("#cloud-config\nruncmd: [\"echo drover://team-a/rack1 ${KUBERNETES_VERSION:-none}\"]\n")})
+		given, err := makeInstructions(bootstrapInput{uid: "u", host: &host, version: version, data: []byte("#cloud-config\nruncmd: [\"echo drover://team-a/rack1 ${KUBERNETES_VERSION:-none}\"]\n")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		script := strings.Replace(string(plan.Files[0].Content), "/run/cluster-api", t.TempDir(), 1)
+		script := strings.Replace(string(given.Files[0].Content), "/run/cluster-api", t.TempDir(), 1)
 		command := exec.CommandContext(t.Context(), "sh", "-c", script)
 		command.Env = []string{"PATH=/usr/bin:/bin"}
 		if out, err := command.CombinedOutput(); err != nil || string(out) != "drover://team-a/rack1 "+want+"\n" {

@@ -57,7 +57,7 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	case host.Status.State == v1.HostActive:
 		return status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Host " + host.Name + " has carried out the bootstrap"}
 	case provisioned(machine) && (host.Status.State == v1.HostAvailable || host.Status.State == v1.HostCleaning):
-		return say(infrav1.ReasonHostGone, "the plan of Host %s was deleted, and it is cleaned: %s")
+		return say(infrav1.ReasonHostGone, "the instructions of Host %s were deleted, and it is cleaned: %s")
 	}
 	return say(infrav1.ReasonBootstrapping, "Host %s: %s")
 }

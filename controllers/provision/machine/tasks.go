@@ -19,6 +19,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
+	"github.com/drover-dev/drover/internal/provision/progress"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -32,8 +34,8 @@ const maxTaskMessage = 2048
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
-	// credentials of buckets, by the ID of the task.
-	credentials map[string]credential
+	// buckets that tasks copy files to or from, by the ID of the task.
+	buckets map[string]kubeadm.Bucket
 }
 
 // actions make instructions of tasks. They are pure, and set no ID. An error is the failure of the task.
@@ -51,7 +53,8 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 
 // work gives the Host the tasks of a machine whose bootstrap is done, and says how far they are.
 //
-// A task is in the status before it is in the plan, and its outcome is in the status before it leaves the plan: so a
+// A task is in the status before it is among the Host's instructions, and its outcome is in the status before it leaves
+// them: so a
 // provisioner that is killed between leaves no instruction behind, and gives no task again that has ended. The journal
 // of the Host runs it once in any case.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
@@ -59,18 +62,18 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
 		return v, nil
 	}
-	plan, version, err := r.hub().Instructions(ctx, in.host)
+	has, version, err := r.hub().Instructions(ctx, in.host)
 	switch {
-	case errors.Is(err, hosts.ErrForeignPlan):
-		return foreignPlan(err), nil
-	case err != nil || plan == nil:
-		return v, err // a plan that was deleted is not made again: the Host will say so
+	case errors.Is(err, hosts.ErrForeignInstructions):
+		return foreignInstructions(err), nil
+	case err != nil || has == nil:
+		return v, err // instructions that were deleted are not made again: the Host will say so
 	}
-	by, err := r.credentials(ctx, machine)
+	buckets, err := r.buckets(ctx, machine)
 	if err != nil {
 		return status.Readiness{}, err
 	}
-	want, after := schedule(taskInput{machine, in.host, by}, *plan, version)
+	want, after := schedule(taskInput{machine, in.host, buckets}, *has, version)
 	if _, err = r.hub().ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
 		return status.Readiness{}, err
 	}
@@ -81,7 +84,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		}
 	}
 	if !slices.Equal(after, machine.Status.Tasks) {
-		v.Again = soon // what is in the status now may enter the plan, or leave it
+		v.Again = soon // what is in the status now may enter the Host's instructions, or leave them
 	}
 	machine.Status.Tasks = after
 	return v, nil
@@ -98,14 +101,14 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 	return v.Again, err
 }
 
-// schedule returns the plan with the instructions of the tasks that have not ended, and how far each task is. It is pure. The instructions of the bootstrap, and
-// those that were there before, stay as they were made.
-func schedule(in taskInput, plan protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
-	present := map[string]int{}
-	var instructions []protocol.HostInstruction
-	for i, instruction := range plan.Instructions {
+// schedule returns the instructions that a Host has with those of the tasks that have not ended, and how far each task
+// is. It is pure. The instructions of the bootstrap, and those that were there before, stay as they were made.
+func schedule(in taskInput, has protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
+	present, host := map[string]int{}, progress.OfHost(in.host, version)
+	var all []protocol.HostInstruction
+	for i, instruction := range has.Instructions {
 		if present[instruction.ID] = i; !strings.HasPrefix(instruction.ID, protocol.HostTaskPrefix) {
-			instructions = append(instructions, instruction)
+			all = append(all, instruction)
 		}
 	}
 	var after []infrav1.MachineTaskStatus
@@ -114,19 +117,19 @@ func schedule(in taskInput, plan protocol.HostInstructions, version string) (pro
 		if i, given := present[protocol.HostTaskPrefix+task.ID]; state.State != "" && !state.State.Ended() {
 			instruction, err := protocol.HostInstruction{}, error(nil)
 			if given {
-				instruction, state = plan.Instructions[i], observe(state, in.host, version, i)
+				instruction, state = has.Instructions[i], observe(state, host, i)
 			} else if instruction, err = actions[task.Action](in, task); err != nil {
 				state.State, state.Message = infrav1.TaskFailed, protocol.Cut(err.Error(), maxTaskMessage)
 			}
 			if instruction.ID = protocol.HostTaskPrefix + task.ID; err == nil {
-				instructions = append(instructions, instruction)
+				all = append(all, instruction)
 			}
 		}
 		state.ID, state.State = task.ID, cmp.Or(state.State, infrav1.TaskPending)
 		after = append(after, state)
 	}
-	plan.Instructions = instructions
-	return plan, after
+	has.Instructions = all
+	return has, after
 }
 
 // stateOf returns what the status has of a task, with no state if it has none.
@@ -139,21 +142,20 @@ func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStat
 	return infrav1.MachineTaskStatus{}
 }
 
-// observe returns how far a task is whose instruction is number i of the plan of that version. What the Host says of another version is no news.
-func observe(before infrav1.MachineTaskStatus, host *v1.Host, version string, i int) infrav1.MachineTaskStatus {
-	p, ready := host.Status.Plan, meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
+// observe returns how far a task is whose instruction is number i of the Host's.
+func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav1.MachineTaskStatus {
 	after := before
 	switch {
-	case p == nil || p.Version != version || ready == nil || host.Status.State == v1.HostCleaning:
-	case int(p.Done) > i:
+	case host.State == progress.None:
+	case host.Done > i:
 		after.State, after.Message = infrav1.TaskSucceeded, ""
-	case p.Instruction != protocol.HostTaskPrefix+before.ID:
-	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
-		after.State, after.Message = infrav1.TaskFailed, protocol.Cut(ready.Message, 512)
-		if p.Output != "" {
-			after.Message += "\n" + lastLines(p.Output, maxTaskMessage-1-len(after.Message))
+	case host.Instruction != protocol.HostTaskPrefix+before.ID:
+	case host.State == progress.Failed:
+		after.State, after.Message = infrav1.TaskFailed, protocol.Cut(host.Message, 512)
+		if host.Output != "" {
+			after.Message += "\n" + lastLines(host.Output, maxTaskMessage-1-len(after.Message))
 		}
-	case ready.Reason == v1.ReasonInstalling:
+	default:
 		after.State = infrav1.TaskRunning
 	}
 	return after
@@ -171,7 +173,7 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host carries out its plan, or what failed was a task.
+// isAtWork reports whether a Host carries out its instructions, or what failed was a task.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {

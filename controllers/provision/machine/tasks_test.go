@@ -60,7 +60,7 @@ func (w *world) annotate(name types.NamespacedName, annotation string) {
 	}
 }
 
-// reports writes what a Host says of the plan that it has: how many instructions are done, and the one that runs or has failed.
+// reports writes what a Host says of the instructions that it has: how many are done, and the one that runs or has failed.
 func (w *world) reports(host string, state v1.HostState, reason string, done int, instruction string) {
 	w.t.Helper()
 	w.setHost(host, state, reason)
@@ -69,7 +69,7 @@ func (w *world) reports(host string, state v1.HostState, reason string, done int
 		w.t.Fatal(err)
 	}
 	h := w.getHost(host)
-	h.Status.Plan = &v1.HostPlanStatus{Version: string(secret.UID) + "." + secret.ResourceVersion, Done: int32(done), Total: int32(len(w.plan(host).Instructions)), Instruction: instruction}
+	h.Status.Plan = &v1.HostPlanStatus{Version: string(secret.UID) + "." + secret.ResourceVersion, Done: int32(done), Total: int32(len(w.instructions(host).Instructions)), Instruction: instruction}
 	if reason == v1.ReasonInstructionFailed {
 		h.Status.Plan.Output = "first line\nno space left"
 	}
@@ -78,18 +78,18 @@ func (w *world) reports(host string, state v1.HostState, reason string, done int
 	}
 }
 
-func (w *world) wantTasks(m *infrav1.DroverMachine, plan []string, reason string, states ...infrav1.TaskState) {
+func (w *world) wantTasks(m *infrav1.DroverMachine, told []string, reason string, states ...infrav1.TaskState) {
 	w.t.Helper()
 	var got []infrav1.TaskState
 	for _, task := range m.Status.Tasks {
 		got = append(got, task.State)
 	}
 	given := []string{}
-	for _, instruction := range w.plan("h1").Instructions {
+	for _, instruction := range w.instructions("h1").Instructions {
 		given = append(given, instruction.ID)
 	}
-	if !slices.Equal(given, append([]string{"bootstrap-" + string(m.UID)}, plan...)) || !slices.Equal(got, states) {
-		w.t.Errorf("the plan has the instructions %v and the tasks are %+v, want the bootstrap, %v and %v", given, m.Status.Tasks, plan, states)
+	if !slices.Equal(given, append([]string{"bootstrap-" + string(m.UID)}, told...)) || !slices.Equal(got, states) {
+		w.t.Errorf("the Host has the instructions %v and the tasks are %+v, want the bootstrap, %v and %v", given, m.Status.Tasks, told, states)
 	}
 	condition := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionTasksSucceeded)
 	if (condition == nil) != (reason == "") || condition != nil && condition.Reason != reason {
@@ -98,28 +98,28 @@ func (w *world) wantTasks(m *infrav1.DroverMachine, plan []string, reason string
 	w.want(m, infrav1.ReasonProvisioned, "h1")
 }
 
-func TestTasksOfAMachineAreRunOnceAndNothingElseOfItsPlanChanges(t *testing.T) {
+func TestTasksOfAMachineAreRunOnceAndItsOtherInstructionsStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()
-	before := w.plan("h1")
+	before := w.instructions("h1")
 	w.tasks(name, "a", "b")
 	w.wantTasks(w.reconcile(name, 1), nil, infrav1.ReasonTaskRunning, infrav1.TaskPending, infrav1.TaskPending)
 	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskPending, infrav1.TaskPending)
-	plan := w.plan("h1")
-	if command := plan.Instructions[1].Command; !slices.Equal(command[3:], []string{"v1.36.3", "/opt/install.sh", "", "", "", ""}) {
+	told := w.instructions("h1")
+	if command := told.Instructions[1].Command; !slices.Equal(command[3:], []string{"v1.36.3", "/opt/install.sh", "", "", "", ""}) {
 		t.Errorf("the words of the command are %q", command[3:])
 	}
-	plan.Instructions = plan.Instructions[:1]
-	if got, want := asJSON(t, plan), asJSON(t, before); got != want {
-		t.Errorf("the rest of the plan is\n%s\nwant it as it was:\n%s", got, want)
+	told.Instructions = told.Instructions[:1]
+	if got, want := asJSON(t, told), asJSON(t, before); got != want {
+		t.Errorf("the rest of the instructions are\n%s\nwant them as they were:\n%s", got, want)
 	}
 	w.reports("h1", v1.HostInstalling, v1.ReasonInstalling, 1, "task-a")
 	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskRunning, infrav1.TaskPending)
 	w.reports("h1", v1.HostInstalling, v1.ReasonInstalling, 2, "task-b")
 	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
-	// The Host has not reported the plan without the task yet: what it says of the former is no news.
+	// The Host has not reported the instructions without the task yet: what it says of the former is no news.
 	w.setHost("h1", v1.HostActive, v1.ReasonActive)
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
 	w.reports("h1", v1.HostActive, v1.ReasonActive, 2, "")
@@ -130,8 +130,8 @@ func TestTasksOfAMachineAreRunOnceAndNothingElseOfItsPlanChanges(t *testing.T) {
 	w.wantTasks(w.reconcile(name, 2), []string{"task-c"}, infrav1.ReasonTaskRunning, infrav1.TaskPending)
 	w.tasks(name)
 	w.wantTasks(w.reconcile(name, 2), nil, "")
-	if got, want := asJSON(t, w.plan("h1")), asJSON(t, before); got != want {
-		t.Errorf("the plan is\n%s\nwant it as it was:\n%s", got, want)
+	if got, want := asJSON(t, w.instructions("h1")), asJSON(t, before); got != want {
+		t.Errorf("the instructions are\n%s\nwant them as they were:\n%s", got, want)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestATaskThatFailedIsSaidAndHoldsUpNoOther(t *testing.T) {
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskPending)
 	w.reports("h1", v1.HostInstalling, v1.ReasonInterrupted, 1, "task-b")
 	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskFailed)
-	// A task that was withdrawn leaves the plan, whatever became of it.
+	// A task that was withdrawn leaves the instructions, whatever became of it.
 	w.tasks(name, "c")
 	w.reconcile(name, 2)
 	w.tasks(name)
@@ -170,8 +170,8 @@ func TestAMachineWithTasksIsGivenBackAsAnyOther(t *testing.T) {
 	}
 	w.setHost("h1", v1.HostAvailable, v1.ReasonHostAvailable)
 	w.want(w.reconcile(name, 2), infrav1.ReasonHostGone, "h1")
-	if w.plan("h1") != nil {
-		t.Error("a task made the plan again")
+	if w.instructions("h1") != nil {
+		t.Error("a task made the instructions again")
 	}
 	if err := w.Client.Delete(t.Context(), &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}); err != nil {
 		t.Fatal(err)
@@ -214,7 +214,7 @@ func asJSON(t *testing.T, value any) string {
 	return string(raw)
 }
 
-func TestASecretThatIsNoPlanIsSaidAndGivesAMachineNothing(t *testing.T) {
+func TestASecretWithoutInstructionsIsReportedAndGivesAMachineNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()

@@ -41,7 +41,7 @@ var (
 
 // watched is one kind of a stream.
 type watched struct {
-	*feed
+	feed *feed
 	scope
 	at    uint64 // the position
 	until uint64 // deletions up to this position need not be said: what they are of was never sent
@@ -67,11 +67,11 @@ type stream struct {
 // begin finds out what the user may see, and where the stream begins.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
-		k.scope = k.ask(ctx, st.may, st.workspaces(k), scope{})
+		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
 	}
 	same := bytes.Equal(st.query.resume.Rights, st.digest())
 	for _, k := range st.kinds {
-		if version := st.query.resume.Versions[k.Resource]; same && k.since(version) && st.reached(ctx, k, version) {
+		if version := st.query.resume.Versions[k.feed.Resource]; same && k.feed.since(version) && st.reached(ctx, k, version) {
 			k.floor, k.sure = version, version
 		} else {
 			k.restart()
@@ -83,17 +83,17 @@ func (st *stream) begin(ctx context.Context) {
 // reached reports whether the hub has had a resource version: one that was restored from an older backup has not, and what it changes until then
 // would be taken for what was sent.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
-	if version <= k.newest() {
+	if version <= k.feed.newest() {
 		return true
 	}
-	now, err := k.latest(ctx, st.Live)
+	now, err := k.feed.latest(ctx, st.Live)
 	return err == nil && version <= now
 }
 
 // workspaces are those that the stream is about and that have objects of a kind.
 func (st *stream) workspaces(k *watched) []string {
 	var list []string
-	for _, workspace := range k.namespaces() {
+	for _, workspace := range k.feed.namespaces() {
 		if st.query.asks(workspace) {
 			list = append(list, workspace)
 		}
@@ -110,10 +110,10 @@ func (st *stream) digest() []byte {
 	seen := map[string][]string{}
 	for _, k := range st.kinds {
 		if k.all {
-			seen[k.Resource] = []string{"*"}
+			seen[k.feed.Resource] = []string{"*"}
 			continue
 		}
-		seen[k.Resource] = k.seen(st.workspaces(k))
+		seen[k.feed.Resource] = k.seen(st.workspaces(k))
 	}
 	return digest(st.id.Hub.Username, st.query, seen)
 }
@@ -228,14 +228,11 @@ func (st *stream) write(ctx context.Context) error {
 
 // pause waits, and reports false if ctx ends before.
 func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
-		return true
+	case <-time.After(d):
 	case <-ctx.Done():
-		return false
 	}
+	return ctx.Err() == nil
 }
 
 // again asks again who the user is and what they may see. What has changed begins anew.
@@ -250,7 +247,7 @@ func (st *stream) again(ctx context.Context) error {
 	} // else it cannot be found out now, which ends nothing for a while
 	unknown := err != nil
 	for _, k := range st.kinds {
-		now := k.ask(ctx, st.may, st.workspaces(k), k.scope)
+		now := k.feed.ask(ctx, st.may, st.workspaces(k), k.scope)
 		if !k.same(now) {
 			k.restart()
 		}
@@ -266,7 +263,9 @@ func (st *stream) again(ctx context.Context) error {
 }
 
 // restart has the kind sent from the beginning.
-func (k *watched) restart() { k.at, k.until, k.floor, k.sure, k.reset = 0, k.end().seq, 0, 0, true }
+func (k *watched) restart() {
+	k.at, k.until, k.floor, k.sure, k.reset = 0, k.feed.end().seq, 0, 0, true
+}
 
 // flush sends all that has changed.
 func (st *stream) flush(ctx context.Context) error {
@@ -290,23 +289,24 @@ func (st *stream) flush(ctx context.Context) error {
 // flushSome sends some changes of a kind, and reports whether there may be more.
 func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err error) {
 	if k.reset {
-		if err := st.send(message{Type: typeReset, Kind: k.Resource}); err != nil {
+		if err := st.send(message{Type: typeReset, Kind: k.feed.Resource}); err != nil {
 			return false, err
 		}
 		k.reset = false
 	}
 	snapshot := k.at < k.until
-	changed, known := k.after(k.at, batch)
+	changed, known := k.feed.after(k.at, batch)
 	if !known {
 		k.restart()
 		return true, nil
 	}
 	for _, o := range changed {
 		k.at = o.seq
-		if o.content == nil && o.seq <= k.until || o.version > 0 && o.version <= k.floor || !st.query.asks(o.Namespace) || !k.look(ctx, k.kind, st.may, o.Namespace, scope{}) {
+		said := o.content == nil && o.seq <= k.until || o.version > 0 && o.version <= k.floor
+		if said || !st.query.asks(o.Namespace) || !k.look(ctx, k.feed.kind, st.may, o.Namespace, scope{}) {
 			continue
 		}
-		frame, err := k.frame(o, !snapshot)
+		frame, err := k.feed.frame(o, !snapshot)
 		if err != nil {
 			return false, err
 		}
@@ -322,12 +322,12 @@ func (st *stream) bookmark() error {
 	st.sent, st.bookmarked = false, time.Now()
 	m, r := message{Type: typeBookmark}, resume{Versions: map[string]uint64{}, Rights: st.digest()}
 	for _, k := range st.kinds {
-		if end := k.end(); end.seq == k.at { // else its version may be that of a change that was not sent
+		if end := k.feed.end(); end.seq == k.at { // else its version may be that of a change that was not sent
 			k.sure = max(k.sure, end.version)
 		}
-		r.Versions[k.Resource] = k.sure
+		r.Versions[k.feed.Resource] = k.sure
 		if k.incomplete {
-			m.Incomplete = append(m.Incomplete, k.Resource)
+			m.Incomplete = append(m.Incomplete, k.feed.Resource)
 		}
 	}
 	m.Resume = r.String()

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is how many bytes all files may have: what a plan has room for.
+// maxContent is how many bytes all files may have: what instructions have room for.
 const maxContent = 1 << 20
 
 // maxVariables is how many variables a template may have. The provider of kubeadm writes two.

@@ -41,7 +41,8 @@ type Config struct {
 type ClusterAPI struct {
 	// Enabled reconciles the kinds of config/clusterapi, which must be installed. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
-	// InPlaceUpdates serves the hooks by which Cluster API updates machines in place. It takes Enabled. Default: false.
+	// InPlaceUpdates (experimental) serves the hooks by which Cluster API updates machines in place. It takes Enabled.
+	// Default: false.
 	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
 	// Hooks is the port for InPlaceUpdates.
 	Hooks Hooks `json:"hooks,omitempty"`

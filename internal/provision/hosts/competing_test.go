@@ -23,14 +23,14 @@ import (
 const attack = "plant"
 
 func planOf(ids ...string) protocol.HostInstructions {
-	plan := protocol.HostInstructions{}
+	given := protocol.HostInstructions{}
 	for _, id := range ids {
-		plan.Instructions = append(plan.Instructions, protocol.HostInstruction{ID: id, Command: []string{"true"}})
+		given.Instructions = append(given.Instructions, protocol.HostInstruction{ID: id, Command: []string{"true"}})
 	}
-	return plan
+	return given
 }
 
-// taken returns a world whose Host is taken and has a plan.
+// taken returns a world whose Host is taken and has instructions.
 func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	t.Helper()
 	w, prod := newWorld(t), consumer("prod")
@@ -47,9 +47,9 @@ func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 // instruction, labels, annotations and owner, but not the type.
 func (w *world) impostor(ctx context.Context) {
 	w.t.Helper()
-	fake := w.plan()
+	fake := w.instructions()
 	if fake == nil {
-		w.t.Fatal("there is no plan, want one to copy")
+		w.t.Fatal("there are no instructions, want some to copy")
 	}
 	if err := w.Env.Client.Delete(ctx, fake.DeepCopy()); err != nil {
 		w.t.Fatal(err)
@@ -58,14 +58,15 @@ func (w *world) impostor(ctx context.Context) {
 	fake.Type = corev1.SecretTypeOpaque
 	fake.Data[v1.HostPlanKey] = []byte(strings.Replace(string(fake.Data[v1.HostPlanKey]), `"instructions":[`, `"instructions":[{"id":"`+attack+`","command":["true"]},`, 1))
 	if _, err := protocol.ParseHostInstructions(fake.Data[v1.HostPlanKey]); err != nil || !strings.Contains(string(fake.Data[v1.HostPlanKey]), attack) {
-		w.t.Fatalf("the impostor's plan is %s, %v: want one that can be read, with an instruction of its own", fake.Data[v1.HostPlanKey], err)
+		w.t.Fatalf("the impostor's instructions are %s, %v: want them to be readable, with an instruction of their own",
+			fake.Data[v1.HostPlanKey], err)
 	}
 	if err := w.Env.Client.Create(ctx, fake); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// remove deletes the Secret with the plan, whatever it is.
+// remove deletes the Secret with the instructions, whatever it is.
 func (w *world) remove(ctx context.Context) {
 	w.t.Helper()
 	if err := w.Env.Client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}}); err != nil {
@@ -73,27 +74,28 @@ func (w *world) remove(ctx context.Context) {
 	}
 }
 
-// before returns a hub in which another writer is faster: it acts once, before the hub's first write of the plan.
+// before returns a hub in which another writer is faster: it acts once, before the hub's first write of the instructions.
 func (w *world) before(act func(context.Context)) hosts.Hub {
 	c := testkit.Competing(w.Env.Client, func(ctx context.Context, _ any) bool { act(ctx); return true })
 	return hosts.Hub{Client: c, Live: w.Env.Client}
 }
 
-// wantNone fails if the Secret with the plan is one that a Host would take and has the impostor's instruction.
+// wantNone fails if the Secret with the instructions is one that a Host would take and has the impostor's instruction.
 func (w *world) wantNone() {
 	w.t.Helper()
-	if plan := w.plan(); plan != nil && plan.Type == v1.SecretTypeHostPlan && strings.Contains(string(plan.Data[v1.HostPlanKey]), attack) {
-		w.t.Errorf("the plan is %s, want nothing of the impostor's", plan.Data[v1.HostPlanKey])
+	given := w.instructions()
+	if given != nil && given.Type == v1.SecretTypeHostPlan && strings.Contains(string(given.Data[v1.HostPlanKey]), attack) {
+		w.t.Errorf("the instructions are %s, want nothing of the impostor's", given.Data[v1.HostPlanKey])
 	}
 }
 
-func TestASecretThatIsNoPlanIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
+func TestASecretWithoutInstructionsIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
 	t.Parallel()
 	w, prod := taken(t)
 	w.impostor(t.Context())
-	fake := w.plan()
-	if plan, version, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) || plan != nil {
-		t.Errorf("read: %v, %s, %v, want ErrForeignPlan", plan, version, err)
+	fake := w.instructions()
+	if given, version, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignInstructions) || given != nil {
+		t.Errorf("read: %v, %s, %v, want ErrForeignInstructions", given, version, err)
 	}
 	if note, version, err := w.Note(t.Context(), w.host); err != nil || note != "" || version != "" {
 		t.Errorf("the note is %q of version %q, %v, want none", note, version, err)
@@ -106,17 +108,17 @@ func TestASecretThatIsNoPlanIsNeitherReadNorWrittenNorDeleted(t *testing.T) {
 		},
 		"release": func() error { _, err := w.Release(t.Context(), w.look(clean), prod); return err },
 	} {
-		if err := write(); !errors.Is(err, hosts.ErrForeignPlan) {
-			t.Errorf("%s: %v, want ErrForeignPlan", what, err)
+		if err := write(); !errors.Is(err, hosts.ErrForeignInstructions) {
+			t.Errorf("%s: %v, want ErrForeignInstructions", what, err)
 		}
 	}
-	if now := w.plan(); now == nil || now.UID != fake.UID || now.ResourceVersion != fake.ResourceVersion {
+	if now := w.instructions(); now == nil || now.UID != fake.UID || now.ResourceVersion != fake.ResourceVersion {
 		t.Errorf("the Secret is %+v, want it as it was", now)
 	}
 }
 
-// Each mark alone keeps a Secret from being taken for a plan of Drover.
-func TestAPlanOfAnotherHostOrOwnerIsNotDrovers(t *testing.T) {
+// Each mark alone keeps a Secret from being taken for instructions of Drover.
+func TestInstructionsOfAnotherHostOrOwnerAreNotDrovers(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*corev1.Secret){
 		"another host":    func(s *corev1.Secret) { s.Labels[v1.LabelHost] = "m2" },
@@ -128,35 +130,35 @@ func TestAPlanOfAnotherHostOrOwnerIsNotDrovers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w, prod := taken(t)
-			plan := w.plan()
-			change(plan)
-			if err := w.Env.Client.Update(t.Context(), plan); err != nil {
+			given := w.instructions()
+			change(given)
+			if err := w.Env.Client.Update(t.Context(), given); err != nil {
 				t.Fatal(err)
 			}
-			if _, _, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignPlan) {
-				t.Errorf("read: %v, want ErrForeignPlan", err)
+			if _, _, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignInstructions) {
+				t.Errorf("read: %v, want ErrForeignInstructions", err)
 			}
-			if _, err := w.Give(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignPlan) {
-				t.Errorf("give: %v, want ErrForeignPlan", err)
+			if _, err := w.Give(t.Context(), w.host, prod, planOf("other")); !errors.Is(err, hosts.ErrForeignInstructions) {
+				t.Errorf("give: %v, want ErrForeignInstructions", err)
 			}
 		})
 	}
 }
 
-func TestAPlanThatAnotherWriterReplacesIsAConflict(t *testing.T) {
+func TestInstructionsThatAnotherWriterReplacesAreAConflict(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		competitor func(*world, context.Context)
 		write      func(hosts.Hub, *world, v1.HostConsumerRef, string) error
 	}{
-		"deleted before a plan is set":                               {(*world).remove, set},
-		"deleted before a plan is replaced":                          {(*world).remove, replace},
-		"replaced by a Secret of the name before a plan is set":      {(*world).impostor, set},
-		"replaced by a Secret of the name before a plan is replaced": {(*world).impostor, replace},
-		"replaced by a Secret of the name before it is deleted":      {(*world).impostor, release},
-		"changed before a plan is set":                               {(*world).change, set},
-		"changed before a plan is replaced":                          {(*world).change, replace},
-		"changed before it is deleted":                               {(*world).change, release},
+		"deleted before instructions are set":                               {(*world).remove, set},
+		"deleted before instructions are replaced":                          {(*world).remove, replace},
+		"replaced by a Secret of the name before instructions are set":      {(*world).impostor, set},
+		"replaced by a Secret of the name before instructions are replaced": {(*world).impostor, replace},
+		"replaced by a Secret of the name before it is deleted":             {(*world).impostor, release},
+		"changed before instructions are set":                               {(*world).change, set},
+		"changed before instructions are replaced":                          {(*world).change, replace},
+		"changed before it is deleted":                                      {(*world).change, release},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -166,11 +168,11 @@ func TestAPlanThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 				t.Fatal(err)
 			}
 			var left *corev1.Secret
-			hub := w.before(func(ctx context.Context) { tc.competitor(w, ctx); left = w.plan() })
+			hub := w.before(func(ctx context.Context) { tc.competitor(w, ctx); left = w.instructions() })
 			if err := tc.write(hub, w, prod, version); !apierrors.IsConflict(err) {
 				t.Errorf("got %v, want a conflict", err)
 			}
-			now := w.plan()
+			now := w.instructions()
 			if (now == nil) != (left == nil) || now != nil && now.ResourceVersion != left.ResourceVersion {
 				t.Errorf("the Secret is %+v, want it as the other writer left it: %+v", now, left)
 			}
@@ -182,9 +184,9 @@ func TestAPlanThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 // change writes the plan as a user may who has hosts/plan.
 func (w *world) change(ctx context.Context) {
 	w.t.Helper()
-	plan := w.plan()
-	plan.Labels["changed"] = "yes"
-	if err := w.Env.Client.Update(ctx, plan); err != nil {
+	given := w.instructions()
+	given.Labels["changed"] = "yes"
+	if err := w.Env.Client.Update(ctx, given); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -204,9 +206,9 @@ func release(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
 	return err
 }
 
-// What was read decides what is written: a plan that was replaced between Plan and Replace is not overwritten with
-// what was made of the one before.
-func TestAPlanIsReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
+// What was read decides what is written: instructions that were replaced between Instructions and ReplaceInstructions
+// are not overwritten with what was made of the former ones.
+func TestInstructionsAreReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 	t.Parallel()
 	w, prod := taken(t)
 	_, version, err := w.Instructions(t.Context(), w.host)
@@ -226,8 +228,8 @@ func TestAPlanIsReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 	}
 }
 
-// A cache has no Secret without Drover's labels, so a first plan is created and not applied.
-func TestAFirstPlanDoesNotBecomeThatOfASecretInItsPlace(t *testing.T) {
+// A cache has no Secret without Drover's labels, so the first Secret is created and not applied.
+func TestFirstInstructionsDoNotReplaceASecretInTheirPlace(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
 	if err := w.Take(t.Context(), w.host, prod); err != nil {
@@ -242,10 +244,10 @@ func TestAFirstPlanDoesNotBecomeThatOfASecretInItsPlace(t *testing.T) {
 	if _, err := w.before(made).Give(t.Context(), w.host, prod, planOf("install")); !apierrors.IsAlreadyExists(err) {
 		t.Errorf("in the same moment: %v, want AlreadyExists", err)
 	}
-	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignPlan) {
-		t.Errorf("the next time: %v, want ErrForeignPlan", err)
+	if _, err := w.Give(t.Context(), w.host, prod, planOf("install")); !errors.Is(err, hosts.ErrForeignInstructions) {
+		t.Errorf("the next time: %v, want ErrForeignInstructions", err)
 	}
-	if got := w.plan(); string(got.Data["x"]) != "y" || len(got.Data) != 1 {
+	if got := w.instructions(); string(got.Data["x"]) != "y" || len(got.Data) != 1 {
 		t.Errorf("the Secret has the keys %v, want it as it was", got.Data)
 	}
 }

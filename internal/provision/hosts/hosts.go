@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts takes Hosts for what is to be installed on machines, gives them their plans, and gives them back when they are clean.
+// Package hosts takes Hosts for what is to be installed on machines, gives them their instructions, and gives them back
+// when they are clean.
 package hosts
 
 import (
@@ -34,22 +35,25 @@ import (
 // fieldOwner is the field manager of what this package writes.
 const fieldOwner = owned.FieldOwner
 
-// annotationDigest is on plans that Drover made, with a digest of their content.
+// annotationDigest is on Secrets with instructions that Drover made, with a digest of their content.
 const annotationDigest = v1.AnnotationPlanDigest
 
-// annotationNote is on plans of which their controller wants to remember something.
+// annotationNote is on Secrets with instructions, with what their controller wants to remember.
 const annotationNote = v1.AnnotationPlanNote
 
 var (
 	// ErrNotFree says that a Host is not to be had.
 	ErrNotFree = errors.New("the host is not free")
-	// ErrForeignPlan says that a Host has a plan that Drover did not make, and that is neither changed nor removed.
-	ErrForeignPlan = errors.New("the host has a plan that Drover did not make: delete its Secret")
-	// ErrFormerPlan says that a Host has a plan of an object that is gone, which a hub that was restored may have made again under another UID.
-	ErrFormerPlan = errors.New("the host has a plan of a former consumer, which may run there: delete the plan's Secret to have the machine cleaned")
+	// ErrForeignInstructions says that a Host has instructions that Drover did not make. They are neither changed nor
+	// removed.
+	ErrForeignInstructions = errors.New("the host has instructions that Drover did not make: delete their Secret")
+	// ErrFormerInstructions says that a Host has instructions of an object that is gone, which a hub that was restored may
+	// have made again under another UID.
+	ErrFormerInstructions = errors.New("the host has instructions of a former consumer, and what they have installed may run: " +
+		"delete their Secret to have the machine cleaned")
 )
 
-// Hub is where Hosts and their plans are. Client reads from the cache and writes; Live reads from the API server.
+// Hub is where Hosts and their instructions are. Client reads from the cache and writes; Live reads from the API server.
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
@@ -125,11 +129,11 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 		}
 	}
 	if why == "" {
-		switch plan, _, err := h.plan(ctx, host, h.Live); { // the cache may lag behind a plan that a user made
+		switch secret, _, err := h.secret(ctx, host, h.Live); { // the cache may lag behind a Secret that a user made
 		case err != nil:
 			return err
-		case plan != nil:
-			why = "it has a plan in Secret " + plan.Name
+		case secret != nil:
+			why = "it has instructions in Secret " + secret.Name
 		}
 	}
 	if why != "" {
@@ -138,78 +142,83 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Note returns what was given with a Host's plan, and the version by which the Host's status names the plan, both empty without a plan that Drover made.
+// Note returns what was given with a Host's instructions, and the version by which the Host's status names them. Both are
+// empty without instructions that Drover made.
 func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err error) {
-	plan, ours, err := h.plan(ctx, host, h.Client)
-	if err != nil || !ours || !plan.DeletionTimestamp.IsZero() {
+	secret, ours, err := h.secret(ctx, host, h.Client)
+	if err != nil || !ours || !secret.DeletionTimestamp.IsZero() {
 		return "", "", err
 	}
-	return plan.Annotations[annotationNote], versionOf(plan), nil
+	return secret.Annotations[annotationNote], versionOf(secret), nil
 }
 
-// Instructions reads the plan that Drover gave a Host, and the version by which the Host's status names it, from the API server; nil if it gave none, or took it away. The error is
-// ErrForeignPlan if another Secret has its name.
+// Instructions reads the instructions that Drover gave a Host, and the version by which the Host's status names them, from
+// the API server. It returns nil if Drover gave none, or took them away. The error is ErrForeignInstructions if another
+// Secret has their name.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
-	secret, ours, err := h.plan(ctx, host, h.Live)
+	secret, ours, err := h.secret(ctx, host, h.Live)
 	switch {
 	case err != nil || secret == nil:
 		return nil, "", err
 	case !ours:
-		return nil, "", fmt.Errorf("read Secret %s/%s: %w", secret.Namespace, secret.Name, ErrForeignPlan)
+		return nil, "", fmt.Errorf("read Secret %s/%s: %w", secret.Namespace, secret.Name, ErrForeignInstructions)
 	case !secret.DeletionTimestamp.IsZero():
 		return nil, "", nil
 	}
-	plan, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey])
+	instructions, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey])
 	if err != nil {
-		return nil, "", fmt.Errorf("read the plan of Host %s/%s: %w", host.Namespace, host.Name, err)
+		return nil, "", fmt.Errorf("read the instructions of Host %s/%s: %w", host.Namespace, host.Name, err)
 	}
-	return plan, versionOf(secret), nil
+	return instructions, versionOf(secret), nil
 }
 
-func versionOf(plan *corev1.Secret) string { return string(plan.UID) + "." + plan.ResourceVersion }
-
-// Give gives a Host that was taken for an object its plan, unless it has it, and reports whether it did.
-func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions) (bool, error) {
-	return h.GiveWithNote(ctx, host, consumer, plan, "")
+func versionOf(secret *corev1.Secret) string {
+	return string(secret.UID) + "." + secret.ResourceVersion
 }
 
-// ReplaceInstructions does what Give does, for instructions that were made of those that Instructions has read, with its version. If that is no longer the Host's plan, apierrors.IsConflict is true
-// for the error.
-func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions, version string) (bool, error) {
-	before, ours, err := h.plan(ctx, host, h.Live) // the cache may lag behind what Plan has read
+// Give gives a Host that was taken for an object its instructions, unless it has them, and reports whether it did.
+func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions) (bool, error) {
+	return h.GiveWithNote(ctx, host, consumer, instructions, "")
+}
+
+// ReplaceInstructions does what Give does, for instructions that were made of those that Instructions has read, with
+// their version. If the Host has others by now, apierrors.IsConflict is true for the error.
+func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, version string) (bool, error) {
+	before, ours, err := h.secret(ctx, host, h.Live) // the cache may lag behind what Instructions has read
 	switch {
 	case err != nil:
 		return false, err
 	case before == nil || versionOf(before) != version:
-		return false, conflict(host, "the plan was changed since it was read")
+		return false, conflict(host, "the instructions were changed since they were read")
 	}
-	return h.give(ctx, host, consumer, plan, "", before, ours)
+	return h.give(ctx, host, consumer, instructions, "", before, ours)
 }
 
-// GiveWithNote does what Give does, and keeps a note with the plan, for Note. The note is no secret.
-func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions, note string) (bool, error) {
-	before, ours, err := h.plan(ctx, host, h.Client)
+// GiveWithNote does what Give does, and keeps a note with the instructions, for Note. The note is no secret.
+func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string) (bool, error) {
+	before, ours, err := h.secret(ctx, host, h.Client)
 	if err == nil && before == nil { // the cache may lag, and has no Secret without Drover's labels
-		before, ours, err = h.plan(ctx, host, h.Live)
+		before, ours, err = h.secret(ctx, host, h.Live)
 	}
 	if err != nil {
 		return false, err
 	}
-	return h.give(ctx, host, consumer, plan, note, before, ours)
+	return h.give(ctx, host, consumer, instructions, note, before, ours)
 }
 
-// give gives a Host its instructions in place of the one that was read, nil for none. Ours reports whether Drover made that.
-func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, plan protocol.HostInstructions, note string, before *corev1.Secret, ours bool) (bool, error) {
+// give gives a Host its instructions in place of the Secret that was read, nil for none. Ours reports whether Drover made
+// that Secret.
+func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string, before *corev1.Secret, ours bool) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
-		return false, fmt.Errorf("give Host %s/%s a plan: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
+		return false, fmt.Errorf("give Host %s/%s instructions: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
-	plan.Owner = consumer.Kind + "/" + consumer.Name
-	content, err := json.Marshal(plan)
+	instructions.Owner = consumer.Kind + "/" + consumer.Name
+	content, err := json.Marshal(instructions)
 	if err != nil {
 		return false, err
 	}
 	if _, err := protocol.ParseHostInstructions(content); err != nil {
-		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
+		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, err)
 	}
 	sum := sha256.Sum256(content)
 	digest := hex.EncodeToString(sum[:])
@@ -219,25 +228,26 @@ func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	}
 	switch {
 	case before != nil && !before.DeletionTimestamp.IsZero():
-		return false, conflict(host, "the plan before it is being deleted")
+		return false, conflict(host, "the Secret with the former ones is being deleted")
 	case before != nil && !ours:
-		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, ErrForeignPlan)
+		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, ErrForeignInstructions)
 	case before != nil && before.Annotations[annotationDigest] == digest && before.Annotations[annotationNote] == note:
 		return false, nil
 	}
-	want := corev1ac.Secret(planName(host), host.Namespace).
+	want := corev1ac.Secret(secretName(host), host.Namespace).
 		WithLabels(marks(host).Labels).
 		WithAnnotations(annotations).
 		WithOwnerReferences(metav1ac.OwnerReference().WithAPIVersion(v1.GroupVersion.String()).WithKind("Host").WithName(host.Name).WithUID(host.UID)).
 		WithType(v1.SecretTypeHostPlan).WithData(map[string][]byte{v1.HostPlanKey: content})
 	if err := owned.WriteSecret(ctx, h.Client, before, want, fieldOwner); err != nil {
-		return false, fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, err)
+		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, err)
 	}
 	return true, nil
 }
 
-// Release takes a Host's plan away, so that its machine is cleaned, and gives the Host back once that is so. It reports whether the Host is given back,
-// is another's, or is being deleted, which cleans it too. Otherwise its status says what it waits for; call Release again when that has changed.
+// Release takes a Host's instructions away, so that its machine is cleaned, and gives the Host back once that is so. It
+// reports whether the Host is given back, is another's, or is being deleted, which cleans it too. Otherwise its status
+// says what it waits for; call Release again when that has changed.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -245,57 +255,60 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	plan, ours, err := h.plan(ctx, host, h.Live) // to give a Host back that has a plan would let two plans run on it
+	secret, ours, err := h.secret(ctx, host, h.Live) // a Host that is given back must have none, or another consumer's would run beside them
 	switch {
 	case err != nil:
 		return false, err
-	case plan != nil && !ours:
-		return false, fmt.Errorf("give Host %s/%s back: %w", host.Namespace, host.Name, ErrForeignPlan)
-	case plan != nil:
-		return false, owned.Delete(ctx, h.Client, plan)
+	case secret != nil && !ours:
+		return false, fmt.Errorf("give Host %s/%s back: %w", host.Namespace, host.Name, ErrForeignInstructions)
+	case secret != nil:
+		return false, owned.Delete(ctx, h.Client, secret)
 	case notClean(host) != "":
 		return false, nil
 	}
 	return true, h.setConsumer(ctx, host, nil)
 }
 
-// ReleaseFormer gives back a Host whose consumer is gone, once it is clean, and reports whether it is given back. A consumer takes the plan away before it goes. A plan that is
-// there all the same is kept, with ErrFormerPlan: in a hub whose objects were restored the consumer may be there with another UID, and what it has installed runs.
+// ReleaseFormer gives back a Host whose consumer is gone, once it is clean, and reports whether it is given back. A
+// consumer takes the instructions away before it goes. Instructions that are there all the same are kept, with
+// ErrFormerInstructions: in a hub whose objects were restored the consumer may be there with another UID, and what it has installed runs.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
-		if plan, _, err := h.plan(ctx, host, h.Live); err != nil {
+		if secret, _, err := h.secret(ctx, host, h.Live); err != nil {
 			return false, err
-		} else if plan != nil && plan.DeletionTimestamp.IsZero() {
-			return false, fmt.Errorf("give Host %s/%s back: Secret %s: %w", host.Namespace, host.Name, plan.Name, ErrFormerPlan)
+		} else if secret != nil && secret.DeletionTimestamp.IsZero() {
+			return false, fmt.Errorf("give Host %s/%s back: Secret %s: %w", host.Namespace, host.Name, secret.Name, ErrFormerInstructions)
 		}
 	}
 	return h.Release(ctx, host, *host.Spec.ConsumerRef)
 }
 
 func conflict(host *v1.Host, why string) error {
-	return fmt.Errorf("give Host %s/%s a plan: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), planName(host), errors.New(why)))
+	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks are those of a plan that Drover made for a Host. The name alone says nothing: a user who may write Secrets can give one that name. Only a user who may update hosts/plan makes a
-// Secret of the type, which cannot be changed.
+// marks returns the marks of the Secret with instructions that Drover made for a Host. The name alone says nothing: a user
+// who may write Secrets can give one that name. Only a user who may update hosts/plan makes a Secret of the type, which
+// cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
 	}
 }
 
-func planName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
+func secretName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
 
-// plan reads the Secret that has the name of a Host's plan, nil if there is none, and reports whether Drover made it.
-func (h Hub) plan(ctx context.Context, host *v1.Host, reader client.Reader) (plan *corev1.Secret, ours bool, err error) {
-	name := types.NamespacedName{Namespace: host.Namespace, Name: planName(host)}
-	plan = &corev1.Secret{}
-	if err := reader.Get(ctx, name, plan); apierrors.IsNotFound(err) {
+// secret reads the Secret that has the name of the one with a Host's instructions, nil if there is none, and reports
+// whether Drover made it.
+func (h Hub) secret(ctx context.Context, host *v1.Host, reader client.Reader) (secret *corev1.Secret, ours bool, err error) {
+	name := types.NamespacedName{Namespace: host.Namespace, Name: secretName(host)}
+	secret = &corev1.Secret{}
+	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
 		return nil, false, nil
 	} else if err != nil {
 		return nil, false, fmt.Errorf("read Secret %s: %w", name, err)
 	}
-	return plan, marks(host).Has(plan) && plan.Annotations[annotationDigest] != "", nil
+	return secret, marks(host).Has(secret) && secret.Annotations[annotationDigest] != "", nil
 }
 
 func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostConsumerRef) error {

@@ -30,7 +30,7 @@ func consumer(name string) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: "a"}
 }
 
-// clean writes the status of a host without a plan.
+// clean writes the status of a host without instructions.
 func clean(h *v1.Host) {
 	h.Status.State = v1.HostAvailable
 	meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonHostAvailable, ObservedGeneration: h.Generation})
@@ -102,8 +102,8 @@ func (w *world) look(status func(*v1.Host)) *v1.Host {
 	return w.host
 }
 
-// plan reads the Secret with the Host's plan, nil if there is none.
-func (w *world) plan() *corev1.Secret {
+// instructions reads the Secret with the Host's instructions, nil if there is none.
+func (w *world) instructions() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
 	err := w.Env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.host.Namespace, Name: "m1-host-plan"}, secret)
@@ -138,30 +138,30 @@ func TestOfTwoThatTakeAHostOneHasIt(t *testing.T) {
 	}
 	namesake := consumer("prod")
 	namesake.UID = "another"
-	if _, err := w.Give(t.Context(), w.host, namesake, protocol.HostInstructions{}); err == nil || w.plan() != nil {
-		t.Errorf("an object of the same name that did not take the host gave it a plan: %v", err)
+	if _, err := w.Give(t.Context(), w.host, namesake, protocol.HostInstructions{}); err == nil || w.instructions() != nil {
+		t.Errorf("an object of the same name that did not take the host gave it instructions: %v", err)
 	}
 	if done, err := w.Release(t.Context(), w.host, namesake); err != nil || !done || w.look(clean).Spec.ConsumerRef == nil {
 		t.Errorf("an object of the same name that did not take the host gave it back: %v", err)
 	}
 }
 
-func TestAHostIsGivenBackWhenItsPlanIsGoneAndItsMachineClean(t *testing.T) {
+func TestAHostIsGivenBackWhenItsInstructionsAreGoneAndItsMachineIsClean(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
 	if err := w.Take(t.Context(), w.host, prod); err != nil {
 		t.Fatal(err)
 	}
-	plan := protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}
+	given := protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}
 	for i, want := range []bool{true, false} {
-		if set, err := w.Give(t.Context(), w.host, prod, plan); err != nil || set != want {
+		if set, err := w.Give(t.Context(), w.host, prod, given); err != nil || set != want {
 			t.Errorf("attempt %d: %t, %v, want %t", i, set, err, want)
 		}
 	}
 	var got protocol.HostInstructions
-	secret := w.plan()
+	secret := w.instructions()
 	if err := json.Unmarshal(secret.Data[v1.HostPlanKey], &got); err != nil || got.Owner != "Cluster/prod" || len(got.Instructions) != 1 {
-		t.Errorf("the plan is %+v, %v", got, err)
+		t.Errorf("the instructions are %+v, %v", got, err)
 	}
 	if secret.Type != v1.SecretTypeHostPlan || secret.Labels[v1.LabelHost] != "m1" || secret.Labels[v1.LabelSecretKind] != v1.SecretKindHostPlan || len(secret.OwnerReferences) != 1 || secret.OwnerReferences[0].UID != w.host.UID {
 		t.Errorf("the Secret is %+v", secret.ObjectMeta)
@@ -171,14 +171,14 @@ func TestAHostIsGivenBackWhenItsPlanIsGoneAndItsMachineClean(t *testing.T) {
 		status func(*v1.Host)
 		done   bool
 	}{
-		{"the plan is taken away", clean, false}, // the status is from before the plan
+		{"the instructions are taken away", clean, false}, // the status is from before the instructions
 		{"the machine is being cleaned", func(h *v1.Host) { clean(h); h.Status.State = v1.HostCleaning }, false},
 		{"the agent is away", func(h *v1.Host) { clean(h); h.Status.Conditions[0].Status = metav1.ConditionFalse }, false},
 		{"the machine is clean", clean, true},
 		{"it is given back already", clean, true},
 	} {
 		done, err := w.Release(t.Context(), w.look(step.status), prod)
-		if err != nil || done != step.done || w.plan() != nil {
+		if err != nil || done != step.done || w.instructions() != nil {
 			t.Errorf("%s: done %t, %v", step.what, done, err)
 		}
 		if taken := w.look(step.status).Spec.ConsumerRef != nil; taken == done {
@@ -188,7 +188,7 @@ func TestAHostIsGivenBackWhenItsPlanIsGoneAndItsMachineClean(t *testing.T) {
 }
 
 // A hub whose objects were restored has the consumer under another UID.
-func TestThePlanOfAFormerConsumerIsKept(t *testing.T) {
+func TestInstructionsOfAFormerConsumerAreKept(t *testing.T) {
 	t.Parallel()
 	w, former := newWorld(t), consumer("prod")
 	if err := w.Take(t.Context(), w.host, former); err != nil {
@@ -197,14 +197,15 @@ func TestThePlanOfAFormerConsumerIsKept(t *testing.T) {
 	if _, err := w.Give(t.Context(), w.host, former, protocol.HostInstructions{Instructions: []protocol.HostInstruction{{ID: "install", Command: []string{"true"}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); !errors.Is(err, hosts.ErrFormerPlan) || done || w.plan() == nil {
-		t.Errorf("done %t, %v: want the plan to be there, and an error that says so", done, err)
+	done, err := w.ReleaseFormer(t.Context(), w.look(clean))
+	if !errors.Is(err, hosts.ErrFormerInstructions) || done || w.instructions() == nil {
+		t.Errorf("done %t, %v: want the instructions to be there, and an error that says so", done, err)
 	}
-	if err := w.Env.Client.Delete(t.Context(), w.plan()); err != nil {
+	if err := w.Env.Client.Delete(t.Context(), w.instructions()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := w.ReleaseFormer(t.Context(), w.look(clean)); err != nil || !done || w.look(clean).Spec.ConsumerRef != nil {
-		t.Errorf("done %t, %v: want the host to be given back once a person has deleted its plan", done, err)
+		t.Errorf("done %t, %v: want the host to be given back once a person has deleted its instructions", done, err)
 	}
 }
 
@@ -249,7 +250,7 @@ func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 	}
 }
 
-func TestAPlanThatAUserMadeIsLeftAlone(t *testing.T) {
+func TestInstructionsThatAUserMadeAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}, Type: v1.SecretTypeHostPlan}
@@ -269,13 +270,13 @@ func TestAPlanThatAUserMadeIsLeftAlone(t *testing.T) {
 	if err := w.Env.Client.Create(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.Give(t.Context(), w.host, prod, protocol.HostInstructions{}); !errors.Is(err, hosts.ErrForeignPlan) {
-		t.Errorf("give: %v, want ErrForeignPlan", err)
+	if _, err := w.Give(t.Context(), w.host, prod, protocol.HostInstructions{}); !errors.Is(err, hosts.ErrForeignInstructions) {
+		t.Errorf("give: %v, want ErrForeignInstructions", err)
 	}
-	if _, err := w.Release(t.Context(), w.host, prod); !errors.Is(err, hosts.ErrForeignPlan) {
-		t.Errorf("give back: %v, want ErrForeignPlan", err)
+	if _, err := w.Release(t.Context(), w.host, prod); !errors.Is(err, hosts.ErrForeignInstructions) {
+		t.Errorf("give back: %v, want ErrForeignInstructions", err)
 	}
-	if got := w.plan(); got == nil || len(got.Data) > 0 {
+	if got := w.instructions(); got == nil || len(got.Data) > 0 {
 		t.Errorf("the Secret is %+v", got)
 	}
 }

@@ -1,9 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress says how far snapshots and restores of etcd are, whatever makes the cluster.
+// Package progress says how far hosts are with their instructions, and how far snapshots and restores of etcd are,
+// whatever makes the cluster.
 //
-// It is pure. The planners return it, and controllers/provision/etcd writes it into statuses.
+// It is pure. The packages k3s and kubeadm read how far hosts are and return how far snapshots and restores are, which
+// controllers/provision/etcd writes into statuses.
 package progress
 
 import (

@@ -49,13 +49,6 @@ func NewMember(c Cluster, base Durations) (*Member, error) {
 	return m, nil
 }
 
-// RestartAgent forgets what only the agent's process knows.
-func (m *Member) RestartAgent() {
-	m.changed = true
-	clear(m.Drains)
-	clear(m.drains)
-}
-
 // Apply does what a step of a plan asks for. It fails where an API server would refuse.
 func (m *Member) Apply(s *rollout.Step, plan *rollout.Plan, now time.Time) error {
 	at, found := slices.BinarySearchFunc(m.Nodes, s.Node, func(n rollout.Node, name string) int { return strings.Compare(n.Name, name) })

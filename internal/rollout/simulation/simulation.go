@@ -83,12 +83,6 @@ func New(s Scenario) (*Simulation, error) {
 	return p, p.prepare()
 }
 
-// Edit changes the plan, as a user does.
-func (p *Simulation) Edit(change func(*v1.PlanSpec)) error {
-	change(&p.source.Spec)
-	return p.prepare()
-}
-
 func (p *Simulation) prepare() error {
 	plan, version := &p.source, cmp.Or(p.source.Spec.Version, p.version)
 	spec := rollout.ForMember(plan.Name, &plan.Spec, version)

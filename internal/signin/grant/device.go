@@ -45,23 +45,9 @@ type DeviceCodes struct {
 }
 
 // device gives a device its codes (RFC 8628).
-func (s *Server) device(w http.ResponseWriter, r *http.Request) {
-	answer, err := s.deviceCodes(w, r)
-	if err != nil {
-		oauth.Refuse(w, r, s.Log, err)
-		return
-	}
-	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, answer)
-}
+func (s *Server) device(w http.ResponseWriter, r *http.Request) { serve(s, w, r, s.deviceCodes) }
 
-func (s *Server) deviceCodes(w http.ResponseWriter, r *http.Request) (DeviceCodes, error) {
-	fields, err := oauth.Form(w, r)
-	if err != nil {
-		return DeviceCodes{}, err
-	}
-	if err := oauth.CheckClient(r, fields); err != nil {
-		return DeviceCodes{}, err
-	}
+func (s *Server) deviceCodes(r *http.Request, fields url.Values) (DeviceCodes, error) {
 	scopes := strings.Fields(fields.Get("scope"))
 	if !slices.Contains(scopes, oauth.ScopeOpenID) {
 		return DeviceCodes{}, &oauth.Error{Code: "invalid_scope", Description: "scope must have " + oauth.ScopeOpenID}

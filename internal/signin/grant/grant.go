@@ -99,23 +99,25 @@ type Granted struct {
 }
 
 // token gives a token for a code, a refresh token, a device code or another token.
-func (s *Server) token(w http.ResponseWriter, r *http.Request) {
-	answer, err := s.grant(w, r)
+func (s *Server) token(w http.ResponseWriter, r *http.Request) { serve(s, w, r, s.grant) }
+
+// serve reads the form of a client and writes the response to it, or the error.
+func serve[T any](s *Server, w http.ResponseWriter, r *http.Request,
+	respond func(*http.Request, url.Values) (T, error),
+) {
+	var response T
+	fields, err := oauth.ClientForm(w, r)
+	if err == nil {
+		response, err = respond(r, fields)
+	}
 	if err != nil {
 		oauth.Refuse(w, r, s.Log, err)
 		return
 	}
-	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, answer)
+	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, response)
 }
 
-func (s *Server) grant(w http.ResponseWriter, r *http.Request) (Granted, error) {
-	fields, err := oauth.Form(w, r)
-	if err != nil {
-		return Granted{}, err
-	}
-	if err := oauth.CheckClient(r, fields); err != nil {
-		return Granted{}, err
-	}
+func (s *Server) grant(r *http.Request, fields url.Values) (Granted, error) {
 	kind := fields.Get("grant_type")
 	if !slices.Contains(Types(), kind) {
 		return Granted{}, &oauth.Error{

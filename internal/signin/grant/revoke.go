@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -20,21 +21,12 @@ import (
 
 // revoke ends the session of a token (RFC 7009). Whoever has a token may end its session: a found token should end.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
-	if err := s.end(w, r); err != nil {
-		oauth.Refuse(w, r, s.Log, err)
-		return
-	}
-	oauth.WriteJSON(w, http.StatusOK, oauth.NoStore, struct{}{}) // also for an invalid token, as the RFC says
+	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
+		return struct{}{}, s.end(r, fields) // no error for an invalid token, as the RFC says
+	})
 }
 
-func (s *Server) end(w http.ResponseWriter, r *http.Request) error {
-	fields, err := oauth.Form(w, r)
-	if err != nil {
-		return err
-	}
-	if err := oauth.CheckClient(r, fields); err != nil {
-		return err
-	}
+func (s *Server) end(r *http.Request, fields url.Values) error {
 	if fields.Get("token") == "" {
 		return oauth.Invalid("token is required")
 	}

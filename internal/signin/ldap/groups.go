@@ -33,7 +33,7 @@ func (s Source) attribute() string {
 
 // groups returns the names of the groups that an account is in, sorted. No group is asked for its members.
 func (c *Connector) groups(s *session, a account) ([]string, error) {
-	f := &finder{Connector: c, session: s, names: map[string]bool{}, seen: map[string]bool{}}
+	f := &finder{directory: c, session: s, names: map[string]bool{}, seen: map[string]bool{}}
 	var err error
 	switch c.Groups.Source {
 	case TokenGroups:
@@ -62,9 +62,9 @@ func (c *Connector) groups(s *session, a account) ([]string, error) {
 
 // finder gathers the groups of one user.
 type finder struct {
-	*Connector
-	*session
-	names map[string]bool
+	directory *Connector
+	session   *session
+	names     map[string]bool
 	// seen has the DNs of groups that were found, so that groups which contain each other end.
 	seen map[string]bool
 	// last has the DNs that the last level added.
@@ -73,14 +73,14 @@ type finder struct {
 
 // tokens adds the groups that Active Directory computes.
 func (f *finder) tokens(a account) error {
-	values, err := f.values(a.entry, TokenGroups.attribute(), f.most)
+	values, err := f.session.values(a.entry, TokenGroups.attribute(), f.directory.most)
 	if err != nil {
 		return err
 	}
 	filters := make([]string, 0, len(values))
 	for _, sid := range values {
 		if _, err := sidText(sid); err != nil {
-			return fmt.Errorf("%s: tokenGroups of %s: %w", f.server, a.name, err)
+			return fmt.Errorf("%s: tokenGroups of %s: %w", f.session.server, a.name, err)
 		}
 		filters = append(filters, equals("objectSid", string(sid)))
 	}
@@ -89,14 +89,14 @@ func (f *finder) tokens(a account) error {
 
 // memberOf adds the groups that the attribute of the user names. Their names are in their DNs.
 func (f *finder) memberOf(a account) error {
-	values, err := f.values(a.entry, MemberOf.attribute(), f.most)
+	values, err := f.session.values(a.entry, MemberOf.attribute(), f.directory.most)
 	if err != nil {
 		return err
 	}
 	for _, value := range values {
 		// What is not a DN is not below the base.
-		if dn, err := goldap.ParseDN(string(value)); err == nil && f.groupBase.AncestorOfFold(dn) {
-			f.add(string(value), firstPart(string(value), f.Groups.Name))
+		if dn, err := goldap.ParseDN(string(value)); err == nil && f.directory.groupBase.AncestorOfFold(dn) {
+			f.add(string(value), firstPart(string(value), f.directory.Groups.Name))
 		}
 	}
 	return nil
@@ -105,17 +105,18 @@ func (f *finder) memberOf(a account) error {
 // searched adds the groups that match one of the filters, asked in batches.
 func (f *finder) searched(filters []string) error {
 	for some := range slices.Chunk(filters, batch) {
-		found, err := f.search(request{
-			what: "search groups below " + f.Groups.Base, base: f.Groups.Base, scope: goldap.ScopeWholeSubtree, filter: either(some),
-			attributes: []string{f.Groups.Name}, most: f.most,
+		found, err := f.session.search(request{
+			what: "search groups below " + f.directory.Groups.Base, base: f.directory.Groups.Base,
+			scope: goldap.ScopeWholeSubtree, filter: either(some),
+			attributes: []string{f.directory.Groups.Name}, most: f.directory.most,
 		})
 		if err != nil {
 			return err
 		}
 		for _, entry := range found {
-			f.add(entry.DN, single(entry, f.Groups.Name))
+			f.add(entry.DN, single(entry, f.directory.Groups.Name))
 		}
-		if len(f.seen) > f.most {
+		if len(f.seen) > f.directory.most {
 			return errMany
 		}
 	}
@@ -124,12 +125,12 @@ func (f *finder) searched(filters []string) error {
 
 // nested adds the groups that contain those of the last level, over as many levels as are configured.
 func (f *finder) nested() error {
-	for range f.Groups.Depth {
+	for range f.directory.Groups.Depth {
 		level := f.last
 		f.last = nil
 		filters := make([]string, 0, len(level))
 		for _, dn := range level {
-			filters = append(filters, f.member.fill("", dn))
+			filters = append(filters, f.directory.member.fill("", dn))
 		}
 		if err := f.searched(filters); err != nil {
 			return err

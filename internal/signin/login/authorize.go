@@ -57,9 +57,8 @@ func (p *Pages) authorize(w http.ResponseWriter, r *http.Request) {
 
 // open shows the login page for a request that begins.
 func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
-	keys, err := p.Keyring.Current(r.Context())
-	if err != nil {
-		p.unavailable(w, err)
+	keys := p.keys(w, r)
+	if keys == nil {
 		return
 	}
 	p.show(r.Context(), w, keys, a, failure{status: http.StatusOK})

@@ -30,9 +30,8 @@ func (p *Pages) device(w http.ResponseWriter, r *http.Request) {
 		page.WriteDevice(w, http.StatusOK, "", true)
 		return
 	}
-	keys, err := p.Keyring.Current(r.Context())
-	if err != nil {
-		p.unavailable(w, err)
+	keys := p.keys(w, r)
+	if keys == nil {
 		return
 	}
 	source := limit.Source(r.RemoteAddr)

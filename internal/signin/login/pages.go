@@ -61,6 +61,16 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+oauth.PathDevice, p.device)
 }
 
+// keys returns the issuer's keys. If they cannot be read it responds, and returns nil.
+func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
+	keys, err := p.Keyring.Current(r.Context())
+	if err != nil {
+		p.unavailable(w, err)
+		return nil
+	}
+	return keys
+}
+
 // unavailable answers a request that the hub cannot serve. The log says why.
 func (p *Pages) unavailable(w http.ResponseWriter, err error) {
 	p.Log.Complain(err, "sign-in not served")

@@ -70,9 +70,8 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 
 // leave sends the browser to a provider. The request to sign in goes with it, sealed: the hub keeps nothing.
 func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
-	keys, err := p.Keyring.Current(r.Context())
-	if err != nil {
-		p.unavailable(w, err)
+	keys := p.keys(w, r)
+	if keys == nil {
 		return
 	}
 	var a authorization
@@ -157,9 +156,8 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 		page.WriteError(w, http.StatusBadRequest, "The provider's answer is malformed. Begin again in the terminal.")
 		return
 	}
-	keys, err := p.Keyring.Current(r.Context())
-	if err != nil {
-		p.unavailable(w, err)
+	keys := p.keys(w, r)
+	if keys == nil {
 		return
 	}
 	p.take(w, r, keys, answer, answer.Get(stateField))
@@ -184,9 +182,8 @@ func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 		page.WriteError(w, http.StatusBadRequest, "The provider's answer is malformed. Begin again in the terminal.")
 		return
 	}
-	keys, err := p.Keyring.Current(r.Context())
-	if err != nil {
-		p.unavailable(w, err)
+	keys := p.keys(w, r)
+	if keys == nil {
 		return
 	}
 	var d departure

@@ -38,9 +38,18 @@ func Form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-// CheckClient returns an Error unless the request is the client's. The name of the client is in the form, or in Basic
+// ClientForm reads a form that the client sends.
+func ClientForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+	fields, err := Form(w, r)
+	if err != nil {
+		return nil, err
+	}
+	return fields, checkClient(r, fields)
+}
+
+// checkClient returns an Error unless the request is the client's. The name of the client is in the form, or in Basic
 // authentication without a password, which clients of OAuth 2.0 try first.
-func CheckClient(r *http.Request, fields url.Values) error {
+func checkClient(r *http.Request, fields url.Values) error {
 	problem := &Error{"invalid_client", fmt.Sprintf("client_id must be %q, without a secret", ClientID)}
 	id := fields.Get("client_id")
 	if r.Header.Get("Authorization") != "" {

@@ -26,7 +26,7 @@ func FuzzAFormIsFlatAndBounded(f *testing.F) {
 				t.Errorf("the field %q is taken %d times", name, len(values))
 			}
 		}
-		if CheckClient(r, fields) == nil && fields.Get("client_id") != ClientID && authorization == "" {
+		if checkClient(r, fields) == nil && fields.Get("client_id") != ClientID && authorization == "" {
 			t.Errorf("%q is taken for the client", body)
 		}
 	})

@@ -19,7 +19,7 @@ import (
 )
 
 func TestTheManifestOfAnAgentHasNoPods(t *testing.T) {
-	manifest, err := registration.Manifest(registration.ManifestInput{Image: "drover:v1", Token: strings.Repeat("t", 40), Trust: v1.TrustSystem,
+	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{Image: "drover:v1", Token: strings.Repeat("t", 40), Trust: v1.TrustSystem,
 		Settings: protocol.Settings{Servers: []string{"https://hub.example"}}})
 	if err != nil {
 		t.Fatal(err)

@@ -18,6 +18,13 @@ import (
 // outputLines is how much of a command's output the transcript shows.
 const outputLines = 40
 
+// introduction is the head of the transcript.
+const introduction = `# An operator's first weeks
+
+Written by "make e2e". Each command can be typed as it stands here. hub$, prod$ and edge$ have the kubeconfig of the
+administrator of that cluster; a name has the kubeconfig of that user.
+`
+
 // A transcript is a Markdown file of what was typed, what it printed and how long it took.
 type transcript struct {
 	mu  sync.Mutex
@@ -46,7 +53,9 @@ func openTranscript(t *testing.T, sources string) *transcript {
 			t.Error(err)
 		}
 	})
-	return &transcript{out: f}
+	tr := &transcript{out: f}
+	tr.print("%s", introduction)
+	return tr
 }
 
 func (tr *transcript) print(format string, args ...any) {

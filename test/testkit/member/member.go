@@ -35,7 +35,7 @@ type Member struct {
 func Start(t testing.TB) *Member {
 	t.Helper()
 	m := &Member{Env: testkit.Start(t)}
-	manifest, err := registration.Manifest(registration.ManifestInput{
+	manifest, err := new(registration.Manifests).Manifest(registration.ManifestInput{
 		Image: "drover:v1", Trust: v1.TrustSystem, Token: strings.Repeat("t", 40), Settings: protocol.Settings{Servers: []string{"https://hub.example.com"}},
 	})
 	if err != nil {

@@ -1,0 +1,53 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package instructions
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/test/testkit"
+)
+
+// TestAnInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not begun, which
+// the supervisor of an agent that was killed then begins.
+func TestAnInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
+	t.Parallel()
+	j, once := journal{t.TempDir()}, protocol.HostInstruction{ID: "a", Command: []string{"true"}}
+	entry := j.entry("a")
+	if err := j.prepare(once); err != nil {
+		t.Fatal(err)
+	}
+	var supervisor *os.File
+	// A process that another test forks has the lock for a moment.
+	testkit.Eventually(t, time.Minute, func(context.Context) (err error) {
+		supervisor, err = lock(filepath.Join(entry, fileLock))
+		return err
+	})
+	result := []byte(`{"exitCode":0}`)
+	if err := os.WriteFile(filepath.Join(entry, fileReserved), result, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantKept := func(when string) {
+		t.Helper()
+		if err := j.prepare(once); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(entry, fileReserved)); err != nil || string(got) != string(result) {
+			t.Errorf("%s: the room for the result has %d other bytes (%v), want what the supervisor wrote", when, len(got), err)
+		}
+	}
+	wantKept("while it runs")
+	if err := begin(entry, once.Digest()); err != nil {
+		t.Fatal(err)
+	}
+	if err := supervisor.Close(); err != nil {
+		t.Fatal(err)
+	}
+	wantKept("after it has ended")
+}

@@ -1,0 +1,162 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/cloudconfig"
+	"github.com/drover-dev/drover/internal/provision/k3s"
+	"github.com/drover-dev/drover/internal/provision/kubeadm"
+)
+
+// Times that the parts of a bootstrap may take, in seconds. kubeadm pulls images.
+const (
+	bootstrapTimeout = 3600
+	installTimeout   = 600
+	removeTimeout    = 1800
+)
+
+// folder is where a machine's script and manifest are, beside the agent's.
+const folder = "/var/lib/drover/machine/"
+
+// sentinel is the file that says that the bootstrap has succeeded, by the contract of bootstrap providers.
+const sentinel = "/run/cluster-api/bootstrap-success.complete"
+
+// begins is what the script of a bootstrap begins with: the file of a former one must not count for it.
+const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
+
+// bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
+const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
+
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing has
+// to reach it from outside. It tries again until the instruction's time is over. Each distribution leaves the
+// administrator's kubeconfig in a place of its own, and some have kubectl in a folder of theirs.
+func installScript() string {
+	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
+	for _, d := range k3s.Kubeconfigs() {
+		names, files, programs = append(names, d.Distribution), append(files, d.File), append(programs, d.Programs...)
+	}
+	return `PATH=` + strings.Join(programs, ":") + `
+for config in ` + strings.Join(files, " ") + `; do
+	test -e "$config" || continue
+	until kubectl --kubeconfig "$config" apply --server-side --force-conflicts -f "$0"; do sleep 5; done
+	exit
+done
+echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so the agent cannot be installed:" \
+	"the bootstrap must make a control plane by one of these" >&2
+exit 1`
+}
+
+// clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a node.
+func clean(uid string) []protocol.HostInstruction {
+	var all []protocol.HostInstruction
+	removals := k3s.Removals()
+	for _, name := range slices.Sorted(maps.Keys(removals)) {
+		all = append(all, protocol.HostInstruction{ID: name + "-" + uid, Command: removals[name], TimeoutSeconds: removeTimeout})
+	}
+	reset := kubeadm.Remove()
+	reset.ID = "reset-" + uid
+	return append(all, reset)
+}
+
+// ProviderID returns the provider ID of the node on a Host.
+func ProviderID(host *v1.Host) string {
+	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
+}
+
+// bootstrapInput is what the instructions that make a node are made of.
+type bootstrapInput struct {
+	// uid of the DroverMachine: instructions run once for it.
+	uid  string
+	host *v1.Host
+	// data of the bootstrap provider.
+	data []byte
+	// version of Kubernetes that Cluster API wants, for the commands of the bootstrap.
+	version string
+	// manifest of the agent, nil if the cluster has one already, or the machine is no control plane.
+	manifest []byte
+}
+
+// makeInstructions returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
+func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
+	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
+	hostname := ""
+	if in.host.Status.Machine != nil {
+		hostname = in.host.Status.Machine.Hostname
+	}
+	config, err := cloudconfig.Parse(in.data, cloudconfig.Instance{ID: id, Hostname: strings.ToLower(cmp.Or(hostname, in.host.Name))})
+	if err != nil {
+		return nil, err
+	}
+	if !named(config, ProviderID(in.host)) {
+		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, by which Cluster API finds the node: set the kubelet's argument provider-id to %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
+	}
+	made := &protocol.HostInstructions{}
+	for _, f := range config.Files {
+		made.Files = append(made.Files, protocol.HostFile{Path: f.Path, Content: f.Content, Mode: f.Mode, UID: f.UID, GID: f.GID})
+	}
+	script := folder + in.uid + "/bootstrap.sh"
+	text := "#!/bin/sh\n" + begins + exported(in.version) + strings.Join(config.Commands, "\n") + "\n"
+	made.Files = append(made.Files, protocol.HostFile{Path: script, Content: []byte(text), Mode: "0700"})
+	made.Instructions = []protocol.HostInstruction{{ID: "bootstrap-" + in.uid, Command: []string{"/bin/sh", "-c", bootstrap, script}, TimeoutSeconds: bootstrapTimeout}}
+	if in.manifest != nil {
+		manifest := folder + in.uid + "/agent.yaml"
+		made.Files = append(made.Files, protocol.HostFile{Path: manifest, Content: in.manifest, Mode: "0600"})
+		made.Instructions = append(made.Instructions, protocol.HostInstruction{ID: "agent-" + in.uid, Command: []string{"/bin/sh", "-c", installScript(), manifest}, TimeoutSeconds: installTimeout})
+	}
+	made.Clean = clean(in.uid)
+	return made, refused(made)
+}
+
+// exported gives commands the version, so that one that installs it need not change with it: what changes in a KubeadmConfig is not updated in place.
+func exported(of string) string {
+	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
+		return ""
+	}
+	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
+}
+
+// refused says why no host takes instructions, for example with a file that has no path.
+func refused(made *protocol.HostInstructions) error {
+	raw, err := json.Marshal(made)
+	if err != nil {
+		return err
+	}
+	if _, err := protocol.ParseHostInstructions(raw); err != nil {
+		return fmt.Errorf("what the bootstrap data asks for cannot be the instructions of a Host: %w", err)
+	}
+	return nil
+}
+
+// named reports whether a file or command has the provider ID as a word of its own.
+func named(config *cloudconfig.Config, id string) bool {
+	texts := []string{strings.Join(config.Commands, "\n")}
+	for _, f := range config.Files {
+		texts = append(texts, string(f.Content))
+	}
+	for _, text := range texts {
+		for rest := text; ; {
+			_, after, found := strings.Cut(rest, id)
+			if !found {
+				break
+			}
+			if after == "" || !strings.ContainsAny(after[:1], "abcdefghijklmnopqrstuvwxyz0123456789.-") {
+				return true
+			}
+			rest = after
+		}
+	}
+	return false
+}

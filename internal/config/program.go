@@ -1,0 +1,51 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package config
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+)
+
+// Main runs a program that reads a configuration file, and returns its exit code. It parses the flags, starts the log,
+// and calls run with the path of the file and a context that ends when the process is asked to stop.
+func Main(program, version string, run func(ctx context.Context, path string) error) int {
+	path := flag.String("config", "/etc/drover/config.yaml", "path of the configuration file")
+	options := zap.Options{}
+	options.BindFlags(flag.CommandLine)
+	showVersion := flag.Bool("version", false, "print the version and end")
+	flag.Parse()
+	if *showVersion {
+		fmt.Fprintln(os.Stdout, version)
+		return 0
+	}
+	startLog(options)
+	if err := run(ctrl.SetupSignalHandler(), *path); err != nil {
+		fmt.Fprintln(os.Stderr, program+":", err)
+		return 1
+	}
+	return 0
+}
+
+// NewManager makes the manager of a program that has this configuration.
+func NewManager(cfg interface{ ManagerOptions() (ctrl.Options, error) }, userAgent string) (ctrl.Manager, error) {
+	hub, err := kubeconfig(userAgent)
+	if err != nil {
+		return nil, err
+	}
+	options, err := cfg.ManagerOptions()
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(hub, options)
+	if err != nil {
+		return nil, fmt.Errorf("make manager: %w", err)
+	}
+	return mgr, nil
+}

@@ -1,0 +1,153 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package members
+
+import (
+	"crypto/rand"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Tunnels owns the tunnels that end in this process, from Add until they have ended.
+type Tunnels struct {
+	table     *table
+	notices   *Notices
+	admission *Admission
+	followers *Followers
+}
+
+// session is one tunnel in the registry. table.mu guards report, reportErr and cause.
+type session struct {
+	Session
+	peer      Peer
+	stream    *stream
+	report    *protocol.Report
+	reportErr error
+	cause     error // why we ended it, nil if we did not
+}
+
+// Add takes over an open tunnel until it ends, and gives it ID and epoch. The newest tunnel of a member carries its
+// requests. A closed registry closes it, and so does one that has heard of a tunnel with the same token at another
+// replica.
+func (t *Tunnels) Add(peer Peer, tunnel Session) {
+	peer.ID = rand.Text()
+	name := peer.Name()
+	t.table.mu.Lock()
+	if t.table.closed {
+		t.table.mu.Unlock()
+		tunnel.Close()
+		return
+	}
+	m := t.table.memberLocked(name)
+	_, refused := t.admission.admitLocked(name) // again: others may have been admitted since this one was
+	if m.opened(peer) {
+		refused = ErrReplayed
+	}
+	if refused != nil {
+		t.table.dropLocked(name, m)
+		t.table.mu.Unlock()
+		t.table.log.Info("tunnel refused", "cluster", name, "cause", refused.Error())
+		tunnel.Close()
+		return
+	}
+	t.admission.workspaces[name.Namespace]++
+	peer.Epoch = t.table.epochLocked(m)
+	s := &session{Session: newLeaving(tunnel), peer: peer, stream: newStream(t.followers, name, m.offers)}
+	if !m.connected() && m.lost() {
+		t.table.losses.returned()
+	}
+	m.sessions, m.forgotten = append(m.sessions, s), false
+	m.arrivedLocked()
+	surplus := m.surplusLocked(t.admission.bounds.ClusterTunnels)
+	t.table.work.Add(1)
+	opened := t.notices.listeners.of(name).opened
+	t.table.mu.Unlock()
+
+	go t.watch(s)
+	if surplus != nil {
+		surplus.Close()
+	}
+	t.table.log.Info("tunnel opened", "cluster", name, "instance", peer.Instance, "nodeAgent", peer.NodeAgent)
+	t.notices.changed(name)
+	for _, f := range opened {
+		f(name)
+	}
+}
+
+// opened reports whether another replica has a tunnel that the same token opened. The token was not known to be used
+// when this one was admitted: a client that opens two at the same time can delay the handshake of one until the other
+// is known.
+func (m *member) opened(with Peer) bool {
+	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
+		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool {
+			return p.TokenID == with.TokenID && p.Key == with.Key
+		})
+	})
+}
+
+// Local returns the peers of a member's tunnels that end here, also of tunnels that carry nothing new.
+func (t *Tunnels) Local(name types.NamespacedName) []Peer {
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	m := t.table.members[name]
+	if m == nil {
+		return nil
+	}
+	var peers []Peer
+	for _, s := range slices.Concat(m.sessions, m.draining) {
+		peers = append(peers, s.peer)
+	}
+	return peers
+}
+
+// Disconnect ends the tunnels of a member that end here and whose peer does not satisfy keep.
+func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
+	var ended []*session
+	t.table.mu.Lock()
+	if m := t.table.members[name]; m != nil {
+		for _, s := range slices.Concat(m.sessions, m.draining) {
+			if !keep(s.peer) {
+				s.cause = ErrRevoked
+				ended = append(ended, s)
+			}
+		}
+	}
+	t.table.mu.Unlock()
+	for _, s := range ended {
+		s.Close()
+	}
+}
+
+// Forget ends all tunnels here of a Cluster that is gone and drops what is known of it.
+func (t *Tunnels) Forget(name types.NamespacedName) {
+	t.Disconnect(name, func(Peer) bool { return false })
+	t.table.mu.Lock()
+	defer t.table.mu.Unlock()
+	if m := t.table.members[name]; m != nil {
+		m.forgotten = true
+		t.table.dropLocked(name, m)
+		t.notices.notifyFeedsLocked(name)
+	}
+}
+
+// Close ends all tunnels, takes no more and returns when everything that belonged to them has ended.
+func (t *Tunnels) Close() {
+	var all []*session
+	t.table.mu.Lock()
+	t.table.closed = true
+	for _, m := range t.table.members {
+		m.occupied()
+		all = append(all, m.sessions...)
+		all = append(all, m.draining...)
+	}
+	t.table.mu.Unlock()
+	for _, s := range all {
+		s.Close()
+	}
+	t.table.stop()
+	t.table.work.Wait()
+}

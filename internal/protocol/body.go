@@ -1,0 +1,31 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// ReadPut returns the body of a PUT. It responds, and returns false, if the request has another method, or a body that
+// is larger than limit or was cut off. The responses call the body by its name.
+func ReadPut(w http.ResponseWriter, r *http.Request, name string, limit int64) ([]byte, bool) {
+	if r.Method != http.MethodPut {
+		w.Header().Set("Allow", http.MethodPut)
+		http.Error(w, name+": write it with PUT", http.StatusMethodNotAllowed)
+		return nil, false
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		http.Error(w, fmt.Sprintf("%s: more than %d bytes", name, limit), http.StatusRequestEntityTooLarge)
+		return nil, false
+	}
+	if err != nil {
+		http.Error(w, name+": the body was cut off", http.StatusBadRequest)
+		return nil, false
+	}
+	return body, true
+}

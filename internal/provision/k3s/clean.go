@@ -1,0 +1,28 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+// clean is a script that runs those of its arguments that are there, and fails if k3s or RKE2 runs after that: an
+// installer may have left its script at another place, and a host that looks clean would still be a node.
+//
+// It also removes what these scripts leave: the password of the node, and data in a folder of the user's, which
+// scripts from before July 2024 do not know. RKE2's script fails if that folder is a mount point, after it has
+// emptied it.
+const clean = `ran=
+for script in "$@"; do
+	test -x "$script" || continue
+	ran=1; "$script" && continue; code=$?
+	test -n "${RKE2_DATA_DIR:-}" && mountpoint -q "$RKE2_DATA_DIR" || exit "$code"
+	echo "$script has failed, since $RKE2_DATA_DIR is a mount point, which stays" >&2
+done
+for unit in rke2-server rke2-agent k3s k3s-agent; do
+	case $(systemctl is-active "$unit" 2>/dev/null) in active|activating|reloading|deactivating)
+		echo "$unit still runs: no script that removes it is at $*, or the script has left it; remove it on the machine" >&2; exit 1
+	esac
+done
+for folder in "${K3S_DATA_DIR:-}" "${RKE2_DATA_DIR:-}"; do
+	test -n "$ran" && test -n "$folder" || continue
+	for part in server agent data bin; do test ! -d "$folder/$part" || find "$folder/$part" -xdev -depth -delete || exit; done
+done
+rm -rf /etc/rancher/node`

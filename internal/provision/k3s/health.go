@@ -1,0 +1,151 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"slices"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// hasData reports whether a host stays that has the cluster's data.
+func (r *roster) hasData() bool {
+	return slices.ContainsFunc(r.with(provisionv1.RoleEtcd), func(m *member) bool {
+		return m.Held != nil && !r.isOld(&m.Host) && (m.up() || !m.Held.Rejoins)
+	})
+}
+
+// lost reports whether no host of the cluster has its data.
+func (r *roster) lost() bool {
+	for _, m := range r.servers() {
+		if m.is(provisionv1.RoleEtcd) && !r.isOld(&m.Host) {
+			return false
+		}
+	}
+	return true
+}
+
+// etcd counts the members of etcd, and the members that work. A host that is gone without having been removed from the
+// cluster is a member. A host that could not join is none.
+func (r *roster) etcd() (members, work int) {
+	for name, node := range r.Stored.Nodes {
+		if !node.Etcd {
+			continue
+		}
+		host := r.leaving(name, node.UID)
+		if m := r.named(name); m != nil && m.UID == node.UID {
+			host = &m.Host
+		}
+		if host != nil && (host.Held == nil && !node.Planned || host.neverJoined() || r.isOld(host)) {
+			continue
+		}
+		members++
+		work += count(host != nil && host.working())
+	}
+	return members, work
+}
+
+func quorum(members int) int { return members/2 + 1 }
+
+// canSpareOne reports whether etcd keeps its quorum while a member is started again. Of one or two members all must
+// work before: the other one has no quorum in any case.
+func (r *roster) canSpareOne() bool {
+	members, work := r.etcd()
+	if members <= 2 {
+		return work >= members
+	}
+	return work-1 >= quorum(members)
+}
+
+// current reports whether a host was started with all that it is to have.
+func (r *roster) current(m *member) bool {
+	if m.Held == nil {
+		return false
+	}
+	now, err := r.write.render(m, m.Held.Join, duties{})
+	return err == nil && now.Start == m.Held.Start
+}
+
+// operator returns the server that removes nodes, nil for none: it works and is as it is to be. A server that has begun
+// to remove nodes goes on.
+func (r *roster) operator() *member {
+	var best *member
+	for _, m := range r.ordered() {
+		if !m.is(provisionv1.RoleControlPlane) || !m.working() || !r.current(m) {
+			continue
+		}
+		if best == nil || len(best.Held.Removes) == 0 && len(m.Held.Removes) > 0 {
+			best = m
+		}
+	}
+	return best
+}
+
+// idle returns a server with a role that a task can be given to, nil for none.
+func (r *roster) idle(role provisionv1.HostRole) *member {
+	for _, m := range r.ordered() {
+		if m.is(role) && m.up() && r.current(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// holder returns the server that was given a task, nil for none.
+func (r *roster) holder(id string) *member {
+	for _, m := range r.stay {
+		if m.Held != nil && m.Held.Task == id {
+			return m
+		}
+	}
+	return nil
+}
+
+// changing returns a server that is being started, "" for none. A server that has failed holds up no other, nor does a
+// server that is away, unless it went away in the change.
+func (r *roster) changing() string {
+	for _, m := range r.ordered() {
+		if m.server() && m.Held != nil && m.State.Busy() && (m.Connected || m.Held.Changed && r.current(m)) {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// unavailable counts the workers that are being changed, and the workers that this change has broken or that went away
+// in it: it must not break them all. Other workers that do not work hold up none.
+func (r *roster) unavailable() (n int) {
+	for _, m := range r.stay {
+		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
+			continue
+		}
+		if (m.Connected || m.State.Busy()) && r.current(m) {
+			n++
+		}
+	}
+	return n
+}
+
+// broken returns a server that was broken by the change which another server is to have, "" for none. A server that is
+// to leave is a warning, too.
+func (r *roster) broken(other *member) string {
+	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
+		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// behind returns a server of the control plane that is not up with the version of spec, "" for none. A server that is
+// away serves no one.
+func (r *roster) behind() string {
+	for _, m := range r.ordered() {
+		if m.is(provisionv1.RoleControlPlane) && m.Held != nil && m.Connected && (m.Held.Version != r.Spec.Version || !m.working()) {
+			return m.Name
+		}
+	}
+	return ""
+}

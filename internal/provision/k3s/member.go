@@ -1,0 +1,105 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// member is a taken Host in its pool.
+type member struct {
+	Host
+	pool *provisionv1.HostPool
+}
+
+func (m *member) is(role provisionv1.HostRole) bool { return slices.Contains(m.pool.Roles, role) }
+
+func (m *member) server() bool {
+	return m.is(provisionv1.RoleEtcd) || m.is(provisionv1.RoleControlPlane)
+}
+
+func (m *member) roles() string { return rolesOf(m.pool) }
+
+func rolesOf(pool *provisionv1.HostPool) string {
+	roles := slices.Sorted(slices.Values(pool.Roles))
+	var names []string
+	for _, role := range roles {
+		names = append(names, string(role))
+	}
+	return strings.Join(names, ",")
+}
+
+// up reports whether a host works as its instructions say.
+func (m *member) up() bool {
+	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
+}
+
+// startOptions returns options of systemctl. A server with etcd alone is not up before a server with an API server has
+// joined, which waits for it.
+func (m *member) startOptions() []string {
+	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
+		return []string{"--no-block"}
+	}
+	return nil
+}
+
+// taints of a server that is no worker, as Rancher gives them.
+func (m *member) taints() (taints []string) {
+	if m.is(provisionv1.RoleWorker) {
+		return nil
+	}
+	if m.is(provisionv1.RoleEtcd) {
+		taints = append(taints, "node-role.kubernetes.io/etcd:NoExecute")
+	}
+	if m.is(provisionv1.RoleControlPlane) {
+		taints = append(taints, "node-role.kubernetes.io/control-plane:NoSchedule")
+	}
+	return taints
+}
+
+// working reports whether a host does its part in the cluster. A host that removes a node or has a task does: it is not
+// started again for that.
+func (h *Host) working() bool {
+	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
+		return false
+	}
+	return h.State == progress.Up || h.hasDuties() && h.State != progress.Failed
+}
+
+// hasDuties reports whether a host removes a node or has a task.
+func (h *Host) hasDuties() bool { return len(h.Held.Removes) > 0 || h.Held.Task != "" }
+
+// neverJoined reports whether a host has failed before it was part of the cluster.
+func (h *Host) neverJoined() bool {
+	return h.Held != nil && h.State == progress.Failed && !h.Held.Changed && !h.hasDuties()
+}
+
+func isEtcd(host *Host) bool {
+	return host.Held != nil && slices.Contains(strings.Split(host.Held.Roles, ","), string(provisionv1.RoleEtcd))
+}
+
+// busy says what a host that has instructions is busy with, "" if it is as it is to be.
+func busy(m *member) string {
+	switch {
+	case !m.Connected:
+		return "its agent is not connected"
+	case m.State == progress.Up:
+		return ""
+	case m.State == progress.Failed:
+		return "has failed: " + m.Message
+	}
+	return cmp.Or(m.Message, "carries out its instructions")
+}
+
+func count(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,139 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/drover-dev/drover/internal/untrusted"
+)
+
+// reserved returns the options of config.yaml that Drover decides.
+func reserved() []string {
+	return []string{
+		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-secret", "cluster-init",
+		"cluster-reset", "cluster-reset-restore-path", "node-name", "with-node-id", "data-dir",
+		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent",
+		"datastore-endpoint", "config", "private-registry",
+		"write-kubeconfig", // nodes are removed with that file
+		// Hosts join at these ports and addresses, and the probes ask them on the loopback.
+		"https-listen-port", "bind-address", "supervisor-port", "apiserver-port", "apiserver-bind-address",
+		// spec.etcd
+		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint",
+		"etcd-s3-endpoint-ca", "etcd-s3-access-key", "etcd-s3-secret-key", "etcd-s3-bucket", "etcd-s3-region",
+		"etcd-s3-folder", "etcd-s3-config-secret", "etcd-s3-session-token",
+	}
+}
+
+// shortOptions returns the short names of reserved options.
+func shortOptions() map[string]string {
+	return map[string]string{"s": "server", "t": "token", "d": "data-dir", "c": "config", "o": "write-kubeconfig"}
+}
+
+// reservedArguments returns the arguments of components that Drover decides, by the option that passes them on. With
+// others than the distribution's, no probe would ever succeed, a node would have another name, or etcd other members.
+func reservedArguments() map[string][]string {
+	return map[string][]string{
+		// With a file of its own, the kubelet reads none of what the distribution writes, such as the port that the probes ask.
+		"kubelet-arg": {"healthz-port", "healthz-bind-address", "hostname-override", "register-node", "kubeconfig", "config", "config-dir"},
+		"etcd-arg": {
+			"name", "data-dir", "listen-metrics-urls", "listen-client-urls", "listen-peer-urls", "advertise-client-urls",
+			"initial-advertise-peer-urls", "initial-cluster", "initial-cluster-state", "force-new-cluster",
+		},
+		"kube-apiserver-arg": {"secure-port", "bind-address", "etcd-servers", "client-ca-file", "encryption-provider-config"},
+	}
+}
+
+// optionName returns the name of the option that a key of config.yaml sets. The distributions make a flag of each
+// key, so "token=x" sets "token", and "t" is short for it. A key that ends with "+" adds to the values of other
+// files.
+func optionName(key string) string {
+	name, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(key), "+"), "=")
+	name = strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-")
+	if long, is := shortOptions()[name]; is {
+		return long
+	}
+	return name
+}
+
+// argumentName returns the name of the argument that a value such as "--healthz_port=0" sets. Components take
+// underscores for hyphens, and the distributions take "+=" and "-=" to change a list.
+func argumentName(value string) string {
+	name, _, _ := strings.Cut(strings.TrimSpace(value), "=")
+	return strings.ReplaceAll(strings.Trim(name, "-+ "), "_", "-")
+}
+
+// reservedPattern returns a pattern of the reserved options, with their short names.
+func reservedPattern() string {
+	all := strings.Join(slices.Concat(reserved(), slices.Sorted(maps.Keys(shortOptions()))), "|")
+	return strings.ReplaceAll(all, "-", ".")
+}
+
+func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
+	config := map[string]any{}
+	if len(raw) == 0 {
+		return config, nil
+	}
+	if err := untrusted.JSON(raw, &config, untrusted.Small()); err != nil {
+		return nil, fmt.Errorf("%s is no object, or has more than 64 KiB or 4,096 values", field)
+	}
+	for _, key := range slices.Sorted(maps.Keys(config)) {
+		name := optionName(key)
+		written, _, _ := strings.Cut(key, "=") // what follows may be a secret
+		if slices.Contains(reserved(), name) {
+			return nil, fmt.Errorf("%s.%s cannot be set: Drover decides it", field, written)
+		}
+		values := texts(config[key])
+		if _, value, is := strings.Cut(key, "="); is {
+			values = append(values, value)
+		}
+		for _, value := range values {
+			if argument := argumentName(value); slices.Contains(reservedArguments()[name], argument) {
+				return nil, fmt.Errorf("%s.%s cannot have the argument %s: Drover decides it", field, name, argument)
+			}
+		}
+	}
+	return config, nil
+}
+
+// hasS3Retention reports whether a version keeps its own count of the snapshots in a bucket. An older one does not
+// know the option, and would not start with it.
+func hasS3Retention(of string) bool {
+	v, err := version.ParseGeneric(of)
+	if err != nil {
+		return false
+	}
+	first, is := map[uint]uint{31: 12, 32: 8, 33: 4}[v.Minor()]
+	return v.Major() > 1 || v.Minor() >= 34 || is && v.Patch() >= first
+}
+
+// nodeIP returns the addresses of a host's node. A cluster of both families of IP takes a node only with one of each.
+func (in *Input) nodeIP(host *member) any {
+	if !in.dualStack() || len(host.NodeIPs) == 1 {
+		return host.NodeIPs[0]
+	}
+	return host.NodeIPs
+}
+
+// dualStack reports whether the pods of the cluster have addresses of both families.
+func (in *Input) dualStack() bool {
+	families := map[bool]bool{}
+	for _, config := range []map[string]any{in.Spec.Config, in.Spec.ServerConfig} {
+		for _, key := range []string{"cluster-cidr", "cluster-cidr+"} {
+			for _, text := range texts(config[key]) {
+				for cidr := range strings.SplitSeq(text, ",") {
+					if strings.Contains(cidr, "/") {
+						families[strings.Contains(cidr, ":")] = true
+					}
+				}
+			}
+		}
+	}
+	return len(families) == 2
+}

@@ -1,0 +1,265 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// alwaysEncrypted is RKE2, which encrypts Secrets whatever its configuration says.
+type alwaysEncrypted struct{ rancher }
+
+func (alwaysEncrypted) checkKeys(Spec) error { return nil }
+
+// rancher is k3s or RKE2, which take the same configuration. Its fields are what differs between them, by their
+// documentation: docs.k3s.io and docs.rke2.io.
+type rancher struct {
+	// name of folders and programs.
+	name string
+	// script is the distribution's own installer.
+	script string
+	// installs are the variables that tell the installer what a host is, beside the version.
+	installs func(kind string) []string
+	// joinPort is where servers let other hosts join.
+	joinPort int
+	// server and agent are the systemd units.
+	server, agent string
+	// cleanServer and cleanAgent are the scripts that remove it.
+	cleanServer, cleanAgent []string
+	// dataDirVariable tells these scripts where the data is.
+	dataDirVariable string
+	// kubectl is how a server runs it, and config what it takes.
+	kubectl, config string
+	// folders with programs that are not in PATH.
+	folders []string
+	// stopPods are the scripts of which the first that is there ends what goes on without the service of a server: etcd
+	// and the API server, where they are pods.
+	stopPods []string
+	// begins is the option of the host that begins a cluster with etcd, empty where all have etcd.
+	begins string
+}
+
+var (
+	k3s = rancher{
+		name: "k3s", script: "https://get.k3s.io", joinPort: 6443, server: "k3s", agent: "k3s-agent",
+		installs: func(kind string) []string {
+			return []string{"INSTALL_K3S_EXEC=" + kind, "INSTALL_K3S_SKIP_START=true", "INSTALL_K3S_SKIP_ENABLE=true"}
+		},
+		cleanServer: places("k3s-uninstall.sh"), cleanAgent: places("k3s-agent-uninstall.sh"), dataDirVariable: "K3S_DATA_DIR",
+		kubectl: "k3s kubectl", config: "/etc/rancher/k3s/k3s.yaml", begins: "cluster-init",
+	}
+	rke2 = alwaysEncrypted{rancher{
+		name: "rke2", script: "https://get.rke2.io", joinPort: 9345, server: "rke2-server", agent: "rke2-agent",
+		installs:    func(kind string) []string { return []string{"INSTALL_RKE2_TYPE=" + kind} },
+		cleanServer: places("rke2-uninstall.sh"), cleanAgent: places("rke2-uninstall.sh"), dataDirVariable: "RKE2_DATA_DIR",
+		kubectl: `"$DATA/bin/kubectl" --kubeconfig /etc/rancher/rke2/rke2.yaml`, config: "/etc/rancher/rke2/rke2.yaml", folders: []string{"/var/lib/rancher/rke2/bin"},
+		stopPods: places("rke2-killall.sh"),
+	}}
+)
+
+// places returns where an installer may have left a script: RKE2's packages are below /usr, and where /usr cannot be
+// written, both are below /opt.
+func places(name string) []string {
+	return []string{"/usr/local/bin/" + name, "/opt/bin/" + name, "/opt/rke2/bin/" + name, "/usr/bin/" + name}
+}
+
+func (r rancher) folder() string { return "/etc/rancher/" + r.name }
+
+func (r rancher) dataDir(in *Input) string {
+	return cmp.Or(in.Spec.DataDir, "/var/lib/rancher/"+r.name)
+}
+
+// s3CA is the file with the CA of the store.
+func (r rancher) s3CA() string { return r.folder() + "/etcd-s3-ca.crt" }
+
+func (r rancher) files(in *Input, host *member, join string) ([]protocol.HostFile, error) {
+	config, err := r.render(in, host, join)
+	if err != nil {
+		return nil, fmt.Errorf("write config.yaml: %w", err)
+	}
+	files := []protocol.HostFile{{Path: r.folder() + "/config.yaml", Content: config, Mode: "0600"}}
+	if len(in.Registries) > 0 {
+		files = append(files, protocol.HostFile{Path: r.folder() + "/registries.yaml", Content: in.Registries, Mode: "0600"})
+	}
+	if len(in.S3.CA) > 0 && host.is(provisionv1.RoleEtcd) {
+		files = append(files, protocol.HostFile{Path: r.s3CA(), Content: in.S3.CA, Mode: "0600"})
+	}
+	return files, nil
+}
+
+func (r rancher) manifest(in *Input) string {
+	return r.dataDir(in) + "/server/manifests/drover-agent.yaml"
+}
+
+func (r rancher) service(host *member) string {
+	if host.server() {
+		return r.server
+	}
+	return r.agent
+}
+
+func (r rancher) joinURL(address string) string {
+	if strings.Contains(address, ":") { // IPv6
+		address = "[" + address + "]"
+	}
+	return fmt.Sprintf("https://%s:%d", address, r.joinPort)
+}
+
+// probes ask what answers on the loopback of each host.
+func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
+	tls := path.Join(r.dataDir(in), "server/tls")
+	var probes []protocol.HostProbe
+	if len(host.startOptions()) == 0 {
+		probes = append(probes, protocol.HostProbe{Name: "kubelet", URL: "http://127.0.0.1:10248/healthz"})
+	}
+	if host.is(provisionv1.RoleEtcd) {
+		probes = append(probes, protocol.HostProbe{Name: "etcd", URL: "http://127.0.0.1:2381/health"})
+	}
+	if host.is(provisionv1.RoleControlPlane) {
+		probes = append(probes, protocol.HostProbe{
+			Name: "kube-apiserver", URL: "https://127.0.0.1:6443/readyz",
+			CAFile: tls + "/server-ca.crt", CertFile: tls + "/client-kube-apiserver.crt", KeyFile: tls + "/client-kube-apiserver.key",
+		})
+	}
+	return probes
+}
+
+// paths are where the distributions' installers put programs, beside the usual places.
+const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
+
+// run returns a command that runs a script with arguments. What it is told by variables comes as words: the variables
+// of an instruction are secrets to the host, which would cut them out of what it reports.
+func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
+
+// runWith is run with more variables, each with its value.
+func (r rancher) runWith(in *Input, variables []string, words ...string) []string {
+	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + r.dataDir(in)}, variables, []string{"/bin/sh", "-c"}, words)
+}
+
+func (r rancher) install(in *Input, host *member) []string {
+	i, kind := in.Spec.Installer, "agent"
+	if host.server() {
+		kind = "server"
+	}
+	command := append([]string{"/usr/bin/env", "INSTALL_" + strings.ToUpper(r.name) + "_VERSION=" + in.Spec.Version}, r.installs(kind)...)
+	if i.Path != "" {
+		return append(command, "/bin/sh", "-c", run, i.Path)
+	}
+	return append(command, "/bin/sh", "-c", fetch, cmp.Or(i.URL, r.script), i.SHA256)
+}
+
+func (r rancher) check(in *Input) []string {
+	return r.run(in, checkInstalled(), r.name, in.Spec.Version, r.folder())
+}
+
+func (r rancher) start(in *Input, host *member) []string {
+	return r.run(in, append([]string{start, r.service(host)}, host.startOptions()...)...)
+}
+
+func (r rancher) stop(in *Input) []string {
+	return r.runWith(in, []string{r.dataDirVariable + "=" + r.dataDir(in)}, append([]string{stop, r.server}, r.stopPods...)...)
+}
+
+func (r rancher) rotateCertificates(in *Input, host *member) []string {
+	return r.run(in, rotate, r.service(host), r.name)
+}
+
+func (r rancher) rotateKeys(in *Input) []string { return r.run(in, rotateKeys(r), r.name) }
+
+func (r rancher) snapshot(in *Input, name string) []string {
+	return r.run(in, snapshot, r.name, strconv.Itoa(1+count(in.Spec.Etcd.S3 != nil)), name)
+}
+
+// file are the variables that name a file.
+func file(of *Restoring) []string {
+	variables := []string{"FILE=" + of.File}
+	if of.Begins {
+		variables = append(variables, "BEGINS=true")
+	}
+	return variables
+}
+
+func (r rancher) find(in *Input, of *Restoring) []string {
+	return r.runWith(in, file(of), findSnapshot)
+}
+
+func (r rancher) restore(in *Input, of *Restoring) []string {
+	script := replaceFromStore
+	if of.Host != "" {
+		script = replaceFromDisk
+	}
+	return r.runWith(in, file(of), script, r.name)
+}
+
+func (r rancher) keep(in *Input) []string { return r.run(in, keep) }
+
+func (r rancher) resume(in *Input) []string { return r.run(in, resume) }
+
+func (r rancher) rejoin(in *Input, epoch string) []string { return r.run(in, rejoin, epoch) }
+
+func (r rancher) removeNode(in *Input, node string) []string {
+	return r.run(in, removeScript(r), node)
+}
+
+func (r rancher) forget(in *Input, node string) []string { return r.run(in, dropPassword(r), node) }
+
+func (r rancher) keepNodes(in *Input, nodes []string) []string {
+	return r.runWith(in, []string{"NODES=" + strings.Join(nodes, " ")}, cleanNodesScript(r))
+}
+
+func (r rancher) leave(in *Input, node string) []string { return r.run(in, leaveScript(r), node) }
+
+func (r rancher) clean(in *Input, host *member) protocol.HostInstruction {
+	uninstall := r.cleanAgent
+	if host.server() {
+		uninstall = r.cleanServer
+	}
+	return protocol.HostInstruction{
+		Command: append([]string{"/bin/sh", "-c", clean, "clean"}, uninstall...),
+		Env:     map[string]string{r.dataDirVariable: r.dataDir(in)},
+	}
+}
+
+// remove removes either of the two, which leave each other's files alone.
+func (rancher) remove() []string {
+	var all []string
+	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {
+		all = append(all, places(name)...)
+	}
+	return append([]string{"/bin/sh", "-c", clean, "clean"}, all...)
+}
+
+func (r rancher) kubeconfig() string { return r.config }
+
+func (r rancher) programs() []string { return r.folders }
+
+func (r rancher) checkKeys(spec Spec) error {
+	if spec.Config["secrets-encryption"] == true || spec.ServerConfig["secrets-encryption"] == true {
+		return nil
+	}
+	return fmt.Errorf("spec.encryptionKeyRotation: %s encrypts Secrets only with serverConfig.secrets-encryption: true, which a cluster has from its beginning", r.name)
+}
+
+// optionNoSnapshots has the distributions make no snapshots by a schedule, whatever that is.
+const optionNoSnapshots = "etcd-disable-snapshots"
+
+func (rancher) checkSnapshots(spec Spec) error {
+	for field, config := range map[string]map[string]any{"config": spec.Config, "serverConfig": spec.ServerConfig} {
+		for key, value := range config {
+			if optionName(key) == optionNoSnapshots && fmt.Sprint(value) != "false" {
+				return fmt.Errorf("no snapshots of etcd would be made: spec.%s has %s beside spec.etcd.schedule: "+
+					"leave one of them out", field, optionNoSnapshots)
+			}
+		}
+	}
+	return nil
+}

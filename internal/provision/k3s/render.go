@@ -1,0 +1,163 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+// Times that the parts of an installation may take, in seconds. A server that starts pulls images.
+const (
+	installTimeout = 1800
+	startTimeout   = 1800
+	cleanTimeout   = 1800
+	removeTimeout  = 900
+)
+
+// Instructions are what a host is to do, in the form in which its agent gets them and its journal has them, and what is
+// remembered with them.
+type Instructions struct {
+	protocol.HostInstructions
+	Held
+}
+
+// Held is what is remembered with the instructions of a host. It is stored with them as the note of a Secret, and no
+// secret.
+type Held struct {
+	// Unreadable reports that the host has instructions, and that what was remembered with them cannot be read. Nothing
+	// is done to such a host.
+	Unreadable bool `json:"-"`
+	// Roles of the host, sorted, with commas between.
+	Roles string `json:"roles"`
+	// Join is the URL by which the host has joined, empty for the host that began the cluster.
+	Join string `json:"join,omitempty"`
+	// Version that is installed.
+	Version string `json:"version"`
+	// Install identifies what is installed, and Start all that the host is started again for.
+	Install string `json:"install"`
+	Start   string `json:"start"`
+	// Installs and Starts are numbers of these: what was there before, and is to be again, is another instruction.
+	Installs int64 `json:"installs"`
+	Starts   int64 `json:"starts"`
+	// Changed reports that the host was part of the cluster before it was given these instructions.
+	Changed bool `json:"changed,omitempty"`
+	// Task is the ID of the task among the instructions, empty for none.
+	Task string `json:"task,omitempty"`
+	// Removes are the IDs of the instructions that remove nodes.
+	Removes []string `json:"removes,omitempty"`
+	Part
+}
+
+// writer makes the instructions of hosts.
+type writer struct {
+	*Input
+	dist distribution
+}
+
+// render returns what a host is to do: its files, how it is installed and started, and what it does once it is started.
+func (w *writer) render(host *member, join string, does duties) (*Instructions, error) {
+	files, err := w.dist.files(w.Input, host, join)
+	if err != nil {
+		return nil, err
+	}
+	p := &Instructions{Held: Held{Roles: host.roles(), Join: join, Version: w.Spec.Version}}
+	p.Files = files
+	install := protocol.HostInstruction{Command: w.dist.install(w.Input, host), TimeoutSeconds: installTimeout}
+	check := protocol.HostInstruction{Command: w.dist.check(w.Input), TimeoutSeconds: stopTimeout}
+	p.Install = digest(install.Command)
+	p.Start = w.startOf(p, host)
+	w.number(p, host.Held)
+	install.ID = fmt.Sprintf("install-%s-%d", p.Install, p.Installs)
+	check.ID = fmt.Sprintf("check-%s-%d", digest(check.Command), p.Installs)
+	p.Instructions = []protocol.HostInstruction{install, check}
+	if rotation := w.rotation(host); rotation > 0 {
+		p.Instructions = append(p.Instructions, protocol.HostInstruction{
+			ID: "certificates-" + strconv.FormatInt(rotation, 10), Command: w.dist.rotateCertificates(w.Input, host),
+			TimeoutSeconds: installTimeout})
+	}
+	p.Instructions = append(p.Instructions, w.beforeStart(p, host)...)
+	p.Instructions = append(p.Instructions, protocol.HostInstruction{
+		ID: p.startID(), Command: w.dist.start(w.Input, host), TimeoutSeconds: startTimeout})
+	p.Instructions = append(p.Instructions, w.afterStart(p, host)...)
+	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
+		p.Files = append(p.Files, protocol.HostFile{Path: w.dist.manifest(w.Input), Content: w.Manifest, Mode: "0600", Absent: w.Manifest == nil})
+	}
+	for _, r := range does.removes {
+		p.Removes = append(p.Removes, r.id())
+		p.Instructions = append(p.Instructions, protocol.HostInstruction{
+			ID: r.id(), Command: w.dist.removeNode(w.Input, r.Node), TimeoutSeconds: removeTimeout})
+	}
+	if does.task != nil {
+		p.Task = does.task.ID
+		p.Instructions = append(p.Instructions, does.task.HostInstruction)
+	}
+	p.Probes = w.dist.probes(w.Input, host)
+	p.Clean = w.clean(p, host)
+	return p, nil
+}
+
+// rotation is the last rotation of certificates that a host has to make, 0 for none.
+func (w *writer) rotation(host *member) int64 {
+	if !host.server() {
+		return 0
+	}
+	return w.Spec.CertificateRotation
+}
+
+// startOf identifies all that a host is started again for.
+func (w *writer) startOf(p *Instructions, host *member) string {
+	takesEffect := []any{p.Files, p.Install, w.rotation(host), w.dist.service(host)}
+	if keys := max(w.Stored.Keys, w.Stored.KeysFailed); host.server() && keys > 0 {
+		takesEffect = append(takesEffect, keys) // a server reads new encryption keys when it starts
+	}
+	if restored := w.restored(host); restored != "" {
+		takesEffect = append(takesEffect, "restore", restored)
+	}
+	return digest(takesEffect...)
+}
+
+// number numbers what is installed and started: what the host has not been told last has a number that it never had.
+func (w *writer) number(p *Instructions, held *Held) {
+	before := Held{}
+	if held != nil {
+		before = *held
+	}
+	next := max(before.Starts+1, w.Now)
+	if p.Starts = before.Starts; p.Start != before.Start {
+		p.Starts = next
+	}
+	if p.Installs = before.Installs; p.Install != before.Install {
+		p.Installs = next
+	}
+}
+
+func (h *Held) startID() string { return fmt.Sprintf("start-%s-%d", h.Start, h.Starts) }
+
+// clean returns the instructions that remove the distribution. A server leaves etcd first.
+func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction {
+	clean := w.dist.clean(w.Input, host)
+	clean.ID, clean.TimeoutSeconds = "clean-"+p.Start, cleanTimeout
+	if !host.is(provisionv1.RoleEtcd) {
+		return []protocol.HostInstruction{clean}
+	}
+	leave := protocol.HostInstruction{ID: "leave-" + p.Start, Command: w.dist.leave(w.Input, host.Name), TimeoutSeconds: cleanTimeout}
+	return []protocol.HostInstruction{leave, clean}
+}
+
+// joinURL is where a host joins by a server.
+func (w *writer) joinURL(server *member) string { return w.dist.joinURL(server.Address) }
+
+// digest is a short one of values that JSON can hold.
+func digest(values ...any) string {
+	raw, _ := json.Marshal(values) // strings, numbers and structs of these
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:10])
+}

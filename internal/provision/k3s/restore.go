@@ -1,0 +1,336 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// Restore is an EtcdRestore, which may have ended.
+type Restore struct {
+	// ID is another one for each, and Name is for people.
+	ID   string `json:"id"`
+	Name string `json:"name"`
+	// Host whose disk has the file. Empty: the file is in the store.
+	Host string `json:"host,omitempty"`
+	// File is the name of the snapshot's file, or with Begins what that begins with.
+	File   string `json:"file"`
+	Begins bool   `json:"begins,omitempty"`
+	// Configuration is the spec that is to be written back before data is replaced, nil for none.
+	Configuration []byte `json:"configuration,omitempty"`
+	// Cancel ends it while no data was replaced.
+	Cancel bool `json:"-"`
+	// Problem says why it cannot be carried out, empty if it can.
+	Problem string `json:"-"`
+}
+
+// Step is what is being done for a restore.
+type Step string
+
+// Steps of a restore, in their order.
+const (
+	// StepFind: the host looks for the file. Nothing is stopped for a file that is not there.
+	StepFind Step = "Find"
+	// StepStop: all servers are stopped.
+	StepStop Step = "Stop"
+	// StepRestore: one of them replaces its data.
+	StepRestore Step = "Restore"
+	// StepJoin: that one is started, and the others join it.
+	StepJoin Step = "Join"
+	// StepNodes: nodes of the snapshot are removed that are none any more.
+	StepNodes Step = "Nodes"
+)
+
+// Restoring is the restore that is under way. It is stored: which host restores what is not decided twice.
+type Restoring struct {
+	Restore `json:",inline"`
+	Step    Step `json:"step"`
+	// By is the host that restores it, and UID the UID of this Host.
+	By  string `json:"by"`
+	UID string `json:"uid"`
+	// Configured is the generation of the installation when its spec was written back, 0 before that.
+	Configured int64 `json:"configured,omitempty"`
+}
+
+// Replacing reports whether data may have been replaced: it is too late to cancel.
+func (r *Restoring) Replacing() bool { return r.Step != StepFind && r.Step != StepStop }
+
+// joins reports whether data was replaced, and servers join what has it.
+func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNodes }
+
+// CurrentRestore is the restore that is next or under way, and how far it is.
+type CurrentRestore struct {
+	// ID and Name of the restore, empty if there is none.
+	ID, Name string
+	// Step, empty if it has not begun.
+	Step Step
+	// Host that restores it, empty if it is not chosen.
+	Host string
+	// Waits says what it waits for, for people.
+	Waits string
+	// Away reports that it waits for a host that is not connected.
+	Away bool
+}
+
+// restoration is the restore that is under way. Its steps see the decision as any other step does, and change Restoring,
+// which is stored.
+type restoration struct {
+	*Restoring
+	d *decision
+}
+
+// restore decides what a restore does now, and reports whether one is under way: nothing else is changed meanwhile.
+func (d *decision) restore() (bool, error) {
+	d.forget()
+	if d.Stored.Restore == nil && !d.beginRestore() {
+		return false, nil
+	}
+	if d.Stored.Restore == nil { // hosts are taken for it
+		return true, nil
+	}
+	r := *d.Stored.Restore
+	d.Stored.Restore = &r
+	d.out.Take = nil
+	return restoration{&r, d}.step()
+}
+
+// step takes the steps that can be taken now, and reports whether the restore goes on.
+func (r restoration) step() (bool, error) {
+	d := r.d
+	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
+	switch {
+	case !r.Replacing() && (wanted < 0 || d.Restores[wanted].Cancel), r.joins() && wanted < 0:
+		r.end(Outcome{Canceled: true})
+		return false, nil
+	case r.joins() && !d.hasData():
+		r.end(Outcome{Problem: "no server stays that has the restored data"})
+		return false, nil
+	}
+	d.waitAll("EtcdRestore " + r.Name)
+	d.out.Restore = CurrentRestore{ID: r.ID, Name: r.Name, Step: r.Step, Host: r.By}
+	for _, step := range []struct {
+		name Step
+		do   func() (done bool, err error)
+	}{
+		{StepFind, r.find}, {StepStop, r.stopServers}, {StepRestore, r.replace}, {StepJoin, r.joinRestored},
+		{StepNodes, r.cleanNodes},
+	} {
+		if r.Step != step.name {
+			continue
+		}
+		done, err := step.do()
+		switch {
+		case err != nil:
+			return true, err
+		case d.Stored.Restore == nil: // it has ended
+			return false, nil
+		case !done:
+			return true, nil
+		}
+		r.Step = next(r.Step)
+		d.out.Restore.Step = r.Step
+	}
+	return true, nil
+}
+
+func next(step Step) Step {
+	all := []Step{StepFind, StepStop, StepRestore, StepJoin, StepNodes}
+	return all[min(slices.Index(all, step)+1, len(all)-1)]
+}
+
+// end remembers how the restore has ended. What was stopped is started by what follows.
+func (r restoration) end(o Outcome) {
+	d := r.d
+	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
+	d.remember(r.ID, o)
+	d.Stored.Restore = nil
+	d.out.Restore = CurrentRestore{}
+	clear(d.out.Waiting)
+}
+
+// beginRestore begins the next restore that is wanted, if it can begin, and reports whether nothing else is done
+// meanwhile.
+func (d *decision) beginRestore() bool {
+	for _, wanted := range d.Restores {
+		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
+			continue
+		}
+		if wanted.Cancel {
+			d.remember(wanted.ID, Outcome{Canceled: true})
+			continue
+		}
+		d.out.Restore = CurrentRestore{ID: wanted.ID, Name: wanted.Name}
+		if !d.Stored.Begun {
+			d.out.Restore.Waits = "its cluster to begin: there is none yet whose data could be replaced"
+			return false
+		}
+		by := d.restorer(wanted)
+		if by == nil {
+			return d.takeRestorer(wanted)
+		}
+		d.out.Restore.Host = by.Name
+		if why := d.serverAway(); why != "" || !by.Connected {
+			d.out.Restore.Away, d.out.Restore.Waits = true, cmp.Or(why, busyWith(by, "is to restore it"))
+			return false
+		}
+		r := &Restoring{Restore: wanted, Step: StepFind, By: by.Name, UID: by.UID}
+		if wanted.Host == "" || by.Held == nil { // it cannot be looked for
+			r.Step = StepStop
+		}
+		d.Stored.Restore = r
+		return true
+	}
+	return false
+}
+
+// takeRestorer says what a restore waits for if no host can do it, and has free Hosts taken if the cluster has lost all
+// hosts with its data.
+func (d *decision) takeRestorer(wanted Restore) bool {
+	d.out.Restore.Waits = "a connected server with etcd"
+	if wanted.Host != "" {
+		d.out.Restore.Waits = fmt.Sprintf("Host %s to be a server with etcd of this cluster, which reports an address", wanted.Host)
+	}
+	return d.lost() && len(d.out.Take) > 0
+}
+
+// find has the host look for the file.
+func (r restoration) find() (bool, error) {
+	d := r.d
+	m := d.named(r.By)
+	switch {
+	case m == nil || m.UID != r.UID || m.Held == nil:
+		r.end(Outcome{Problem: "the host leaves the cluster"})
+		return false, nil
+	case m.Held.Finds == r.ID && m.Connected && m.State == progress.Up:
+		return true, nil
+	case m.Held.Finds == r.ID && m.Connected && m.State == progress.Failed:
+		r.end(Outcome{Problem: m.problem()})
+		return false, nil
+	case m.Held.Finds == r.ID:
+		d.out.Restore.Waits = busyWith(m, "looks for the file")
+		return false, nil
+	}
+	looks, err := d.write.renderPart(m, Part{Finds: r.ID}, d.write.findFile(r.Restoring))
+	d.out.Instructions[m.Name], d.out.Restore.Waits = looks, fmt.Sprintf("host %s, which looks for the file", m.Name)
+	return false, err
+}
+
+// stopServers stops all servers at the same time.
+func (r restoration) stopServers() (bool, error) {
+	d := r.d
+	d.Stored.Stops = r.ID // servers that are started from now on are started again, whatever they were started for before
+	waits := d.serverAway()
+	d.out.Restore.Away = waits != ""
+	for _, host := range d.leave { // its membership of etcd is of no use any more
+		if host.Leaving && host.Held != nil && host.Held.Roles != string(provisionv1.RoleWorker) {
+			d.release(host)
+			if !host.Gone {
+				waits = fmt.Sprintf("host %s, which is being deleted, to be gone", host.Name)
+			}
+		}
+	}
+	for _, m := range d.servers() {
+		switch {
+		case m.Held.Stopped != r.ID:
+			stops, err := d.write.renderPart(m, Part{Stopped: r.ID}, d.write.stopServer(r.ID))
+			if err != nil {
+				return false, err
+			}
+			d.out.Instructions[m.Name], waits = stops, fmt.Sprintf("host %s to stop", m.Name)
+		case m.Connected && m.State == progress.Failed:
+			r.end(Outcome{Problem: fmt.Sprintf("host %s could not be stopped: %s", m.Name, m.problem())})
+			return false, nil
+		case m.State != progress.Up:
+			waits = busyWith(m, "stops")
+		}
+		d.out.Waiting[m.Name] = fmt.Sprintf("is stopped for EtcdRestore %s", r.Name)
+	}
+	d.out.Restore.Waits = waits
+	return waits == "", nil
+}
+
+// replace has one host replace its data.
+func (r restoration) replace() (bool, error) {
+	d := r.d
+	m := d.named(r.By)
+	switch {
+	case m == nil || m.UID != r.UID:
+		r.end(Outcome{Problem: "the host that was to restore it has left the cluster"})
+		return false, nil
+	case r.Configuration != nil && r.Configured == 0:
+		d.out.Configure = r.Configuration
+		d.out.Restore.Waits = "the spec of the installation to be written back"
+		return false, nil
+	case r.Configured > d.Generation:
+		d.out.Restore.Waits = "the spec of the installation, which was written back, to be read"
+		return false, nil
+	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.State == progress.Up:
+		r.replaced(m)
+		return true, nil
+	case m.Held != nil && m.Held.Restores == r.ID && m.Connected && m.State == progress.Failed:
+		r.end(Outcome{Problem: m.problem()})
+		return false, nil
+	case m.Held != nil && m.Held.Restores == r.ID:
+		d.out.Restore.Waits = busyWith(m, "replaces its data")
+		return false, nil
+	}
+	if _, known := d.Stored.Nodes[m.Name]; !known {
+		d.addNode(m)
+	}
+	replaces, err := d.write.renderRestore(m, r.Restoring)
+	d.out.Instructions[m.Name], d.out.Restore.Waits = replaces, fmt.Sprintf("host %s, which replaces its data", m.Name)
+	return false, err
+}
+
+// replaced remembers that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are no
+// members of etcd.
+func (r restoration) replaced(m *member) {
+	d := r.d
+	s := &d.Stored
+	s.Epoch, s.First = r.ID, m.Name
+	for name, node := range s.Nodes {
+		node.Etcd = node.Etcd && d.present(name, node)
+		s.Nodes[name] = node
+	}
+}
+
+func busyWith(m *member, what string) string {
+	if !m.Connected {
+		return fmt.Sprintf("the agent of host %s, which %s and is not connected", m.Name, what)
+	}
+	return fmt.Sprintf("host %s, which %s", m.Name, what)
+}
+
+// restorer returns the host that can restore what is wanted: the host whose disk has the file, or any server with etcd.
+// It returns nil for none.
+func (r *roster) restorer(wanted Restore) *member {
+	var best *member
+	for _, m := range r.ordered() {
+		switch {
+		case !m.is(provisionv1.RoleEtcd) || m.Address == "" || wanted.Host != "" && m.Name != wanted.Host:
+		case wanted.Host != "":
+			return m
+		case m.Connected && (best == nil || best.Held == nil && m.Held != nil):
+			best = m
+		}
+	}
+	return best
+}
+
+// serverAway says which server is not connected: it would go on with the old data. It is empty if all are.
+func (r *roster) serverAway() string {
+	for _, m := range r.servers() {
+		if !m.Connected {
+			return fmt.Sprintf("the agent of host %s, which is not connected: a server that is not stopped would go on "+
+				"with the old data; if its machine is gone, delete the Host; to go on without the restore, set spec.cancel",
+				m.Name)
+		}
+	}
+	return ""
+}

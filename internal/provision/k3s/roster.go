@@ -1,0 +1,187 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+)
+
+// roster says who is in the cluster and how it works. It changes nothing: what steps decide changes Stored of the input,
+// and the roster answers by that.
+type roster struct {
+	*Input
+	// write makes the instructions of hosts, by which the roster knows which hosts have others than they are to have.
+	write *writer
+	// stay are the members, and leave the taken hosts that are to leave the cluster, both by name.
+	stay  []*member
+	leave []Host
+	// byName has the members of stay.
+	byName map[string]*member
+	// free are the Hosts that the pools lack and can have, and missing is how many more they lack.
+	free    []string
+	missing int
+}
+
+// newRoster puts the Hosts into pools.
+func newRoster(w *writer) *roster {
+	r := &roster{Input: w.Input, write: w, byName: map[string]*member{}}
+	for i := range r.Spec.Pools {
+		r.fill(&r.Spec.Pools[i])
+	}
+	slices.SortFunc(r.stay, func(a, b *member) int { return cmp.Compare(a.Name, b.Name) })
+	slices.Sort(r.free)
+	for _, m := range r.stay {
+		r.byName[m.Name] = m
+	}
+	for _, host := range r.Hosts {
+		if host.Taken && r.named(host.Name) == nil {
+			r.leave = append(r.leave, host)
+		}
+	}
+	return r
+}
+
+// fill finds the members of a pool, and the free Hosts that it lacks.
+func (r *roster) fill(pool *provisionv1.HostPool) {
+	var have []*member
+	var free []string
+	for _, host := range r.Hosts {
+		if r.poolOf(host) != pool || host.Leaving || r.isCleaned(&host) {
+			continue
+		}
+		switch {
+		case !host.Taken:
+			free = append(free, host.Name)
+		case host.Held == nil || host.Held.Roles == rolesOf(pool):
+			have = append(have, &member{host, pool})
+		}
+	}
+	want := len(have) + len(free)
+	if pool.Replicas != nil {
+		want = int(*pool.Replicas)
+		r.missing += max(want-len(have)-len(free), 0)
+	}
+	slices.SortStableFunc(have, func(a, b *member) int { return cmp.Compare(r.worth(b), r.worth(a)) })
+	r.stay = append(r.stay, have[:min(want, len(have))]...)
+	r.free = append(r.free, free[:min(max(want-len(have), 0), len(free))]...)
+}
+
+// worth ranks the hosts of a pool that has too many: hosts that work stay.
+func (r *roster) worth(m *member) int {
+	switch {
+	case r.Stored.Restore != nil && r.Stored.Restore.By == m.Name && r.Stored.Restore.UID == m.UID:
+		return 4
+	case m.working() && m.Name == r.Stored.First:
+		return 3
+	case m.working():
+		return 2
+	case m.Held != nil && m.Connected:
+		return 1
+	}
+	return 0
+}
+
+// named returns the host that stays by that name, nil for none.
+func (r *roster) named(name string) *member { return r.byName[name] }
+
+func (r *roster) with(role provisionv1.HostRole) (all []*member) {
+	for _, m := range r.stay {
+		if m.is(role) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// ordered are the members as they join and change: the first host, other servers with etcd, other servers, workers.
+func (r *roster) ordered() []*member {
+	rank := func(m *member) int {
+		switch {
+		case m.Name == r.Stored.First:
+			return 0
+		case m.is(provisionv1.RoleEtcd):
+			return 1
+		case m.server():
+			return 2
+		}
+		return 3
+	}
+	all := slices.Clone(r.stay)
+	slices.SortStableFunc(all, func(a, b *member) int { return cmp.Compare(rank(a), rank(b)) })
+	return all
+}
+
+// leaving returns the host that leaves by that name, nil if it is gone.
+func (r *roster) leaving(name, uid string) *Host {
+	for i := range r.leave {
+		if host := &r.leave[i]; host.Name == name && host.UID == uid && !host.Gone {
+			return host
+		}
+	}
+	return nil
+}
+
+// leavers are the hosts that leave, in the pool that has their roles.
+func (r *roster) leavers() (all []*member) {
+	for _, host := range r.leave {
+		for i := range r.Spec.Pools {
+			if pool := &r.Spec.Pools[i]; host.Held != nil && host.Held.Roles == rolesOf(pool) {
+				all = append(all, &member{host, pool})
+				break
+			}
+		}
+	}
+	return all
+}
+
+// servers returns the servers that have instructions, also those that leave the cluster, but for Hosts that are being
+// deleted.
+func (r *roster) servers() (all []*member) {
+	for _, m := range r.ordered() {
+		if m.server() && m.Held != nil {
+			all = append(all, m)
+		}
+	}
+	for _, host := range r.leave {
+		if host.Held == nil || host.Leaving {
+			continue
+		}
+		pool := &provisionv1.HostPool{}
+		for role := range strings.SplitSeq(host.Held.Roles, ",") {
+			pool.Roles = append(pool.Roles, provisionv1.HostRole(role))
+		}
+		if m := (&member{host, pool}); m.server() {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// present reports whether the host of a node is there.
+func (r *roster) present(name string, node Node) bool {
+	m := r.named(name)
+	return m != nil && m.UID == node.UID || r.leaving(name, node.UID) != nil
+}
+
+// presentNodes returns the nodes whose hosts are there, by name.
+func (r *roster) presentNodes() (nodes []string) {
+	for _, name := range slices.Sorted(maps.Keys(r.Stored.Nodes)) {
+		if r.present(name, r.Stored.Nodes[name]) {
+			nodes = append(nodes, name)
+		}
+	}
+	return nodes
+}
+
+// isCleaned reports whether the instructions of a host were taken away, so that it is cleaned: its node is to be removed
+// before the host joins again.
+func (r *roster) isCleaned(host *Host) bool {
+	node := r.Stored.Nodes[host.Name]
+	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && r.Stored.Begun
+}

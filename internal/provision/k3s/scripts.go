@@ -1,0 +1,138 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+// Scripts of k3s and RKE2. Their words come as arguments and variables, and never as text of the script.
+
+// snapshot makes a snapshot of etcd, and fails unless it was saved at $1 places: on the disk, and in the bucket if
+// there is one. The distributions exit with 0 although the disk is full or the store refuses the copy, and say
+// what they have saved. The command gives up after some minutes while the server goes on, so then the list of
+// snapshots decides.
+const snapshot = `want=$1 name=$2
+if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
+out=$("$0" etcd-snapshot save --name "$name" --data-dir "$DATA" "$@" 2>&1); code=$?
+printf '%s\n' "$out"
+listed() {
+	"$0" etcd-snapshot ls --data-dir "$DATA" | awk -v name="$name-" 'index($1, name) == 1 && $1 !~ /[.]part$/' | grep -c .
+}
+case "$code $out" in
+0\ *) saved=$(printf '%s\n' "$out" | grep -F "Snapshot $name-" | grep -c 'saved[.]') ;;
+*deadline\ exceeded*|*Client.Timeout*)
+	echo "the command has given up, and the server may go on: waiting for the snapshot to be listed"
+	for i in $(seq 120); do saved=$(listed); test "$saved" -lt "$want" || break; sleep 5; done ;;
+*) exit "$code" ;;
+esac
+whole=
+for file in "$DATA/server/db/snapshots/$name"-*; do case $file in *.part) ;; *) test ! -s "$file" || whole=$file ;; esac; done
+if test "$saved" -ge "$want" && test -n "$whole"; then exit 0; fi
+if test -z "$whole"; then why="$DATA/server/db/snapshots has no file of it: is the disk full?"
+else why="it is on the disk alone: does the store take it?"; fi
+echo "the snapshot $name was not saved at $want places, but at $saved: $why The log of the service says more" >&2
+exit 1`
+
+// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted by the new one:
+// until then a server that is started again reads none. The command may give up while the server goes on, so the
+// active key decides. After a command that has failed, the server has the time that it takes to encrypt all
+// Secrets, five in a second, and as much again.
+func rotateKeys(r rancher) string {
+	return `status() { "$0" secrets-encrypt status --data-dir "$DATA"; }
+active() { status | awk '$1 == "*" { print $3 }'; }
+before=$(active)
+test -n "$before" || { echo "there is no active encryption key" >&2; exit 1; }
+"$0" secrets-encrypt rotate-keys --data-dir "$DATA"; code=$?
+for i in $(seq 120); do
+	now=$(active); test -n "$now" && test "$now" != "$before" && break
+	test "$i" -lt 120 || exit "$((code ? code : 1))"; sleep 5
+done
+rounds=` + keysRounds + `
+if test "$code" != 0; then
+	secrets=$(` + r.kubectl + ` get secrets -A -o name | grep -c .)
+	rounds=$((120 + secrets * 2 / 25))
+fi
+for i in $(seq "$rounds"); do status | grep reencrypt_finished && exit; sleep 5; done
+status >&2
+echo "the key was changed, and not all Secrets are encrypted with it: the command has failed, and the stage stays" >&2
+exit "$((code ? code : 1))"`
+}
+
+// keysRounds is more rounds of 5 s than a task may take.
+const keysRounds = "10000"
+
+// checkInstalled fails unless what is installed has the version of spec, and no file on the machine changes what
+// Drover decides. A script of the distributions that is to download nothing ignores the version that it is told.
+func checkInstalled() string {
+	return `has=$("$0" --version | awk 'NR == 1 { print $3 }')
+if test "$has" != "$1"; then
+	echo "this machine has $0 ${has:-of no version}, and spec.version is $1: an installer that downloads nothing leaves" \
+		"what is there. Put the program of $1 on the machine, then change spec, for example installer, to try again" >&2
+	exit 1
+fi
+for file in "$2"/config.yaml.d/*; do
+	test -f "$file" || continue
+	option=$(sed -nE "s/^[\"']?-*(` + reservedPattern() + `)[\"']?[+]?(=[^:]*)?[\"']?[[:space:]]*:.*/\1/p" "$file")
+	test -z "$option" || { echo "$file sets" $option "which Drover decides: remove that from the file" >&2; exit 1; }
+done`
+}
+
+// leaveScript removes the node of a server from a cluster that works, by which its member of etcd is removed, too.
+// Otherwise etcd would count a member that is gone. A cluster that does not answer is none any more, and one of
+// this server alone needs no quorum.
+func leaveScript(r rancher) string {
+	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
+for i in $(seq 12); do
+	for try in 1 2 3; do
+		if node=$(kubectl get node "$0" -o name --ignore-not-found 2>/dev/null); then break; fi
+		test "$try" -lt 3 || exit 0
+		sleep 5
+	done
+	test -n "$node" || exit 0
+	nodes=$(kubectl get nodes -l node-role.kubernetes.io/etcd -o name 2>/dev/null) || continue
+	test "$nodes" != "node/$0" || exit 0
+	` + r.kubectl + ` delete node "$0" --ignore-not-found --timeout=30s && exit
+	sleep 5
+done
+echo "the node $0 is in a cluster that works, and could not be removed from it: this machine is not cleaned," \
+	"since etcd would count it. Remove the node, or stop the service on this machine, then clean it again" >&2
+exit 1`
+}
+
+// dropPassword deletes the password of a server's own node, which the snapshot has of the machine that had its
+// name then.
+func dropPassword(r rancher) string {
+	return `for i in $(seq 60); do
+	` + r.kubectl + ` -n kube-system delete secret "$0.node-password.` + r.name + `" --ignore-not-found --timeout=60s && exit
+	sleep 5
+done; exit 1`
+}
+
+// Scripts that install and start.
+const (
+	// try runs "attempt" up to five times: an instruction that has failed is not repeated, and what an installer fetches may fail for a moment.
+	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
+	// fetch runs the installer that a URL leads to.
+	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
+url=$0 sum=$1
+attempt() {
+	curl -fsSL --proto =https --retry 3 -o "$file" "$url" || return
+	test -z "$sum" || echo "$sum  $file" | sha256sum -c - || return
+	sh "$file"
+}
+` + try
+	// run runs the installer that is on the machine.
+	run = `script=$0; attempt() { sh "$script"; }; ` + try
+	// start starts a unit, or starts it again. It returns when the distribution says that it is up. systemd starts one again that has failed, so a first failure is
+	// not the last word. One that is not waited for is stopped before, so that no probe finds the former one.
+	start = `systemctl daemon-reload && systemctl enable "$0" || exit
+test -z "$1" || systemctl stop "$0"
+systemctl restart $1 "$0" && exit; code=$?
+for i in $(seq 60); do sleep 5; systemctl is-active --quiet "$0" && exit; done
+journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
+	// rotate renews certificates. A host that was never started has none.
+	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
+)
+
+// removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away for a moment.
+func removeScript(r rancher) string {
+	return `for i in $(seq 60); do ` + r.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`
+}

@@ -1,0 +1,146 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// toy is a distribution that exists in this test alone. Each of its commands is "toy", the method and what that was
+// given.
+type toy struct{}
+
+func init() { distributions["toy"] = toy{} }
+
+func (toy) does(words ...string) []string { return append([]string{"toy"}, words...) }
+
+func (toy) checkConfig(string, []byte) (map[string]any, error) {
+	return map[string]any{"toy": true}, nil
+}
+func (toy) checkKeys(Spec) error      { return errors.New("a toy has no keys") }
+func (toy) checkSnapshots(Spec) error { return nil }
+func (toy) files(_ *Input, host *member, join string) ([]protocol.HostFile, error) {
+	return []protocol.HostFile{{Path: "/toy/config", Content: []byte(host.Name + " joins " + join)}}, nil
+}
+func (toy) manifest(*Input) string        { return "/toy/manifest" }
+func (toy) service(*member) string        { return "toy" }
+func (toy) joinURL(address string) string { return "toy://" + address }
+func (toy) probes(*Input, *member) []protocol.HostProbe {
+	return []protocol.HostProbe{{Name: "toy", URL: "http://127.0.0.1:1/toy"}}
+}
+func (t toy) install(*Input, *member) []string            { return t.does("install") }
+func (t toy) check(*Input) []string                       { return t.does("check") }
+func (t toy) start(*Input, *member) []string              { return t.does("start") }
+func (t toy) stop(*Input) []string                        { return t.does("stop") }
+func (t toy) rotateCertificates(*Input, *member) []string { return t.does("rotate-certificates") }
+func (t toy) rotateKeys(*Input) []string                  { return t.does("rotate-keys") }
+func (t toy) snapshot(_ *Input, name string) []string     { return t.does("snapshot", name) }
+func (t toy) find(_ *Input, r *Restoring) []string        { return t.does("find", r.File) }
+func (t toy) restore(_ *Input, r *Restoring) []string     { return t.does("restore", r.File) }
+func (t toy) keep(*Input) []string                        { return t.does("keep") }
+func (t toy) resume(*Input) []string                      { return t.does("resume") }
+func (t toy) rejoin(*Input, string) []string              { return t.does("rejoin") }
+func (t toy) removeNode(_ *Input, node string) []string   { return t.does("remove-node", node) }
+func (t toy) forget(_ *Input, node string) []string       { return t.does("forget", node) }
+func (t toy) keepNodes(_ *Input, nodes []string) []string {
+	return t.does("keep-nodes", strings.Join(nodes, " "))
+}
+func (t toy) leave(_ *Input, node string) []string { return t.does("leave", node) }
+func (t toy) clean(*Input, *member) protocol.HostInstruction {
+	return protocol.HostInstruction{Command: t.does("clean")}
+}
+func (t toy) remove() []string { return t.does("remove") }
+func (toy) kubeconfig() string { return "/toy/kubeconfig" }
+func (toy) programs() []string { return []string{"/toy/bin"} }
+
+// TestAClusterIsMadeBySpecsDistributionAlone makes a cluster by a toy, changes it in all ways and restores it: hosts
+// are given the toy's files and commands, and none of another distribution.
+func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 1, pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
+	w.spec.Distribution, w.spec.Version = "toy", "v1"
+	ran := map[string]bool{}
+	settle := func() {
+		t.Helper()
+		for range 60 {
+			for _, given := range w.decide().Instructions {
+				wantToy(t, given, ran)
+			}
+			for _, name := range w.names() {
+				if m := w.machines[name]; m.Held != nil && w.carryOut(m) {
+					m.State = progress.Up
+				}
+			}
+		}
+	}
+	w.add("server", 3)
+	w.add("worker", 1)
+	settle()
+	w.spec.Version, w.spec.CertificateRotation, w.spec.EncryptionKeyRotation = "v2", 1, 1
+	w.snapshots = []Snapshot{{ID: "s", Name: "before"}}
+	settle()
+	w.restores = []Restore{{ID: "r", Name: "back", Host: "m0001", File: "before"}}
+	settle()
+	w.machines["m0004"].Leaving = true
+	settle()
+	for _, method := range strings.Fields("install check start stop rotate-certificates rotate-keys snapshot find restore keep rejoin forget keep-nodes remove-node leave clean") {
+		if !ran[method] {
+			t.Errorf("no host was told to %s, want each part of a cluster's life to ask the distribution: %v", method, ran)
+		}
+	}
+	kubeconfig := Kubeconfig{Distribution: "toy", File: "/toy/kubeconfig", Programs: []string{"/toy/bin"}}
+	removal, all := Removals()["toy"], Kubeconfigs()
+	if !slices.Equal(removal, []string{"toy", "remove"}) ||
+		!slices.ContainsFunc(all, func(k Kubeconfig) bool { return reflect.DeepEqual(k, kubeconfig) }) {
+		t.Errorf("machines of Cluster API are cleaned by %v, and have %v, want the toy's among them", removal, all)
+	}
+}
+
+// wantToy wants instructions to have nothing but what the toy says, and notes what its commands do.
+func wantToy(t *testing.T, given *Instructions, ran map[string]bool) {
+	t.Helper()
+	raw, err := json.Marshal(given.HostInstructions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, word := range []string{"k3s", "rke2", "rancher", "systemctl"} {
+		if strings.Contains(string(raw), word) {
+			t.Errorf("the instructions have %q, want nothing of another distribution: %s", word, raw)
+		}
+	}
+	for _, i := range slices.Concat(given.Instructions, given.Clean) {
+		if i.Command[0] != "toy" {
+			t.Errorf("the command of %s is %v, want the toy's", i.ID, i.Command)
+			continue
+		}
+		ran[i.Command[1]] = true
+	}
+	for _, f := range given.Files {
+		if !strings.HasPrefix(f.Path, "/toy/") {
+			t.Errorf("the file %s is written, want the toy's alone", f.Path)
+		}
+	}
+}
+
+func TestADistributionThatIsNotKnownIsAnError(t *testing.T) {
+	t.Parallel()
+	in := inputOf("k9s", "v1", provisionv1.Installer{})
+	const want = `there is no distribution "k9s", but ["k3s" "rke2" "toy"]`
+	_, decide := Decide(*in.Input)
+	_, config := CheckConfig("k9s", "spec.config", nil)
+	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckKeys": CheckKeys(in.Spec), "CheckSnapshots": CheckSnapshots(in.Spec)} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", what, err, want)
+		}
+	}
+}

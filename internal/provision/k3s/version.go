@@ -1,0 +1,43 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package k3s
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/util/version"
+
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// CheckVersion refuses a version that servers cannot be changed to: an older minor version than a server has that works,
+// and a version more than one minor version newer than a server has.
+func CheckVersion(in Input) error {
+	want, err := version.ParseGeneric(in.Spec.Version)
+	if err != nil {
+		return fmt.Errorf("spec.version: %w", err)
+	}
+	for _, host := range in.Hosts {
+		if !host.Taken || host.Gone || host.Held == nil || host.Held.Roles == "worker" || in.isOld(&host) || in.replaces(&host) {
+			continue
+		}
+		has, err := version.ParseGeneric(host.Held.Version)
+		if err != nil {
+			continue // it cannot be compared
+		}
+		switch {
+		case has.Major() == want.Major() && want.Minor() > has.Minor()+1:
+			return fmt.Errorf("spec.version %s is more than one minor version above the %s of server %s: set the next minor version first", in.Spec.Version, host.Held.Version, host.Name)
+		case host.State != progress.Failed && has.Major() == want.Major() && want.Minor() < has.Minor():
+			return fmt.Errorf("spec.version %s is a minor version below the %s of server %s: Kubernetes cannot go back", in.Spec.Version, host.Held.Version, host.Name)
+		}
+	}
+	return nil
+}
+
+// replaces reports whether a server that is stopped replaces its data, or what it joins was replaced: the version that it had counts no more.
+func (in *Input) replaces(host *Host) bool {
+	r := in.Stored.Restore
+	return host.Held.Stopped != "" && (r != nil && r.Replacing() || host.Held.Epoch != in.Stored.Epoch)
+}

@@ -1,0 +1,74 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeadm
+
+import (
+	"strings"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	"github.com/drover-dev/drover/internal/protocol"
+)
+
+const (
+	// Kubeconfig is the file by which an administrator of a control plane reaches its cluster.
+	Kubeconfig = "/etc/kubernetes/admin.conf"
+	// VersionVariable has the version of Kubernetes, for the commands of a bootstrap and for installers.
+	VersionVariable = "KUBERNETES_VERSION"
+)
+
+// Times that commands may take, in seconds. kubeadm pulls images.
+const (
+	updateTimeout = 3600
+	resetTimeout  = 1800
+)
+
+// reset removes what the bootstrap of kubeadm has left, and what all kinds of nodes leave. The folder of CNI stays:
+// containerd watches it, and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the
+// addresses of the next cluster's Services to API servers of this one. It empties etcd's folder before it stops etcd,
+// which the kubelet may start once more: what that leaves would keep kubeadm from making a control plane here again.
+const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
+for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
+for tool in iptables ip6tables; do
+	if $tool-save 2>/dev/null | grep -q KUBE-; then $tool-save | grep -v KUBE- | $tool-restore || exit; fi
+done
+rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
+
+// Remove returns the instruction that removes what kubeadm has left on a machine, also where it has made no node. What a
+// command of the user's has left is the user's. The ID is the caller's.
+func Remove() protocol.HostInstruction {
+	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}
+}
+
+// upgrade installs the programs of a version and has kubeadm change the node to it. Cluster API has changed before what
+// concerns the whole cluster, so "upgrade node" serves the first machine of the control plane, too. Its words come as
+// arguments.
+const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
+export ` + VersionVariable + `="$version" KUBECONFIG=
+if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi
+attempt() {
+	if test -n "$url"; then
+		curl -fsSL --proto =https --retry 3 -o "$path" "$url" || return
+		test -z "$sum" || echo "$sum  $path" | sha256sum -c - || return
+	fi
+	sh "$path"
+}
+for i in 1 2 3 4 5; do
+	if attempt; then break; fi
+	echo "attempt $i of 5 to install Kubernetes $version has failed" >&2
+	test "$i" -lt 5 || exit 1
+	sleep 10
+done
+found=$(kubeadm version -o short) || exit
+if test "$found" != "$version"; then echo "the installer has put kubeadm $found on the machine, want $version" >&2; exit 1; fi
+kubeadm upgrade node ${patches:+"--patches=$patches"} ${ignored:+"--ignore-preflight-errors=$ignored"} || exit
+systemctl daemon-reload && systemctl restart kubelet`
+
+// Update returns the instruction that updates a node in place. The ID is the caller's.
+func Update(task infrav1.UpdateTask, by infrav1.Installer) protocol.HostInstruction {
+	return protocol.HostInstruction{
+		Command: []string{"/bin/sh", "-c", upgrade, task.Version, by.Path, by.URL, by.SHA256, task.Patches,
+			strings.Join(task.IgnorePreflightErrors, ",")},
+		TimeoutSeconds: updateTimeout,
+	}
+}

@@ -1,0 +1,278 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeadm
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+// restore decides the next steps of the restore. All that it knows of those before is in the tasks of machines:
+//
+//	Prepare  on the host with the file: the data of the new etcd, beside the old
+//	Stop     on all control planes at once
+//	Replace  on the host with the file: from here on there is no way back
+//	Join     on the others, one at a time
+//
+// or, when it is canceled or fails before Replace, Resume on all that were told to prepare or to stop.
+func (d *decision) restore() {
+	switch {
+	case d.given(Replace):
+		d.finish()
+	case d.given(Resume):
+		d.undo(d.why())
+	case d.Restore.Cancel:
+		d.undo("")
+	case !d.given(Prepare):
+		d.begin()
+	default:
+		d.advance()
+	}
+}
+
+// report says how far the restore is.
+func (d *decision) report(phase provisionv1.EtcdRestorePhase, reason, format string, args ...any) {
+	host := d.Restore.Host
+	if m, _ := d.holder(d.Restore.UID, Prepare); m != nil {
+		host = m.Host
+	}
+	d.out.Restore = progress.Restore{Phase: phase, Reason: reason, Message: fmt.Sprintf(format, args...), Host: host}
+}
+
+// wait says that hosts which are away are waited for.
+func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why string) {
+	d.report(phase, provisionv1.ReasonHostAway, "waits for %s, whose agent is not connected: %s. If the machine is gone for good, delete its Host", hosts(lost), why)
+	d.out.Restore.Stuck = true
+}
+
+// begin begins the restore when nothing is in its way. Until then nothing is paused.
+func (d *decision) begin() {
+	all := d.present()
+	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
+	if first < 0 && d.Restore.S3 != nil {
+		first = slices.IndexFunc(all, func(m *Machine) bool { return m.Provisioned && m.Connected })
+	}
+	bare, leaving := slices.IndexFunc(all, func(m *Machine) bool { return !m.Provisioned }), slices.IndexFunc(all, func(m *Machine) bool { return m.Leaving })
+	d.out.Pause = Release
+	switch {
+	case d.Restore.Problem != "":
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "%s", d.Restore.Problem)
+		return
+	case first < 0 && d.Restore.S3 != nil:
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for a control plane whose host is connected, to fetch %s from %s", d.Restore.File, name(d.Restore.S3))
+		return
+	case first < 0:
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "host %s is no control plane of the cluster: copy the file to one that is, and make an EtcdRestore with file and host", d.Restore.Host)
+		return
+	case bare >= 0:
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s to be bootstrapped", all[bare].Name)
+		return
+	case leaving >= 0: // it is given no task any more, and its etcd runs until it is gone
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If that waits for the cluster itself, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
+		return
+	case len(away(all)) > 0:
+		d.wait(provisionv1.RestorePending, away(all), "its etcd could go on with the old data. Nothing was stopped yet")
+		return
+	}
+	if m := d.snapshotting(); m != nil {
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which makes a snapshot, or copies one to a bucket. It is over within an hour, also if that EtcdSnapshot is deleted", m.Host)
+		return
+	}
+	d.out.Pause = Hold
+	if !d.Paused {
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for Cluster API to leave the control plane alone: its Cluster is paused")
+		return
+	}
+	d.step(all[first], d.prepare())
+	d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads %s. Nothing was stopped yet", all[first].Host, d.Restore.File)
+}
+
+// prepare is the task that reads the snapshot.
+func (d *decision) prepare() Task {
+	return newTask(Prepare, infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3})
+}
+
+// snapshotting returns a machine that makes a snapshot or copies it, nil for none.
+func (d *decision) snapshotting() *Machine {
+	for i := range d.Machines {
+		m := &d.Machines[i]
+		for _, t := range d.out.Tasks[m.Name] {
+			if (t.Action == Snapshot || t.Action == Upload) && !t.Status.State.Ended() && m.Connected {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// advance goes on up to the point from which there is no way back.
+func (d *decision) advance() {
+	d.out.Pause = Hold
+	first, _ := d.holder(d.Restore.UID, Prepare)
+	if why := d.why(); why != "" {
+		d.undo(why)
+		return
+	}
+	if state, _ := d.step(first, d.prepare()); state != Succeeded {
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads the snapshot. Nothing was stopped yet", first.Host)
+		return
+	}
+	all := d.present()
+	if lost := away(all); len(lost) > 0 && !d.given(Stop) {
+		d.wait(provisionv1.RestorePending, lost, "its etcd could go on with the old data. Nothing was stopped yet")
+		return
+	}
+	var left []*Machine
+	for _, m := range all {
+		if state, _ := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
+			left = append(left, m)
+		}
+	}
+	switch lost := away(left); {
+	case len(lost) > 0:
+		d.wait(provisionv1.RestoreStopping, lost, "its etcd could go on with the old data. To start the others again, cancel")
+	case len(left) > 0:
+		d.report(provisionv1.RestoreStopping, provisionv1.ReasonStopping, "etcd and the API server are being stopped on %s", hosts(left))
+	default:
+		d.step(first, newTask(Replace, infrav1.EtcdTask{}))
+		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s begins etcd anew with the data of the snapshot", first.Host)
+	}
+}
+
+// why says why the restore must not go on, "" if it may. No data was replaced yet.
+func (d *decision) why() string {
+	first, _ := d.holder(d.Restore.UID, Prepare)
+	if first == nil || first.Gone {
+		return "the host with the snapshot is gone"
+	}
+	for i := range d.Machines {
+		m := &d.Machines[i]
+		for _, action := range []Action{Prepare, Stop} {
+			if t := d.find(m, d.Restore.UID, action); t != nil && t.Status.State == Failed && strings.HasSuffix(t.ID, fmt.Sprint("-", attempts)) && !m.Gone {
+				return fmt.Sprintf("host %s could not %s: %s", m.Host, verb(action), t.Status.Message)
+			}
+		}
+	}
+	return ""
+}
+
+// undo starts again what was stopped, and ends the restore: as failed if why says so, or else as canceled.
+func (d *decision) undo(why string) {
+	if d.Restore.Cancel {
+		why = ""
+	}
+	var left, failed []*Machine
+	for _, m := range d.present() {
+		if d.find(m, d.Restore.UID, Prepare) == nil && d.find(m, d.Restore.UID, Stop) == nil {
+			continue
+		}
+		switch state, _ := d.step(m, newTask(Resume, infrav1.EtcdTask{})); state {
+		case Succeeded:
+		case Failed:
+			failed = append(failed, m)
+		default:
+			left = append(left, m)
+		}
+	}
+	d.out.Pause = Leave
+	switch lost := away(left); {
+	case len(lost) > 0:
+		d.wait(provisionv1.RestoreStopping, lost, "its control plane is to be started again as it was")
+	case len(left) > 0:
+		d.report(provisionv1.RestoreStopping, provisionv1.ReasonStopping, "no data was replaced. The control plane is started again on %s", hosts(left))
+	case len(failed) > 0:
+		d.out.Pause = Release
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "no data was replaced. On %s the control plane could not be started again: look at /etc/kubernetes/drover-stopped there. %s", hosts(failed), why)
+	case why != "":
+		d.out.Pause = Release
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "no data was replaced, and the control plane is as it was before: %s", why)
+	default:
+		d.out.Pause = Release
+		d.report(provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "no data was replaced, and the control plane is as it was before")
+	}
+}
+
+// finish begins etcd anew, and has the others join.
+func (d *decision) finish() {
+	d.out.Pause = Hold
+	first, _ := d.holder(d.Restore.UID, Replace)
+	switch state, message := d.step(first, newTask(Replace, infrav1.EtcdTask{})); {
+	case state == Failed || state != Succeeded && first.Gone:
+		d.out.Pause = Leave
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "host %s could not begin etcd anew, and the control plane is stopped on all hosts. The former data are in member.before-%s of etcd's data directories. The Cluster of Cluster API stays paused: make another EtcdRestore: %s",
+			first.Host, d.Restore.UID, message)
+		return
+	case state != Succeeded:
+		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s begins etcd anew with the data of the snapshot%s", first.Host, d.tooLate())
+		if !first.Connected {
+			d.wait(provisionv1.RestoreRestoring, []*Machine{first}, "it has the data of the snapshot")
+		}
+		return
+	}
+	var problems []string
+	for _, m := range d.joiners(first) {
+		state, message := d.join(first, m)
+		if state == Failed {
+			problems = append(problems, fmt.Sprintf("host %s could not join: %s", m.Host, message))
+			continue
+		}
+		if state == Succeeded {
+			continue
+		}
+		d.report(provisionv1.RestoreJoining, provisionv1.ReasonJoining, "etcd has the data of the snapshot on host %s, and host %s joins it%s", first.Host, m.Host, d.tooLate())
+		if !m.Connected {
+			d.wait(provisionv1.RestoreJoining, []*Machine{m}, "it is to join etcd, which works with the data of the snapshot")
+		}
+		return
+	}
+	d.out.Pause = ReleaseAll
+	if len(problems) > 0 {
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "etcd works with the data of the snapshot, but not on all hosts: delete the Machines of those that could not join. %s", strings.Join(problems, "; "))
+		return
+	}
+	d.report(provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "etcd has the data of the snapshot on all control planes%s", d.tooLate())
+}
+
+// tooLate says that the restore is not canceled any more.
+func (d *decision) tooLate() string {
+	if d.Restore.Cancel {
+		return ". It was too late to cancel: data was replaced"
+	}
+	return ""
+}
+
+// joiners returns the machines that join, in their order: a machine that was told to join goes first, and machines that
+// are away go last.
+func (d *decision) joiners(first *Machine) []*Machine {
+	var all []*Machine
+	for _, m := range d.present() {
+		if m.Name != first.Name {
+			all = append(all, m)
+		}
+	}
+	rank := func(m *Machine) int {
+		switch {
+		case d.find(m, d.Restore.UID, Join) != nil:
+			return 0
+		case m.Connected:
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(all, func(a, b *Machine) int { return rank(a) - rank(b) })
+	return all
+}
+
+// join has a machine join. A machine that was made meanwhile was not stopped, and is stopped before.
+func (d *decision) join(first, m *Machine) (State, string) {
+	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
+		return state, message
+	}
+	return d.step(m, newTask(Join, infrav1.EtcdTask{Endpoints: first.Endpoints}))
+}

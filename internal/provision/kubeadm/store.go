@@ -1,0 +1,143 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubeadm
+
+import (
+	"cmp"
+	"slices"
+
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
+	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
+	"github.com/drover-dev/drover/internal/provision/progress"
+)
+
+const (
+	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
+	DefaultRetention = 5
+	// keptFailures is how many snapshots of the schedule that have failed are kept, so that a person finds out why. Others stay while their hosts may have a file of them, up to maxFailures.
+	keptFailures, maxFailures = 3, 32
+	// maxRemove is how many files one task removes.
+	maxRemove = 64
+)
+
+// Stored is a snapshot that the schedule has made and that has ended.
+type Stored struct {
+	UID, Host, File string
+	// Saved reports that its file was written.
+	Saved bool
+	// Held reports that an EtcdRestore which has not ended, and is not refused, names it: it is not removed.
+	Held bool
+}
+
+// upload has the machine that has made a snapshot copy it to the bucket, and says how far the snapshot is. A copy that fails leaves the file.
+func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
+	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
+	task := d.find(m, wish.UID, Upload)
+	if task == nil && wish.S3 == nil {
+		return p
+	}
+	if task == nil && d.Restore != nil {
+		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to the bucket when the EtcdRestore of this cluster has ended"
+		return p
+	}
+	to := wish.S3
+	if task != nil {
+		to = task.Etcd.S3
+	}
+	if !m.Gone && m.away() != "" && (task == nil || !task.Status.State.Ended()) {
+		p.Phase = provisionv1.SnapshotFailed
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", which " + m.away() + " while it was to copy it to " + name(to)
+		return p
+	}
+	state, message := d.try(m, "upload", wish.UID, newTask(Upload, infrav1.EtcdTask{File: wish.File, S3: to}))
+	switch {
+	case state == Succeeded:
+		p.Message, p.S3 = p.Message+", and copied it to "+name(to), &to.EtcdS3Object
+	case state == Failed:
+		p.Phase = provisionv1.SnapshotFailed
+		p.Message = "it is saved as " + wish.File + " on host " + m.Host + ", and could not be copied to " + name(to) + ": " + message
+	case m.Gone:
+		p.Phase, p.Saved, p.Message = provisionv1.SnapshotFailed, false, tryAgain+"host "+m.Host+" is gone, and had not copied it to "+name(to)
+	default:
+		p.Phase, p.Message = provisionv1.SnapshotRunning, "host "+m.Host+" has saved it, and copies it to "+name(to)
+		if !m.Connected {
+			p.Message = "host " + m.Host + " has saved it, was told to copy it to " + name(to) + ", and its agent is not connected"
+		}
+	}
+	return p
+}
+
+// name of the bucket. A task that another has made may have none: it fails on its host.
+func name(o *Object) string {
+	if o == nil {
+		return "no bucket"
+	}
+	return "the bucket " + o.Bucket
+}
+
+// surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made, and what a snapshot that failed may have left.
+func (d *decision) surplus(host string, more int) []string {
+	if d.Retention <= 0 { // there is no schedule any more
+		return nil
+	}
+	var files []string
+	kept := more
+	for _, s := range d.Stored { // the newest first
+		switch {
+		case s.Host != host || s.Held:
+		case !s.Saved:
+			files = append(files, s.File)
+		case kept < d.Retention:
+			kept++
+		default:
+			files = append(files, s.File)
+		}
+	}
+	if len(files) > maxRemove { // the oldest first; the next task removes the rest
+		files = files[len(files)-maxRemove:]
+	}
+	return files
+}
+
+// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, of those that failed the ones beyond the latest few, and of those on hosts that are
+// no control planes any more the ones beyond the retention.
+func (d *decision) expire() {
+	if d.Retention <= 0 {
+		return
+	}
+	failures, elsewhere := 0, 0
+	for _, s := range d.Stored { // the newest first
+		switch {
+		case s.Held:
+		case !s.Saved:
+			if failures++; failures > maxFailures || failures > keptFailures && (d.elsewhere(s) || Removing(d.Machines, s.Host, s.File, Succeeded)) {
+				d.out.Expired = append(d.out.Expired, s.UID)
+			}
+		case d.elsewhere(s):
+			if elsewhere++; elsewhere > d.Retention {
+				d.out.Expired = append(d.out.Expired, s.UID)
+			}
+		case Removing(d.Machines, s.Host, s.File, Succeeded):
+			d.out.Expired = append(d.out.Expired, s.UID)
+		}
+	}
+}
+
+// elsewhere reports whether a snapshot is on no control plane: no task removes its file.
+func (d *decision) elsewhere(s Stored) bool {
+	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
+}
+
+// Removing reports whether a host was told to remove a file, and is in one of these states.
+func Removing(machines []Machine, host, file string, states ...State) bool {
+	for _, m := range machines {
+		for _, t := range m.Tasks {
+			if m.Host == host && t.Action == Snapshot && slices.Contains(t.Etcd.Remove, file) &&
+				slices.Contains(states, cmp.Or(t.Status.State, Waiting)) {
+				return true
+			}
+		}
+	}
+	return false
+}

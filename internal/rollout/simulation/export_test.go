@@ -1,0 +1,19 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulation
+
+import v1 "github.com/drover-dev/drover/api/v1"
+
+// RestartAgent forgets what only the agent's process knows.
+func (m *Member) RestartAgent() {
+	m.changed = true
+	clear(m.Drains)
+	clear(m.drains)
+}
+
+// Edit changes the plan, as a user does.
+func (p *Simulation) Edit(change func(*v1.PlanSpec)) error {
+	change(&p.source.Spec)
+	return p.prepare()
+}

@@ -1,0 +1,179 @@
+// Copyright The Drover Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package simulation_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "github.com/drover-dev/drover/api/v1"
+	"github.com/drover-dev/drover/internal/rollout"
+	"github.com/drover-dev/drover/internal/rollout/simulation"
+)
+
+// changing is a simulation in which users change things at random times.
+type changing struct {
+	*simulation.Simulation
+	scenario simulation.Scenario
+	lines    []string
+	// failures says that members fail: one whose nodes are tried again after a pause may be at work beside as many as there are places.
+	failures bool
+}
+
+// working counts the members at work, without one.
+func (m *changing) working(but string) int {
+	working := 0
+	for i, member := range m.Members {
+		busy := slices.ContainsFunc(member.Nodes, func(n rollout.Node) bool {
+			c, at := n.Claims["p"]
+			return at && c.Done == nil && (c.Failure == nil || !c.Failure.Final)
+		})
+		if busy && m.Clusters[i].Name != but {
+			working++
+		}
+	}
+	return working
+}
+
+// checkStep checks what must be true after each step, whatever users do.
+func (m *changing) checkStep(l simulation.Event) error {
+	m.lines = append(m.lines, fmt.Sprint(l))
+	limit := int(m.scenario.Plan.Spec.Rollout.MaxConcurrentClusters)
+	if l.Node == "" && l.Verb == rollout.VerbBegin && m.working(l.Cluster) >= limit {
+		return fmt.Errorf("%v: member %s begins beside %d", l.At, l.Cluster, m.working(l.Cluster))
+	}
+	if working := m.working(""); !m.failures && working > limit {
+		return fmt.Errorf("%v: %d members are at work", l.At, working)
+	}
+	for i, member := range m.Members {
+		cordoned := map[string]bool{}
+		for _, n := range m.scenario.Clusters[i].Nodes {
+			cordoned[m.scenario.Clusters[i].Name+"/"+n.Name] = n.Unschedulable
+		}
+		if err := checkNodes(member, m.Clusters[i].Name, m.scenario.Plan.Spec.Concurrency, cordoned); err != nil {
+			return fmt.Errorf("%v %s: %w", l.At, l.Verb, err)
+		}
+	}
+	return nil
+}
+
+// change does one thing that users do.
+func (m *changing) change(r *rand.Rand) error {
+	what, err := "", error(nil)
+	c := &m.Clusters[r.IntN(len(m.Clusters))]
+	switch r.IntN(5) {
+	case 0:
+		what, err = "pause", m.Edit(func(s *v1.PlanSpec) { s.Paused = true })
+	case 1:
+		what, err = "resume", m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
+	case 2:
+		version := fmt.Sprintf("v%d", 1+r.IntN(2)) // two, to have it changed back often
+		what, err = "edit to "+version, m.Edit(func(s *v1.PlanSpec) { s.Version = version })
+	case 3:
+		c.Selected = !c.Selected
+		what = fmt.Sprintf("%s selected %v", c.Name, c.Selected)
+	case 4:
+		for i := range m.Clusters {
+			if m.Clusters[i].Name == c.Name {
+				m.Members[i].RestartAgent()
+			}
+		}
+		what = c.Name + " restarts"
+	}
+	m.lines = append(m.lines, fmt.Sprintf("%v: %s", m.Now, what))
+	return err
+}
+
+// undo undoes what would keep the plan from its end.
+func (m *changing) undo() error {
+	for i := range m.Clusters {
+		m.Clusters[i].Selected = true
+	}
+	return m.Edit(func(s *v1.PlanSpec) { s.Paused = false })
+}
+
+// checkEnd checks how the plan ended.
+func (m *changing) checkEnd(why rollout.Wait) error {
+	ends := []string{v1.ReasonComplete, v1.ReasonNoNodes}
+	if m.failures {
+		ends = append(ends, v1.ReasonNodeFailed, v1.ReasonTooManyFailures)
+	}
+	if !slices.Contains(ends, why.Reason) {
+		return fmt.Errorf("it ends with %s: %s", why.Reason, why.Message)
+	}
+	if err := m.checkStep(simulation.Event{At: m.Now, Verb: "end"}); err != nil || why.Reason != v1.ReasonComplete {
+		return err
+	}
+	for i, member := range m.Members {
+		for _, n := range member.Nodes {
+			if hash := m.Clusters[i].Status.Hash; n.Labels[v1.PlanLabel("p")] != hash || len(n.Claims) > 0 {
+				return fmt.Errorf("it is complete, and node %s/%s has the label %q and claims %v", m.Clusters[i].Name, n.Name, n.Labels[v1.PlanLabel("p")], n.Claims)
+			}
+		}
+	}
+	return nil
+}
+
+func TestInvariantsOfGeneratedFleetsThatUsersChange(t *testing.T) {
+	from := *seed
+	if from == 0 {
+		from = uint64(time.Now().UnixNano())
+	}
+	t.Logf("-seed=%d -rounds=%d", from, *rounds)
+	for round := range *rounds {
+		r := rand.New(rand.NewPCG(from, uint64(round)))
+		m := &changing{scenario: generatedScenario(r)}
+		for _, c := range m.scenario.Clusters {
+			m.failures = m.failures || slices.ContainsFunc(c.Nodes, func(n simulation.Node) bool { return n.Fails > 0 })
+		}
+		var err error
+		if m.Simulation, err = simulation.New(m.scenario); err != nil {
+			t.Fatal(err)
+		}
+		m.Observe = m.checkStep
+		check := func(err error) {
+			if err != nil {
+				t.Fatalf("round %d: %v\n%s", round, err, strings.Join(m.lines, "\n"))
+			}
+		}
+		for range 1 + r.IntN(12) {
+			_, err := m.RunUntil(m.Now.Add(time.Duration(r.IntN([]int{120, 3600}[r.IntN(2)])) * time.Second)) // often in the midst of a node
+			check(err)
+			check(m.change(r))
+		}
+		check(m.undo())
+		why, err := m.Run()
+		check(err)
+		check(m.checkEnd(why))
+	}
+}
+
+func TestAPlanThatIsChangedBackFindsNoMemberAtWorkWithoutAPlace(t *testing.T) {
+	p, lines := newSimulation(t, `{start: "2026-11-21T00:00:00Z", clusters: [{name: a, nodes: [{name: x}]}, {name: b, nodes: [{name: x}, {name: z}]}],
+		plan: {metadata: {name: p}, spec: {version: v1, clusterSelector: {}, concurrency: 1, upgrade: {image: i}}}}`)
+	for _, edit := range []struct {
+		at      time.Duration
+		version string
+	}{{90 * time.Second, "v2"}, {40 * time.Second, "v1"}} { // b is at its first node, then a is at work and b has been let go
+		if _, err := p.RunUntil(p.Now.Add(edit.at)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Edit(func(s *v1.PlanSpec) { s.Version = edit.version }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if why, err := p.Run(); err != nil || why.Reason != v1.ReasonComplete {
+		t.Errorf("the plan ended with %v, %v, want Complete", why, err)
+	}
+	const want = "0 a begin, 0 a/x begin, 0 a/x upgrade, 60 a/x complete, 60 a complete 1/1 nodes, 60 b begin, 60 b/x begin, 60 b/x upgrade, 120 b/x complete, 120 b yield, " +
+		"120 a begin, 120 a/x begin, 120 a/x clean, 120 a/x upgrade, 180 a/x complete, 180 a yield, 180 a begin, 180 a/x begin, 180 a/x clean, 180 a/x upgrade, 240 a/x complete, " +
+		"240 a complete 1/1 nodes, 240 b begin, 240 b/z begin, 240 b/z upgrade, 300 b/z complete, 300 b complete 2/2 nodes"
+	if got := strings.Join(*lines, ", "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
