@@ -517,7 +517,7 @@ func testHints(t *testing.T, h *fixture) {
 		object  *unstructured.Unstructured
 		warning string // none if empty
 	}{
-		"a verb that nothing asks for":                {template("get, lst, read"), "no such verb: lst, read"},
+		"a verb that nothing asks for":                {template("get, lst, read"), "does not check these verbs: lst, read"},
 		"verbs that there are":                        {template("'*', deletecollection, impersonate"), ""},
 		"a name without a prefix":                     {named("alice"), "did you mean hub:alice"},
 		"a name with a prefix":                        {named("github:alice"), ""},
