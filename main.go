@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command manager is Drover's hub: its controllers, and the server that agents and people talk to.
+// Command manager is Drover's hub: its controllers, and the server for agents and users.
 package main
 
 import (
@@ -22,7 +22,7 @@ var version = "v0.1.0-dev"
 
 func main() { os.Exit(config.Main("drover manager", version, run)) }
 
-// run wires the manager and serves until ctx ends.
+// run starts the manager and serves until ctx is done.
 func run(ctx context.Context, path string) error {
 	cfg, err := config.Load(path)
 	if err != nil {

@@ -8,203 +8,219 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Agent says how the agent in the member is set up. A connected agent that runs as the Deployment of its manifest is changed
-// through its tunnel, and put back if what it was changed to does not become ready; see the condition AgentUpToDate.
-// A user who decides what runs as the agent, which hub it trusts or where it runs has the agent's rights. Setting anything here except replicas
-// and resources therefore takes "update" on clusters/agent, which no role of a workspace has.
-// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent needs the profile Full: its pods are on the nodes' network, and an agent that only reads may not make such pods"
+// Agent configures the agent in the member. The hub changes a connected agent through its tunnel if the agent runs as
+// the Deployment of its manifest. If the changed agent does not become ready, it is rolled back; the condition
+// AgentUpToDate reports it. Anyone who can choose the agent's image, the hub that it trusts or the nodes that it runs
+// on can obtain the agent's rights. Setting any field except replicas and resources therefore requires the verb
+// "update" on clusters/agent, which no role of a workspace includes.
+// +kubebuilder:validation:XValidation:rule="!has(self.nodeAgent) || !self.nodeAgent || !has(self.profile) || self.profile != 'ReadOnly'",message="nodeAgent requires the profile Full: node agents use the nodes' network, and a ReadOnly agent is not allowed to create such pods"
 type Agent struct {
-	// image of the agent. Default: the image in the hub's configuration.
+	// image is the container image of the agent. It defaults to the image in the hub's configuration.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image,omitempty"`
 
-	// trust says which certificate the agent accepts from the hub: Pinned (default) accepts only the CA bundle in its
-	// manifest and what the hub has announced through the tunnel since; System accepts what the agent's image trusts,
-	// for a hub behind a public CA.
+	// trust selects the certificates that the agent accepts from the hub. Pinned, the default, accepts only the CA bundle
+	// in the agent's manifest and the CAs that the hub has announced through the tunnel since. System accepts the
+	// certificate authorities of the agent's image; use it for a hub behind a public CA.
 	// +optional
 	// +kubebuilder:default=Pinned
 	Trust Trust `json:"trust,omitempty"`
 
-	// profile says what the agent may do in the member. Full (default): serve users as themselves, with what the member's RBAC
-	// grants them, and deliver roles, bindings and projects. ReadOnly: report, and serve every user who may reach the member as the user
-	// "drover:viewer", who has the rights of Kubernetes' ClusterRole "view" and nothing else; writes, exec and everything that is to be
-	// delivered are refused, and what was delivered before is taken back. The rights of the agent come with its manifest: a change takes
-	// effect once a person applies the new manifest in the member. An agent refuses to change its profile by itself.
+	// profile selects the rights of the agent in the member. With Full, the default, the agent serves users as themselves,
+	// with the rights that the member's RBAC grants them, and applies roles, bindings and projects. With ReadOnly, the
+	// agent reports on the member and serves every user who has access to it as the user "drover:viewer", who has the
+	// rights of the ClusterRole "view" of Kubernetes and no others. Writes and exec are refused, nothing is delivered, and
+	// earlier deliveries are withdrawn. The agent's rights are part of its manifest, so a change takes effect when a
+	// person applies the new manifest in the member. An agent never changes its own profile.
 	// +optional
 	// +kubebuilder:default=Full
 	Profile AgentProfile `json:"profile,omitempty"`
 
-	// replicas of the agent, 1 to 5. Each holds a tunnel. Default: 1 in a member with one node and 2 in any other; the
-	// agent follows the number of nodes.
+	// replicas is the number of agent pods, from 1 to 5. Each of them opens its own tunnel. It defaults to 1 in a member
+	// with a single node and to 2 in any other member; the agent adjusts the number as nodes come and go.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=5
 	Replicas *int32 `json:"replicas,omitempty"`
 
-	// nodeAgent puts a node agent on every node, whatever its taints, on the node's own network: a DaemonSet. While no replica of the agent
-	// is connected, one of them opens a tunnel, and users reach the member through it; nothing is delivered meanwhile. The owner of every such node can
-	// have the agent's rights: nodeSelector and what affinity requires of nodes hold for node agents as well. It takes the manifest: apply the
-	// new one in the member. It needs the profile Full. Default: false.
+	// nodeAgent runs a node agent on every node, as a DaemonSet that uses the node's network and tolerates all taints.
+	// While no replica of the agent is connected, one of the node agents opens a tunnel so that users can still reach the
+	// member; nothing is delivered meanwhile. The owner of a node with a node agent can obtain the agent's rights. Limit
+	// the nodes with nodeSelector or affinity, whose requirements apply to node agents too. A change takes effect when the
+	// new manifest is applied in the member. It requires the profile Full. It defaults to false.
 	// +optional
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
-	// nodeSelector names labels that a node must have for the agent to run there. Default: any node; one of the
-	// control plane is preferred. At most 16.
+	// nodeSelector lists the labels that a node must have for the agent to run on it, at most 16. By default the agent
+	// runs on any node and prefers those of the control plane.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +mapType=atomic
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 
-	// tolerations of the agent, beside those of the taints of control planes, which it always has. At most 16.
+	// tolerations are added to the tolerations for control plane taints, which the agent always has. At most 16.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// affinity of the agent. Default: it prefers nodes of the control plane, and for each replica another node. What is
-	// set here takes the place of that.
+	// affinity replaces the agent's default affinity, which prefers control plane nodes and spreads the replicas over
+	// different nodes.
 	// +optional
 	// +structType=atomic
 	Affinity *corev1.Affinity `json:"affinity,omitempty"`
 
-	// resources of the agent's container: cpu, memory and ephemeral-storage. Any other is refused, by the agent too: it could lead the agent
-	// to a chosen node. Default: requests of 20m CPU and 32Mi memory, and a limit of 256Mi memory. What is set here takes the place of all three.
+	// resources are the compute resources of the agent's container. Only cpu, memory and ephemeral-storage are accepted:
+	// any other resource could steer the agent to a chosen node, so the hub and the agent both refuse it. By default the
+	// container requests 20m CPU and 32Mi of memory and has a limit of 256Mi of memory. A value replaces all three
+	// defaults.
 	// +optional
 	// +structType=atomic
 	Resources *AgentResources `json:"resources,omitempty"`
 
-	// priorityClassName of the agent's pods. The PriorityClass must exist in the member. Default: the member's.
+	// priorityClassName is the name of the PriorityClass of the agent's pods. The PriorityClass must exist in the member.
+	// By default the pods get the member's default priority.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// imagePullSecrets name Secrets in the agent's namespace in the member, "drover-agent", with which its image is pulled. A person, or GitOps, creates them
-	// there. Default: those of the hub's configuration. At most 8.
+	// imagePullSecrets names the Secrets that the member uses to pull the agent's image, at most 8. They must exist in the
+	// agent's namespace "drover-agent" in the member; create them there by hand or with GitOps. It defaults to the Secrets
+	// in the hub's configuration.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// env is more environment for the agent: HTTPS_PROXY, HTTP_PROXY, NO_PROXY (or in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and of OpenTelemetry's
-	// OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*.
-	// Any other is refused, by the agent too: it could make another server pass as the hub. All who read the manifest see what is in "value";
-	// what is secret, such as the password of a proxy, goes into "secretKey". At most 16.
+	// env adds environment variables to the agent, at most 16. The allowed names are HTTPS_PROXY, HTTP_PROXY and NO_PROXY
+	// (also in lower case), GOMEMLIMIT, GOGC, GOMAXPROCS, and the OpenTelemetry variables OTEL_EXPORTER_OTLP_ENDPOINT,
+	// OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_SDK_DISABLED and OTEL_BSP_*. The hub
+	// and the agent both refuse other names, since a variable could redirect the agent to another server. Everyone who can
+	// read the manifest sees a "value". Use "secretKey" for anything secret, such as the password of a proxy.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent takes no other variables than HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, and those of OpenTelemetry that docs/spec/cluster.md lists"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, e.name.matches('^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$'))",message="an agent accepts only the variables HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS and the OpenTelemetry variables in docs/spec/cluster.md"
 	Env []AgentEnv `json:"env,omitempty"`
 }
 
 // AgentResources are the compute resources of the agent's container.
 type AgentResources struct {
-	// requests are what the scheduler sets aside, by cpu, memory and ephemeral-storage.
+	// requests are the resources that the scheduler reserves for the container. The allowed keys are cpu, memory and
+	// ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits are what the container can have at most, by cpu, memory and ephemeral-storage. Memory: at least 32Mi, with less an agent does not
-	// start. An agent needs 64Mi in a member with thousands of nodes.
+	// limits are the resources that the container must not exceed. The allowed keys are cpu, memory and ephemeral-storage.
+	// The memory limit must be at least 32Mi, because an agent does not start with less. An agent needs 64Mi in a member
+	// with thousands of nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent takes cpu, memory and ephemeral-storage only"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="an agent accepts only cpu, memory and ephemeral-storage"
 	// +kubebuilder:validation:XValidation:rule="!('memory' in self) || !string(self['memory']).matches('^-?[0-9.]+[a-zA-Z]*$') || !quantity(string(self['memory'])).isLessThan(quantity('32Mi'))",message="an agent does not start with less than 32Mi of memory: set memory to 32Mi or more, or leave it out"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
-// AgentEnv is one variable of the agent's environment.
+// AgentEnv is an environment variable of the agent.
 // +kubebuilder:validation:XValidation:rule="!has(self.secretKey) || !has(self.value) || size(self.value) == 0",message="set value or secretKey, not both"
 type AgentEnv struct {
-	// name of the variable: letters, digits and underscores, at most 128.
+	// name is the name of the variable: 1 to 128 letters, digits and underscores, not starting with a digit.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_]*$`
 	Name string `json:"name"`
 
-	// value of the variable, at most 1024 characters. Default: empty.
+	// value is the value of the variable, at most 1024 characters. It defaults to the empty string.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Value string `json:"value,omitempty"`
 
-	// secretKey is a key of the Secret "drover-agent-env" in the agent's namespace in the member, "drover-agent": the variable has what is there. A person, or
-	// GitOps, creates that Secret in the member, and the hub never sees it. While the Secret or the key is missing, pods of the agent do not start.
+	// secretKey reads the value from this key of the Secret "drover-agent-env" in the agent's namespace "drover-agent" in
+	// the member. Create that Secret by hand or with GitOps; the hub never sees it. While the Secret or the key is
+	// missing, the agent's pods do not start.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
 	SecretKey string `json:"secretKey,omitempty"`
 }
 
-// AgentProfile says what an agent may do in its member.
+// AgentProfile selects the rights of an agent in its member.
 // +kubebuilder:validation:Enum=Full;ReadOnly
 type AgentProfile string
 
 const (
-	// ProfileFull serves users as themselves and delivers.
+	// ProfileFull serves users as themselves and delivers roles, bindings and projects.
 	ProfileFull AgentProfile = "Full"
-	// ProfileReadOnly reports, and serves reads as one user for all.
+	// ProfileReadOnly reports on the member and serves reads, as one user for everybody.
 	ProfileReadOnly AgentProfile = "ReadOnly"
 )
 
-// Trust says which certificate an agent accepts from the hub.
+// Trust selects the certificates that an agent accepts from the hub.
 // +kubebuilder:validation:Enum=Pinned;System
 type Trust string
 
 const (
-	// TrustPinned accepts only the CA bundle that the hub handed to the agent.
+	// TrustPinned accepts only the CA bundle that the agent received from the hub.
 	TrustPinned Trust = "Pinned"
-	// TrustSystem accepts what the agent's image trusts.
+	// TrustSystem accepts the certificate authorities of the agent's image.
 	TrustSystem Trust = "System"
 )
 
 // AgentStatus describes the agent that serves a member.
 type AgentStatus struct {
-	// version of the agent, for example "v0.1.0". Of several replicas, that of the leader.
+	// version is the version of the agent, for example "v0.1.0". If there are several replicas, it is the version of the
+	// leader.
 	Version string `json:"version"`
 	// replicas is the number of agent replicas with an open tunnel.
 	Replicas int32 `json:"replicas"`
 
-	// image of the agent's Deployment when it was rolled out last. Empty while that is not known.
+	// image is the image of the agent's Deployment at its last rollout. It is empty while the image is unknown.
 	// +optional
 	Image string `json:"image,omitempty"`
 
-	// wantedImage is the image that the agent is to have: that of spec.agent, or of the hub's configuration. Empty when the agent has it.
+	// wantedImage is the image that the agent should run, from spec.agent or from the hub's configuration. It is empty
+	// once the agent runs it.
 	// +optional
 	WantedImage string `json:"wantedImage,omitempty"`
 
-	// observedGeneration is the generation of the Cluster of which the agent's Deployment was rolled out last.
+	// observedGeneration is the generation of the Cluster that the last rollout of the agent's Deployment is based on.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// upgrade is the agent's part in the last upgrade of all agents, as the hub's configuration says in agent.rollout. Absent before the first one.
+	// upgrade describes this agent's part in the last upgrade of all agents, which agent.rollout in the hub's
+	// configuration controls. It is absent before the first upgrade.
 	// +optional
 	Upgrade *AgentUpgrade `json:"upgrade,omitempty"`
 }
 
-// AgentUpgrade is the part of one agent in an upgrade of all agents.
+// AgentUpgrade describes one agent's part in an upgrade of all agents.
 type AgentUpgrade struct {
-	// revision of the hub's part of the agents' Deployments: their image, and what the manager's version makes of them.
+	// revision identifies the settings that the hub gives all agents' Deployments: their image and the template of the
+	// manager's version.
 	Revision string `json:"revision"`
 
-	// wave that the Cluster was in when its agent began.
+	// wave is the wave that the Cluster belonged to when the upgrade of its agent began.
 	// +optional
 	Wave string `json:"wave,omitempty"`
 
-	// since when the agent is being upgraded.
+	// since is the time when the upgrade of the agent began.
 	Since metav1.Time `json:"since"`
 
-	// complete is when the new Deployment was rolled out.
+	// complete is the time when the rollout of the new Deployment finished.
 	// +optional
 	Complete *metav1.Time `json:"complete,omitempty"`
 
-	// failed is when the agent restored the Deployment before, or when it did not come back with the new one in time.
+	// failed is the time when the agent rolled its Deployment back, or when the hub stopped waiting for the upgraded agent
+	// to reconnect.
 	// +optional
 	Failed *metav1.Time `json:"failed,omitempty"`
 }

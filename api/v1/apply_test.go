@@ -109,7 +109,10 @@ jwt:
   maxTokenLifetime: 1h`}}
 
 // theirs are structs of Kubernetes' own, which are emptied as a whole.
-var theirs = []string{"agent.affinity", "agent.tolerations", "tolerations", "prepare.envs", "prepare.envFrom", "prepare.securityContext", "upgrade.envs", "upgrade.envFrom", "upgrade.securityContext"}
+var theirs = []string{
+	"agent.affinity", "agent.tolerations", "tolerations", "prepare.envs", "prepare.envFrom", "prepare.securityContext",
+	"upgrade.envs", "upgrade.envFrom", "upgrade.securityContext",
+}
 
 // optionals are the paths of all structs, maps and lists in a schema. An element of a list has the index 0.
 func optionals(schema apiextensionsv1.JSONSchemaProps, path []string) [][]string {
@@ -156,8 +159,8 @@ func emptied(value any, path []string) (any, bool) {
 	return value, false
 }
 
-// applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The specs are
-// those that each has as a new object.
+// applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The
+// specs are those that each has as a new object.
 type applied struct {
 	of                  *unstructured.Unstructured // the spec of the test
 	full, empty         *unstructured.Unstructured

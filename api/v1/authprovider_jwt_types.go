@@ -7,30 +7,32 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// JWTProvider is an issuer whose tokens machines send as they are, in the shape of Kubernetes' JWTAuthenticator. There is no login and no session: a token is
-// worth what it says until it expires. The names of users and groups have the name of the provider before them, and no other prefix.
+// JWTProvider is a token issuer whose tokens machines send to the hub directly. Its fields follow the JWTAuthenticator
+// of Kubernetes. There is no login and no session: a token is valid until it expires. User and group names are prefixed
+// with the name of the AuthProvider and nothing else.
 type JWTProvider struct {
-	// issuer says which tokens are accepted.
+	// issuer identifies the issuer and the tokens to accept.
 	// +required
 	Issuer JWTIssuer `json:"issuer"`
 
-	// claimMappings say who a token's user is.
+	// claimMappings derive the user from a token.
 	// +required
 	ClaimMappings JWTClaimMappings `json:"claimMappings"`
 
-	// claimValidationRules must all be true of a token.
+	// claimValidationRules must all be satisfied by the claims of a token. At most 16.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	ClaimValidationRules []JWTClaimRule `json:"claimValidationRules,omitempty"`
 
-	// userValidationRules must all be true of the user of a token.
+	// userValidationRules must all be satisfied by the user that claimMappings derive. At most 16.
 	// +kubebuilder:validation:MaxItems=16
 	// +listType=atomic
 	// +optional
 	UserValidationRules []JWTUserRule `json:"userValidationRules,omitempty"`
 
-	// maxTokenLifetime is the longest time from iat to exp of a token. Default 1h.
+	// maxTokenLifetime is the longest accepted lifetime of a token, from its iat to its exp claim. From 1m to 24h. It
+	// defaults to 1h.
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(s|m|h))+$`
@@ -39,28 +41,31 @@ type JWTProvider struct {
 	MaxTokenLifetime *metav1.Duration `json:"maxTokenLifetime,omitempty"`
 }
 
-// JWTIssuer says which tokens are accepted.
+// JWTIssuer identifies a token issuer and the tokens to accept from it.
 type JWTIssuer struct {
-	// url is that of the issuer, which the claim iss and the discovery document must have. The document is at <url>/.well-known/openid-configuration.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
+	// url is the https URL of the issuer. It must equal the iss claim of tokens and the issuer in the discovery document.
+	// The discovery document is read from <url>/.well-known/openid-configuration unless discoveryURL is set.
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	URL string `json:"url"`
 
-	// discoveryURL is where the discovery document is, if it is elsewhere.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
+	// discoveryURL is the URL of the discovery document if it is not below url.
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	DiscoveryURL string `json:"discoveryURL,omitempty"`
 
-	// certificateAuthority has the certificate authorities, in PEM, that the issuer's certificates are checked against. Default those of the system.
+	// certificateAuthority is the bundle of CA certificates, in PEM, that verifies the issuer's certificate. It defaults
+	// to the CAs of the manager's system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CertificateAuthority string `json:"certificateAuthority,omitempty"`
 
-	// audiences are those of which a token must have one. Take one that no other service accepts, such as the URL of the hub.
+	// audiences are the accepted audiences: a token must carry at least one of them. Choose an audience that no other
+	// service accepts, such as the URL of the hub.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:MinLength=1
@@ -70,43 +75,45 @@ type JWTIssuer struct {
 	// +required
 	Audiences []string `json:"audiences"`
 
-	// audienceMatchPolicy is MatchAny, which is the default: one of the audiences is enough.
+	// audienceMatchPolicy must be MatchAny, the default: one matching audience is enough.
 	// +optional
 	AudienceMatchPolicy JWTAudienceMatchPolicy `json:"audienceMatchPolicy,omitempty"`
 }
 
-// JWTAudienceMatchPolicy says how many of the audiences a token must have.
+// JWTAudienceMatchPolicy defines how many of the audiences a token must carry.
 //
 // +kubebuilder:validation:Enum=MatchAny
 type JWTAudienceMatchPolicy string
 
-// JWTClaimMappings say who a token's user is.
+// JWTClaimMappings derive a user from a token.
 type JWTClaimMappings struct {
-	// username is a text that has the form of a name, and is not given to another machine.
+	// username produces the name of the user. The value must be a string in the form of a name, and the issuer must not
+	// give it to another machine.
 	// +required
 	Username JWTClaimOrExpression `json:"username"`
 
-	// groups are a text or a list of texts. Default none.
+	// groups produces the user's groups, from a string or a list of strings. By default the user has no groups.
 	// +optional
 	Groups *JWTClaimOrExpression `json:"groups,omitempty"`
 
-	// uid is a text that is never given to another machine. Default the claim sub.
+	// uid produces the user's UID. The value must be a string that the issuer never gives to another machine. It defaults
+	// to the claim sub.
 	// +optional
 	UID *JWTClaimOrExpression `json:"uid,omitempty"`
 }
 
-// JWTClaimOrExpression is a value of a token.
+// JWTClaimOrExpression produces a value from a token.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
 type JWTClaimOrExpression struct {
-	// claim is the name of the claim that is the value. The claim email counts if email_verified is true.
+	// claim is the name of the claim that holds the value. The claim email is accepted only if email_verified is true.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// expression is one of CEL, with the variable claims, that makes the value.
+	// expression is a CEL expression that produces the value. The variable claims holds the claims of the token.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -114,49 +121,50 @@ type JWTClaimOrExpression struct {
 	Expression string `json:"expression,omitempty"`
 }
 
-// JWTClaimRule is true of a token, or the token is refused.
+// JWTClaimRule is a condition on the claims of a token. A token that does not satisfy it is refused.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.claim) != has(self.expression)",message="exactly one of claim and expression must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue) && (!has(self.message) || has(self.expression))",message="requiredValue belongs to claim, and message to expression"
+// +kubebuilder:validation:XValidation:rule="has(self.claim) == has(self.requiredValue) && (!has(self.message) || has(self.expression))",message="requiredValue requires claim, and message requires expression"
 type JWTClaimRule struct {
-	// claim is the name of a claim that must have the text requiredValue.
+	// claim is the name of a claim that must equal requiredValue.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Claim string `json:"claim,omitempty"`
 
-	// requiredValue is what the claim must be.
+	// requiredValue is the required value of the claim.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	RequiredValue string `json:"requiredValue,omitempty"`
 
-	// expression is one of CEL, with the variable claims, that must be true.
+	// expression is a CEL expression that must evaluate to true. The variable claims holds the claims of the token.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Expression string `json:"expression,omitempty"`
 
-	// message says to whoever sends a token why it is refused.
+	// message explains the refusal to the sender of a token that does not satisfy expression.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// JWTUserRule is true of the user of a token, or the token is refused.
+// JWTUserRule is a condition on the user of a token. A token whose user does not satisfy it is refused.
 type JWTUserRule struct {
-	// expression is one of CEL, with the variable user (username, uid, groups, with the name of the provider), that must be true.
+	// expression is a CEL expression that must evaluate to true. The variable user has the fields username, uid and
+	// groups; the names in it carry the prefix of the provider.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Expression string `json:"expression"`
 
-	// message says to whoever sends a token why it is refused.
+	// message explains the refusal to the sender of a token that does not satisfy expression.
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional

@@ -62,18 +62,28 @@ func TestTheAPIServerTakesGoodAuthProvidersAndRefusesBadOnes(t *testing.T) {
 func goodProviders() map[string]string {
 	in := strings.NewReplacer
 	return map[string]string{
-		"an OpenID provider":               goodOIDC,
-		"with all that can be said":        in("clientID", "scopes: [profile, groups], nameClaim: email, groupsClaim: 'https://a/roles', allowedGroups: [ops], clientID").Replace(goodOIDC),
-		"with a prompt and in lower case":  in("clientID", "prompt: login consent, lowercaseNames: true, clientID").Replace(goodOIDC),
-		"with no prompt":                   in("clientID", "prompt: '', clientID").Replace(goodOIDC),
-		"without scopes":                   in("clientID", "scopes: [], clientID").Replace(goodOIDC),
-		"at a port and an IPv6 address":    in("login.example.com", "[::1]:8443").Replace(goodOIDC),
-		"GitHub":                           goodGitHub,
-		"a GitHub Enterprise":              in("clientID", `url: "https://github.example.com/", teams: [acme/ops], clientID`).Replace(goodGitHub),
-		"GitHub for all the world":         in("organizations: [acme]", "anyUser: true").Replace(goodGitHub),
-		"a directory":                      goodLDAP,
-		"Active Directory":                 in("source: Search", "source: TokenGroups", `, filter: "(member={dn})"`, "").Replace(goodLDAP),
-		"StartTLS, and a second server":    in(`"ldaps://ldap.example.com:636"`, `"ldap://a.example.com", "ldap://b.example.com"`).Replace(goodLDAP),
+		"an OpenID provider": goodOIDC,
+		"with all that can be said": in("clientID", "scopes: [profile, groups], nameClaim: email, groupsClaim: 'https://a/roles', allowedGroups: [ops], clientID").Replace(
+			goodOIDC,
+		),
+		"with a prompt and in lower case": in("clientID", "prompt: login consent, lowercaseNames: true, clientID").Replace(
+			goodOIDC,
+		),
+		"with no prompt":                in("clientID", "prompt: '', clientID").Replace(goodOIDC),
+		"without scopes":                in("clientID", "scopes: [], clientID").Replace(goodOIDC),
+		"at a port and an IPv6 address": in("login.example.com", "[::1]:8443").Replace(goodOIDC),
+		"GitHub":                        goodGitHub,
+		"a GitHub Enterprise": in("clientID", `url: "https://github.example.com/", teams: [acme/ops], clientID`).Replace(
+			goodGitHub,
+		),
+		"GitHub for all the world": in("organizations: [acme]", "anyUser: true").Replace(goodGitHub),
+		"a directory":              goodLDAP,
+		"Active Directory": in("source: Search", "source: TokenGroups", `, filter: "(member={dn})"`, "").Replace(
+			goodLDAP,
+		),
+		"StartTLS, and a second server": in(`"ldaps://ldap.example.com:636"`, `"ldap://a.example.com", "ldap://b.example.com"`).Replace(
+			goodLDAP,
+		),
 		"groups in groups":                 in("source: Search", "source: Search, depth: 10").Replace(goodLDAP),
 		"a provider that is switched off":  in("{oidc", "{disabled: true, oidc").Replace(goodOIDC),
 		"a service account by its address": in("cn=drover,dc=acme", "drover@example.com").Replace(goodLDAP),
@@ -90,12 +100,16 @@ func badProviders() map[string]struct{ name, spec, want string } {
 		return strings.Replace(spec, old, replacement, 1)
 	}
 	all := map[string]bad{
-		"nothing":                      {"", "{}", "exactly one of"},
-		"only disabled":                {"", "{disabled: true}", "exactly one of"},
-		"two types":                    {"", goodOIDC[:len(goodOIDC)-1] + ", " + goodGitHub[1:], "exactly one of"},
-		"three types":                  {"", goodOIDC[:len(goodOIDC)-1] + ", " + goodGitHub[1:len(goodGitHub)-1] + ", " + goodLDAP[1:], "exactly one of"},
-		"a secret in the spec":         {"", without(goodOIDC, "{name: okta, key: clientSecret}", "hunter2"), "clientSecret"},
-		"no secret":                    {"", without(goodOIDC, ", clientSecret: {name: okta, key: clientSecret}", ""), "clientSecret: Required value"},
+		"nothing":       {"", "{}", "exactly one of"},
+		"only disabled": {"", "{disabled: true}", "exactly one of"},
+		"two types":     {"", goodOIDC[:len(goodOIDC)-1] + ", " + goodGitHub[1:], "exactly one of"},
+		"three types": {
+			"", goodOIDC[:len(goodOIDC)-1] + ", " + goodGitHub[1:len(goodGitHub)-1] + ", " + goodLDAP[1:], "exactly one of",
+		},
+		"a secret in the spec": {"", without(goodOIDC, "{name: okta, key: clientSecret}", "hunter2"), "clientSecret"},
+		"no secret": {
+			"", without(goodOIDC, ", clientSecret: {name: okta, key: clientSecret}", ""), "clientSecret: Required value",
+		},
 		"a Secret without a name":      {"", without(goodOIDC, "name: okta", "name: ''"), "clientSecret.name"},
 		"a key that is a path":         {"", without(goodOIDC, "key: clientSecret", "key: a/b"), "clientSecret.key"},
 		"no client":                    {"", without(goodOIDC, "clientID: drover", "clientID: ''"), "clientID"},
@@ -103,12 +117,20 @@ func badProviders() map[string]struct{ name, spec, want string } {
 		"a prompt that asks nothing":   {"", without(goodOIDC, "clientID", "prompt: none, clientID"), "prompt"},
 		"a scope twice":                {"", without(goodOIDC, "clientID", "scopes: [a, a], clientID"), "Duplicate value"},
 		"an allowed group of no name":  {"", without(goodOIDC, "clientID", "allowedGroups: [''], clientID"), "allowedGroups"},
-		"GitHub without organizations": {"", without(goodGitHub, ", organizations: [acme]", ""), "name the organizations"},
-		"GitHub for no organization":   {"", without(goodGitHub, "[acme]", "[]"), "name the organizations"},
-		"GitHub, and not any user":     {"", without(goodGitHub, "organizations: [acme]", "anyUser: false"), "name the organizations"},
-		"teams without organizations":  {"", without(goodGitHub, "organizations: [acme]", "teams: [acme/ops]"), "name the organizations"},
-		"a GitHub without TLS":         {"", without(goodGitHub, "clientID", `url: "http://github.example.com", clientID`), "github.url"},
-		"a GitHub with a path":         {"", without(goodGitHub, "clientID", `url: "https://github.example.com/api/v3", clientID`), "github.url"},
+		"GitHub without organizations": {"", without(goodGitHub, ", organizations: [acme]", ""), "set organizations"},
+		"GitHub for no organization":   {"", without(goodGitHub, "[acme]", "[]"), "set organizations"},
+		"GitHub, and not any user": {
+			"", without(goodGitHub, "organizations: [acme]", "anyUser: false"), "set organizations",
+		},
+		"teams without organizations": {
+			"", without(goodGitHub, "organizations: [acme]", "teams: [acme/ops]"), "set organizations",
+		},
+		"a GitHub without TLS": {
+			"", without(goodGitHub, "clientID", `url: "http://github.example.com", clientID`), "github.url",
+		},
+		"a GitHub with a path": {
+			"", without(goodGitHub, "clientID", `url: "https://github.example.com/api/v3", clientID`), "github.url",
+		},
 		"no server":                    {"", without(goodLDAP, `"ldaps://ldap.example.com:636"`, ""), "servers"},
 		"a directory without a scheme": {"", without(goodLDAP, "ldaps://", ""), "servers"},
 		"a directory over HTTP":        {"", without(goodLDAP, "ldaps://", "https://"), "servers"},
@@ -117,20 +139,26 @@ func badProviders() map[string]struct{ name, spec, want string } {
 		"no base":                      {"", without(goodLDAP, "ou=people,dc=acme", ""), "userSearch.base"},
 		"no filter of users":           {"", without(goodLDAP, "(uid={name})", ""), "userSearch.filter"},
 		"no ID":                        {"", without(goodLDAP, "entryUUID", "''"), "idAttribute"},
-		"a search without a filter":    {"", without(goodLDAP, `, filter: "(member={dn})"`, ""), "filter belongs to the source Search"},
-		"a filter without a search":    {"", without(goodLDAP, "source: Search", "source: MemberOf"), "filter belongs to the source Search"},
-		"an unknown source":            {"", without(goodLDAP, "source: Search", "source: Members"), "supported values"},
-		"a depth without end":          {"", without(goodLDAP, "source: Search", "source: Search, depth: 11"), "depth"},
-		"a depth below nothing":        {"", without(goodLDAP, "source: Search", "source: Search, depth: -1"), "depth"},
-		"the name hub":                 {"hub", goodOIDC, "metadata.name must not be hub, system"},
-		"the name system":              {"system", goodOIDC, "metadata.name must not be hub, system"},
-		"the name local":               {"local", goodOIDC, "metadata.name must not be hub, system"},
-		"a name with a dot":            {"a.b", goodOIDC, "must be a DNS label"},
-		"a name of 64 letters":         {strings.Repeat("a", 64), goodOIDC, "must be a DNS label"},
+		"a search without a filter": {
+			"", without(goodLDAP, `, filter: "(member={dn})"`, ""), "set filter if, and only if",
+		},
+		"a filter without a search": {
+			"", without(goodLDAP, "source: Search", "source: MemberOf"), "set filter if, and only if",
+		},
+		"an unknown source":     {"", without(goodLDAP, "source: Search", "source: Members"), "supported values"},
+		"a depth without end":   {"", without(goodLDAP, "source: Search", "source: Search, depth: 11"), "depth"},
+		"a depth below nothing": {"", without(goodLDAP, "source: Search", "source: Search, depth: -1"), "depth"},
+		"the name hub":          {"hub", goodOIDC, "metadata.name must not be hub, system"},
+		"the name system":       {"system", goodOIDC, "metadata.name must not be hub, system"},
+		"the name local":        {"local", goodOIDC, "metadata.name must not be hub, system"},
+		"a name with a dot":     {"a.b", goodOIDC, "must be a DNS label"},
+		"a name of 64 letters":  {strings.Repeat("a", 64), goodOIDC, "must be a DNS label"},
 	}
 	for _, url := range []string{"", "http://login.example.com", "https://", "https:///a", "https://a:b@login.example.com", "https://login.example.com?a=b", "https://login.example.com/#a",
 		"https://login.example.com/a b", "ftp://login.example.com", "https://" + strings.Repeat("a", 512)} {
-		all[fmt.Sprintf("the URL %.40q", url)] = bad{"", without(goodOIDC, "https://login.example.com/realms/a", url), "oidc.url"}
+		all[fmt.Sprintf("the URL %.40q", url)] = bad{
+			"", without(goodOIDC, "https://login.example.com/realms/a", url), "oidc.url",
+		}
 	}
 	return all
 }

@@ -12,15 +12,19 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// The name of a provider precedes those of its users and groups, also where clusters bind such names to rights of their own.
+// The name of a provider precedes those of its users and groups, also where clusters bind such names to rights of their
+// own.
 func TestNamesOfProvidersThatPrecedeOtherUsersAreRefused(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, reserved := range map[string]bool{"hub": true, "system": true, "local": true, "kubeadm": true, "eks": true, "okta": false, "eks-corp": false} {
-		p := object(t, "", "AuthProvider", "oidc: {url: https://login.example.com, clientID: drover, clientSecret: {name: okta, key: secret}}")
+		p := object(
+			t, "", "AuthProvider",
+			"oidc: {url: https://login.example.com, clientID: drover, clientSecret: {name: okta, key: secret}}",
+		)
 		p.SetName(name)
 		p.SetNamespace("")
 		err := env.Client.Create(t.Context(), p, client.DryRunAll)
-		if reserved != (err != nil && strings.Contains(err.Error(), "these precede the names of other users")) || !reserved && err != nil {
+		if reserved != (err != nil && strings.Contains(err.Error(), "these are prefixes of other users")) || !reserved && err != nil {
 			t.Errorf("a provider named %s is answered with %v", name, err)
 		}
 	}

@@ -7,10 +7,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// AuthProvider is where users sign in who are no local Users: an OpenID provider, a directory, or GitHub, or what proves who a workload is. Its name precedes those of its users and groups
-// in bindings: "<name>:<user>". It must not be what precedes names in the RBAC of a member, such as kubeadm:cluster-admins. Secrets that it names are in the manager's namespace, and have the label cluster.drover.dev/secret: provider.
+// AuthProvider is a source of identities other than local Users: an OpenID Connect provider, an LDAP directory, GitHub,
+// or an issuer of tokens for workloads. Its name is the prefix of its users and groups in bindings: "<name>:<user>". Do
+// not choose a name that is already a prefix in the RBAC of a member, such as kubeadm in kubeadm:cluster-admins. The
+// Secrets that an AuthProvider names must be in the manager's namespace and have the label cluster.drover.dev/secret:
+// provider.
 //
-// Users may sign in if the manager's configuration has signIn.issuer. Whoever may write AuthProviders decides who is whom, also in every member.
+// Users can sign in only if the manager's configuration sets signIn.issuer. Anyone with write access to AuthProviders
+// can impersonate any user of a provider, in every member.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -22,20 +26,20 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
-// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these precede the names of other users",fieldPath=.metadata
+// +kubebuilder:validation:XValidation:rule="!(self.metadata.name in ['hub', 'system', 'local', 'kubeadm', 'eks'])",message="metadata.name must not be hub, system, local, kubeadm or eks: these are prefixes of other users",fieldPath=.metadata
 type AuthProvider struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name precedes the names of users and groups.
+	// metadata is the standard object's metadata. The name is the prefix of the provider's users and groups.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says which provider is asked, and how.
+	// spec configures the provider.
 	// +required
 	Spec AuthProviderSpec `json:"spec"`
 
-	// status reports whether the provider answers.
+	// status reports whether the provider can be used.
 	//
-	// Ready is True with the reasons Reachable and Disabled; False with SecretMissing, Invalid and Unreachable.
+	// Ready is True with the reasons Reachable and Disabled. It is False with SecretMissing, Invalid and Unreachable.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status AuthProviderStatus `json:"status,omitempty"`
@@ -50,76 +54,82 @@ type AuthProviderList struct {
 	Items           []AuthProvider `json:"items"`
 }
 
-// AuthProviderSpec says which provider is asked, and how. It has exactly one of oidc, ldap, github and jwt.
+// AuthProviderSpec configures a provider. Exactly one of oidc, ldap, github and jwt must be set.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed: its users would become other ones. Make another AuthProvider"
+// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
 type AuthProviderSpec struct {
-	// disabled refuses the provider's users at once: no login, and no token that they have. Requests that are open end within 30 s. Default false.
+	// disabled locks out the provider's users at once: logins and all existing tokens are refused, and open requests end
+	// within 30 seconds. It defaults to false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 
-	// oidc is an OpenID provider.
+	// oidc configures an OpenID Connect provider.
 	// +optional
 	OIDC *OIDCProvider `json:"oidc,omitempty"`
 
-	// ldap is OpenLDAP, FreeIPA, Active Directory or another directory.
+	// ldap configures an LDAP directory, such as OpenLDAP, FreeIPA or Active Directory.
 	// +optional
 	LDAP *LDAPProvider `json:"ldap,omitempty"`
 
-	// github is github.com or a GitHub Enterprise.
+	// github configures github.com or a GitHub Enterprise Server.
 	// +optional
 	GitHub *GitHubProvider `json:"github,omitempty"`
 
-	// jwt is an issuer of tokens by which workloads prove who they are: GitHub Actions, GitLab CI, the ServiceAccounts of another cluster.
+	// jwt configures an issuer of tokens that workloads authenticate with, such as GitHub Actions, GitLab CI or the
+	// ServiceAccounts of another cluster.
 	// +optional
 	JWT *JWTProvider `json:"jwt,omitempty"`
 }
 
-// ProviderSecret names a key of a Secret in the manager's namespace that has the label cluster.drover.dev/secret: provider.
+// ProviderSecret names a key of a Secret in the manager's namespace. The Secret must have the label
+// cluster.drover.dev/secret: provider.
 type ProviderSecret struct {
-	// name is that of the Secret.
+	// name is the name of the Secret.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Name string `json:"name"`
 
-	// key is that of the Secret's data.
+	// key is the key in the Secret's data.
 	// +kubebuilder:validation:Pattern=`^[-._a-zA-Z0-9]+$`
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Key string `json:"key"`
 }
 
-// OIDCProvider is an OpenID provider. It sends users back to <signIn.issuer>/v1/auth/callback/<name>.
+// OIDCProvider is an OpenID Connect provider. Register <signIn.issuer>/v1/auth/callback/<name> there as the redirect
+// URI.
 type OIDCProvider struct {
-	// url is the issuer, whose discovery document is at <url>/.well-known/openid-configuration.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without user, query and fragment"
+	// url is the issuer URL. The discovery document is read from <url>/.well-known/openid-configuration.
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+(/[^\\s?#]*)?$')`,message="must be an https URL without a user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	URL string `json:"url"`
 
-	// caBundle are the certificate authorities, in PEM, that the provider's certificates are checked against. Default those of the system.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies the provider's certificate. It defaults to the CAs
+	// of the manager's system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// clientID is that of the hub at the provider.
+	// clientID is the OAuth client ID that the hub uses at this provider.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	ClientID string `json:"clientID"`
 
-	// clientSecret is that of the hub at the provider.
+	// clientSecret is the OAuth client secret that the hub uses at this provider.
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// scopes are asked for besides openid. Add offline_access if the provider gives refresh tokens for it: without a
-	// refresh token users sign in again when their tokens end. Google gets access_type=offline instead. Default
-	// profile, and offline_access unless scopes_supported of the provider lacks it.
+	// scopes are requested in addition to openid. Add offline_access if the provider requires it for refresh tokens:
+	// without a refresh token, users must sign in again when their tokens expire. For Google, the hub sends
+	// access_type=offline instead. It defaults to profile and offline_access, or to profile alone if scopes_supported of
+	// the provider does not list offline_access.
 	// +kubebuilder:validation:MaxItems=16
 	// +kubebuilder:validation:items:Pattern=`^[!#-\[\]-~]+$`
 	// +kubebuilder:validation:items:MaxLength=128
@@ -127,34 +137,35 @@ type OIDCProvider struct {
 	// +optional
 	Scopes []string `json:"scopes,omitempty"`
 
-	// prompt is what the provider asks users at each login: login, consent, select_account or several of them, or ""
-	// for what it thinks fit. Default consent if refresh tokens are asked for, as OpenID Connect wants it, else "".
-	// Providers that do not let users consent refuse consent.
+	// prompt is the prompt parameter of each login: login, consent, select_account, or several of them. With "", the
+	// provider decides. It defaults to consent if refresh tokens are requested, as OpenID Connect requires, and to ""
+	// otherwise. Providers that do not let users give consent reject consent.
 	// +kubebuilder:validation:Pattern=`^((login|consent|select_account)( (login|consent|select_account))*)?$`
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Prompt *string `json:"prompt,omitempty"`
 
-	// lowercaseNames has the capitals A to Z of names become small letters. Set it if the provider compares names
-	// without case, as Entra ID does: at any other, one user could take the name of another. Default false: a name with
-	// capitals is refused.
+	// lowercaseNames converts the letters A to Z in names to lower case. Set it only if the provider compares names
+	// without regard to case, as Entra ID does: at any other provider, one user could take the name of another. It
+	// defaults to false, and a name with upper-case letters is then refused.
 	// +optional
 	LowercaseNames bool `json:"lowercaseNames,omitempty"`
 
-	// nameClaim has the name of a user, which must be unique at the provider and not be given to another user. Default preferred_username. With email, the
-	// provider must say that the address is verified.
+	// nameClaim is the claim with the name of the user. The name must be unique at the provider and must never be given to
+	// another user. It defaults to preferred_username. If it is email, the provider must report the address as verified.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	NameClaim string `json:"nameClaim,omitempty"`
 
-	// groupsClaim has the groups of a user: a list of names, or one. Default groups.
+	// groupsClaim is the claim with the user's groups: a list of names or a single name. It defaults to groups.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	GroupsClaim string `json:"groupsClaim,omitempty"`
 
-	// allowedGroups are those of which a user must be in one. Default: every user of the provider may sign in.
+	// allowedGroups restricts sign-in to users who belong to at least one of these groups. By default every user of the
+	// provider can sign in.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
@@ -164,9 +175,10 @@ type OIDCProvider struct {
 	AllowedGroups []string `json:"allowedGroups,omitempty"`
 }
 
-// LDAPProvider is a directory. There is no connection without TLS.
+// LDAPProvider is an LDAP directory. All connections use TLS.
 type LDAPProvider struct {
-	// servers are tried in turn: ldaps://host[:port], or ldap://host[:port] with StartTLS.
+	// servers are the URLs of the directory's servers, which are tried in order: ldaps://host[:port], or
+	// ldap://host[:port] with StartTLS.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:validation:items:XValidation:rule=`self.matches('^ldaps?://[^\\s/?#@]+$')`,message="must be ldaps://<host> or ldap://<host>, with or without a port"
@@ -175,24 +187,26 @@ type LDAPProvider struct {
 	// +required
 	Servers []string `json:"servers"`
 
-	// caBundle are the certificate authorities, in PEM, that the servers' certificates are checked against. Default those of the system.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies the servers' certificates. It defaults to the CAs
+	// of the manager's system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// bind is the service account with whose rights users are searched.
+	// bind is the service account that the hub uses to search the directory.
 	// +required
 	Bind LDAPBind `json:"bind"`
 
-	// userSearch says how users are found.
+	// userSearch configures the search for users.
 	// +required
 	UserSearch LDAPUserSearch `json:"userSearch"`
 
-	// groupSearch says how the groups of a user are found.
+	// groupSearch configures the search for a user's groups.
 	// +required
 	GroupSearch LDAPGroupSearch `json:"groupSearch"`
 
-	// allowedGroups are those of which a user must be in one. Default: every user who is found may sign in.
+	// allowedGroups restricts sign-in to users who belong to at least one of these groups. By default every user that the
+	// search finds can sign in.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
@@ -204,42 +218,46 @@ type LDAPProvider struct {
 
 // LDAPBind is a service account of a directory.
 type LDAPBind struct {
-	// dn is its name: a DN, or what else the server takes, such as drover@example.com for Active Directory.
+	// dn is the name of the account: a DN or another name that the server accepts, such as drover@example.com for Active
+	// Directory.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	DN string `json:"dn"`
 
-	// passwordSecret has its password.
+	// passwordSecret names the Secret key with the password of the account.
 	// +required
 	PasswordSecret ProviderSecret `json:"passwordSecret"`
 }
 
-// LDAPUserSearch says how users are found.
+// LDAPUserSearch configures the search for users.
 type LDAPUserSearch struct {
-	// base is the DN below which users are.
+	// base is the DN of the subtree that contains the users.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Base string `json:"base"`
 
-	// filter finds a user by {name}, which is what they typed, escaped, such as (&(objectClass=person)(uid={name})).
+	// filter is the LDAP filter that finds a user, such as (&(objectClass=person)(uid={name})). {name} is replaced by the
+	// name that the user typed, escaped.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Filter string `json:"filter"`
 
-	// idAttribute is never given to another user: entryUUID, ipaUniqueID, objectGUID.
+	// idAttribute is an attribute whose value is never reused for another user, such as entryUUID, ipaUniqueID or
+	// objectGUID.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	IDAttribute string `json:"idAttribute"`
 
-	// nameAttribute has the name of the user, which is unique below the base: uid, sAMAccountName. Its value counts in lower case.
+	// nameAttribute is the attribute with the name of the user, such as uid or sAMAccountName. It must be unique below the
+	// base. Its value is converted to lower case.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
@@ -247,74 +265,82 @@ type LDAPUserSearch struct {
 	NameAttribute string `json:"nameAttribute"`
 }
 
-// LDAPGroupSource is where the groups of a user are read.
+// LDAPGroupSource selects the place where a user's groups are read.
 //
 // +kubebuilder:validation:Enum=TokenGroups;MemberOf;Search
 type LDAPGroupSource string
 
-// LDAPGroupSearch says how the groups of a user are found.
+// LDAPGroupSearch configures the search for a user's groups.
 //
-// +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="filter belongs to the source Search, which needs it"
+// +kubebuilder:validation:XValidation:rule="(self.source == 'Search') == has(self.filter)",message="set filter if, and only if, source is Search"
 type LDAPGroupSearch struct {
-	// source is TokenGroups for Active Directory, MemberOf for FreeIPA and for OpenLDAP with the overlay memberof, and Search for all else.
+	// source selects the place where the groups are read: TokenGroups for Active Directory, MemberOf for FreeIPA and for
+	// OpenLDAP with the memberof overlay, and Search for any other directory.
 	// +required
 	Source LDAPGroupSource `json:"source"`
 
-	// base is the DN below which groups are. Others do not count.
+	// base is the DN of the subtree that contains the groups. Groups outside of it are ignored.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	Base string `json:"base"`
 
-	// filter finds the groups of {dn}, such as (member={dn}). {name} is the name of the user.
+	// filter is the LDAP filter that finds the groups of a user, such as (member={dn}). {dn} is replaced by the DN of the
+	// user and {name} by the user's name.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	Filter string `json:"filter,omitempty"`
 
-	// nameAttribute has the name of a group, which is unique below the base. Its value counts in lower case. Default cn.
+	// nameAttribute is the attribute with the name of a group. It must be unique below the base. Its value is converted to
+	// lower case. It defaults to cn.
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	NameAttribute string `json:"nameAttribute,omitempty"`
 
-	// depth is how many levels of groups in groups are followed. Default 0: the groups that name the user. TokenGroups has all levels.
+	// depth is the number of levels of nested groups to follow. With 0, the default, only groups that name the user
+	// directly are found. TokenGroups always includes all levels.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10
 	// +optional
 	Depth int32 `json:"depth,omitempty"`
 }
 
-// GitHubProvider is github.com or a GitHub Enterprise, with an OAuth app of the hub, whose callback is <signIn.issuer>/v1/auth/callback/<name>.
+// GitHubProvider is github.com or a GitHub Enterprise Server. It requires an OAuth app with the callback URL
+// <signIn.issuer>/v1/auth/callback/<name>.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="name the organizations whose members may sign in, or set anyUser"
+// +kubebuilder:validation:XValidation:rule="has(self.organizations) && size(self.organizations) > 0 || has(self.anyUser) && self.anyUser",message="set organizations to restrict sign-in to their members, or set anyUser"
 type GitHubProvider struct {
-	// url is that of a GitHub Enterprise. Default https://github.com.
-	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+/?$')`,message="must be the https URL of a host, without path, user, query and fragment"
+	// url is the URL of a GitHub Enterprise Server. It defaults to https://github.com.
+	// +kubebuilder:validation:XValidation:rule=`self.matches('^https://[^\\s/?#@]+/?$')`,message="must be the https URL of a host, without a path, user, query or fragment"
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +optional
 	URL string `json:"url,omitempty"`
 
-	// caBundle are the certificate authorities, in PEM, that GitHub's certificate is checked against. Default those of the system.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies GitHub's certificate. It defaults to the CAs of the
+	// manager's system.
 	// +kubebuilder:validation:MaxLength=65536
 	// +optional
 	CABundle string `json:"caBundle,omitempty"`
 
-	// clientID is that of the OAuth app.
+	// clientID is the client ID of the OAuth app.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	// +required
 	ClientID string `json:"clientID"`
 
-	// clientSecret is that of the OAuth app.
+	// clientSecret is the client secret of the OAuth app.
 	// +required
 	ClientSecret ProviderSecret `json:"clientSecret"`
 
-	// organizations are those of which a user must be a member of one. Their names, and those of their teams as organization/team, are the user's groups.
+	// organizations restricts sign-in to users who belong to at least one of these organizations. The user's memberships
+	// in them become groups: the organization, and the teams in it as organization/team. At most 64. Required unless
+	// anyUser is set.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=64
@@ -323,7 +349,8 @@ type GitHubProvider struct {
 	// +optional
 	Organizations []string `json:"organizations,omitempty"`
 
-	// teams are those, as organization/team, of which a user must be in one. Default: the organization is enough.
+	// teams restricts sign-in further: the user must belong to at least one of these teams, written as organization/team.
+	// By default membership in an organization is enough.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MinLength=3
 	// +kubebuilder:validation:items:MaxLength=256
@@ -332,22 +359,23 @@ type GitHubProvider struct {
 	// +optional
 	Teams []string `json:"teams,omitempty"`
 
-	// anyUser lets in users of every organization and of none: on github.com, everyone in the world. Default false.
+	// anyUser accepts all users, whether they belong to an organization or not. On github.com that is every GitHub user in
+	// the world. It cannot be combined with organizations. It defaults to false.
 	// +optional
 	AnyUser bool `json:"anyUser,omitempty"`
 }
 
-// AuthProviderStatus is what the manager knows of a provider.
+// AuthProviderStatus is the observed state of an AuthProvider.
 type AuthProviderStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// type is OIDC, LDAP, GitHub or JWT.
+	// type is the type of the provider: OIDC, LDAP, GitHub or JWT.
 	// +optional
 	Type string `json:"type,omitempty"`
 
-	// conditions: Ready, and Stalled when a person must act.
+	// conditions are Ready, and Stalled while a person must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -355,14 +383,14 @@ type AuthProviderStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Reasons of an AuthProvider's condition Ready, besides ReasonDisabled.
+// Reasons of an AuthProvider's condition Ready, in addition to ReasonDisabled.
 const (
 	// ReasonReachable: the provider answers.
 	ReasonReachable = "Reachable"
-	// ReasonSecretMissing: a Secret that it names does not exist, lacks the key or the label.
+	// ReasonSecretMissing: a Secret that the provider names does not exist, or lacks the key or the label.
 	ReasonSecretMissing = "SecretMissing"
-	// ReasonInvalid: the spec cannot be used as it is.
+	// ReasonInvalid: the spec cannot be used. The message says why.
 	ReasonInvalid = "Invalid"
-	// ReasonUnreachable: the provider does not answer, or not as one of its type.
+	// ReasonUnreachable: the provider does not answer, or its answer is not the answer of such a provider.
 	ReasonUnreachable = "Unreachable"
 )

@@ -13,11 +13,11 @@ import (
 type Binding interface {
 	metav1.Object
 	runtime.Object
-	// RoleTemplate returns the name of the role template that is granted.
+	// RoleTemplate returns the name of the role template that the binding grants.
 	RoleTemplate() string
-	// Principal returns the user or group that it is granted to.
+	// Principal returns the user or group that receives the grant.
 	Principal() Subject
-	// Expires returns when the grant ends, nil for never.
+	// Expires returns the time when the grant ends, or nil if it never ends.
 	Expires() *metav1.Time
 	// Delivery returns the status.
 	Delivery() *DeliveryStatus

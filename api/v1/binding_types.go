@@ -7,10 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// ClusterRoleTemplateBinding gives a principal a RoleTemplate in one or many members, perhaps until a date. In each of them
-// it is one ClusterRoleBinding. It also lets the principal reach these members through the hub, and see their Clusters.
+// ClusterRoleTemplateBinding grants a principal a RoleTemplate in one or many members, optionally until a point in
+// time. In each of these members it becomes one ClusterRoleBinding. It also lets the principal reach these members
+// through the hub and see their Clusters.
 //
-// Creating one, or changing its spec, takes the verb "bind" on the role template, in the binding's namespace.
+// Creating one, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,18 +28,20 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
 type ClusterRoleTemplateBinding struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// metadata is the standard object's metadata. The name has at most 63 characters.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says who gets what, where and until when.
+	// spec defines the grant: the role template, the principal, the members and the expiry.
 	// +required
 	Spec ClusterRoleTemplateBindingSpec `json:"spec"`
 
-	// status says in which members the binding is in force.
+	// status reports in which members the binding is in force.
 	//
-	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
-	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, and the reasons of the role template.
+	// Ready is True with the reasons Applied, NoClusters, MembersAway and Expired. It is False with MembersAway while no
+	// member has ever had the binding, and with Delivering, DeliveryFailed, Conflict, Fighting, RoleMissing,
+	// ClusterNotFound, InvalidSelector, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, and the reasons of the
+	// role template.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -53,23 +56,25 @@ type ClusterRoleTemplateBindingList struct {
 	Items           []ClusterRoleTemplateBinding `json:"items"`
 }
 
-// ClusterRoleTemplateBindingSpec says who gets what, where and until when. Every field can be changed at any time.
+// ClusterRoleTemplateBindingSpec defines a grant in members. Every field can be changed at any time.
 type ClusterRoleTemplateBindingSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// roleTemplateName names a RoleTemplate of context Cluster. It need not exist yet. 1 to 63 characters.
+	// roleTemplateName is the name of a RoleTemplate of context Cluster, 1 to 63 characters. The RoleTemplate can be
+	// created later.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
-	// subject gets the rights.
+	// subject is the user or group that receives the rights.
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
-	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
+	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own clock,
+	// even without a connection to the hub. By default the binding never ends. A time in the past ends the binding at
+	// once, and setting a later time restores it.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time
@@ -77,11 +82,11 @@ type ClusterRoleTemplateBindingSpec struct {
 	ExpiresAt *metav1.Time `json:"expiresAt,omitempty"`
 }
 
-// ProjectRoleTemplateBinding gives a principal a RoleTemplate in the namespaces of a Project, those that come later
-// included, perhaps until a date. In each of them it is one RoleBinding. It also lets the principal reach the Project's
-// members through the hub, and see their Clusters.
+// ProjectRoleTemplateBinding grants a principal a RoleTemplate in all present and future namespaces of a Project,
+// optionally until a point in time. In each of these namespaces it becomes one RoleBinding. It also lets the principal
+// reach the Project's members through the hub and see their Clusters.
 //
-// Creating one, or changing its spec, takes the verb "bind" on the role template, in the binding's namespace.
+// Creating one, or changing its spec, requires the verb "bind" on the role template, in the binding's namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -99,17 +104,17 @@ type ClusterRoleTemplateBindingSpec struct {
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters",fieldPath=.metadata
 type ProjectRoleTemplateBinding struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// metadata is the standard object's metadata. The name has at most 63 characters.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says who gets what, in which project and until when.
+	// spec defines the grant: the role template, the principal, the project and the expiry.
 	// +required
 	Spec ProjectRoleTemplateBindingSpec `json:"spec"`
 
-	// status says in which of the Project's members the binding is in force.
+	// status reports in which of the Project's members the binding is in force.
 	//
-	// Ready has the reasons that it has on a ClusterRoleTemplateBinding, and False also with ProjectNotFound.
+	// Ready has the same reasons as on a ClusterRoleTemplateBinding, and ProjectNotFound for False.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DeliveryStatus `json:"status,omitempty"`
@@ -124,28 +129,30 @@ type ProjectRoleTemplateBindingList struct {
 	Items           []ProjectRoleTemplateBinding `json:"items"`
 }
 
-// ProjectRoleTemplateBindingSpec says who gets what, in which project and until when. Every field can be changed at any time.
+// ProjectRoleTemplateBindingSpec defines a grant in a Project. Every field can be changed at any time.
 type ProjectRoleTemplateBindingSpec struct {
-	// projectName names a Project in the same namespace. It need not exist yet. 1 to 63 characters.
+	// projectName is the name of a Project in the same namespace, 1 to 63 characters. The Project can be created later.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	ProjectName string `json:"projectName"`
 
-	// roleTemplateName names a RoleTemplate of context Project. It need not exist yet. 1 to 63 characters.
+	// roleTemplateName is the name of a RoleTemplate of context Project, 1 to 63 characters. The RoleTemplate can be
+	// created later.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RoleTemplateName string `json:"roleTemplateName"`
 
-	// subject gets the rights.
+	// subject is the user or group that receives the rights.
 	// +required
 	Subject Subject `json:"subject"`
 
-	// expiresAt ends the binding at that time, RFC 3339. The member's agent takes the rights away by its own clock, with or
-	// without the hub. Default: never. A time that has passed ends it at once; a later one brings it back.
+	// expiresAt is the time when the binding ends, in RFC 3339. The member's agent withdraws the rights by its own clock,
+	// even without a connection to the hub. By default the binding never ends. A time in the past ends the binding at
+	// once, and setting a later time restores it.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Format=date-time

@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Cluster says that a member exists: a Kubernetes cluster that Drover manages through an agent in it.
-// Its namespace is the workspace that it belongs to; whatever targets it lives in the same namespace.
+// Cluster represents a member: a Kubernetes cluster that Drover manages through an agent inside it. Its namespace is
+// the workspace that it belongs to. Objects can only target Clusters in their own namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -31,16 +31,17 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Cluster struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// metadata is the standard object's metadata. The name has at most 63 characters.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says how the member joins and what happens at deletion. An imported cluster needs nothing in it.
+	// spec configures how the member joins, how its agent is set up and what happens on deletion. An imported cluster
+	// needs no field of it.
 	// +optional
 	// +kubebuilder:default={}
 	Spec ClusterSpec `json:"spec,omitempty"`
 
-	// status says what the member is and how it is doing, as its agent reports it.
+	// status is the state of the member, as its agent reports it.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ClusterStatus `json:"status,omitempty"`
@@ -55,85 +56,92 @@ type ClusterList struct {
 	Items           []Cluster `json:"items"`
 }
 
-// ClusterSpec is what the user wants of a Cluster. Every field can be changed at any time.
+// ClusterSpec is the desired state of a Cluster. Every field can be changed at any time.
 type ClusterSpec struct {
-	// registration says how an agent joins as this Cluster.
+	// registration configures how an agent joins as this Cluster.
 	// +optional
 	// +kubebuilder:default={}
 	Registration Registration `json:"registration,omitempty"`
 
-	// agent says how the agent in the member is set up. It takes effect in the manifest of the Secret
-	// "<name>-registration", and through the tunnel on an agent that is connected.
+	// agent configures the agent in the member. It applies to the manifest in the Secret "<name>-registration", and
+	// through the tunnel to a connected agent.
 	// +optional
 	// +kubebuilder:default={}
 	Agent Agent `json:"agent,omitempty"`
 
-	// authorizedEndpoint has users reach the member without the hub, at an address of the member's own, by short-lived tokens that the hub has
-	// signed for this Cluster. It decides where users' tokens are sent, and takes "update" on clusters/agent, which no role of a workspace has.
-	// It takes signIn in the hub's configuration, and an agent of the profile Full. Default: none.
+	// authorizedEndpoint lets users reach the member without the hub, at an address of the member. They authenticate with
+	// short-lived tokens that the hub has signed for this Cluster. Since the endpoint decides where users' tokens are
+	// sent, setting it requires the verb "update" on clusters/agent, which no role of a workspace includes. It also
+	// requires signIn in the hub's configuration and an agent with the profile Full. By default there is no such endpoint.
 	// +optional
 	// +kubebuilder:default={}
 	AuthorizedEndpoint AuthorizedEndpoint `json:"authorizedEndpoint,omitzero"`
 
-	// deletionPolicy says what happens in the member when the Cluster is deleted: Uninstall (default) asks the
-	// agent to remove itself and all that Drover put there, if it can be reached within 20 seconds; Orphan leaves
-	// it as it is. Deletion on the hub ends in both cases.
+	// deletionPolicy defines what happens in the member when the Cluster is deleted. With Uninstall, the default, the
+	// agent is asked to remove itself and everything that Drover installed, if it can be reached within 20 seconds. With
+	// Orphan, the member is left unchanged. Deletion on the hub completes in both cases.
 	// +optional
 	// +kubebuilder:default=Uninstall
 	DeletionPolicy DeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// deletionProtection refuses every deletion of the Cluster, by a person or by GitOps. Setting it back to false takes the right to delete
-	// the Cluster. A deletion of the whole workspace deletes the Cluster nevertheless. Default: false.
+	// deletionProtection refuses every deletion of the Cluster, by a person or by GitOps. Setting it back to false
+	// requires permission to delete the Cluster. Deleting the whole workspace still deletes the Cluster. It defaults to
+	// false.
 	// +optional
 	DeletionProtection bool `json:"deletionProtection,omitempty"`
 }
 
-// AuthorizedEndpointMode is what verifies the tokens of users who come without the hub.
+// AuthorizedEndpointMode selects the server that users reach without the hub.
 // +kubebuilder:validation:Enum=Agent;APIServer
 type AuthorizedEndpointMode string
 
 const (
-	// AuthorizedEndpointAgent has the agent serve users. It is the default.
+	// AuthorizedEndpointAgent lets the agent serve users. It is the default.
 	AuthorizedEndpointAgent AuthorizedEndpointMode = "Agent"
-	// AuthorizedEndpointAPIServer has the member's own API server serve users. It is experimental.
+	// AuthorizedEndpointAPIServer lets the member's API server serve users. It is experimental.
 	AuthorizedEndpointAPIServer AuthorizedEndpointMode = "APIServer"
 )
 
-// AuthorizedEndpoint is where users reach a member without the hub.
-// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName is the certificate of the agent, which serves no user with mode APIServer: leave it out"
+// AuthorizedEndpoint configures how users reach a member without the hub.
+// +kubebuilder:validation:XValidation:rule="!has(self.mode) || self.mode != 'APIServer' || !has(self.tlsSecretName) || size(self.tlsSecretName) == 0",message="tlsSecretName cannot be set with the mode APIServer, in which the agent serves no users"
 type AuthorizedEndpoint struct {
-	// mode says what serves users. Agent (default): the agent, at port 6443 of its pods, in any member. APIServer (experimental): the member's own API server, which
-	// you set up to ask a DaemonSet of the agent, on the nodes of the control plane, what a token is worth. server is the API server's own address then,
-	// and caBundle the CA of its certificate. It takes the manifest to be applied again.
+	// mode selects the server that users reach. With Agent, the default, it is the agent, on port 6443 of its pods; this
+	// works in any member. With APIServer, which is experimental, it is the member's API server. You configure that API
+	// server to verify tokens with a DaemonSet of the agent on the control plane nodes, set server to the API server's
+	// own address, and set caBundle to the CA of its certificate. Changing the mode requires applying the agent's
+	// manifest again.
 	// +optional
 	Mode AuthorizedEndpointMode `json:"mode,omitempty"`
 
-	// server is the URL of the endpoint as users reach it: https://, a host and perhaps a port, and nothing else. You make a Service, or a load
-	// balancer, that leads from there to port 6443 of the agent's pods, also of those that are not ready: without the hub none is. With mode APIServer it is the
-	// address of the API server. Empty for none.
+	// server is the URL of the endpoint from the users' point of view: https://, a host and optionally a port. With mode
+	// Agent, create a Service or a load balancer that forwards it to port 6443 of the agent's pods, including pods that
+	// are not ready: no pod is ready while the hub is unreachable. With mode APIServer, it is the address of the API
+	// server. If it is empty, there is no endpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=300
 	// +kubebuilder:validation:XValidation:rule="self.matches('^$|^https://([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*|[[](([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,7}:|([0-9a-f]{1,4}:){1,6}:[0-9a-f]{1,4}|([0-9a-f]{1,4}:){1,5}(:[0-9a-f]{1,4}){1,2}|([0-9a-f]{1,4}:){1,4}(:[0-9a-f]{1,4}){1,3}|([0-9a-f]{1,4}:){1,3}(:[0-9a-f]{1,4}){1,4}|([0-9a-f]{1,4}:){1,2}(:[0-9a-f]{1,4}){1,5}|[0-9a-f]{1,4}:(:[0-9a-f]{1,4}){1,6}|:((:[0-9a-f]{1,4}){1,7}|:))[]])(:[0-9]{1,5})?$')",message="must be https://<host> or https://<host>:<port>, in lower case and without a path"
 	Server string `json:"server,omitempty"`
 
-	// tlsSecretName names a Secret of type kubernetes.io/tls in the agent's namespace of the member, with the certificate of server; you create
-	// it there. It takes caBundle as well, unless all users' computers trust its CA. Default: a certificate that the agent makes, of
-	// a CA of its own, which it keeps in the member.
+	// tlsSecretName is the name of a Secret of type kubernetes.io/tls with the certificate of server. Create it in the
+	// agent's namespace in the member. Set caBundle too, unless every user's computer trusts the CA. By default the agent
+	// creates a certificate, signed by its own CA, and keeps it in the member.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^$|^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be a Secret of the agent's own, drover-agent-…"
+	// +kubebuilder:validation:XValidation:rule="!self.startsWith('drover-agent-')",message="tlsSecretName must not be one of the agent's own Secrets, drover-agent-…"
 	TLSSecretName string `json:"tlsSecretName,omitempty"`
 
-	// caBundle is the CA of the certificate of tlsSecretName, or of the API server with mode APIServer, in PEM. Kubeconfigs have it.
+	// caBundle is the bundle of CA certificates, in PEM, that verifies the certificate in tlsSecretName or, with mode
+	// APIServer, the certificate of the API server. It is copied into users' kubeconfigs.
 	// +optional
 	// +kubebuilder:validation:MaxLength=16384
 	CABundle string `json:"caBundle,omitempty"`
 
-	// offline is how long users go on without the hub: the life of their tokens for this Cluster, and the age at which the member's list of ended
-	// sessions is too old to serve anyone. Default 1h, from 10m to 12h.
+	// offline is how long users can keep working without the hub. It is both the lifetime of their tokens for this Cluster
+	// and the age at which the member's list of ended sessions is too old to serve anyone. From 10m to 12h. It defaults to
+	// 1h.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="write offline in hours, minutes and seconds, for example 8h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(s|m|h))+$')",message="offline must be in hours, minutes and seconds, for example 8h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+(s|m|h))+$') || duration(self) >= duration('10m') && duration(self) <= duration('12h')",message="offline must be between 10m and 12h"
 	Offline metav1.Duration `json:"offline,omitzero"`
 }
@@ -141,51 +149,52 @@ type AuthorizedEndpoint struct {
 // On reports whether users can reach the member without the hub.
 func (e AuthorizedEndpoint) On() bool { return e.Server != "" }
 
-// ByAPIServer reports whether users reach the member's own API server, and not its agent.
+// ByAPIServer reports whether users reach the member's API server instead of its agent.
 func (e AuthorizedEndpoint) ByAPIServer() bool {
 	return e.On() && e.Mode == AuthorizedEndpointAPIServer
 }
 
-// OfflineTime returns Offline, or its default.
+// OfflineTime returns Offline, or its default if it is not set.
 func (e AuthorizedEndpoint) OfflineTime() time.Duration { return cmp.Or(e.Offline.Duration, time.Hour) }
 
-// DeletionPolicy says what happens in a member when its Cluster is deleted.
+// DeletionPolicy defines what happens in a member when its Cluster is deleted.
 // +kubebuilder:validation:Enum=Uninstall;Orphan
 type DeletionPolicy string
 
 const (
-	// DeletionPolicyUninstall asks the agent to remove itself and all that Drover put into the member.
+	// DeletionPolicyUninstall asks the agent to remove itself and everything that Drover installed in the member.
 	DeletionPolicyUninstall DeletionPolicy = "Uninstall"
-	// DeletionPolicyOrphan leaves the member as it is.
+	// DeletionPolicyOrphan leaves the member unchanged.
 	DeletionPolicyOrphan DeletionPolicy = "Orphan"
 )
 
-// Registration says how an agent joins as a Cluster.
+// Registration configures how an agent joins as a Cluster.
 type Registration struct {
-	// tokenSecretRef names a key of a Secret in the same namespace that holds a join token the user chose, at
-	// least 32 characters of [A-Za-z0-9._~-]. Without it Drover makes a random one of 256 bits.
+	// tokenSecretRef names a key of a Secret in the same namespace with a join token of your choice. The token must have
+	// at least 32 characters from A-Z, a-z, 0-9, ".", "_", "~" and "-". By default Drover creates a random token of 256
+	// bits.
 	// +optional
 	TokenSecretRef *SecretKeyReference `json:"tokenSecretRef,omitempty"`
 
-	// tokenTTL is how long a join token can be used, counted from when Drover first saw it. Default 24h, at least
-	// 1m, at most 8760h. It does not matter any more once an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from the time when Drover first saw it. From 1m to 8760h.
+	// It defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 }
 
 // SecretKeyReference names one key of a Secret in the same namespace.
 type SecretKeyReference struct {
-	// name of the Secret.
+	// name is the name of the Secret.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Name string `json:"name"`
 
-	// key in the Secret's data. Default "token".
+	// key is the key in the Secret's data. It defaults to "token".
 	// +optional
 	// +kubebuilder:default=token
 	// +kubebuilder:validation:MinLength=1
@@ -194,74 +203,78 @@ type SecretKeyReference struct {
 	Key string `json:"key,omitempty"`
 }
 
-// ClusterStatus is what Drover knows of a member.
+// ClusterStatus is the observed state of a member.
 type ClusterStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the Cluster: Registered, Connected and Ready; AgentUpToDate, GuardsApplied and DirectAccess once they are known; Stalled while a
-	// person must act; Withdrawn while the member still has what was delivered before its agent became ReadOnly; RestoreConfirmed while the hub,
-	// which was restored, changes nothing there.
+	// conditions describe the state of the Cluster. Registered, Connected and Ready are always present. AgentUpToDate,
+	// GuardsApplied and DirectAccess are present once their state is known. Stalled is present while a person must act.
+	// Withdrawn is present while the member still has objects that were delivered before its agent became ReadOnly.
+	// RestoreConfirmed is present while a restored hub holds back changes to the member.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=16
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// version of the member's API server, for example "v1.36.3".
+	// version is the version of the member's API server, for example "v1.36.3".
 	// +optional
 	Version string `json:"version,omitempty"`
 
-	// distribution of Kubernetes as far as the agent can tell, for example "k3s", "rke2", "eks", "kubernetes".
+	// distribution is the Kubernetes distribution as far as the agent can detect it, for example "k3s", "rke2", "eks" or
+	// "kubernetes".
 	// +optional
 	Distribution string `json:"distribution,omitempty"`
 
-	// clusterUID is the UID of the namespace kube-system in the member: its identity.
+	// clusterUID identifies the member. It is the UID of its namespace kube-system.
 	// +optional
 	ClusterUID string `json:"clusterUID,omitempty"`
 
-	// nodes of the member, counted.
+	// nodes counts the nodes of the member.
 	// +optional
 	Nodes *NodeCount `json:"nodes,omitempty"`
 
-	// capacity is the sum over all nodes. Memory is rounded down: to whole Gi from 10Gi on, else to whole Mi.
+	// capacity is the total capacity of all nodes. Memory is rounded down, to whole Gi from 10Gi and to whole Mi below.
 	// +optional
 	Capacity corev1.ResourceList `json:"capacity,omitempty"`
 
-	// allocatable is the sum over all nodes, rounded as capacity.
+	// allocatable is the total of the allocatable resources of all nodes, rounded like capacity.
 	// +optional
 	Allocatable corev1.ResourceList `json:"allocatable,omitempty"`
 
-	// requested is the sum of the requests of all pods that are not finished, rounded as capacity. It may lag by a minute.
+	// requested is the total of the resource requests of all pods that have not finished, rounded like capacity. It may
+	// lag behind by a minute.
 	// +optional
 	Requested corev1.ResourceList `json:"requested,omitempty"`
 
-	// agent that serves the member.
+	// agent describes the agent that serves the member.
 	// +optional
 	Agent *AgentStatus `json:"agent,omitempty"`
 
-	// directAuthority is the CA, in PEM, of the certificate that the agent has made for spec.authorizedEndpoint.
+	// directAuthority is the CA, in PEM, of the certificate that the agent created for spec.authorizedEndpoint.
 	// +optional
 	// +kubebuilder:validation:MaxLength=4096
 	DirectAuthority string `json:"directAuthority,omitempty"`
 
-	// lastSeen is when the last tunnel of the member ended. It is written when a member is lost, not while it lives.
+	// lastSeen is the time when the last tunnel of the member closed. It is updated when the connection is lost, not while
+	// the member is connected.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 
-	// restore is what the hub would change in the member after its etcd was restored, and does not before an administrator has confirmed it
-	// with "kubectl drover restored". Absent otherwise.
+	// restore lists the changes that the hub holds back after its etcd was restored from a backup. The hub applies them
+	// after an administrator has confirmed them with "kubectl drover restored". It is absent when nothing is held back.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 }
 
 // NodeCount counts the nodes of a member.
 type NodeCount struct {
-	// total number of nodes.
+	// total is the number of nodes.
 	Total int32 `json:"total"`
 	// ready is the number of nodes whose condition Ready is True.
 	Ready int32 `json:"ready"`
-	// summary is "ready/total".
+	// summary is "<ready>/<total>".
 	Summary string `json:"summary"`
 }

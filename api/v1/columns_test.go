@@ -46,7 +46,8 @@ func condition(kind string, is metav1.ConditionStatus, reason string) metav1.Con
 	return metav1.Condition{Type: kind, Status: is, Reason: reason, Message: "the cause of " + reason}
 }
 
-// row returns what "kubectl get" shows of an object, but for its name and age: "<column>=<value>", without columns that are empty.
+// row returns what "kubectl get" shows of an object, but for its name and age: "<column>=<value>", without columns that
+// are empty.
 func row(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, o any) []string {
 	t.Helper()
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
@@ -71,15 +72,19 @@ func row(t *testing.T, crd *apiextensionsv1.CustomResourceDefinition, o any) []s
 
 func TestColumnsShowWhatKeepsAnObjectFromBeingReady(t *testing.T) {
 	cluster, project, binding, plan := &v1.Cluster{}, &v1.Project{}, &v1.ClusterRoleTemplateBinding{}, &v1.Plan{}
-	cluster.Status.Conditions = []metav1.Condition{condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonTunnelLost)}
+	cluster.Status.Conditions = []metav1.Condition{
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonTunnelLost),
+	}
 	project.Status.Conditions = []metav1.Condition{
-		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonConflict), condition(v1.ConditionQuotaFits, metav1.ConditionFalse, v1.ReasonQuotaSpent),
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonConflict),
+		condition(v1.ConditionQuotaFits, metav1.ConditionFalse, v1.ReasonQuotaSpent),
 	}
 	binding.Spec.RoleTemplateName = "editor"
 	binding.Status.Conditions = []metav1.Condition{condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonConflict)}
 	plan.Spec.Version = "v2"
 	plan.Status.Conditions = []metav1.Condition{
-		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonTooManyFailures), condition(v1.ConditionComplete, metav1.ConditionFalse, v1.ReasonTooManyFailures),
+		condition(v1.ConditionReady, metav1.ConditionFalse, v1.ReasonTooManyFailures),
+		condition(v1.ConditionComplete, metav1.ConditionFalse, v1.ReasonTooManyFailures),
 		condition(v1.ConditionStalled, metav1.ConditionTrue, v1.ReasonTooManyFailures),
 	}
 	crds := customResources(t)

@@ -3,126 +3,138 @@
 
 package v1
 
-// Conditions of a Cluster. All have positive polarity: True is good.
+// Conditions of a Cluster. All have positive polarity: True is the healthy state.
 const (
 	// ConditionRegistered is True when an agent has joined with the Cluster's token and its key is known.
 	//
-	// Possible reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict, RegistrationFailed.
-	// The reason for True is AgentJoined; IdentityMismatch is reported there as well, as a message,
-	// while the rightful agent stays connected.
+	// The reasons for False are AwaitingAgent, TokenExpired, TokenUsed, TokenInvalid, SecretConflict and
+	// RegistrationFailed. The reason for True is AgentJoined. IdentityMismatch appears only in the message while the
+	// rightful agent stays connected.
 	ConditionRegistered = "Registered"
 
 	// ConditionConnected is True while at least one tunnel of the Cluster's agent is open.
 	//
-	// Possible reasons for False are AwaitingAgent, TunnelLost, IdentityMismatch.
+	// The reasons for False are AwaitingAgent, TunnelLost and IdentityMismatch.
 	ConditionConnected = "Connected"
 
-	// ConditionReady is True when the Cluster can be worked with through the hub: an agent has joined,
-	// its tunnel is open and the API server behind it is healthy. It is what kstatus, Flux and Argo CD look at.
+	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and the
+	// API server behind it is healthy. Tools such as kstatus, Flux and Argo CD evaluate this condition.
 	//
-	// Possible reasons for False are those of Registered and Connected, and ApiServerUnhealthy,
-	// VersionSkew, AwaitingReport, Removing. The reason for True is Connected.
+	// The reasons for False are those of Registered and Connected, and ApiServerUnhealthy, VersionSkew, AwaitingReport and
+	// Removing. The reason for True is Connected.
 	ConditionReady = "Ready"
 
-	// ConditionStalled is present, and True, only when a person must act before the object can become Ready.
-	// It has the reason of Ready.
+	// ConditionStalled is present, and True, only when a person must act before the object can become Ready. It has the
+	// same reason as Ready.
 	ConditionStalled = "Stalled"
 
-	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent says. Ready does not depend on it. It is
-	// absent before the first report and stays as it was while the member is away.
+	// ConditionAgentUpToDate is True when the agent in the member runs as spec.agent requires. Ready does not depend on
+	// it. It is absent before the first report and keeps its value while the member is disconnected.
 	//
-	// The reason for True is AgentUpdated, those for False are AgentUpdating, AgentWaiting, AgentRolledBack, AgentRejected,
-	// AgentProfileDiffers, AgentNotReady, that for Unknown is AgentUnmanaged.
+	// The reason for True is AgentUpdated. The reasons for False are AgentUpdating, AgentWaiting, AgentRolledBack,
+	// AgentRejected, AgentProfileDiffers and AgentNotReady. The reason for Unknown is AgentUnmanaged.
 	ConditionAgentUpToDate = "AgentUpToDate"
 
-	// ConditionWithdrawn is present, and False, only while a member has what was delivered before its agent became ReadOnly: such an agent may
-	// not take it back, so it is still in force. The message names it and says what to do.
+	// ConditionWithdrawn is present, and False, only while a member still has objects that were delivered before its agent
+	// became ReadOnly. A ReadOnly agent has no right to remove them, so they are still in force. The message names them
+	// and says what to do.
 	//
-	// The reason for False is StillInForce; or UnclaimedObjects, where objects with a set's label belong to nothing on the hub.
+	// The reason for False is StillInForce, or UnclaimedObjects if the member has objects with the label of a set that no
+	// object on the hub owns.
 	ConditionWithdrawn = "Withdrawn"
 
-	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none has led for
-	// a minute: users are served, and nothing is delivered, repaired or taken away at its time. Ready does not depend
-	// on it.
+	// ConditionMaintained is present, and False, only while replicas of the agent are connected and none of them has been
+	// the leader for a minute. Users are served meanwhile, but nothing is delivered, repaired or expired. Ready does not
+	// depend on it.
 	//
 	// The reason for False is NoLeader.
 	ConditionMaintained = "Maintained"
 
-	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had
-	// gone back to an earlier state. Ready does not depend on it.
+	// ConditionContinuous is present, and False, only for a day after the agent noticed that its cluster's etcd had gone
+	// back to an earlier state. Ready does not depend on it.
 	//
 	// The reason for False is MemberRestored.
 	ConditionContinuous = "Continuous"
 
-	// ConditionGuardsApplied is True when the admission policies are in force in the member that keep its users from changing what Projects
-	// put there. Ready does not depend on it. It is absent before this is known, and where the agent takes nothing; it stays as it was while the
-	// member is away.
+	// ConditionGuardsApplied is True when the member enforces the admission policies that keep its users from changing the
+	// objects of Projects. Ready does not depend on it. It is absent while its state is unknown and for an agent that
+	// accepts no deliveries. It keeps its value while the member is disconnected.
 	//
-	// The reason for True is GuardsApplied, those for False are Conflict, Fighting, DeliveryFailed, AgentTooOld, NoLeader, IdentityMismatch.
+	// The reason for True is GuardsApplied. The reasons for False are Conflict, Fighting, DeliveryFailed, AgentTooOld,
+	// NoLeader and IdentityMismatch.
 	ConditionGuardsApplied = "GuardsApplied"
 
-	// ConditionDirectAccess is True when the agent has what it serves users by who come without the hub. It is absent without spec.authorizedEndpoint, and before it
-	// is known; it stays as it was while the member is away. Ready does not depend on it.
+	// ConditionDirectAccess is True when the agent has everything that it needs to serve users without the hub. It is
+	// absent without spec.authorizedEndpoint and while its state is unknown. It keeps its value while the member is
+	// disconnected. Ready does not depend on it.
 	//
-	// The reason for True is Delivered, those for False are SignInOff, CertificateMissing, DaemonSetMissing, AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader, IdentityMismatch.
+	// The reason for True is Delivered. The reasons for False are SignInOff, CertificateMissing, DaemonSetMissing,
+	// AgentReadOnly, AgentTooOld, Conflict, Fighting, DeliveryFailed, NoLeader and IdentityMismatch.
 	ConditionDirectAccess = "DirectAccess"
 )
 
 // Reasons of a Cluster's conditions.
 const (
-	// ReasonGuardsApplied: the policies that guard projects are in force in the member.
+	// ReasonGuardsApplied: the member enforces the policies that guard projects.
 	ReasonGuardsApplied = "GuardsApplied"
-	// ReasonDirectAccess: the agent has what it serves users by who come without the hub.
+	// ReasonDirectAccess: the agent has everything that it needs to serve users without the hub.
 	ReasonDirectAccess = "Delivered"
-	// ReasonSignInOff: users do not sign in at the hub, so that there are no tokens for direct access.
+	// ReasonSignInOff: users do not sign in at the hub, so there are no tokens for direct access.
 	ReasonSignInOff = "SignInOff"
 	// ReasonCertificateMissing: the agent has reported no certificate for direct access.
 	ReasonCertificateMissing = "CertificateMissing"
-	// ReasonDaemonSetMissing: what the member's API servers ask about users' tokens does not run on the nodes of the control plane.
+	// ReasonDaemonSetMissing: the DaemonSet that verifies users' tokens for the member's API servers does not run on the
+	// control plane nodes.
 	ReasonDaemonSetMissing = "DaemonSetMissing"
 	// ReasonAwaitingAgent: no agent has joined yet. Run the command in the Secret "<cluster>-registration" in the member.
 	ReasonAwaitingAgent = "AwaitingAgent"
-	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" for a new one.
+	// ReasonTokenExpired: no agent joined before the token expired. Delete the Secret "<cluster>-registration" to get a
+	// new token.
 	ReasonTokenExpired = "TokenExpired"
-	// ReasonTokenUsed: the token that spec.registration.tokenSecretRef names has been used and the agent that used it was
-	// revoked. Put a new token into that Secret.
+	// ReasonTokenUsed: the agent that used the token in spec.registration.tokenSecretRef was revoked. Put a new token into
+	// that Secret.
 	ReasonTokenUsed = "TokenUsed"
-	// ReasonTokenInvalid: the Secret or key that spec.registration.tokenSecretRef names is missing, or what it
-	// holds is shorter than 32 characters.
+	// ReasonTokenInvalid: the Secret or key in spec.registration.tokenSecretRef is missing, or its value is shorter than
+	// 32 characters.
 	ReasonTokenInvalid = "TokenInvalid"
-	// ReasonPending: the manager has not looked at the Cluster yet. The schema sets it, with status Unknown.
+	// ReasonPending: the manager has not reconciled the Cluster yet. The schema sets this reason with the status Unknown.
 	ReasonPending = "Pending"
-	// ReasonProfileTaken: a ClusterProfile of the Cluster's name is of another cluster manager; the event's message says of which.
+	// ReasonProfileTaken: a ClusterProfile with the Cluster's name belongs to another cluster manager. The event's message
+	// names it.
 	ReasonProfileTaken = "ProfileTaken"
-	// ReasonRegistrationFailed: the registration Secret could not be written; the message says why. It is tried again.
+	// ReasonRegistrationFailed: the registration Secret could not be written. The message says why, and Drover tries
+	// again.
 	ReasonRegistrationFailed = "RegistrationFailed"
-	// ReasonSecretConflict: a Secret of the name that Drover needs exists and is not Drover's. Rename or delete it, or
-	// rename the Cluster.
+	// ReasonSecretConflict: a Secret with the name that Drover needs exists and does not belong to Drover. Rename or
+	// delete it, or rename the Cluster.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonTooManyClusters: the workspace has as many older Clusters as the hub's configuration lets it have. Stalled.
+	// ReasonTooManyClusters: the older Clusters of the workspace use up the limit in the hub's configuration. Stalled.
 	ReasonTooManyClusters = "TooManyClusters"
 	// ReasonAgentJoined: an agent has joined and its key is known.
 	ReasonAgentJoined = "AgentJoined"
-	// ReasonAgentTooFast: the agent sends more reports or changes than the hub lets it; its tunnels were ended.
+	// ReasonAgentTooFast: the agent sends more reports or changes than the hub allows. The hub closed its tunnels.
 	ReasonAgentTooFast = "AgentTooFast"
-	// ReasonTooManyTunnels: the workspace has as many tunnels as the hub's configuration lets it have.
+	// ReasonTooManyTunnels: the workspace has reached the limit of tunnels in the hub's configuration.
 	ReasonTooManyTunnels = "TooManyTunnels"
-	// ReasonAlreadyImported: the member's agent is another Cluster of this hub already, and can be one only.
+	// ReasonAlreadyImported: the member's agent already serves another Cluster of this hub. An agent can serve only one.
 	ReasonAlreadyImported = "AlreadyImported"
-	// ReasonIdentityMismatch: another cluster, or another key, showed this Cluster's token or name and was refused;
-	// or two clusters have its agent's key, as after etcd was copied, and the hub serves neither.
+	// ReasonIdentityMismatch: another cluster, or another key, presented this Cluster's token or name and was refused. It
+	// is also used when two clusters hold the key of the agent, for example after etcd was copied; the hub then serves
+	// neither.
 	ReasonIdentityMismatch = "IdentityMismatch"
 	// ReasonConnected: the agent's tunnel is open.
 	ReasonConnected = "Connected"
-	// ReasonConnectedByNodeAgent: a node agent's tunnel is open, and none of the agent's Deployment.
+	// ReasonConnectedByNodeAgent: the tunnel of a node agent is open, and no replica of the agent's Deployment is
+	// connected.
 	ReasonConnectedByNodeAgent = "ConnectedByNodeAgent"
 	// ReasonTunnelLost: the agent was connected and no longer is. status.lastSeen says since when.
 	ReasonTunnelLost = "TunnelLost"
-	// ReasonAwaitingReport: the tunnel is open and the agent has not said yet how its cluster is.
+	// ReasonAwaitingReport: the tunnel is open and the agent has not reported the state of its cluster yet.
 	ReasonAwaitingReport = "AwaitingReport"
-	// ReasonAPIServerUnhealthy: the agent is connected and finds its own API server unhealthy.
+	// ReasonAPIServerUnhealthy: the agent is connected and reports its own API server as unhealthy.
 	ReasonAPIServerUnhealthy = "ApiServerUnhealthy"
-	// ReasonVersionSkew: agent and hub speak no common protocol version. The message says which of the two to upgrade.
+	// ReasonVersionSkew: the agent and the hub have no protocol version in common. The message says which of the two to
+	// upgrade.
 	ReasonVersionSkew = "VersionSkew"
 	// ReasonRemoving: the Cluster is being deleted and its agent uninstalls itself.
 	ReasonRemoving = "Removing"
@@ -130,56 +142,62 @@ const (
 
 // Reasons of the condition AgentUpToDate.
 const (
-	// ReasonAgentUpdated: the agent's Deployment is rolled out as spec.agent says.
+	// ReasonAgentUpdated: the agent's Deployment is rolled out as spec.agent requires.
 	ReasonAgentUpdated = "AgentUpdated"
-	// ReasonAgentUpdating: the agent's Deployment was changed and its pods are not ready yet, or it is about to be changed.
+	// ReasonAgentUpdating: the agent's Deployment is about to be changed, or was changed and its pods are not ready yet.
 	ReasonAgentUpdating = "AgentUpdating"
-	// ReasonAgentWaiting: the agent runs as spec.agent says, with what the hub gave agents before, and has not had its turn to be upgraded.
+	// ReasonAgentWaiting: the agent runs as spec.agent requires, with the hub's previous settings for agents, and waits
+	// for its turn to be upgraded.
 	ReasonAgentWaiting = "AgentWaiting"
-	// ReasonAgentRolloutStopped is of an event alone: more agents failed to be upgraded than the hub's configuration allows, so no other of the
-	// workspace begins, or none at all.
+	// ReasonAgentRolloutStopped is used only in events: more agent upgrades failed than the hub's configuration allows, so
+	// no further upgrade begins in the workspace or in the whole fleet.
 	ReasonAgentRolloutStopped = "AgentRolloutStopped"
-	// ReasonNodeAgentsMissing: spec.agent asks for node agents, and the agent cannot make them, or their pods are refused.
+	// ReasonNodeAgentsMissing: spec.agent requests node agents, and the agent cannot create them or their pods are
+	// refused.
 	ReasonNodeAgentsMissing = "NodeAgentsMissing"
-	// ReasonAgentNotReady: the agent's Deployment is as spec.agent says, and its deadline (progressDeadlineSeconds) has passed before all of its
-	// pods are ready. The message says what keeps them. Requests may be served all the same, by the pods that are ready.
+	// ReasonAgentNotReady: the agent's Deployment matches spec.agent, but its deadline (progressDeadlineSeconds) passed
+	// before all of its pods were ready. The message says what blocks them. Pods that are ready continue to serve
+	// requests.
 	ReasonAgentNotReady = "AgentNotReady"
-	// ReasonAgentRolledBack: with what spec.agent says the agent did not become ready in time, and was put back to what it
-	// was. The message says why. It is not tried again until spec.agent, or the hub's configuration, changes.
+	// ReasonAgentRolledBack: with the settings in spec.agent the agent did not become ready in time, and it was rolled
+	// back. The message says why. Drover tries again when spec.agent or the hub's configuration changes.
 	ReasonAgentRolledBack = "AgentRolledBack"
-	// ReasonAgentRejected: the member's API server, or the agent, refused the Deployment that spec.agent makes. The message
-	// says why. It is not tried again until spec.agent, or the hub's configuration, changes.
+	// ReasonAgentRejected: the member's API server or the agent refused the Deployment that results from spec.agent. The
+	// message says why. Drover tries again when spec.agent or the hub's configuration changes.
 	ReasonAgentRejected = "AgentRejected"
-	// ReasonAgentProfileDiffers: the agent was installed with another profile than spec.agent.profile says. The rights of an agent come
-	// with its manifest, so neither hub nor agent changes it. Apply the manifest in the Secret "<cluster>-registration".
+	// ReasonAgentProfileDiffers: the agent was installed with a profile other than spec.agent.profile. An agent's rights
+	// are part of its manifest, so neither the hub nor the agent can change them. Apply the manifest in the Secret
+	// "<cluster>-registration".
 	ReasonAgentProfileDiffers = "AgentProfileDiffers"
-	// ReasonAgentUnmanaged: the agent cannot change its own Deployment: there is none, or its manifest is of an older
-	// Drover. Apply the manifest in the Secret "<cluster>-registration" to have it so.
+	// ReasonAgentUnmanaged: the agent cannot change its own Deployment, because there is none or because its manifest is
+	// from an older version of Drover. Apply the manifest in the Secret "<cluster>-registration" to let Drover manage it.
 	ReasonAgentUnmanaged = "AgentUnmanaged"
 )
 
-// The reason of the condition Withdrawn.
+// Reasons of the condition Withdrawn.
 const (
-	// ReasonStillInForce: the agent was made ReadOnly before a Full one had taken back what was delivered.
+	// ReasonStillInForce: the agent was made ReadOnly before a Full agent had withdrawn the earlier deliveries.
 	ReasonStillInForce = "StillInForce"
-	// ReasonUnclaimedObjects: a member has objects with a set's label that belong to no set and that the agent has not made.
+	// ReasonUnclaimedObjects: the member has objects with the label of a set that belong to no set and that the agent did
+	// not create.
 	ReasonUnclaimedObjects = "UnclaimedObjects"
 )
 
-// The reasons of the conditions Maintained and Continuous.
+// Reasons of the conditions Maintained and Continuous.
 const (
-	// ReasonNoLeader: no replica of the agent leads, as when its API server refuses it the Lease.
+	// ReasonNoLeader: no replica of the agent is the leader, for example because its API server refuses it the Lease.
 	ReasonNoLeader = "NoLeader"
 	// ReasonMemberRestored: the cluster's etcd went back to an earlier state.
 	ReasonMemberRestored = "MemberRestored"
 )
 
-// Reasons of events on a Cluster beyond those of its conditions.
+// Reasons that are used only in events on a Cluster.
 const (
-	// ReasonTokenCreated: a join token was made or replaced.
+	// ReasonTokenCreated: a join token was created or replaced.
 	ReasonTokenCreated = "TokenCreated"
 	// ReasonUninstalled: the agent removed itself from the member.
 	ReasonUninstalled = "Uninstalled"
-	// ReasonLeftBehind: the Cluster was removed without its agent being reachable; the message says how to clean up the member.
+	// ReasonLeftBehind: the Cluster was removed while its agent was unreachable. The message says how to clean up the
+	// member.
 	ReasonLeftBehind = "LeftBehind"
 )

@@ -26,8 +26,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// written are values of each type that has a syntax of its own: one that is good, and several that an API server may take
-// for the type while Go does not.
+// written are values of each type that has a syntax of its own: one that is good, and several that an API server may
+// take for the type while Go does not.
 var written = map[reflect.Type]struct {
 	good string
 	odd  []string
@@ -35,7 +35,8 @@ var written = map[reflect.Type]struct {
 	reflect.TypeFor[metav1.Time](): {`"2030-01-01T00:00:00Z"`, []string{
 		`"2030-01-01t00:00:00Z"`, `"2030-01-01T00:00:00z"`, `"2030-01-01T00:00:00x5Z"`,
 		`"2030-01-01T00:00:00+99:00"`, `"2030-01-01T00:00:00+00:99"`,
-		`"2030-01-01T24:00:00Z"`, `"2030-01-01T00:00:60Z"`, `"2030-02-31T00:00:00Z"`, `"2030-01-01 00:00:00Z"`, `"2030-01-01"`, `""`,
+		`"2030-01-01T24:00:00Z"`, `"2030-01-01T00:00:60Z"`, `"2030-02-31T00:00:00Z"`, `"2030-01-01 00:00:00Z"`,
+		`"2030-01-01"`, `""`,
 	}},
 	reflect.TypeFor[metav1.Duration](): {`"1h"`, []string{
 		`"99999999999h"`, `"1h99999999999999999999m"`, `"1d"`, `"1h "`, `"+1h"`, `"-1h"`, `"1"`, `"1hh"`, `""`, `3600`,
@@ -80,8 +81,8 @@ var whole = map[string]string{
 	"Plan.spec.upgrade.envs.valueFrom.resourceFieldRef.divisor": "{version: v1, upgrade: {image: a, envs: " + memory,
 }
 
-// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one object with a
-// value that Go cannot read would keep all others from it.
+// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one
+// object with a value that Go cannot read would keep all others from it.
 func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
@@ -130,8 +131,8 @@ func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 	}
 }
 
-// TestWhatTheAPIServerTakesTheManagerParses is about texts that have a syntax and no type of their own: what the manager makes of one must not fail once the
-// API server has taken it.
+// TestWhatTheAPIServerTakesTheManagerParses is about texts that have a syntax and no type of their own: what the
+// manager makes of one must not fail once the API server has taken it.
 func TestWhatTheAPIServerTakesTheManagerParses(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
@@ -143,7 +144,10 @@ func TestWhatTheAPIServerTakesTheManagerParses(t *testing.T) {
 		taken, odd []string
 	}{
 		"Cluster.spec.authorizedEndpoint.server": {"{authorizedEndpoint: {server: %q}}", asURL,
-			[]string{"https://a.example.com", "https://10.0.0.1:6443", "https://[fd00::5]:6443", "https://[::1]", "https://[1:2:3:4:5:6:7:8]", "https://[1::]"},
+			[]string{
+				"https://a.example.com", "https://10.0.0.1:6443", "https://[fd00::5]:6443", "https://[::1]",
+				"https://[1:2:3:4:5:6:7:8]", "https://[1::]",
+			},
 			[]string{"https://[a]", "https://[::1", "https://[1:2:3:4:5:6::1:2:3:4]", "https://[1::2::3]", "https://[:]", "https://[]", "https://[fe80::1%25eth0]",
 				"https://a:b", "https://%zz", "https://a b", "https://", "https://[12345::]"}},
 		"Host.spec.internalAddress": {"{internalAddress: %q}", asAddress,

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of all kinds. It sorts before cluster.x-k8s.io, so that
-// "kubectl get clusters" means these even beside Cluster API.
+// Group is the API group of all kinds of this package. It sorts before cluster.x-k8s.io, so "kubectl get clusters"
+// lists Drover's Clusters even where Cluster API is installed.
 const Group = "cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.

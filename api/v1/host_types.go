@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Host says that a machine exists which Drover may install something on, through an agent that runs there as root. Its namespace is the workspace that
-// it belongs to.
+// Host represents a machine on which Drover can install software through an agent that runs there as root. Its
+// namespace is the workspace that it belongs to.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,16 +29,16 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Host struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// metadata is the standard object's metadata. The name has at most 63 characters.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says how the machine joins and what happens at deletion. Nothing is required in it.
+	// spec configures how the machine joins and what happens on deletion. No field of it is required.
 	// +optional
 	// +kubebuilder:default={}
 	Spec HostSpec `json:"spec,omitempty"`
 
-	// status says what the machine is and how far it is with its plan, as its agent reports it.
+	// status is the state of the machine and of its instructions, as the agent reports them.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status HostStatus `json:"status,omitempty"`
@@ -53,61 +53,66 @@ type HostList struct {
 	Items           []Host `json:"items"`
 }
 
-// HostSpec is what the user wants of a Host. Every field can be changed at any time, but for consumerRef.
+// HostSpec is the desired state of a Host. Every field except consumerRef can be changed at any time.
 //
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed: the host is taken; what has taken it gives it back first"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.consumerRef) || !has(self.consumerRef) || self.consumerRef == oldSelf.consumerRef",message="spec.consumerRef cannot be changed while the host is taken: the object that has taken it must release it first"
 type HostSpec struct {
-	// tokenTTL is how long a join token can be used, counted from when Drover made it. Default 24h, at least 1m, at most 8760h. It does not matter
-	// any more once an agent has joined.
+	// tokenTTL is how long the join token can be used, counted from the time when Drover created it. From 1m to 8760h. It
+	// defaults to 24h. It has no effect after an agent has joined.
 	// +optional
 	// +kubebuilder:default="24h"
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="write tokenTTL in hours, minutes and seconds, for example 36h or 1h30m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$')",message="tokenTTL must be in hours, minutes and seconds, for example 36h or 1h30m"
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^([0-9]+([.][0-9]+)?(s|m|h))+$') || duration(self) >= duration('1m') && duration(self) <= duration('8760h')",message="tokenTTL must be between 1m and 8760h"
 	TokenTTL metav1.Duration `json:"tokenTTL,omitzero"`
 
-	// deletionPolicy says what happens on the machine when the Host is deleted: Clean (default) does what the plan says of that, and removes the
-	// agent; Orphan leaves the machine as it is, where the agent is no longer let in. A host that is not connected is not cleaned.
+	// deletionPolicy defines what happens on the machine when the Host is deleted. With Clean, the default, the host
+	// carries out the clean-up instructions of its plan Secret and removes its agent. With Orphan, the machine is left
+	// unchanged and its agent can no longer connect. A host that is not connected is not cleaned.
 	// +optional
 	// +kubebuilder:default=Clean
 	DeletionPolicy HostDeletionPolicy `json:"deletionPolicy,omitempty"`
 
-	// internalAddress is the IP address at which other machines of a cluster reach this one, if it is not the first that the machine reports: on machines whose
-	// first network is NAT, all report the same one. It is the address of the node, too, in clusters of a ClusterInstallation. Set it before the host is taken.
+	// internalAddress is the IP address that the other machines of a cluster use to reach this machine. In clusters of a
+	// ClusterInstallation it is also the node's address. It defaults to the first address that the machine reports. Set it
+	// if that address is wrong, for example on machines that all report the same NAT address on their first network. Set
+	// it before the host is taken.
 	// +optional
 	// +kubebuilder:validation:MaxLength=45
 	// +kubebuilder:validation:XValidation:rule="self.matches('^((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])[.]){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])$|^(([0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,7}:|([0-9A-Fa-f]{1,4}:){1,6}:[0-9A-Fa-f]{1,4}|([0-9A-Fa-f]{1,4}:){1,5}(:[0-9A-Fa-f]{1,4}){1,2}|([0-9A-Fa-f]{1,4}:){1,4}(:[0-9A-Fa-f]{1,4}){1,3}|([0-9A-Fa-f]{1,4}:){1,3}(:[0-9A-Fa-f]{1,4}){1,4}|([0-9A-Fa-f]{1,4}:){1,2}(:[0-9A-Fa-f]{1,4}){1,5}|[0-9A-Fa-f]{1,4}:(:[0-9A-Fa-f]{1,4}){1,6}|:((:[0-9A-Fa-f]{1,4}){1,7}|:))$')",message="internalAddress must be an IP address, for example 10.0.0.5 or fd00::5"
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be one at which other machines reach this one, and not of its loopback, its link or a group"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^(0|127|169[.]254|22[4-9]|2[3-5][0-9])[.]|^[fF][eE][89aAbB]|^[fF][fF]|^[0:]+1?$')",message="internalAddress must be reachable from other machines: loopback, link-local, multicast and unspecified addresses are refused"
 	InternalAddress string `json:"internalAddress,omitempty"`
 
-	// consumerRef names the object that has taken the host and gives it its plan, in the Host's own namespace. The controller of that object sets it, and
-	// removes it once the machine is clean. No other takes a host with it.
+	// consumerRef refers to the object that has taken the host and that provides its instructions, in the Host's own
+	// namespace. The controller of that object sets it and removes it when the machine is clean. A host with a consumerRef
+	// cannot be taken by any other object.
 	// +optional
 	ConsumerRef *HostConsumerRef `json:"consumerRef,omitempty"`
 }
 
-// HostConsumerRef names what has taken a Host. Metal3's BareMetalHost has such a field, and what Cluster API expects of infrastructure is written for it.
+// HostConsumerRef refers to the object that has taken a Host. It corresponds to the field of the same name in the
+// BareMetalHost of Metal3, which Cluster API tools expect.
 type HostConsumerRef struct {
-	// apiVersion of the object.
+	// apiVersion is the API version of the object.
 	// +kubebuilder:validation:Pattern=`^([a-z0-9.-]+/)?v[a-z0-9]+$`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	APIVersion string `json:"apiVersion"`
-	// kind of the object.
+	// kind is the kind of the object.
 	// +kubebuilder:validation:Pattern=`^[A-Z][A-Za-z0-9]*$`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	Kind string `json:"kind"`
-	// name of the object.
+	// name is the name of the object.
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
-	// uid of the object: one that was made again with the same name has not taken the host.
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[-A-Za-z0-9]{1,64}$')",message="a UID has 1 to 64 letters, digits and hyphens"
+	// uid is the UID of the object. A new object with the same name does not own the host.
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[-A-Za-z0-9]{1,64}$')",message="must be a UID: 1 to 64 letters, digits and hyphens"
 	UID types.UID `json:"uid"`
 }
 
-// HostDeletionPolicy says what happens on the machine when a Host is deleted.
+// HostDeletionPolicy defines what happens on the machine when a Host is deleted.
 //
 // +kubebuilder:validation:Enum=Clean;Orphan
 type HostDeletionPolicy string
@@ -116,57 +121,57 @@ type HostDeletionPolicy string
 const (
 	// HostClean cleans the machine and removes the agent.
 	HostClean HostDeletionPolicy = "Clean"
-	// HostOrphan leaves the machine as it is.
+	// HostOrphan leaves the machine unchanged.
 	HostOrphan HostDeletionPolicy = "Orphan"
 )
 
-// HostState is how far a machine is.
+// HostState is the stage that a machine has reached.
 type HostState string
 
 // States of a Host.
 const (
-	// HostWaitingToRegister: no agent has joined. The command is in the Secret "<host>-host-join".
+	// HostWaitingToRegister: no agent has joined. The join command is in the Secret "<host>-host-join".
 	HostWaitingToRegister HostState = "WaitingToRegister"
-	// HostAvailable: the agent has joined, and the host has no plan.
+	// HostAvailable: the agent has joined, and the host has no instructions.
 	HostAvailable HostState = "Available"
-	// HostInstalling: the host carries out its plan, or has failed to.
+	// HostInstalling: the host is carrying out its instructions, or has failed to.
 	HostInstalling HostState = "Installing"
-	// HostWaitingForKubernetes: all instructions have succeeded, and a probe of the plan has not.
+	// HostWaitingForKubernetes: all instructions have succeeded, and some probe has not.
 	HostWaitingForKubernetes HostState = "WaitingForKubernetes"
-	// HostActive: the plan is carried out, and all of its probes are successful.
+	// HostActive: all instructions and all probes have succeeded.
 	HostActive HostState = "Active"
-	// HostCleaning: the plan was taken away, and what it installed is removed.
+	// HostCleaning: the instructions were withdrawn, and the host is removing everything that they installed.
 	HostCleaning HostState = "Cleaning"
 )
 
-// HostStatus is what is known of a machine.
+// HostStatus is the observed state of a machine.
 type HostStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// state is how far the machine is: WaitingToRegister, Available, Installing, WaitingForKubernetes, Active or Cleaning. It stays as it was while the
-	// agent is not connected; the condition Ready says that.
+	// state is the stage that the machine has reached: WaitingToRegister, Available, Installing, WaitingForKubernetes,
+	// Active or Cleaning. It keeps its value while the agent is disconnected; check the condition Ready for that.
 	// +optional
 	State HostState `json:"state,omitempty"`
 
-	// conditions are Ready, Stalled while a person must act, and RestoreConfirmed, False, while the hub hands no plan over because its etcd was restored
-	// from a backup and no administrator has confirmed what that would change.
+	// conditions are Ready, and Stalled while a person must act. RestoreConfirmed is present, and False, while a restored
+	// hub holds back instructions until an administrator confirms them.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// machine is what the agent reports of it.
+	// machine describes the hardware and operating system, as the agent reports them.
 	// +optional
 	Machine *HostMachine `json:"machine,omitempty"`
 
-	// plan is how far the host is with its plan, absent without one.
+	// plan describes the progress of the host's instructions. It is absent while the host has none.
 	// +optional
 	Plan *HostPlanStatus `json:"plan,omitempty"`
 
-	// restore is what the hub, whose etcd was restored from a backup, does on the host only after it was confirmed: its lists have the name of the
-	// plan's Secret. Remove means that the host would be cleaned.
+	// restore lists the changes that the hub holds back after its etcd was restored from a backup. Its lists contain the
+	// name of the Secret with the host's instructions. An entry in remove means that the host would be cleaned.
 	// +optional
 	Restore *RestoreStatus `json:"restore,omitempty"`
 
@@ -174,72 +179,73 @@ type HostStatus struct {
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
 
-	// reportedTo is the term of the manager's leader that the agent last reported to. While it is not the term of the
-	// present leader, which the Lease of the manager has, the status may be older than what the machine has: of before
-	// a restart, or of a backup that the hub was restored from.
+	// reportedTo is the leadership term of the manager that received the agent's last report. If it differs from the
+	// current term, which is in the manager's Lease, the status can be outdated: it may date from before a restart of the
+	// manager, or from the backup that the hub was restored from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	ReportedTo string `json:"reportedTo,omitempty"`
 
-	// lastSeen is when the agent was connected last, absent while it is.
+	// lastSeen is the time when the agent was last connected. It is absent while the agent is connected.
 	// +optional
 	LastSeen *metav1.Time `json:"lastSeen,omitempty"`
 }
 
-// HostMachine is what the agent reports of its machine. It decides nothing: a machine may report what it likes.
+// HostMachine describes a machine as its agent reports it. It is informational only: Drover bases no decision on it,
+// because a machine can report anything.
 type HostMachine struct {
-	// hostname of the machine.
+	// hostname is the hostname of the machine.
 	// +optional
 	Hostname string `json:"hostname,omitempty"`
-	// os is the name of the operating system, as /etc/os-release has it.
+	// os is the name of the operating system, from /etc/os-release.
 	// +optional
 	OS string `json:"os,omitempty"`
-	// architecture, for example "amd64".
+	// architecture is the processor architecture, for example "amd64".
 	// +optional
 	Architecture string `json:"architecture,omitempty"`
-	// kernel is its release.
+	// kernel is the release of the kernel.
 	// +optional
 	Kernel string `json:"kernel,omitempty"`
-	// cpus that the machine has.
+	// cpus is the number of CPUs.
 	// +optional
 	CPUs int32 `json:"cpus,omitempty"`
-	// memory that the machine has, for example "3915Mi".
+	// memory is the total memory, for example "3915Mi".
 	// +optional
 	Memory string `json:"memory,omitempty"`
-	// addresses of its network interfaces, at most 16.
+	// addresses are the IP addresses of the machine's network interfaces. At most 16.
 	// +optional
 	// +listType=atomic
 	Addresses []string `json:"addresses,omitempty"`
-	// roles that the join command gave: etcd, control-plane, worker.
+	// roles are the roles from the join command: etcd, control-plane or worker.
 	// +optional
 	// +listType=atomic
 	Roles []string `json:"roles,omitempty"`
-	// labels that the join command gave for the node, as "key=value", at most 32.
+	// labels are the node labels from the join command, as "key=value". At most 32.
 	// +optional
 	// +listType=atomic
 	Labels []string `json:"labels,omitempty"`
-	// taints that the join command gave for the node, as "key=value:effect", at most 32.
+	// taints are the node taints from the join command, as "key=value:effect". At most 32.
 	// +optional
 	// +listType=atomic
 	Taints []string `json:"taints,omitempty"`
 }
 
-// HostPlanStatus is how far a host is with its plan.
+// HostPlanStatus describes the progress of a host's instructions.
 type HostPlanStatus struct {
-	// version is that of the plan which this is about: the UID and resourceVersion of its Secret, with a dot between.
+	// version identifies the instructions that this status describes, as "<UID>.<resourceVersion>" of their Secret.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// done and total count the plan's one-time instructions.
+	// done is the number of one-time instructions that have succeeded.
 	Done int32 `json:"done"`
-	// total counts all of them.
+	// total is the number of one-time instructions.
 	Total int32 `json:"total"`
-	// instruction that runs, or has failed, by its ID.
+	// instruction is the ID of the instruction that is running or has failed.
 	// +optional
 	Instruction string `json:"instruction,omitempty"`
-	// output is the last of what the instruction wrote that has failed: at most 20 lines and 2 KiB, without the plan's secrets.
+	// output is the end of the failed instruction's output: at most 20 lines and 2 KiB, with the plan's secrets removed.
 	// +optional
 	Output string `json:"output,omitempty"`
-	// failing are the names of the probes that are not successful, at most 8.
+	// failing lists the names of the probes that do not succeed. At most 8.
 	// +optional
 	// +listType=atomic
 	Failing []string `json:"failing,omitempty"`
@@ -247,39 +253,42 @@ type HostPlanStatus struct {
 
 // Suffixes of the Secrets that belong to a Host.
 const (
-	// HostJoinSecretSuffix follows the Host's name in the name of the Secret with the join token and command.
+	// HostJoinSecretSuffix is appended to the Host's name to form the name of the Secret with the join token and command.
 	HostJoinSecretSuffix = "-host-join"
-	// HostAgentSecretSuffix follows it in the name of the Secret with the identity of its agent. It does not end as that of Clusters does: the Secrets of a
-	// Cluster "x-host" and of a Host "x" have different names.
+	// HostAgentSecretSuffix is appended to the Host's name to form the name of the Secret with the identity of its agent.
+	// It differs from AgentSecretSuffix so that the Secrets of a Cluster "x-host" and of a Host "x" have different names.
 	HostAgentSecretSuffix = "-host-identity"
-	// HostPlanSecretSuffix follows it in the name of the Secret with its plan, which is of the type SecretTypeHostPlan.
+	// HostPlanSecretSuffix is appended to the Host's name to form the name of the Secret with its instructions. That
+	// Secret has the type SecretTypeHostPlan.
 	HostPlanSecretSuffix = "-host-plan"
 )
 
-// SecretTypeHostPlan is the type of Secrets that hold the plan of a Host. To write one takes the right to update hosts/plan: a plan is root on the
-// machine. The type of a Secret cannot be changed.
+// SecretTypeHostPlan is the type of Secrets that hold the instructions of a Host. Writing one requires the verb
+// "update" on hosts/plan, because the instructions run as root on the machine. The type of a Secret cannot be changed.
 const SecretTypeHostPlan = Group + "/host-plan"
 
-// HostPlanKey is the key of the plan in its Secret.
+// HostPlanKey is the key of the instructions in their Secret.
 const HostPlanKey = "plan.json"
 
-// Reasons of a Host's conditions, beside Pending, AwaitingAgent, TokenExpired, SecretConflict, RegistrationFailed,
-// TunnelLost, AwaitingReport, IdentityMismatch, Removing.
+// Reasons of a Host's conditions, in addition to Pending, AwaitingAgent, TokenExpired, SecretConflict,
+// RegistrationFailed, TunnelLost, AwaitingReport, IdentityMismatch and Removing.
 const (
-	// ReasonHostAvailable: the host has no plan and can take one.
+	// ReasonHostAvailable: the host has no instructions and can be taken.
 	ReasonHostAvailable = "Available"
-	// ReasonInstalling: the host carries out its plan.
+	// ReasonInstalling: the host is carrying out its instructions.
 	ReasonInstalling = "Installing"
-	// ReasonWaitingForKubernetes: a probe of the plan is not successful yet, or no longer.
+	// ReasonWaitingForKubernetes: a probe does not succeed yet, or no longer succeeds.
 	ReasonWaitingForKubernetes = "WaitingForKubernetes"
-	// ReasonActive: the plan is carried out and its probes are successful.
+	// ReasonActive: all instructions and all probes have succeeded.
 	ReasonActive = "Active"
-	// ReasonCleaning: the plan was taken away, and the host is cleaned.
+	// ReasonCleaning: the instructions were withdrawn, and the host is being cleaned.
 	ReasonCleaning = "Cleaning"
-	// ReasonInstructionFailed: an instruction failed, or a file could not be written; status.plan has the last lines. Stalled: a new plan is needed.
+	// ReasonInstructionFailed: an instruction failed, or a file could not be written. status.plan has the last lines of
+	// output. Stalled: provide new instructions.
 	ReasonInstructionFailed = "InstructionFailed"
-	// ReasonInterrupted: an instruction was killed with its machine. It is not repeated. Stalled: look at the machine and give the instruction a new ID.
+	// ReasonInterrupted: the machine went down while an instruction was running. The instruction is not repeated. Stalled:
+	// inspect the machine and give the instruction a new ID.
 	ReasonInterrupted = "Interrupted"
-	// ReasonPlanInvalid: the Secret "<host>-host-plan" holds no valid plan; the message says why. Stalled.
+	// ReasonPlanInvalid: the Secret "<host>-host-plan" does not contain valid instructions. The message says why. Stalled.
 	ReasonPlanInvalid = "PlanInvalid"
 )

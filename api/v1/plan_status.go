@@ -5,55 +5,59 @@ package v1
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// PlanStatus says how far a Plan is. In a member the agent writes it; on the hub the manager, from what the members' agents say.
+// PlanStatus describes the progress of a Plan. In a member, the agent writes it. On the hub, the manager derives it
+// from the reports of the members' agents.
 type PlanStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions: LatestResolved, Complete, Ready, and Stalled when a person must act.
+	// conditions are LatestResolved, Complete and Ready, and Stalled while a person must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	// +kubebuilder:validation:MaxItems=8
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// latestVersion is the version that nodes get, from spec.version or the channel, with "+" replaced by "-".
+	// latestVersion is the version to install, from spec.version or from the channel, with "+" replaced by "-".
 	// +optional
 	LatestVersion string `json:"latestVersion,omitempty"`
 
-	// latestHash is what a node is labelled with when it is complete. It covers the version, all that is done on a node, and the Secrets.
+	// latestHash is the label value of complete nodes. It is a hash over the version, all of the work on a node, and the
+	// Secrets.
 	// +optional
 	LatestHash string `json:"latestHash,omitempty"`
 
-	// revision is that of the hub's Plan which this status is about: in a member, what the hub put into the annotation
-	// "cluster.drover.dev/revision"; on the hub, what it puts there now.
+	// revision identifies the revision of the hub's Plan that this status describes. In a member, it is the value of the
+	// annotation "cluster.drover.dev/revision" that the hub set. On the hub, it is the value that the hub sets now.
 	// +optional
 	Revision string `json:"revision,omitempty"`
 
-	// clusters that the plan is for, counted. Absent in a member.
+	// clusters counts the members that the plan applies to. It is absent in a member.
 	// +optional
 	Clusters *PlanCount `json:"clusters,omitempty"`
 
-	// nodes that the plan is for, counted. On the hub those of members that have begun.
+	// nodes counts the nodes that the plan applies to. On the hub, it includes only members that have begun.
 	// +optional
 	Nodes *PlanCount `json:"nodes,omitempty"`
 
-	// waves in their order, with those that no wave selects as the last, "rest". Absent in a member.
+	// waves lists the waves in order. The last wave, "rest", contains the members that no other wave selects. It is absent
+	// in a member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=17
 	Waves []WaveStatus `json:"waves,omitempty"`
 
-	// members that failed, then those that are at work: the first 20 by name. Absent in a member.
+	// members lists failed members first and then members in progress, each sorted by name. At most 20. It is absent in a
+	// member.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=20
 	Members []PlanMember `json:"members,omitempty"`
 
-	// applying are the nodes that are at work: the first ten, by cluster and name.
+	// applying lists nodes in progress, sorted by cluster and name. At most 10.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -61,7 +65,7 @@ type PlanStatus struct {
 	// +kubebuilder:validation:MaxItems=10
 	Applying []ApplyingNode `json:"applying,omitempty"`
 
-	// failures of the last attempt of each node: the first ten, by cluster and node.
+	// failures lists the failures of the last attempt of each node, sorted by cluster and node. At most 10.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -72,72 +76,74 @@ type PlanStatus struct {
 
 // PlanCount counts members or nodes.
 type PlanCount struct {
-	// total is how many the plan is for.
+	// total is the number of members or nodes that the plan applies to.
 	Total int32 `json:"total"`
-	// complete is how many have all of it, as it is now.
+	// complete is the number that have completed the current revision of the plan.
 	Complete int32 `json:"complete"`
-	// applying is how many are at work, those that wait for a further attempt included.
+	// applying is the number in progress, including those that wait for another attempt.
 	Applying int32 `json:"applying"`
-	// failed is how many have no attempt left; of members, those with such a node.
+	// failed is the number of nodes that have no attempt left, or of members with such a node.
 	Failed int32 `json:"failed"`
-	// held is how many do not take part at present: nodes labelled disabled are not counted at all, nodes that are not ready are; members
-	// that are away, that hold plans off, or whose own window is closed.
+	// held is the number that do not take part at present. For nodes, it counts nodes that are not ready; nodes with the
+	// label value "disabled" are not counted at all. For members, it counts members that are disconnected, that hold
+	// plans, or whose own window is closed.
 	Held int32 `json:"held"`
-	// leftOut is how many nodes are selected and not counted, because the pods of plans cannot run on them: they do not
-	// run Linux.
+	// leftOut is the number of selected nodes that are not counted because they do not run Linux, so the pods of plans
+	// cannot run there.
 	// +optional
 	LeftOut int32 `json:"leftOut,omitempty"`
-	// summary is "complete/total".
+	// summary is "<complete>/<total>".
 	Summary string `json:"summary"`
 }
 
-// WaveStatus is how far a wave is.
+// WaveStatus describes the progress of a wave.
 type WaveStatus struct {
-	// name of the wave.
+	// name is the name of the wave.
 	Name string `json:"name"`
-	// clusters of the wave, counted.
+	// clusters counts the members of the wave.
 	Clusters PlanCount `json:"clusters"`
-	// soakUntil is when its soak ends. Absent before it is complete.
+	// soakUntil is the time when the soak of the wave ends. It is absent until the wave is complete.
 	// +optional
 	SoakUntil *metav1.Time `json:"soakUntil,omitempty"`
 }
 
-// PlanMember is how far a member is.
+// PlanMember describes the progress of a member.
 type PlanMember struct {
-	// name of the Cluster.
+	// name is the name of the Cluster.
 	Name string `json:"name"`
-	// wave that it belongs to.
+	// wave is the wave that the member belongs to.
 	Wave string `json:"wave"`
-	// since when it is at work.
+	// since is the time when the member began.
 	Since metav1.Time `json:"since"`
-	// nodes, "complete/total".
+	// nodes is the progress of the member's nodes, as "<complete>/<total>".
 	// +optional
 	Nodes string `json:"nodes,omitempty"`
-	// reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, MembersAway, DeliveryFailed.
+	// reason is the reason of the member's own condition Ready, or AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch,
+	// MembersAway or DeliveryFailed.
 	Reason string `json:"reason"`
-	// message says more, and what to do.
+	// message gives details and says what to do.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message,omitempty"`
 }
 
-// ApplyingNode is a node that is at work.
+// ApplyingNode is a node in progress.
 type ApplyingNode struct {
-	// cluster is the name of the Cluster. Empty in a member.
+	// cluster is the name of the Cluster. It is empty in a member.
 	// +optional
 	// +kubebuilder:default=""
 	Cluster string `json:"cluster"`
-	// node is its name.
+	// node is the name of the node.
 	Node string `json:"node"`
-	// stage that it is in.
+	// stage is the stage that the node has reached.
 	Stage NodeStage `json:"stage"`
-	// since when it is at work, all attempts included.
+	// since is the time when the first attempt on the node began.
 	Since metav1.Time `json:"since"`
-	// attempt, from 1.
+	// attempt is the number of the attempt, starting at 1.
 	Attempt int32 `json:"attempt"`
 }
 
-// NodeStage is how far a node at work is.
+// NodeStage is the stage that a node in progress has reached.
 // +kubebuilder:validation:Enum=Preparing;Cordoning;Draining;Upgrading;Settling;Waiting
 type NodeStage string
 
@@ -148,106 +154,112 @@ const (
 	StageCordoning NodeStage = "Cordoning"
 	// StageDraining means that pods are being evicted.
 	StageDraining NodeStage = "Draining"
-	// StageUpgrading means that the container upgrade runs, or is about to.
+	// StageUpgrading means that the container upgrade is running or about to run.
 	StageUpgrading NodeStage = "Upgrading"
-	// StageSettling means that the node is complete and its place stays taken for postCompleteDelay.
+	// StageSettling means that the node is complete and still counts towards concurrency, for postCompleteDelay.
 	StageSettling NodeStage = "Settling"
-	// StageWaiting means that an attempt failed and the next one is waited for.
+	// StageWaiting means that an attempt failed and the node waits for the next attempt.
 	StageWaiting NodeStage = "Waiting"
 )
 
 // NodeFailure is the last failure of a node.
 type NodeFailure struct {
-	// cluster is the name of the Cluster. Empty in a member.
+	// cluster is the name of the Cluster. It is empty in a member.
 	// +optional
 	// +kubebuilder:default=""
 	Cluster string `json:"cluster"`
-	// node is its name.
+	// node is the name of the node.
 	Node string `json:"node"`
-	// attempt that failed, from 1.
+	// attempt is the number of the failed attempt, starting at 1.
 	Attempt int32 `json:"attempt"`
-	// final says that there is no attempt left.
+	// final is true if no attempt is left.
 	Final bool `json:"final"`
-	// at is when it failed.
+	// at is the time of the failure.
 	At metav1.Time `json:"at"`
 	// reason is PrepareFailed, DrainFailed, UpgradeFailed, DeadlineExceeded or JobRefused.
 	Reason string `json:"reason"`
-	// message says why, and what to do.
+	// message says why the attempt failed, and what to do.
 	// +kubebuilder:validation:MaxLength=512
 	Message string `json:"message"`
-	// log has the last lines of the Job's log, at most ten and 1024 characters.
+	// log is the end of the Job's log: at most ten lines and 1024 characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Log string `json:"log,omitempty"`
 }
 
-// Bounds of a plan's status.
+// Limits of a plan's status.
 const (
-	// MaxPlanNodes is how many nodes at work, and how many failures, a status names.
+	// MaxPlanNodes is the maximum number of nodes in progress, and of failures, in a status.
 	MaxPlanNodes = 10
-	// MaxPlanMembers is how many members a status names.
+	// MaxPlanMembers is the maximum number of members in a status.
 	MaxPlanMembers = 20
 )
 
-// Conditions of a Plan beside Ready and Stalled.
+// Conditions of a Plan in addition to Ready and Stalled.
 const (
-	// ConditionLatestResolved is True when the version is known.
+	// ConditionLatestResolved is True when the version to install is known.
 	//
-	// The reasons for True are Version and Channel, those for False are ChannelFailed and SecretNotFound.
+	// The reasons for True are Version and Channel. The reasons for False are ChannelFailed and SecretNotFound.
 	ConditionLatestResolved = "LatestResolved"
 
-	// ConditionComplete is True when all nodes that the plan is for have it as it is now. It is True also when there is none.
-	// Ready has the same status and reason. It is True with MembersAway as well, if a member is complete and none failed: what can be reached has the plan.
+	// ConditionComplete is True when all nodes that the plan applies to have completed its current revision, including
+	// when there are no such nodes. Ready has the same status and reason, with one exception: Ready is True with
+	// MembersAway when a member is complete and none has failed, because every reachable member is up to date.
 	//
-	// The reasons for True are Complete, NoNodes and NoClusters; those for False are Applying, AwaitingRetry, AwaitingWindow, AwaitingSlot,
-	// AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead, NodeFailed, TooManyFailures, those of LatestResolved, and
-	// ClusterNotFound, InvalidSelector, InvalidPlan, WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch, DeliveryFailed.
+	// The reasons for True are Complete, NoNodes and NoClusters. The reasons for False are Applying, AwaitingRetry,
+	// AwaitingWindow, AwaitingSlot, AwaitingNodes, Soaking, Settling, Held, Paused, MembersAway, MemberLost, MemberAhead,
+	// NodeFailed, TooManyFailures, the reasons of LatestResolved, and ClusterNotFound, InvalidSelector, InvalidPlan,
+	// WrongNamespace, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch and DeliveryFailed.
 	ConditionComplete = "Complete"
 )
 
-// Reasons of a Plan's conditions. Those that are also reasons of Stalled say so.
+// Reasons of a Plan's conditions. "Stalled" in a description means that a person must act and that the condition
+// Stalled has the same reason.
 const (
-	// ReasonVersion: the version is that of the spec.
+	// ReasonVersion: spec.version sets the version.
 	ReasonVersion = "Version"
-	// ReasonChannel: the version was found in the channel.
+	// ReasonChannel: the version comes from the channel.
 	ReasonChannel = "Channel"
-	// ReasonChannelFailed: the channel did not answer with a version, and none was found before. It is asked again.
+	// ReasonChannelFailed: the channel did not return a version, and no earlier version is known. Drover asks it again.
 	ReasonChannelFailed = "ChannelFailed"
-	// ReasonSecretNotFound: a Secret that the plan names does not exist, or on the hub is not labelled for plans. Stalled.
+	// ReasonSecretNotFound: a Secret that the plan names does not exist or, on the hub, lacks the label for plans.
+	// Stalled.
 	ReasonSecretNotFound = "SecretNotFound"
 
-	// ReasonComplete: all nodes that the plan is for have it.
+	// ReasonComplete: all nodes that the plan applies to are complete.
 	ReasonComplete = "Complete"
-	// ReasonNoNodes: no node is selected at present.
+	// ReasonNoNodes: the plan currently selects no node.
 	ReasonNoNodes = "NoNodes"
 
-	// ReasonApplying: nodes are at work.
+	// ReasonApplying: nodes are in progress.
 	ReasonApplying = "Applying"
-	// ReasonAwaitingRetry: an attempt failed and the next one is waited for.
+	// ReasonAwaitingRetry: an attempt failed, and the next attempt has not begun yet.
 	ReasonAwaitingRetry = "AwaitingRetry"
-	// ReasonAwaitingWindow: the window is closed; the message says until when.
+	// ReasonAwaitingWindow: the window is closed. The message says when it opens.
 	ReasonAwaitingWindow = "AwaitingWindow"
-	// ReasonAwaitingSlot: another plan has the nodes, or is exclusive; the message names it.
+	// ReasonAwaitingSlot: another plan occupies the nodes, or is exclusive. The message names it.
 	ReasonAwaitingSlot = "AwaitingSlot"
-	// ReasonAwaitingNodes: nodes that are left are not ready, or one that is complete has not become ready again.
+	// ReasonAwaitingNodes: the remaining nodes are not ready, or a complete node has not become ready again.
 	ReasonAwaitingNodes = "AwaitingNodes"
-	// ReasonSoaking: a wave is complete and its soak is not over.
+	// ReasonSoaking: a wave is complete and its soak is not over yet.
 	ReasonSoaking = "Soaking"
-	// ReasonSettling: a node is complete and its place stays taken for postCompleteDelay.
+	// ReasonSettling: a node is complete and still counts towards concurrency, for postCompleteDelay.
 	ReasonSettling = "Settling"
-	// ReasonHeld: the member holds plans off, or its own window is closed; on the hub, all members that are left do.
+	// ReasonHeld: the member holds plans, or its own window is closed. On the hub, this is the case for all remaining
+	// members.
 	ReasonHeld = "Held"
 	// ReasonPaused: spec.paused is true.
 	ReasonPaused = "Paused"
 
-	// ReasonNodeFailed: a node has no attempt left; status.failures says why. Change the plan to try again. Stalled.
+	// ReasonNodeFailed: a node has no attempt left. status.failures says why. Change the plan to try again. Stalled.
 	ReasonNodeFailed = "NodeFailed"
 	// ReasonTooManyFailures: more members failed than maxFailedClusters. Stalled.
 	ReasonTooManyFailures = "TooManyFailures"
-	// ReasonMemberLost: on the hub, a member went away at work more than 5 minutes ago, and keeps its place, for its nodes may be in the middle of
-	// an upgrade. The message names it and what to do. Other members go on as far as there are places.
+	// ReasonMemberLost: on the hub, a member in progress disconnected more than 5 minutes ago. It still counts towards
+	// maxConcurrentClusters, since its nodes might be in the middle of an upgrade. The message names the member and says
+	// what to do. Other members continue within the limit.
 	ReasonMemberLost = "MemberLost"
-	// ReasonInvalidPlan: the spec passes the schema and cannot be used; the message says why. Stalled.
+	// ReasonInvalidPlan: the spec passes the schema but cannot be used. The message says why. Stalled.
 	ReasonInvalidPlan = "InvalidPlan"
 	// ReasonWrongNamespace: in a member, only Plans in the namespace drover-plans are run. Stalled.
 	ReasonWrongNamespace = "WrongNamespace"
@@ -255,47 +267,51 @@ const (
 
 // Reasons of a node's failure.
 const (
-	// ReasonPrepareFailed: the container prepare ended with an error.
+	// ReasonPrepareFailed: the container prepare exited with an error.
 	ReasonPrepareFailed = "PrepareFailed"
 	// ReasonDrainFailed: the node could not be drained in time.
 	ReasonDrainFailed = "DrainFailed"
-	// ReasonUpgradeFailed: the container upgrade ended with an error, or its Job was ended by Kubernetes.
+	// ReasonUpgradeFailed: the container upgrade exited with an error, or Kubernetes ended its Job.
 	ReasonUpgradeFailed = "UpgradeFailed"
-	// ReasonDeadlineExceeded: the Job took longer than jobActiveDeadlineSecs; an image that cannot be pulled ends so.
+	// ReasonDeadlineExceeded: the Job took longer than jobActiveDeadlineSecs. An image that cannot be pulled has this
+	// effect too.
 	ReasonDeadlineExceeded = "DeadlineExceeded"
 	// ReasonJobRefused: the member's API server refused the Job.
 	ReasonJobRefused = "JobRefused"
 )
 
-// What a plan reads and writes on other objects.
+// Names, labels and annotations that plans use on other objects.
 const (
-	// PlansNamespace is the only namespace of a member in which Plans are run; their Jobs and Secrets are there too.
+	// PlansNamespace is the only namespace of a member in which Plans are run. It also contains their Jobs and Secrets.
 	PlansNamespace = "drover-plans"
 
-	// LabelPlanPrefix + "/<plan>" on a Node, and on a Cluster of the hub, is the hash of what it has of that plan, or PlanDisabled.
-	// Drover sets the hash; a person may set PlanDisabled, or remove the label to have the node done again. As an annotation it is the
-	// claim: since when the plan is at work there and how far it is. Only Drover sets that.
+	// LabelPlanPrefix + "/<plan>" is a label on Nodes, and on Clusters of the hub. Its value is the hash of the plan that
+	// was completed there, or PlanDisabled. Drover sets the hash. A person can set PlanDisabled, or remove the label to
+	// run the plan on the node again. The annotation with the same key is the claim of a plan in progress, with the time
+	// when it began and its progress. Only Drover sets the annotation.
 	LabelPlanPrefix = "plan." + Group
 
-	// PlanDisabled as the value of a plan's label leaves a Node, or a Cluster, out.
+	// PlanDisabled as the value of a plan's label excludes a Node or a Cluster.
 	PlanDisabled = "disabled"
 
-	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans off: no node begins. Any
-	// value but "false".
+	// LabelPlansHold on a Cluster of the hub, or on the Namespace drover-plans of a member, holds all plans: no further
+	// node begins. Any value except "false" has this effect.
 	LabelPlansHold = "plans." + Group + "/hold"
 
-	// AnnotationPlansWindow on the Namespace drover-plans of a member is the member's own window for all plans: days, times and time
-	// zone, each of which can be left out, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
+	// AnnotationPlansWindow on the Namespace drover-plans of a member is the member's own window for all plans. It
+	// consists of days, times and a time zone, each of which is optional, such as "Sat,Sun 02:00-06:00 Europe/Berlin".
 	AnnotationPlansWindow = "plans." + Group + "/window"
 
-	// LabelPlansUse with the value "true" on a Secret of a workspace lets Plans of the workspace copy it to their members.
+	// LabelPlansUse with the value "true" on a Secret in a workspace allows Plans of the workspace to copy it to their
+	// members.
 	LabelPlansUse = "plans." + Group + "/use"
 
-	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was made of. Drover sets it.
+	// AnnotationRevision on a Plan in a member is the revision of the hub's Plan that it was created from. Drover sets it.
 	AnnotationRevision = Group + "/revision"
-	// AnnotationResume on a Plan of the hub lets the revision that is its value go on although members completed another: see ReasonMemberAhead.
+	// AnnotationResume on a Plan of the hub continues with the revision in its value, although members completed another
+	// revision. See ReasonMemberAhead.
 	AnnotationResume = Group + "/resume"
 )
 
-// PlanLabel is the key of a plan on Nodes and Clusters, of the label as of the annotation.
+// PlanLabel returns the key of a plan's label and annotation on Nodes and Clusters.
 func PlanLabel(plan string) string { return LabelPlanPrefix + "/" + plan }

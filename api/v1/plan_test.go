@@ -68,14 +68,14 @@ func TestPlanSpec(t *testing.T) {
 	}
 	for name, tt := range map[string]struct{ change, want string }{
 		"both a name and a selector":      {`{clusterName: a}`, "not both"},
-		"a rollout without members":       {`{clusterSelector: null}`, "rollout needs"},
+		"a rollout without members":       {`{clusterSelector: null}`, "rollout requires"},
 		"neither version nor channel":     {`{version: null}`, "set version or channel"},
 		"a channel that is no URL":        {`{version: null, channel: stable}`, "must be an http or https URL"},
 		"no concurrency":                  {`{concurrency: 0}`, "a number from 1"},
 		"more than all nodes":             {`{concurrency: 101%}`, "a number from 1"},
 		"a day that is none":              {`{window: {days: [Caturday]}}`, "must be a day of the week"},
 		"a time zone that is none":        {`{window: {timeZone: Europe/Atlantis}}`, "time zone"},
-		"the zone of a machine":           {`{window: {timeZone: Local}}`, "the clock of a machine"},
+		"the zone of a machine":           {`{window: {timeZone: Local}}`, "names such as Local"},
 		"a name for a machine's zone":     {`{window: {timeZone: localtime}}`, "timeZone"},
 		"a zone that counts leap seconds": {`{window: {timeZone: right/UTC}}`, "timeZone"},
 		"an offset":                       {`{window: {timeZone: UTC+1}}`, "time zone"},
@@ -83,16 +83,20 @@ func TestPlanSpec(t *testing.T) {
 		"a window without length":         {`{window: {startTime: "02:00", endTime: "02:00"}}`, "must differ"},
 		"an hour that is none":            {`{window: {startTime: "25:00"}}`, "must be a time from 00:00 to 23:59"},
 		"no image":                        {`{upgrade: {}}`, "image"},
-		"an environment that Drover sets": {`{upgrade: {image: a, envs: [{name: SYSTEM_UPGRADE_NODE_NAME, value: b}]}}`, "set by Drover"},
-		"a path that leaves its folder":   {`{secrets: [{name: s, path: ../../host}]}`, "must not contain"},
-		"labels of Kubernetes":            {`{postCompleteLabels: {node-role.kubernetes.io/master: "true"}}`, "cannot be set"},
-		"labels of other plans":           {`{postCompleteLabels: {plan.cluster.drover.dev/b: "x"}}`, "cannot be set"},
-		"a soak that is negative":         {`{rollout: {waves: [{name: a, soak: -1h}]}}`, "(ms|s|m|h)"},
-		"a delay without a unit":          {`{postCompleteDelay: "5"}`, "(ms|s|m|h)"},
-		"a timeout in nanoseconds":        {`{drain: {timeout: 300000000000}}`, "string"},
-		"two waves of a name":             {`{rollout: {waves: [{name: a}, {name: a}]}}`, "Duplicate value"},
-		"a selector without values":       {`{nodeSelector: {matchExpressions: [{key: a, operator: In}]}}`, "need values"},
-		"too many retries":                {`{retries: {limit: 21}}`, "less than or equal to 20"},
+		"an environment that Drover sets": {
+			`{upgrade: {image: a, envs: [{name: SYSTEM_UPGRADE_NODE_NAME, value: b}]}}`, "reserved for Drover",
+		},
+		"a path that leaves its folder": {`{secrets: [{name: s, path: ../../host}]}`, "must not contain"},
+		"labels of Kubernetes": {
+			`{postCompleteLabels: {node-role.kubernetes.io/master: "true"}}`, "cannot be set",
+		},
+		"labels of other plans":     {`{postCompleteLabels: {plan.cluster.drover.dev/b: "x"}}`, "cannot be set"},
+		"a soak that is negative":   {`{rollout: {waves: [{name: a, soak: -1h}]}}`, "(ms|s|m|h)"},
+		"a delay without a unit":    {`{postCompleteDelay: "5"}`, "(ms|s|m|h)"},
+		"a timeout in nanoseconds":  {`{drain: {timeout: 300000000000}}`, "string"},
+		"two waves of a name":       {`{rollout: {waves: [{name: a}, {name: a}]}}`, "Duplicate value"},
+		"a selector without values": {`{nodeSelector: {matchExpressions: [{key: a, operator: In}]}}`, "require values"},
+		"too many retries":          {`{retries: {limit: 21}}`, "less than or equal to 20"},
 	} {
 		t.Run(name+" is refused", func(t *testing.T) {
 			err := env.Client.Create(t.Context(), plan(t, tt.change), client.DryRunAll)

@@ -8,81 +8,86 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NodeWork is what is done on each node. The plan runs again on complete nodes when any of it changes, or the version, or the content of a
-// Secret that it names.
+// NodeWork defines the work on each node. The plan runs again on complete nodes when any field of it changes, or the
+// version, or the content of a Secret that it names.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.secrets) || self.secrets.all(s, !has(s.path) || !s.path.contains('..'))",message="the path of a Secret must not contain .."
 type NodeWork struct {
-	// prepare, where set, runs on the node before it is cordoned, for example to wait for another plan. If it exceeds
-	// jobActiveDeadlineSecs, it is started again, and the attempt does not count.
+	// prepare, if set, runs on the node before it is cordoned, for example to wait for another plan. If it exceeds
+	// jobActiveDeadlineSecs, it is started again, which does not count as an attempt.
 	// +optional
 	Prepare *PlanContainer `json:"prepare,omitempty"`
 
-	// cordon: the node takes no new pods while it is at work. It is uncordoned afterwards, also after a failure, unless it was cordoned
-	// before. With drain it is always cordoned. Default: false.
+	// cordon makes the node unschedulable while it is in progress. The node is uncordoned afterwards, even after a
+	// failure, unless it was cordoned before. With drain, the node is always cordoned. It defaults to false.
 	// +optional
 	Cordon bool `json:"cordon,omitempty"`
 
-	// drain, where set, evicts the node's pods before the upgrade, never Drover's own and those of plans. Default: they stay.
+	// drain, if set, evicts the node's pods before the upgrade, except Drover's own pods and the pods of plans. By default
+	// the pods keep running.
 	// +optional
 	// +structType=atomic
 	Drain *Drain `json:"drain,omitempty"`
 
-	// upgrade runs on the node with the host's root at /host. It runs privileged unless its securityContext says otherwise.
+	// upgrade runs on the node, with the host's root directory at /host. It is privileged unless its securityContext says
+	// otherwise.
 	// +required
 	Upgrade PlanContainer `json:"upgrade"`
 
-	// secrets of the plan's namespace that are mounted into prepare and upgrade. On the hub each needs the label
-	// "plans.cluster.drover.dev/use: "true"", and is copied to the members. At most 16.
+	// secrets are Secrets in the plan's namespace that are mounted into prepare and upgrade. On the hub, each of them
+	// needs the label "plans.cluster.drover.dev/use: "true"" and is copied to the members. At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
 	Secrets []PlanSecret `json:"secrets,omitempty"`
 
-	// serviceAccountName of the pods, in the namespace drover-plans. Default "drover-plan", which may read Plans and Nodes.
+	// serviceAccountName is the name of the pods' ServiceAccount, in the namespace drover-plans. It defaults to
+	// "drover-plan", which can read Plans and Nodes.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	ServiceAccountName string `json:"serviceAccountName,omitempty"`
 
-	// tolerations of the pods, beside that of cordoned nodes. At most 16.
+	// tolerations of the pods, in addition to the toleration of cordoned nodes. At most 16.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// imagePullSecrets of the plan's namespace. On the hub they are copied like secrets. At most 8.
+	// imagePullSecrets are Secrets in the plan's namespace for pulling images. On the hub, they are labelled and copied
+	// like secrets. At most 8.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=8
 	ImagePullSecrets []PullSecret `json:"imagePullSecrets,omitempty"`
 
-	// priorityClassName of the pods. The PriorityClass must exist in the member. Default: the member's.
+	// priorityClassName is the name of the pods' PriorityClass, which must exist in the member. By default the pods get
+	// the member's default priority.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	PriorityClassName string `json:"priorityClassName,omitempty"`
 
-	// postCompleteLabels are put on each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are replaced. Keys
-	// of kubernetes.io, k8s.io and drover.dev are refused. At most 16.
+	// postCompleteLabels are added to each node that is complete. $(LATEST_VERSION) and $(LATEST_HASH) in a value are
+	// replaced. Keys in kubernetes.io, k8s.io and drover.dev are refused. At most 16.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels of kubernetes.io, k8s.io and drover.dev cannot be set"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))",message="a key is no label"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !k.matches('(^|[.])(kubernetes[.]io|k8s[.]io|drover[.]dev)/'))",message="labels in kubernetes.io, k8s.io and drover.dev cannot be set"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 317 && k.matches('^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$'))",message="keys must be valid label keys"
 	// +mapType=atomic
 	PostCompleteLabels map[string]LabelTemplate `json:"postCompleteLabels,omitempty"`
 }
 
-// LabelTemplate is the value of a label, in which $(LATEST_VERSION) and $(LATEST_HASH) are replaced.
+// LabelTemplate is a label value in which $(LATEST_VERSION) and $(LATEST_HASH) are replaced.
 // +kubebuilder:validation:MaxLength=128
 // +kubebuilder:validation:Pattern=`^([A-Za-z0-9_.-]|\$\(LATEST_VERSION\)|\$\(LATEST_HASH\))*$`
 type LabelTemplate string
 
-// PullSecret names a Secret with which images are pulled.
+// PullSecret names a Secret for pulling images.
 type PullSecret struct {
-	// name of the Secret.
+	// name is the name of the Secret.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -92,62 +97,64 @@ type PullSecret struct {
 
 // PlanContainer is a container of a plan's Job.
 type PlanContainer struct {
-	// image to run. Without tag and digest, the plan's version is the tag.
+	// image is the image to run. If it has neither a tag nor a digest, the plan's version becomes the tag.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Image string `json:"image"`
 
-	// command in place of the image's entry point. At most 64.
+	// command replaces the entry point of the image. At most 64 items.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Command []string `json:"command,omitempty"`
 
-	// args for the command. At most 64.
+	// args are the arguments of the command. At most 64.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	Args []string `json:"args,omitempty"`
 
-	// envs are more environment. Names that begin with SYSTEM_UPGRADE_ are Drover's. At most 64.
+	// envs are additional environment variables. Names that begin with SYSTEM_UPGRADE_ are reserved for Drover. At most
+	// 64.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('SYSTEM_UPGRADE_'))",message="names that begin with SYSTEM_UPGRADE_ are set by Drover"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('SYSTEM_UPGRADE_'))",message="names that begin with SYSTEM_UPGRADE_ are reserved for Drover"
 	Envs []corev1.EnvVar `json:"envs,omitempty"`
 
-	// envFrom takes environment from Secrets and ConfigMaps of the namespace drover-plans in the member. At most 16. Those of the hub
-	// are not copied: name Secrets in secrets for that.
+	// envFrom adds environment variables from Secrets and ConfigMaps in the namespace drover-plans of the member. They are
+	// not copied from the hub; list Secrets in secrets for that. At most 16.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16
 	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
 
-	// volumes are more paths of the host. At most 16.
+	// volumes are additional paths of the host. At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=16
-	// +kubebuilder:validation:XValidation:rule="self.all(v, !(v.name in ['host-root', 'pod-info']))",message="host-root and pod-info are Drover's own volumes"
+	// +kubebuilder:validation:XValidation:rule="self.all(v, !(v.name in ['host-root', 'pod-info']))",message="the volume names host-root and pod-info are reserved for Drover"
 	Volumes []HostVolume `json:"volumes,omitempty"`
 
-	// securityContext of the container. Default: privileged, with CAP_SYS_BOOT, for upgrade, and none for prepare.
+	// securityContext is the security context of the container. By default upgrade is privileged with CAP_SYS_BOOT, and
+	// prepare has no security context.
 	// +optional
 	// +structType=atomic
 	SecurityContext *corev1.SecurityContext `json:"securityContext,omitempty"`
 }
 
-// HostVolume is a path of the host in a container.
+// HostVolume mounts a path of the host into a container.
 type HostVolume struct {
-	// name of the volume in the pod.
+	// name is the name of the volume in the pod.
 	// +required
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// source is the path on the host, from its root.
+	// source is the absolute path on the host.
 	// +required
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:Pattern=`^/`
@@ -161,73 +168,78 @@ type HostVolume struct {
 	Destination string `json:"destination"`
 }
 
-// PlanSecret is a Secret that is mounted into a plan's containers.
+// PlanSecret is a Secret that is mounted into the containers of a plan.
 type PlanSecret struct {
-	// name of the Secret.
+	// name is the name of the Secret.
 	// +required
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 
-	// path where it is mounted. One that does not begin with "/" is below /run/system-upgrade/secrets. Default: the name.
+	// path is the path of the mount. A relative path is below /run/system-upgrade/secrets. It defaults to the name.
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	// +kubebuilder:validation:XValidation:rule="!self.matches(r'[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}]')",message="must not contain line breaks or other control characters"
 	Path string `json:"path,omitempty"`
 
-	// ignoreUpdates: a change of the Secret's content does not run the plan again on complete nodes. Default: false.
+	// ignoreUpdates prevents the plan from running again on complete nodes when the content of the Secret changes. It
+	// defaults to false.
 	// +optional
 	IgnoreUpdates bool `json:"ignoreUpdates,omitempty"`
 
-	// defaultMode of the files, 0 to 511 (0777). Default 420 (0644).
+	// defaultMode is the mode of the files, from 0 to 511 (0777). It defaults to 420 (0644).
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=511
 	DefaultMode *int32 `json:"defaultMode,omitempty"`
 }
 
-// Drain has the options of "kubectl drain".
+// Drain contains the options of "kubectl drain".
 type Drain struct {
-	// timeout of the whole drain, for example "10m"; one that takes longer has failed. "0s" is none. Default 15m.
+	// timeout limits the whole drain, for example "10m". A drain that takes longer fails. "0s" means no limit. It defaults
+	// to 15m.
 	// +optional
 	// +kubebuilder:default="15m"
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:Pattern=`^([0-9]+([.][0-9]+)?(ms|s|m|h))+$`
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="is no duration"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('0s')",message="must be a duration, for example 30s or 10m"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
-	// gracePeriod in seconds that each pod has to end. Default: the pod's own.
+	// gracePeriod is the time that each pod gets to terminate, in seconds. It defaults to the pod's own grace period.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	GracePeriod *int32 `json:"gracePeriod,omitempty"`
 
-	// ignoreDaemonSets leaves pods of DaemonSets; without it a node that has some cannot be drained. Default: true.
+	// ignoreDaemonSets leaves the pods of DaemonSets running. Otherwise, a node with such pods cannot be drained. It
+	// defaults to true.
 	// +optional
 	// +kubebuilder:default=true
 	IgnoreDaemonSets *bool `json:"ignoreDaemonSets,omitempty"`
 
-	// deleteEmptydirData also evicts pods whose emptyDir volumes are lost by it; without it, a node that has some cannot be
-	// drained. Default: true.
+	// deleteEmptydirData evicts pods although the data in their emptyDir volumes is lost. Otherwise, a node with such pods
+	// cannot be drained. It defaults to true.
 	// +optional
 	// +kubebuilder:default=true
 	DeleteEmptydirData *bool `json:"deleteEmptydirData,omitempty"`
 
-	// force also deletes pods that no controller recreates. Without it a node that has some cannot be drained. Default: false.
+	// force deletes pods that no controller recreates. Otherwise, a node with such pods cannot be drained. It defaults to
+	// false.
 	// +optional
 	Force bool `json:"force,omitempty"`
 
-	// disableEviction deletes pods, so that PodDisruptionBudgets do not hold. Default: false.
+	// disableEviction deletes pods instead of evicting them, which bypasses PodDisruptionBudgets. It defaults to false.
 	// +optional
 	DisableEviction bool `json:"disableEviction,omitempty"`
 
-	// skipWaitForDeleteTimeout: pods that have been deleted for longer than this many seconds are not waited for. 0, the default, waits.
+	// skipWaitForDeleteTimeout skips waiting for pods whose deletion began more than this number of seconds ago. 0, the
+	// default, waits for all pods.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=86400
 	SkipWaitForDeleteTimeout int32 `json:"skipWaitForDeleteTimeout,omitempty"`
 
-	// podSelector selects the pods to evict. Default: all.
+	// podSelector selects the pods to evict. By default all pods are evicted.
 	// +optional
 	PodSelector *metav1.LabelSelector `json:"podSelector,omitempty"`
 }

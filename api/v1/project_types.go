@@ -8,11 +8,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Project is a group of namespaces in one or many members that share people, quota, limits, isolation and secrets.
+// Project is a group of namespaces in one or many members that share access rights, quota, limits, isolation and
+// secrets.
 //
-// Namespaces are in a Project because spec.namespaces lists them, or because a user labelled them in the member with
-// "cluster.drover.dev/project: <name>". Secrets of the Project's own namespace with that label are copied to all of them.
-// Deleting a Project deletes no namespace.
+// A namespace belongs to a Project if spec.namespaces lists it, or if a user labelled it in the member with
+// "cluster.drover.dev/project: <name>". Secrets in the Project's own namespace with that label are copied to all
+// namespaces of the Project. Deleting a Project deletes no namespace.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -29,15 +30,15 @@ import (
 // +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="metadata.name must have at most 63 characters: it becomes a label value",fieldPath=.metadata
 type Project struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is the user's choice, at most 63 characters.
+	// metadata is the standard object's metadata. The name has at most 63 characters.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says where the project is and what its namespaces have.
+	// spec defines the members of the project and the settings of its namespaces.
 	// +required
 	Spec ProjectSpec `json:"spec"`
 
-	// status says how far the project has got.
+	// status describes the progress of delivering the project.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ProjectStatus `json:"status,omitempty"`
@@ -52,19 +53,19 @@ type ProjectList struct {
 	Items           []Project `json:"items"`
 }
 
-// ProjectSpec says where a Project is and what its namespaces have. Every field can be changed at any time. Amounts have no exponent: 1e3 is
-// written 1000 or 1k.
+// ProjectSpec defines the members of a Project and the settings of its namespaces. Every field can be changed at any
+// time. Quantities must not use an exponent: write 1000 or 1k instead of 1e3.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota",messageExpression="'every resource in resourceQuota needs a share for each namespace in namespaceDefaultResourceQuota, which lacks %s'.format([self.resourceQuota.filter(k, !self.?namespaceDefaultResourceQuota[?k].hasValue())])"
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for %s'.format([['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
-// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for %s'.format([['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || self.resourceQuota.all(k, self.?namespaceDefaultResourceQuota[?k].hasValue())",message="every resource in resourceQuota needs a share in namespaceDefaultResourceQuota",messageExpression="'every resource in resourceQuota needs a share in namespaceDefaultResourceQuota; missing: %s'.format([self.resourceQuota.filter(k, !self.?namespaceDefaultResourceQuota[?k].hasValue())])"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota: %s'.format([['requests.cpu', 'requests.memory', 'limits.cpu', 'limits.memory', 'requests.storage'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
+// +kubebuilder:validation:XValidation:rule="!has(self.resourceQuota) || !has(self.namespaceDefaultResourceQuota) || ['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].all(k, !(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k]))))",message="namespaceDefaultResourceQuota must not exceed resourceQuota",messageExpression="'namespaceDefaultResourceQuota must not exceed resourceQuota: %s'.format([['pods', 'services', 'secrets', 'configmaps', 'persistentvolumeclaims'].filter(k, !(!(k in self.resourceQuota) || !(k in self.namespaceDefaultResourceQuota) || [self.resourceQuota[k], self.namespaceDefaultResourceQuota[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || !quantity(string(self.namespaceDefaultResourceQuota[k])).isGreaterThan(quantity(string(self.resourceQuota[k])))))])"
 type ProjectSpec struct {
 	ClusterTarget `json:",inline"`
 
-	// namespaces that Drover makes in each member, or joins to the project if they are there. At most 256, each a
-	// name that Kubernetes takes. A namespace that is taken from the list leaves the project and stays in the member.
-	// Not possible are default, kube-* and drover-*, which belong to the cluster. Listing one takes the verb "manage-namespaces" on
-	// the project.
+	// namespaces lists the namespaces that Drover creates in each member, or adds to the project if they exist. At most
+	// 256. A namespace that is removed from the list leaves the project and remains in the member. default, kube-* and
+	// drover-* are refused, because they belong to the cluster. Listing a namespace requires the verb "manage-namespaces"
+	// on the project.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=256
@@ -74,71 +75,74 @@ type ProjectSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self.all(n, n != 'default' && !n.startsWith('kube-') && !n.startsWith('drover-'))",message="default, kube-* and drover-* belong to the cluster and cannot be in a project"
 	Namespaces []string `json:"namespaces,omitempty"`
 
-	// resourceQuota is what all namespaces of the project together may use in each member. Keys are those of a ResourceQuota:
-	// "limits.cpu", "requests.memory", "pods", "count/deployments.apps", … At most 24. Each needs a share in
-	// namespaceDefaultResourceQuota. Default: no quota.
+	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The keys
+	// are those of a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and "count/deployments.apps". At most
+	// 24. Each key also needs a value in namespaceDefaultResourceQuota. By default there is no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="'a ResourceQuota does not know %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="'a quota must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="'a quota must not be negative: %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	// +mapType=atomic
 	ResourceQuota corev1.ResourceList `json:"resourceQuota,omitempty"`
 
-	// namespaceDefaultResourceQuota is the share of each namespace. Namespaces get it while resourceQuota lasts, those
-	// that are there first; later ones get what is left, or nothing, and the condition QuotaFits says so. A resource that is only
-	// here, and not in resourceQuota, every namespace gets. At most 24 keys. Default: none.
+	// namespaceDefaultResourceQuota is the share of the quota that each namespace gets, at most 24 keys. The oldest
+	// namespaces are served first. Once resourceQuota is used up, later namespaces get the remainder or nothing, and the
+	// condition QuotaFits reports it. A resource that is missing from resourceQuota is granted to every namespace in full.
+	// By default there are no shares.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="a key is not one that a ResourceQuota knows",messageExpression="'a ResourceQuota does not know %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="'a quota must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims'])",message="keys must be resources that a ResourceQuota supports",messageExpression="'a ResourceQuota does not support %s'.format([self.filter(k, !(k.contains('/') || k.startsWith('hugepages-') || k.startsWith('requests.hugepages-') || k in ['cpu', 'memory', 'ephemeral-storage', 'requests.cpu', 'requests.memory', 'requests.storage', 'requests.ephemeral-storage', 'limits.cpu', 'limits.memory', 'limits.ephemeral-storage', 'pods', 'services', 'services.nodeports', 'services.loadbalancers', 'replicationcontrollers', 'resourcequotas', 'secrets', 'configmaps', 'persistentvolumeclaims']))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a quota must not be negative",messageExpression="'a quota must not be negative: %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	// +mapType=atomic
 	NamespaceDefaultResourceQuota corev1.ResourceList `json:"namespaceDefaultResourceQuota,omitempty"`
 
-	// containerDefaults are requests and limits of containers that set none (a LimitRange in each namespace). With a quota on
-	// limits or requests, pods without them are refused by Kubernetes: set them here. Default: none.
+	// containerDefaults are the resource requests and limits of containers that set none, which become a LimitRange in
+	// each namespace. If resourceQuota limits requests or limits, Kubernetes refuses pods without them, so set defaults
+	// here. By default there are none.
 	// +optional
 	// +structType=atomic
 	ContainerDefaults *ContainerDefaults `json:"containerDefaults,omitempty"`
 
-	// networkIsolation says who may open connections to the project's pods. None (default): Drover sets no limit. Project: pods of
-	// the project's namespaces, of kube-system, and of namespaces labelled "cluster.drover.dev/ingress: true". Connections out of the
-	// project are never limited. NetworkPolicies that are made in a namespace can allow more.
+	// networkIsolation controls the connections to the project's pods. With None, the default, Drover restricts nothing.
+	// With Project, only pods in the project's namespaces, in kube-system and in namespaces with the label
+	// "cluster.drover.dev/ingress: true" can connect. Outgoing connections are never restricted. Additional
+	// NetworkPolicies in a namespace can allow more.
 	// +optional
 	// +kubebuilder:default=None
 	NetworkIsolation NetworkIsolation `json:"networkIsolation,omitempty"`
 
-	// podSecurity is the Pod Security Standard that the namespaces enforce, warn of and audit: privileged, baseline or restricted.
-	// Default: Drover leaves the namespaces' own labels alone. Setting it, and deleting a project that sets it, takes the verb "updatepsa" on
-	// the project.
+	// podSecurity is the Pod Security Standard that the namespaces enforce, warn about and audit: privileged, baseline or
+	// restricted. Setting it, and deleting a project that sets it, requires the verb "updatepsa" on the project. By
+	// default Drover does not change the namespaces' labels.
 	// +optional
 	PodSecurity PodSecurity `json:"podSecurity,omitempty"`
 }
 
-// ContainerDefaults are requests and limits of containers that set none.
+// ContainerDefaults are the resource requests and limits of containers that set none.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.requests) || !has(self.limits) || self.requests.all(k, !(k in self.limits) || [self.requests[k], self.limits[k]].exists(q, !string(q).matches('^[0-9.]+[a-zA-Z]*$')) || quantity(string(self.requests[k])).compareTo(quantity(string(self.limits[k]))) <= 0)",message="a default request must not exceed the default limit"
 type ContainerDefaults struct {
-	// requests, by cpu, memory and ephemeral-storage.
+	// requests are the default requests. The allowed keys are cpu, memory and ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys are cpu, memory and ephemeral-storage"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys must be cpu, memory or ephemeral-storage"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative: %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
-	// limits, by cpu, memory and ephemeral-storage.
+	// limits are the default limits. The allowed keys are cpu, memory and ephemeral-storage.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=3
-	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys are cpu, memory and ephemeral-storage"
-	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative, as it is for %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, k in ['cpu', 'memory', 'ephemeral-storage'])",message="keys must be cpu, memory or ephemeral-storage"
+	// +kubebuilder:validation:XValidation:rule="self.all(k, !string(self[k]).startsWith('-'))",message="a default must not be negative",messageExpression="'a default must not be negative: %s'.format([self.filter(k, string(self[k]).startsWith('-'))])"
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
 
-// NetworkIsolation says who may open connections to the pods of a Project.
+// NetworkIsolation controls the connections to the pods of a Project.
 // +kubebuilder:validation:Enum=None;Project
 type NetworkIsolation string
 
 const (
-	// IsolationNone sets no limit.
+	// IsolationNone restricts nothing.
 	IsolationNone NetworkIsolation = "None"
 	// IsolationProject admits connections from the project's own pods, kube-system and the ingress namespaces.
 	IsolationProject NetworkIsolation = "Project"
@@ -153,14 +157,15 @@ const (
 	PodSecurityPrivileged PodSecurity = "privileged"
 	// PodSecurityBaseline prevents known privilege escalations.
 	PodSecurityBaseline PodSecurity = "baseline"
-	// PodSecurityRestricted asks for hardened pods.
+	// PodSecurityRestricted requires hardened pods.
 	PodSecurityRestricted PodSecurity = "restricted"
 )
 
-// ProjectStatus says how far a Project has got.
+// ProjectStatus describes the progress of delivering a Project.
 //
-// Ready is True with the reasons Applied, NoClusters and MembersAway; False with MembersAway while no member has had it, Delivering, DeliveryFailed, Conflict, Fighting,
-// ClusterNotFound, InvalidSelector, NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader, IdentityMismatch.
+// Ready is True with the reasons Applied, NoClusters and MembersAway. It is False with MembersAway while no member has
+// ever had the project, and with Delivering, DeliveryFailed, Conflict, Fighting, ClusterNotFound, InvalidSelector,
+// NamespaceTaken, SecretRefused, AgentTooOld, AgentReadOnly, NoLeader and IdentityMismatch.
 type ProjectStatus struct {
 	DeliveryStatus `json:",inline"`
 
@@ -168,7 +173,7 @@ type ProjectStatus struct {
 	// +optional
 	NamespaceCount int32 `json:"namespaceCount,omitempty"`
 
-	// namespaces counts them by member; the first hundred members in the order of their names.
+	// namespaces counts the namespaces by member, for the first hundred members by name.
 	// +optional
 	// +listType=map
 	// +listMapKey=cluster
@@ -180,6 +185,6 @@ type ProjectStatus struct {
 type NamespaceCount struct {
 	// cluster is the name of the Cluster.
 	Cluster string `json:"cluster"`
-	// count of namespaces, those that the spec lists and those that were labelled in the member.
+	// count is the number of namespaces, both from the spec and labelled in the member.
 	Count int32 `json:"count"`
 }

@@ -3,51 +3,53 @@
 
 package v1
 
-// What a hub whose etcd was restored from a backup shows, and what confirms its changes.
+// Annotations, conditions and reasons of a hub whose etcd was restored from a backup.
 const (
-	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms what the hub would change
-	// in the member after its etcd was restored. It takes update on clusters/agent.
+	// AnnotationRestored on a Cluster, with the value of status.restore.checkpoint, confirms the changes that a restored
+	// hub holds back. Setting it requires the verb "update" on clusters/agent.
 	AnnotationRestored = Group + "/restored"
 
-	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because its
-	// etcd was restored from a backup that is older than what the member has. status.restore says what would change.
+	// ConditionRestoreConfirmed is present, and False, only while the hub changes nothing in the member because the hub's
+	// etcd was restored from a backup that is older than the state of the member. status.restore lists the pending
+	// changes.
 	//
 	// The reason for False is HubRestored.
 	ConditionRestoreConfirmed = "RestoreConfirmed"
 
-	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than what a member has. Nothing is
-	// changed there before an administrator has confirmed it with "kubectl drover restored". Also the reason of
-	// RestoreConfirmed=False. Stalled.
+	// ReasonHubRestored: the hub's etcd was restored from a backup that is older than the state of a member. The hub
+	// changes nothing there until an administrator has confirmed the changes with "kubectl drover restored". It is also
+	// the reason of RestoreConfirmed=False. Stalled.
 	ReasonHubRestored = "HubRestored"
 
-	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them: it was
-	// restored from an older backup. Nothing begins before a person applies the plan as it should be, or annotates it
-	// with AnnotationResume. Stalled.
+	// ReasonMemberAhead: on the hub, members completed a revision of the plan that this hub did not give them, because it
+	// was restored from an older backup. Nothing begins until a person applies the intended plan, or sets AnnotationResume
+	// on it. Stalled.
 	ReasonMemberAhead = "MemberAhead"
 )
 
-// RestoreStatus is what a hub would change in a member after a restore. Names are those of sets, "crtb/alice" for a ClusterRoleTemplateBinding alice;
-// of each list the first 50 are named.
+// RestoreStatus lists the changes to a member or a Host that a restored hub holds back. Entries are names of sets:
+// "crtb/alice" is the set of the ClusterRoleTemplateBinding alice. Each list contains at most the first 50 names.
 type RestoreStatus struct {
-	// checkpoint is what the agent has and the hub does not remember. The annotation cluster.drover.dev/restored with this value confirms the change.
+	// checkpoint identifies the state of the agent that the hub has no record of. Setting the annotation
+	// cluster.drover.dev/restored to this value confirms the changes.
 	Checkpoint string `json:"checkpoint"`
-	// summary counts: "2 to add, 0 to change, 1 to remove".
+	// summary counts the changes, for example "2 to add, 0 to change, 1 to remove".
 	Summary string `json:"summary"`
-	// digest is the SHA-256 of all names, also of those that the lists have no place for: it changes whenever another set would be added, changed
-	// or removed.
+	// digest is the SHA-256 over all names, including names beyond the first 50 of each list. It changes whenever the
+	// names of the sets to add, change or remove change.
 	// +optional
 	Digest string `json:"digest,omitempty"`
-	// add is what the hub has and the member has not: it was deleted after the backup, or never delivered.
+	// add lists the sets that the hub has and the member lacks. They were deleted after the backup, or never delivered.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	Add []string `json:"add,omitempty"`
-	// change is what the member has with another content.
+	// change lists the sets that have different content in the member.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50
 	Change []string `json:"change,omitempty"`
-	// remove is what the member has and the hub has not: it was created after the backup.
+	// remove lists the sets that the member has and the hub lacks. They were created after the backup.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=50

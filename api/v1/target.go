@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Targeted is an object that names the members that it is for. The index by Cluster has the objects of all such kinds.
+// Targeted is an object that targets members. The index by Cluster covers the objects of all such kinds.
 // +kubebuilder:object:generate=false
 type Targeted interface {
 	Target() ClusterTarget
@@ -25,8 +25,8 @@ func (p *Project) Target() ClusterTarget { return p.Spec.ClusterTarget }
 // Target implements Targeted.
 func (p *Plan) Target() ClusterTarget { return p.Spec.Target() }
 
-// Selects reports whether a target is for the Cluster with that name and those labels. A target with neither name nor selector, or with both, is for
-// none. It fails for a selector that cannot be used.
+// Selects reports whether a target includes the Cluster with the given name and labels. A target with neither a name
+// nor a selector, or with both, includes no Cluster. Selects returns an error for an invalid selector.
 func (t ClusterTarget) Selects(name string, has map[string]string) (bool, error) {
 	if t.ClusterSelector == nil {
 		return t.ClusterName != "" && t.ClusterName == name, nil
@@ -38,7 +38,7 @@ func (t ClusterTarget) Selects(name string, has map[string]string) (bool, error)
 	return t.ClusterName == "" && selector.Matches(labels.Set(has)), nil
 }
 
-// Target returns the members that a Plan is for. It is empty for a Plan that is for the cluster that it lives in.
+// Target returns the members that a Plan applies to. It is empty for a Plan that applies to its own cluster.
 func (t PlanTarget) Target() ClusterTarget {
 	return ClusterTarget{ClusterName: t.ClusterName, ClusterSelector: t.ClusterSelector}
 }

@@ -17,14 +17,28 @@ func TestATargetSelectsClusters(t *testing.T) {
 		want   bool
 		fails  bool
 	}{
-		"by name":                        {v1.ClusterTarget{ClusterName: "prod"}, true, false},
-		"by another name":                {v1.ClusterTarget{ClusterName: "test"}, false, false},
-		"by label":                       {v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}, true, false},
-		"by another label":               {v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}}, false, false},
-		"the empty selector means all":   {v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}, true, false},
-		"nothing means none":             {v1.PlanSpec{}.Target(), false, false},
-		"both together mean none":        {v1.ClusterTarget{ClusterName: "prod", ClusterSelector: &metav1.LabelSelector{}}, false, false},
-		"a selector that cannot be read": {v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}}}, false, true},
+		"by name":         {v1.ClusterTarget{ClusterName: "prod"}, true, false},
+		"by another name": {v1.ClusterTarget{ClusterName: "test"}, false, false},
+		"by label": {
+			v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}, true, false,
+		},
+		"by another label": {
+			v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "test"}}}, false,
+			false,
+		},
+		"the empty selector means all": {v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{}}, true, false},
+		"nothing means none":           {v1.PlanSpec{}.Target(), false, false},
+		"both together mean none": {
+			v1.ClusterTarget{ClusterName: "prod", ClusterSelector: &metav1.LabelSelector{}}, false, false,
+		},
+		"a selector that cannot be read": {
+			v1.ClusterTarget{
+				ClusterSelector: &metav1.LabelSelector{
+					MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}},
+				},
+			},
+			false, true,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -19,7 +19,8 @@ import (
 // plainText is the rule of texts that are shown, or become names in members.
 const plainText = `!self.matches(r'[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]')`
 
-// freeText are texts that may hold anything: what a program is given, certificates in PEM, and structs of Kubernetes' own, which Kubernetes checks.
+// freeText are texts that may hold anything: what a program is given, certificates in PEM, and structs of Kubernetes'
+// own, which Kubernetes checks.
 var freeText = regexp.MustCompile(`^Plan\.(prepare|upgrade)\.(command|args|envs|envFrom|securityContext)\b|^Plan\.tolerations\b|` +
 	`^Cluster\.agent\.(tolerations|affinity|nodeSelector)\b|^RoleTemplate\.rules\b|[sS]elector\.(matchLabels|matchExpressions)\b|^AuthProvider\.(oidc|ldap|github)\.caBundle$|^Cluster\.authorizedEndpoint\.caBundle$|^AuthProvider\.jwt\.issuer\.certificateAuthority$`)
 
@@ -37,11 +38,15 @@ func texts(path string, schema apiextensionsv1.JSONSchemaProps) []string {
 	}
 	plain := schema.Type != "string" || len(schema.Enum) > 0 || schema.Format != "" || freeText.MatchString(path) ||
 		slices.ContainsFunc(schema.XValidations, func(rule apiextensionsv1.ValidationRule) bool {
-			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^") || strings.HasPrefix(rule.Rule, `self.matches("^`)
+			return rule.Rule == plainText || strings.HasPrefix(rule.Rule, "self.matches('^") || strings.HasPrefix(
+				rule.Rule, `self.matches("^`,
+			)
 		})
 	if schema.Pattern != "" {
 		pattern := regexp.MustCompile(schema.Pattern)
-		plain = plain || !slices.ContainsFunc([]string{"a\nb", "a\x1bb", "https://a\x1b/b", "/\x1b", "1\n", "1h\n", "02:00\n"}, pattern.MatchString)
+		plain = plain || !slices.ContainsFunc(
+			[]string{"a\nb", "a\x1bb", "https://a\x1b/b", "/\x1b", "1\n", "1h\n", "02:00\n"}, pattern.MatchString,
+		)
 	}
 	if !plain {
 		all = append(all, path)
@@ -57,7 +62,8 @@ func TestNoNameHasControlCharacters(t *testing.T) {
 	}
 }
 
-// What would write lines of its own into an error, or turn the text of a terminal round, is refused where it is written.
+// What would write lines of its own into an error, or turn the text of a terminal round, is refused where it is
+// written.
 func testControlCharacters(t *testing.T, env *testkit.Env, namespace string) {
 	const want = "must not contain line breaks or other control characters"
 	for what, bad := range map[string]string{"a line break": "a\nb", "an escape code": "a\x1b[2Kb", "a C1 control": "a\u009bb", "a turn of direction": "a\u202eb", "an invisible character": "a\u200bb", "a line separator": "a\u2028b"} {

@@ -7,11 +7,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// User is a person who signs in at the hub with a password, as the principal "local:<name>". Their password is not here: its hash is in the Secret
-// drover-user-<name> of the manager's namespace, which "kubectl drover user" writes. With spec.principal it is a person who signs in elsewhere, and switches
-// them off.
+// User is a person who signs in at the hub with a password, as the principal "local:<name>". The hash of the password
+// is not part of the User: it is in the Secret drover-user-<name> in the manager's namespace, which "kubectl drover
+// user" writes. A User with spec.principal represents a person who signs in at an AuthProvider instead, and can be used
+// to lock that person out.
 //
-// Users may sign in if the manager's configuration has signIn.issuer. Rights come from bindings, and from the hub's own RBAC.
+// Users can sign in only if the manager's configuration sets signIn.issuer. Bindings, and the hub's own RBAC, grant
+// them rights.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -23,20 +25,21 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Message",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Ready")].message`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= 63",message="metadata.name must be a DNS label: at most 63 lower-case letters, digits and dashes",fieldPath=.metadata
-// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: make another User",fieldPath=.spec.principal
+// +kubebuilder:validation:XValidation:rule="(has(self.spec) && has(self.spec.principal) ? self.spec.principal : \"\") == (has(oldSelf.spec) && has(oldSelf.spec.principal) ? oldSelf.spec.principal : \"\")",message="spec.principal cannot be changed: create another User",fieldPath=.spec.principal
 type User struct {
 	metav1.TypeMeta `json:",inline"`
-	// metadata is the standard object's metadata. The name is what the user signs in with: a DNS label.
+	// metadata is the standard object's metadata. The name is the login name, which must be a DNS label.
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec reports whether the user may sign in.
+	// spec defines whether the user is allowed to sign in.
 	// +optional
 	Spec UserSpec `json:"spec,omitempty"`
 
-	// status reports whether the user can sign in.
+	// status reports whether the user is able to sign in.
 	//
-	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled; False with PasswordMissing and PasswordInvalid.
+	// Ready is True with the reasons PasswordSet, SignsInElsewhere and Disabled. It is False with PasswordMissing and
+	// PasswordInvalid.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for the Drover manager, whose configuration needs signIn.issuer", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status UserStatus `json:"status,omitempty"`
@@ -51,32 +54,33 @@ type UserList struct {
 	Items           []User `json:"items"`
 }
 
-// UserSpec reports whether a user may sign in.
+// UserSpec defines whether a user is allowed to sign in.
 type UserSpec struct {
-	// principal is a user of an AuthProvider, "<provider>:<name>", for whom this User has no password: it can only refuse them. It cannot be changed. Default:
-	// the User is the user local:<name>.
+	// principal refers to a user of an AuthProvider, as "<provider>:<name>". The User then has no password and serves only
+	// to disable that principal. It cannot be changed. By default, the User is the principal "local:<name>".
 	// +optional
 	// +kubebuilder:validation:MaxLength=192
 	// +kubebuilder:validation:XValidation:rule=`self.matches("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?:[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$")`,message="must be <provider>:<name>, such as github:alice, in lower case"
 	// +kubebuilder:validation:XValidation:rule="!self.startsWith('hub:') && !self.startsWith('system:') && !self.startsWith('local:')",message="spec.principal must be a user of an AuthProvider"
 	Principal string `json:"principal,omitempty"`
 
-	// disabled refuses the user at once: no login, and no token that they have. Requests that are open end within 30 s. Default false.
+	// disabled locks the user out at once: logins and all existing tokens are refused, and open requests end within 30
+	// seconds. It defaults to false.
 	// +optional
 	Disabled bool `json:"disabled,omitempty"`
 }
 
-// UserStatus is what the manager knows of a user.
+// UserStatus is the observed state of a User.
 type UserStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// principal is the user's name in bindings: spec.principal, or "local:<name>".
+	// principal is the name of the user in bindings: spec.principal, or "local:<name>".
 	// +optional
 	Principal string `json:"principal,omitempty"`
 
-	// conditions: Ready, and Stalled when a person must act.
+	// conditions are Ready, and Stalled while a person must act.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -88,21 +92,23 @@ type UserStatus struct {
 const (
 	// ReasonPasswordSet: the user can sign in.
 	ReasonPasswordSet = "PasswordSet"
-	// ReasonSignsInElsewhere: the user signs in at the AuthProvider of spec.principal.
+	// ReasonSignsInElsewhere: the user signs in at the AuthProvider that spec.principal names.
 	ReasonSignsInElsewhere = "SignsInElsewhere"
-	// ReasonDisabled: the user is refused, as spec.disabled says.
+	// ReasonDisabled: the user is locked out because spec.disabled is true.
 	ReasonDisabled = "Disabled"
-	// ReasonPasswordMissing: the Secret with the hash of the password does not exist.
+	// ReasonPasswordMissing: the Secret with the password hash does not exist.
 	ReasonPasswordMissing = "PasswordMissing"
-	// ReasonPasswordInvalid: the Secret does not hold a hash that the manager computes.
+	// ReasonPasswordInvalid: the Secret does not contain a hash in a format that the manager supports.
 	ReasonPasswordInvalid = "PasswordInvalid"
 )
 
-// PrincipalPrefixLocal precedes the name of a User in the name of its principal. "hub" and "system" are reserved in the same place.
+// PrincipalPrefixLocal is the prefix of Users in the names of principals. The prefixes "hub" and "system" are reserved
+// too.
 const PrincipalPrefixLocal = "local:"
 
-// UserSecretPrefix precedes the name of a User in the name of the Secret with the hash of its password, and UserSecretKey is its key there. UserSecretUID
-// is that of the User's UID: another User of the same name does not get the password.
+// UserSecretPrefix is followed by the name of a User in the name of the Secret with its password hash, and
+// UserSecretKey is the key of the hash. UserSecretUID is the key of the User's UID, which prevents a new User of the
+// same name from inheriting the password.
 const (
 	UserSecretPrefix = "drover-user-"
 	UserSecretKey    = "hash"

@@ -27,7 +27,9 @@ func object(t *testing.T, namespace, kind, spec string) *unstructured.Unstructur
 	if err := yaml.Unmarshal([]byte(spec), &content); err != nil {
 		t.Fatalf("%s: %v", spec, err)
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "cluster.drover.dev/v1", "kind": kind, "spec": content}}
+	o := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "cluster.drover.dev/v1", "kind": kind, "spec": content},
+	}
 	o.SetName("sample")
 	if kind != roleTemplate && kind != "User" {
 		o.SetNamespace(namespace)
@@ -68,18 +70,31 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 	}
 	t.Run("each wrong key of a quota is named, in any order", func(t *testing.T) { // a map has none in CEL
 		for spec, want := range map[string]struct{ text, one, other string }{
-			"{resourceQuota: {cpus: 1, pods: 1, gpus: 1}, namespaceDefaultResourceQuota: {cpus: 1, pods: 1, gpus: 1}}":                 {"a ResourceQuota does not know", "cpus", "gpus"},
-			"{resourceQuota: {gpus: 1, cpu: 1, cpus: 1}, namespaceDefaultResourceQuota: {cpu: 1}}":                                     {"which lacks", "cpus", "gpus"},
-			"{resourceQuota: {limits.cpu: 1, limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.cpu: 2, limits.memory: 2Gi}}": {"must not exceed resourceQuota, as it does for", "limits.cpu", "limits.memory"},
-			"{resourceQuota: {pods: 1, secrets: 1}, namespaceDefaultResourceQuota: {pods: 2, secrets: 2}}":                             {"must not exceed resourceQuota, as it does for", "pods", "secrets"},
-			"{namespaceDefaultResourceQuota: {cpu: -1, pods: -1}}":                                                                     {"a quota must not be negative, as it is for", "cpu", "pods"},
-			"{containerDefaults: {limits: {cpu: -1, memory: -1}}}":                                                                     {"a default must not be negative, as it is for", "cpu", "memory"},
+			"{resourceQuota: {cpus: 1, pods: 1, gpus: 1}, namespaceDefaultResourceQuota: {cpus: 1, pods: 1, gpus: 1}}": {
+				"a ResourceQuota does not support", "cpus", "gpus",
+			},
+			"{resourceQuota: {gpus: 1, cpu: 1, cpus: 1}, namespaceDefaultResourceQuota: {cpu: 1}}": {
+				"missing:", "cpus", "gpus",
+			},
+			"{resourceQuota: {limits.cpu: 1, limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.cpu: 2, limits.memory: 2Gi}}": {
+				"must not exceed resourceQuota:", "limits.cpu", "limits.memory",
+			},
+			"{resourceQuota: {pods: 1, secrets: 1}, namespaceDefaultResourceQuota: {pods: 2, secrets: 2}}": {
+				"must not exceed resourceQuota:", "pods", "secrets",
+			},
+			"{namespaceDefaultResourceQuota: {cpu: -1, pods: -1}}": {
+				"a quota must not be negative:", "cpu", "pods",
+			},
+			"{containerDefaults: {limits: {cpu: -1, memory: -1}}}": {
+				"a default must not be negative:", "cpu", "memory",
+			},
 		} {
 			err := dryRun(object(t, namespace, project, "{clusterName: a, "+spec[1:]))
 			if err == nil {
 				t.Fatalf("%s is taken", spec)
 			}
-			a, b := fmt.Sprintf("%s [%q, %q]", want.text, want.one, want.other), fmt.Sprintf("%s [%q, %q]", want.text, want.other, want.one)
+			a := fmt.Sprintf("%s [%q, %q]", want.text, want.one, want.other)
+			b := fmt.Sprintf("%s [%q, %q]", want.text, want.other, want.one)
 			if !strings.Contains(err.Error(), a) && !strings.Contains(err.Error(), b) {
 				t.Errorf("refused with %q, want %q or %q", err, a, b)
 			}
@@ -107,7 +122,10 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 			}
 		}
 	})
-	t.Run("no line breaks, control characters and the like in names", func(t *testing.T) { testControlCharacters(t, env, namespace) })
+	t.Run(
+		"no line breaks, control characters and the like in names",
+		func(t *testing.T) { testControlCharacters(t, env, namespace) },
+	)
 	t.Run("a role template that inherits itself", func(t *testing.T) {
 		err := dryRun(object(t, namespace, roleTemplate, "{context: Cluster, inherits: [a, sample]}")) // sample is its name
 		if err == nil || !strings.Contains(err.Error(), "a role template cannot inherit itself") {
@@ -133,7 +151,10 @@ func TestTheAPIServerTakesGoodObjectsAndRefusesBadOnes(t *testing.T) {
 // testChanges updates an object from one spec to another in which every field differs.
 func testChanges(t *testing.T, env *testkit.Env, namespace string) {
 	changes := []struct{ kind, from, to string }{
-		{roleTemplate, "{context: Cluster, inherits: [a], rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}", "{context: Project, external: edit, locked: true}"},
+		{
+			roleTemplate, "{context: Cluster, inherits: [a], rules: [{apiGroups: [''], resources: [pods], verbs: [get]}]}",
+			"{context: Project, external: edit, locked: true}",
+		},
 		{clusterBinding, "{clusterName: a, roleTemplateName: a, subject: {kind: User, name: a}}",
 			"{clusterSelector: {}, roleTemplateName: b, subject: {kind: Group, name: b}, expiresAt: '2030-01-01T00:00:00Z'}"},
 		{projectBinding, "{projectName: a, roleTemplateName: a, subject: {kind: User, name: a}, expiresAt: '2030-01-01T00:00:00Z'}",
@@ -166,22 +187,42 @@ func goodObjects() map[string]struct{ kind, spec string } {
 		"a host behind NAT":           {host, "{internalAddress: 10.0.0.5}"},
 		"a host with an IPv6 address": {host, "{internalAddress: 'fd00:1::5'}"},
 		"and with a whole one":        {host, "{internalAddress: '2001:db8:0:0:0:0:0:1'}"},
-		"non-resource URLs":           {roleTemplate, `{context: Cluster, rules: [{nonResourceURLs: [/metrics], verbs: [get]}]}`},
-		"the core group and names":    {roleTemplate, `{context: Project, rules: [{apiGroups: [""], resources: [secrets], resourceNames: [a], verbs: [get]}]}`},
+		"non-resource URLs": {
+			roleTemplate, `{context: Cluster, rules: [{nonResourceURLs: [/metrics], verbs: [get]}]}`,
+		},
+		"the core group and names": {
+			roleTemplate,
+			`{context: Project, rules: [{apiGroups: [""], resources: [secrets], resourceNames: [a], verbs: [get]}]}`,
+		},
 		"the cluster binding of the design": {clusterBinding,
 			`{clusterSelector: {matchLabels: {env: prod}}, roleTemplateName: cluster-owner, subject: {kind: User, name: "github:alice"}, expiresAt: "2027-01-01T00:00:00Z"}`},
-		"a binding for a user of the hub": {clusterBinding, `{clusterName: a.b, roleTemplateName: x, subject: {kind: User, name: "hub:system:serviceaccount:ci:deployer"}}`},
-		"a binding for a directory group": {clusterBinding, `{clusterName: a, roleTemplateName: x, subject: {kind: Group, name: "ldap:cn=ops people,ou=eu,dc=acme"}}`},
+		"a binding for a user of the hub": {
+			clusterBinding,
+			`{clusterName: a.b, roleTemplateName: x, subject: {kind: User, name: "hub:system:serviceaccount:ci:deployer"}}`,
+		},
+		"a binding for a directory group": {
+			clusterBinding,
+			`{clusterName: a, roleTemplateName: x, subject: {kind: Group, name: "ldap:cn=ops people,ou=eu,dc=acme"}}`,
+		},
 		"a selector with expressions": {clusterBinding,
 			`{clusterSelector: {matchExpressions: [{key: env, operator: In, values: [a]}, {key: b, operator: Exists}]}, roleTemplateName: x, subject: {kind: User, name: a}}`},
-		"the project binding of the design": {projectBinding, `{projectName: web, roleTemplateName: deployer, subject: {kind: Group, name: "github:acme/web"}}`},
+		"the project binding of the design": {
+			projectBinding, `{projectName: web, roleTemplateName: deployer, subject: {kind: Group, name: "github:acme/web"}}`,
+		},
 		"the project of the design": {project, `{clusterName: prod-eu, namespaces: [web, web-staging], resourceQuota: {limits.cpu: "40", requests.memory: 64Gi},
 			namespaceDefaultResourceQuota: {limits.cpu: "10", requests.memory: 16Gi}, containerDefaults: {requests: {cpu: 50m}, limits: {memory: 256Mi}},
 			networkIsolation: Project, podSecurity: baseline}`},
-		"a project in all members":                       {project, "{clusterSelector: {}}"},
-		"a share for each namespace without a total":     {project, "{clusterName: a, namespaceDefaultResourceQuota: {pods: 10}}"},
-		"a quota of nothing":                             {project, "{clusterName: a, resourceQuota: {services.nodeports: 0}, namespaceDefaultResourceQuota: {services.nodeports: 0}}"},
-		"a share as large as the total, in another unit": {project, "{clusterName: a, resourceQuota: {limits.cpu: 2}, namespaceDefaultResourceQuota: {limits.cpu: 2000m}}"},
+		"a project in all members": {project, "{clusterSelector: {}}"},
+		"a share for each namespace without a total": {
+			project, "{clusterName: a, namespaceDefaultResourceQuota: {pods: 10}}",
+		},
+		"a quota of nothing": {
+			project,
+			"{clusterName: a, resourceQuota: {services.nodeports: 0}, namespaceDefaultResourceQuota: {services.nodeports: 0}}",
+		},
+		"a share as large as the total, in another unit": {
+			project, "{clusterName: a, resourceQuota: {limits.cpu: 2}, namespaceDefaultResourceQuota: {limits.cpu: 2000m}}",
+		},
 	}
 }
 
@@ -192,71 +233,167 @@ func badObjects() map[string]struct{ kind, spec, want string } {
 	const subject = "subject: {kind: User, name: a}"
 	return map[string]struct{ kind, spec, want string }{
 		"a user's name without a provider": {"User", "{principal: alice}", "must be <provider>:<name>, such as github:alice"},
-		"a namespace with capitals":        {project, "{clusterName: a, namespaces: [Web]}", "must be the name of a namespace"},
+		"a namespace with capitals": {
+			project, "{clusterName: a, namespaces: [Web]}", "must be the name of a namespace",
+		},
 		"a host's address that is a name":  {host, "{internalAddress: m1.example.com}", "must be an IP address"},
 		"a host's address with a port":     {host, "{internalAddress: '10.0.0.5:22'}", "must be an IP address"},
 		"a host's address of three parts":  {host, "{internalAddress: 10.0.0}", "must be an IP address"},
 		"a host's address that is no byte": {host, "{internalAddress: 10.0.0.256}", "must be an IP address"},
 		"a host's address with two gaps":   {host, "{internalAddress: 'fd00::1::2'}", "must be an IP address"},
-		"a host's loopback":                {host, "{internalAddress: 127.0.0.1}", "not of its loopback"},
-		"a host's loopback in IPv6":        {host, "{internalAddress: '::1'}", "not of its loopback"},
-		"a host's address of its link":     {host, "{internalAddress: 'fe80::1'}", "its link"},
-		"a host's address of a group":      {host, "{internalAddress: 239.0.0.1}", "a group"},
+		"a host's loopback":                {host, "{internalAddress: 127.0.0.1}", "reachable from other machines"},
+		"a host's loopback in IPv6":        {host, "{internalAddress: '::1'}", "reachable from other machines"},
+		"a host's address of its link":     {host, "{internalAddress: 'fe80::1'}", "link-local"},
+		"a host's address of a group":      {host, "{internalAddress: 239.0.0.1}", "multicast"},
 		"no context":                       {roleTemplate, "{inherits: [a]}", "spec.context: Required value"},
-		"another context":                  {roleTemplate, "{context: Global, inherits: [a]}", `supported values: "Cluster", "Project"`},
-		"a template that grants nothing":   {roleTemplate, "{context: Cluster}", "a template must grant something"},
-		"an external template with rules":  {roleTemplate, "{context: Cluster, external: edit, inherits: [a]}", "leave rules and inherits out"},
-		"an external one of our own":       {roleTemplate, "{context: Cluster, external: 'drover:x'}", "name the RoleTemplate instead"},
-		"an external one that is a path":   {roleTemplate, "{context: Cluster, external: a/b}", "must be the name of a ClusterRole"},
-		"the same parent twice":            {roleTemplate, "{context: Cluster, inherits: [a, a]}", "Duplicate value"},
-		"a rule without verbs":             {roleTemplate, rules("Cluster", "{apiGroups: [''], resources: [pods], verbs: []}"), "each rule needs verbs"},
-		"a rule about nothing":             {roleTemplate, rules("Cluster", "{verbs: [get]}"), "either resources or nonResourceURLs"},
-		"resources without a group":        {roleTemplate, rules("Cluster", "{resources: [pods], verbs: [get]}"), "resources need apiGroups"},
-		"resources and URLs in one rule":   {roleTemplate, rules("Cluster", "{apiGroups: [''], resources: [pods], nonResourceURLs: [/x], verbs: [get]}"), "either resources or nonResourceURLs"},
-		"URLs in a project":                {roleTemplate, rules("Project", "{nonResourceURLs: [/metrics], verbs: [get]}"), "only with context Cluster"},
-		"neither name nor selector":        {clusterBinding, "{roleTemplateName: x, " + subject + "}", "exactly one of clusterName and clusterSelector"},
-		"both name and selector":           {clusterBinding, binding("clusterSelector: {}, " + subject), "exactly one of clusterName and clusterSelector"},
-		"a Cluster of another namespace":   {clusterBinding, "{clusterName: other/a, roleTemplateName: x, " + subject + "}", "spec.clusterName"},
-		"an unknown operator":              {clusterBinding, "{clusterSelector: {matchExpressions: [{key: a, operator: Like}]}, roleTemplateName: x, " + subject + "}", "operator must be In, NotIn"},
-		"In without values":                {clusterBinding, "{clusterSelector: {matchExpressions: [{key: a, operator: In}]}, roleTemplateName: x, " + subject + "}", "In and NotIn need values"},
-		"Exists with values":               {clusterBinding, "{clusterSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}, roleTemplateName: x, " + subject + "}", "Exists and DoesNotExist take none"},
-		"no role":                          {clusterBinding, "{clusterName: a, " + subject + "}", "spec.roleTemplateName: Required value"},
-		"an empty role":                    {clusterBinding, "{clusterName: a, roleTemplateName: '', " + subject + "}", "spec.roleTemplateName"},
-		"no subject":                       {clusterBinding, "{clusterName: a, roleTemplateName: x}", "spec.subject: Required value"},
-		"a ServiceAccount as subject":      {clusterBinding, binding("subject: {kind: ServiceAccount, name: a}"), `supported values: "User", "Group"`},
-		"a subject without a name":         {clusterBinding, binding("subject: {kind: User, name: ''}"), "spec.subject.name"},
-		"a user of Drover's own":           {clusterBinding, binding("subject: {kind: User, name: 'drover:viewer'}"), "is Drover's own"},
-		"a user of the member's own":       {clusterBinding, binding("subject: {kind: Group, name: 'system:masters'}"), "belongs to the member itself"},
-		"white space around a name":        {clusterBinding, binding("subject: {kind: User, name: 'alice '}"), "white space"},
-		"a date that is none":              {clusterBinding, binding(subject + ", expiresAt: tomorrow"), "spec.expiresAt"},
-		"a binding to no project":          {projectBinding, "{roleTemplateName: x, " + subject + "}", "spec.projectName: Required value"},
-		"a project of another namespace":   {projectBinding, "{projectName: 'b:web', roleTemplateName: x, " + subject + "}", "spec.projectName"},
-		"a project nowhere":                {project, "{namespaces: [a]}", "exactly one of clusterName and clusterSelector"},
-		"a namespace twice":                {project, in("namespaces: [a, a]"), "Duplicate value"},
-		"a namespace that is no name":      {project, in("namespaces: [Web]"), "spec.namespaces[0]"},
-		"namespace default":                {project, in("namespaces: [default]"), "belong to the cluster"},
-		"namespace kube-system":            {project, in("namespaces: [kube-system]"), "belong to the cluster"},
-		"namespace drover-agent":           {project, in("namespaces: [drover-agent]"), "belong to the cluster"},
-		"a quota that Kubernetes lacks":    {project, in("resourceQuota: {cpus: 1}, namespaceDefaultResourceQuota: {cpus: 1}"), `a ResourceQuota does not know ["cpus"]`},
-		"a default that Kubernetes lacks":  {project, in("namespaceDefaultResourceQuota: {limits.gpu: 1}"), `a ResourceQuota does not know ["limits.gpu"]`},
-		"a negative quota":                 {project, in("resourceQuota: {pods: -1}, namespaceDefaultResourceQuota: {pods: 0}"), `a quota must not be negative, as it is for ["pods"]`},
-		"a negative default":               {project, in("namespaceDefaultResourceQuota: {limits.cpu: -100m}"), `a quota must not be negative, as it is for ["limits.cpu"]`},
-		"a quota that is no quantity":      {project, in("resourceQuota: {pods: many}, namespaceDefaultResourceQuota: {pods: 1}"), "spec.resourceQuota.pods"},
-		"a total without a share":          {project, in("resourceQuota: {pods: 1}"), `namespaceDefaultResourceQuota, which lacks ["pods"]`},
-		"a share above the total":          {project, in("resourceQuota: {limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.memory: 2Gi}"), `namespaceDefaultResourceQuota must not exceed resourceQuota, as it does for ["limits.memory"]`},
-		"a request above the limit":        {project, in("containerDefaults: {requests: {cpu: 2}, limits: {cpu: 1500m}}"), "must not exceed the default limit"},
-		"a default that no container has":  {project, in("containerDefaults: {requests: {pods: 2}}"), "keys are cpu, memory"},
-		"a negative container default":     {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},
+		"another context": {
+			roleTemplate, "{context: Global, inherits: [a]}", `supported values: "Cluster", "Project"`,
+		},
+		"a template that grants nothing": {roleTemplate, "{context: Cluster}", "a template must grant something"},
+		"an external template with rules": {
+			roleTemplate, "{context: Cluster, external: edit, inherits: [a]}", "remove rules and inherits",
+		},
+		"an external one of our own": {
+			roleTemplate, "{context: Cluster, external: 'drover:x'}", "refer to the RoleTemplate instead",
+		},
+		"an external one that is a path": {
+			roleTemplate, "{context: Cluster, external: a/b}", "must be the name of a ClusterRole",
+		},
+		"the same parent twice": {roleTemplate, "{context: Cluster, inherits: [a, a]}", "Duplicate value"},
+		"a rule without verbs": {
+			roleTemplate, rules("Cluster", "{apiGroups: [''], resources: [pods], verbs: []}"), "each rule needs verbs",
+		},
+		"a rule about nothing": {
+			roleTemplate, rules("Cluster", "{verbs: [get]}"), "either resources or nonResourceURLs",
+		},
+		"resources without a group": {
+			roleTemplate, rules("Cluster", "{resources: [pods], verbs: [get]}"), "resources need apiGroups",
+		},
+		"resources and URLs in one rule": {
+			roleTemplate, rules("Cluster", "{apiGroups: [''], resources: [pods], nonResourceURLs: [/x], verbs: [get]}"),
+			"either resources or nonResourceURLs",
+		},
+		"URLs in a project": {
+			roleTemplate, rules("Project", "{nonResourceURLs: [/metrics], verbs: [get]}"), "only with context Cluster",
+		},
+		"neither name nor selector": {
+			clusterBinding, "{roleTemplateName: x, " + subject + "}", "exactly one of clusterName and clusterSelector",
+		},
+		"both name and selector": {
+			clusterBinding, binding("clusterSelector: {}, " + subject), "exactly one of clusterName and clusterSelector",
+		},
+		"a Cluster of another namespace": {
+			clusterBinding, "{clusterName: other/a, roleTemplateName: x, " + subject + "}", "spec.clusterName",
+		},
+		"an unknown operator": {
+			clusterBinding,
+			"{clusterSelector: {matchExpressions: [{key: a, operator: Like}]}, roleTemplateName: x, " + subject + "}",
+			"operator must be In, NotIn",
+		},
+		"In without values": {
+			clusterBinding,
+			"{clusterSelector: {matchExpressions: [{key: a, operator: In}]}, roleTemplateName: x, " + subject + "}",
+			"In and NotIn require values",
+		},
+		"Exists with values": {
+			clusterBinding,
+			"{clusterSelector: {matchExpressions: [{key: a, operator: Exists, values: [b]}]}, roleTemplateName: x, " + subject + "}",
+			"Exists and DoesNotExist must not have values",
+		},
+		"no role": {
+			clusterBinding, "{clusterName: a, " + subject + "}", "spec.roleTemplateName: Required value",
+		},
+		"an empty role": {
+			clusterBinding, "{clusterName: a, roleTemplateName: '', " + subject + "}", "spec.roleTemplateName",
+		},
+		"no subject": {
+			clusterBinding, "{clusterName: a, roleTemplateName: x}", "spec.subject: Required value",
+		},
+		"a ServiceAccount as subject": {
+			clusterBinding, binding("subject: {kind: ServiceAccount, name: a}"), `supported values: "User", "Group"`,
+		},
+		"a subject without a name": {clusterBinding, binding("subject: {kind: User, name: ''}"), "spec.subject.name"},
+		"a user of Drover's own": {
+			clusterBinding, binding("subject: {kind: User, name: 'drover:viewer'}"), "are reserved for Drover",
+		},
+		"a user of the member's own": {
+			clusterBinding, binding("subject: {kind: Group, name: 'system:masters'}"), "belongs to the member itself",
+		},
+		"white space around a name": {clusterBinding, binding("subject: {kind: User, name: 'alice '}"), "white space"},
+		"a date that is none":       {clusterBinding, binding(subject + ", expiresAt: tomorrow"), "spec.expiresAt"},
+		"a binding to no project": {
+			projectBinding, "{roleTemplateName: x, " + subject + "}", "spec.projectName: Required value",
+		},
+		"a project of another namespace": {
+			projectBinding, "{projectName: 'b:web', roleTemplateName: x, " + subject + "}", "spec.projectName",
+		},
+		"a project nowhere":           {project, "{namespaces: [a]}", "exactly one of clusterName and clusterSelector"},
+		"a namespace twice":           {project, in("namespaces: [a, a]"), "Duplicate value"},
+		"a namespace that is no name": {project, in("namespaces: [Web]"), "spec.namespaces[0]"},
+		"namespace default":           {project, in("namespaces: [default]"), "belong to the cluster"},
+		"namespace kube-system":       {project, in("namespaces: [kube-system]"), "belong to the cluster"},
+		"namespace drover-agent":      {project, in("namespaces: [drover-agent]"), "belong to the cluster"},
+		"a quota that Kubernetes lacks": {
+			project, in("resourceQuota: {cpus: 1}, namespaceDefaultResourceQuota: {cpus: 1}"),
+			`a ResourceQuota does not support ["cpus"]`,
+		},
+		"a default that Kubernetes lacks": {
+			project, in("namespaceDefaultResourceQuota: {limits.gpu: 1}"), `a ResourceQuota does not support ["limits.gpu"]`,
+		},
+		"a negative quota": {
+			project, in("resourceQuota: {pods: -1}, namespaceDefaultResourceQuota: {pods: 0}"),
+			`a quota must not be negative: ["pods"]`,
+		},
+		"a negative default": {
+			project, in("namespaceDefaultResourceQuota: {limits.cpu: -100m}"), `a quota must not be negative: ["limits.cpu"]`,
+		},
+		"a quota that is no quantity": {
+			project, in("resourceQuota: {pods: many}, namespaceDefaultResourceQuota: {pods: 1}"), "spec.resourceQuota.pods",
+		},
+		"a total without a share": {
+			project, in("resourceQuota: {pods: 1}"), `namespaceDefaultResourceQuota; missing: ["pods"]`,
+		},
+		"a share above the total": {
+			project, in("resourceQuota: {limits.memory: 1Gi}, namespaceDefaultResourceQuota: {limits.memory: 2Gi}"),
+			`namespaceDefaultResourceQuota must not exceed resourceQuota: ["limits.memory"]`,
+		},
+		"a request above the limit": {
+			project, in("containerDefaults: {requests: {cpu: 2}, limits: {cpu: 1500m}}"), "must not exceed the default limit",
+		},
+		"a default that no container has": {
+			project, in("containerDefaults: {requests: {pods: 2}}"), "keys must be cpu, memory",
+		},
+		"a negative container default": {project, in("containerDefaults: {limits: {cpu: -1}}"), "must not be negative"},
 		// What can never be the name of anything is refused, rather than waited for.
-		"a provider without a name":            {clusterBinding, binding("subject: {kind: User, name: 'hub:'}"), "missing after the colon"},
-		"a role that is no name":               {clusterBinding, "{clusterName: a, roleTemplateName: Cluster Viewer, " + subject + "}", "spec.roleTemplateName"},
-		"a role that is no name, in a project": {projectBinding, "{projectName: a, roleTemplateName: a/b, " + subject + "}", "spec.roleTemplateName"},
-		"a parent that is no name":             {roleTemplate, "{context: Cluster, inherits: [Viewer]}", "spec.inherits[0]"},
+		"a provider without a name": {
+			clusterBinding, binding("subject: {kind: User, name: 'hub:'}"), "missing after the colon",
+		},
+		"a role that is no name": {
+			clusterBinding, "{clusterName: a, roleTemplateName: Cluster Viewer, " + subject + "}", "spec.roleTemplateName",
+		},
+		"a role that is no name, in a project": {
+			projectBinding, "{projectName: a, roleTemplateName: a/b, " + subject + "}", "spec.roleTemplateName",
+		},
+		"a parent that is no name": {roleTemplate, "{context: Cluster, inherits: [Viewer]}", "spec.inherits[0]"},
 		// Whoever reads such an amount computes for hours: the API server in its rules, the manager, and agents.
-		"a quota of too many digits":            {project, in("namespaceDefaultResourceQuota: {count/a.b: '1e-100000000'}"), "spec.namespaceDefaultResourceQuota.count/a.b"},
-		"a quota compared of too many digits":   {project, in("resourceQuota: {limits.cpu: '1e-100000000'}, namespaceDefaultResourceQuota: {limits.cpu: '1e100000000'}"), "spec.resourceQuota.limits.cpu"},
-		"a default compared of too many digits": {project, in("containerDefaults: {requests: {cpu: '1e100000000'}, limits: {cpu: '1e-100000000'}}"), "spec.containerDefaults.limits.cpu"},
-		"another isolation":                     {project, in("networkIsolation: Full"), `supported values: "None", "Project"`},
-		"another pod security":                  {project, in("podSecurity: strict"), `"privileged", "baseline", "restricted"`},
+		"a quota of too many digits": {
+			project, in("namespaceDefaultResourceQuota: {count/a.b: '1e-100000000'}"),
+			"spec.namespaceDefaultResourceQuota.count/a.b",
+		},
+		"a quota compared of too many digits": {
+			project,
+			in("resourceQuota: {limits.cpu: '1e-100000000'}, namespaceDefaultResourceQuota: {limits.cpu: '1e100000000'}"),
+			"spec.resourceQuota.limits.cpu",
+		},
+		"a default compared of too many digits": {
+			project, in("containerDefaults: {requests: {cpu: '1e100000000'}, limits: {cpu: '1e-100000000'}}"),
+			"spec.containerDefaults.limits.cpu",
+		},
+		"another isolation": {
+			project, in("networkIsolation: Full"), `supported values: "None", "Project"`,
+		},
+		"another pod security": {
+			project, in("podSecurity: strict"), `"privileged", "baseline", "restricted"`,
+		},
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// Location returns the time zone of a window; none is UTC. Go and the operating system know names besides those of the
-// IANA time zone database, which are refused as the schema does: those that follow the clock of a machine mean another
-// time in each process, and those below right/ count leap seconds.
+// Location returns the time zone of a window, which defaults to UTC. Like the schema, it refuses names that Go and the
+// operating system accept in addition to those of the IANA time zone database: names such as "Local" depend on the
+// machine, and the zones below right/ count leap seconds.
 func (w *TimeWindow) Location() (*time.Location, error) {
 	directory, _, _ := strings.Cut(w.TimeZone, "/")
 	if slices.Contains([]string{"local", "localtime", "posixrules", "factory", "posix", "right"}, strings.ToLower(directory)) {

@@ -83,7 +83,7 @@ func TestAMemberWhoseAPIServersHaveNoneToAskSaysSo(t *testing.T) {
 	})
 	both := w.cluster()
 	both.Spec.AuthorizedEndpoint.TLSSecretName = "tls"
-	if err := w.Client.Update(t.Context(), both); err == nil || !strings.Contains(err.Error(), "leave it out") {
+	if err := w.Client.Update(t.Context(), both); err == nil || !strings.Contains(err.Error(), "with the mode APIServer") {
 		t.Errorf("a certificate of the agent, which serves no user, is taken: %v", err)
 	}
 	w.reconcile()

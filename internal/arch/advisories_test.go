@@ -19,7 +19,8 @@ var (
 	testFile = regexp.MustCompile("`([^`]+_test\\.go)`")
 )
 
-// TestAdvisoriesHaveTheTestsThatTheDocsSay compares docs/security.md with the tests that name advisories, both ways.
+// TestAdvisoriesHaveTheTestsThatTheDocsSay fails if docs/security.md lists an advisory that no test names, or the other
+// way round.
 func TestAdvisoriesHaveTheTestsThatTheDocsSay(t *testing.T) {
 	page, err := os.ReadFile(filepath.Join(root(t), "docs", "security.md"))
 	if err != nil {
@@ -29,8 +30,8 @@ func TestAdvisoriesHaveTheTestsThatTheDocsSay(t *testing.T) {
 
 	named := map[string][]string{"a_test.go": {"CVE-2020-0001"}}
 	for name, tt := range map[string]struct{ page, want string }{
-		"an advisory that no test of its line names fails": {"| CVE-2020-0001, CVE-2020-0002 | x | `a_test.go` |", "no test in the line of CVE-2020-0002 names it"},
-		"a test that names none of its line fails":         {"| CVE-2020-0001 | x | `a_test.go`, `b_test.go` |", "b_test.go names no advisory of its line"},
+		"an advisory that no test of its line names fails": {"| CVE-2020-0001, CVE-2020-0002 | x | `a_test.go` |", "no test in the line of CVE-2020-0002 of docs/security.md names it"},
+		"a test that names none of its line fails":         {"| CVE-2020-0001 | x | `a_test.go`, `b_test.go` |", "b_test.go names none of the advisories in its line"},
 		"an advisory that is not listed fails":             {"| CVE-2020-0002 | there is nothing of the kind |", "a_test.go names CVE-2020-0001"},
 		"what agrees passes":                               {"| CVE-2020-0001 | x | `a_test.go` |", ""},
 	} {
@@ -38,7 +39,7 @@ func TestAdvisoriesHaveTheTestsThatTheDocsSay(t *testing.T) {
 	}
 }
 
-// advisoriesInTests are the advisories that each test file names.
+// advisoriesInTests returns the advisories that each test file names.
 func advisoriesInTests(t *testing.T) map[string][]string {
 	t.Helper()
 	named := map[string][]string{}
@@ -50,7 +51,7 @@ func advisoriesInTests(t *testing.T) map[string][]string {
 	return named
 }
 
-// advisoryProblems lists where a page and the tests differ.
+// advisoryProblems lists the differences between a page and the tests.
 func advisoryProblems(page string, named map[string][]string) []string {
 	var problems []string
 	for line := range strings.Lines(page) {
@@ -63,19 +64,19 @@ func advisoryProblems(page string, named map[string][]string) []string {
 			file = strings.Trim(file, "`")
 			there = append(there, named[file]...)
 			if !slices.ContainsFunc(named[file], func(id string) bool { return slices.Contains(ids, id) }) {
-				problems = append(problems, file+" names no advisory of its line in docs/security.md")
+				problems = append(problems, file+" names none of the advisories in its line of docs/security.md")
 			}
 		}
 		for _, id := range ids {
 			if !slices.Contains(there, id) {
-				problems = append(problems, "no test in the line of "+id+" names it")
+				problems = append(problems, "no test in the line of "+id+" of docs/security.md names it")
 			}
 		}
 	}
 	for _, file := range slices.Sorted(maps.Keys(named)) {
 		for _, id := range slices.Compact(slices.Sorted(slices.Values(named[file]))) {
 			if !strings.Contains(page, id) {
-				problems = append(problems, fmt.Sprintf("%s names %s, and docs/security.md does not", file, id))
+				problems = append(problems, fmt.Sprintf("%s names %s, which docs/security.md does not list", file, id))
 			}
 		}
 	}

@@ -11,13 +11,15 @@ import (
 	"testing"
 )
 
-// decoding are the functions that make values of JSON, YAML or XML without a bound on what they make, by the path of their package.
+// decoding returns the functions that decode JSON, YAML or XML without a limit on the result, by package path.
 func decoding() map[string][]string {
 	return map[string][]string{
-		"encoding/json":                              {"Unmarshal", "NewDecoder"},
-		"encoding/xml":                               {"Unmarshal", "NewDecoder"},
-		"encoding/gob":                               {"NewDecoder"},
-		"sigs.k8s.io/json":                           {"UnmarshalCaseSensitivePreserveInts", "UnmarshalStrict", "NewDecoderCaseSensitivePreserveInts"},
+		"encoding/json": {"Unmarshal", "NewDecoder"},
+		"encoding/xml":  {"Unmarshal", "NewDecoder"},
+		"encoding/gob":  {"NewDecoder"},
+		"sigs.k8s.io/json": {
+			"UnmarshalCaseSensitivePreserveInts", "UnmarshalStrict", "NewDecoderCaseSensitivePreserveInts",
+		},
 		"sigs.k8s.io/yaml":                           {"Unmarshal", "UnmarshalStrict", "YAMLToJSON", "YAMLToJSONStrict"},
 		"go.yaml.in/yaml/v2":                         {"Unmarshal", "UnmarshalStrict", "NewDecoder"},
 		"go.yaml.in/yaml/v3":                         {"Unmarshal", "NewDecoder"},
@@ -29,33 +31,34 @@ func decoding() map[string][]string {
 	}
 }
 
-// trusted are the files, or the folders, that decode otherwise, with the reason. What they read is bounded, or of someone who may do more than fill the memory.
+// trusted returns the files and folders that can use these functions, with the reason. Either their input is bounded,
+// or it comes from someone who could do more harm than filling the memory.
 func trusted() map[string]string {
 	const (
-		own   = "the program wrote it, and no other user may write it there"
-		admin = "who may write it runs the program"
-		hub   = "the hub decides what its agents do"
+		own   = "the program itself wrote it, where no other user can write"
+		admin = "only the operator of the program can write it"
+		hub   = "it comes from the hub, which controls its agents"
 		built = "it is part of the program"
-		apis  = "the API server that the agent serves answers, within its own bounds"
+		apis  = "it is an answer of the agent's own API server, which has limits of its own"
 	)
 	return map[string]string{
 		"internal/untrusted/":                 "it counts before it decodes",
-		"internal/provision/remote/remote.go": "untrusted has made bounded JSON of it",
-		"internal/audit/redact.go":            "untrusted has checked it; numbers stay as they are written",
+		"internal/provision/remote/remote.go": "untrusted has converted it to bounded JSON",
+		"internal/audit/redact.go":            "untrusted has checked it; this decoder preserves the form of numbers",
 		"internal/config/common.go":           admin,
 		"internal/config/config.go":           admin,
 		"internal/provision/config/config.go": admin,
 		"internal/server/policies.go":         built,
 		"internal/tenancy/guards.go":          built,
-		"internal/registration/deployment.go": "it was an object of the API server, within the bounds of its schema",
-		"internal/protocol/settings.go":       "it is called while a text is decoded that was counted, or by agents: " + hub,
+		"internal/registration/deployment.go": "it was read from the API server, within the limits of its schema",
+		"internal/protocol/settings.go":       "it is called while a counted text is decoded, or by agents: " + hub,
 		"internal/set/set.go":                 hub,
 		"internal/signin/session/session.go":  own,
 		"internal/signin/keys/keys.go":        own,
 		"internal/signin/seal/seal.go":        "it was sealed with the hub's own key",
-		"agent/apply/":                        "the hub's sets, and what the member's API server wrote",
-		"agent/daemon/loglevel.go":            "the agent itself answers, and four KiB are read",
-		"agent/deployment/":                   "the hub's, or of the member's API server",
+		"agent/apply/":                        "the hub's sets, and answers of the member's API server",
+		"agent/daemon/loglevel.go":            "it is an answer of the agent itself, of which at most four KiB are read",
+		"agent/deployment/":                   "it comes from the hub or from the member's API server",
 		"agent/direct/access.go":              hub,
 		"agent/host/":                         own,
 		"agent/identity/":                     "the agent's own Secret, and " + hub,
@@ -67,16 +70,17 @@ func trusted() map[string]string {
 	}
 }
 
-// programs are the folders of what ships.
+// programs returns the folders of the code that ships.
 func programs() []string { return []string{"agent", "api", "cmd", "controllers", "internal"} }
 
-// What others send is counted before anything is made of it: a megabyte of JSON can become fifty of maps, and a kilobyte of YAML gigabytes.
+// Input from others must be counted before it is decoded: a megabyte of JSON can become fifty megabytes of maps, and a
+// kilobyte of YAML can become gigabytes.
 func TestWhatOthersSendIsDecodedWithinBounds(t *testing.T) {
 	files, used := goFiles(t), map[string]bool{}
 	report(t, decoderProblems(files, trusted(), used))
 	for path := range trusted() {
 		if !used[path] {
-			t.Errorf("%s decodes nothing by itself: remove it from the list of exceptions", path)
+			t.Errorf("%s uses no decoding function: remove it from the list of exceptions", path)
 		}
 	}
 }
@@ -96,14 +100,15 @@ func decoderProblems(files []source, allowed map[string]string, used map[string]
 				}
 			}
 			if used[exception] = true; exception == "" {
-				problems = append(problems, fmt.Sprintf("%s: decodes without bounds: use internal/untrusted, or say in internal/arch/decoders_test.go why the text is trusted", call))
+				problems = append(problems, fmt.Sprintf("%s decodes without limits: use internal/untrusted, "+
+					"or add the file to internal/arch/decoders_test.go with the reason why its input is trusted", call))
 			}
 		}
 	}
 	return problems
 }
 
-// decoders lists the places of a file that use a function that decodes.
+// decoders lists the uses of decoding functions in a file.
 func decoders(f source) []string {
 	names := map[string][]string{} // of the packages in the file
 	for _, spec := range f.ast.Imports {
@@ -135,12 +140,26 @@ func decoders(f source) []string {
 
 func TestDecoderRule(t *testing.T) {
 	for name, tt := range map[string]struct{ path, text, want string }{
-		"JSON":               {"controllers/plan/a.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Unmarshal\n", "use internal/untrusted"},
-		"another name":       {"internal/a/a.go", "package a\n\nimport j \"encoding/json\"\n\nvar _ = j.NewDecoder(nil)\n", "use internal/untrusted"},
-		"YAML":               {"internal/a/a.go", "package a\n\nimport \"sigs.k8s.io/yaml\"\n\nvar _ = yaml.UnmarshalStrict\n", "use internal/untrusted"},
-		"a method":           {"internal/a/a.go", "package a\n\nfunc f(o interface{ UnmarshalJSON([]byte) error }) { _ = o.UnmarshalJSON(nil) }\n", "use internal/untrusted"},
-		"encoding":           {"internal/a/a.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Marshal\n", ""},
-		"a test":             {"internal/a/a_test.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Unmarshal\n", ""},
+		"JSON": {
+			"controllers/plan/a.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Unmarshal\n",
+			"use internal/untrusted",
+		},
+		"another name": {
+			"internal/a/a.go", "package a\n\nimport j \"encoding/json\"\n\nvar _ = j.NewDecoder(nil)\n",
+			"use internal/untrusted",
+		},
+		"YAML": {
+			"internal/a/a.go", "package a\n\nimport \"sigs.k8s.io/yaml\"\n\nvar _ = yaml.UnmarshalStrict\n",
+			"use internal/untrusted",
+		},
+		"a method": {
+			"internal/a/a.go", "package a\n\nfunc f(o interface{ UnmarshalJSON([]byte) error }) { _ = o.UnmarshalJSON(nil) }\n",
+			"use internal/untrusted",
+		},
+		"encoding": {"internal/a/a.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Marshal\n", ""},
+		"a test": {
+			"internal/a/a_test.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Unmarshal\n", "",
+		},
 		"what does not ship": {"hack/a.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Unmarshal\n", ""},
 		"an exception":       {"internal/ours/a.go", "package a\n\nimport \"encoding/json\"\n\nvar _ = json.Unmarshal\n", ""},
 	} {

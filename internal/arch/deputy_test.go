@@ -12,34 +12,41 @@ import (
 	"testing"
 )
 
-// unguarded are the writes of the manager that do not go through internal/owned, by package, function and verb, each
-// with the reason. The manager has more rights than most users: what it writes after a read must be a conflict if the
-// object was changed or replaced meanwhile. Patches with MergeFromWithOptimisticLock are, and creations are of what is
-// not there.
+// unguarded returns the writes of the manager that bypass internal/owned, by package, function and verb, each with the
+// reason. The manager has more rights than most users. If an object is changed or replaced between a read and a write
+// of the manager, the write must fail with a conflict. Patches with MergeFromWithOptimisticLock do, and creating an
+// object that exists fails anyway.
 func unguarded() map[string]string {
 	const read, own = "it updates the object that was read, with its UID and version in it", "in the manager's own namespace, where no tenant writes: "
 	return map[string]string{
-		"controllers/authority.Keeper.take Update":                  read,
-		"controllers/authority.Loader.update Update":                read,
-		"controllers/authority.Publisher.publish Apply":             own + "the hub's certificates, which are public, of its memory",
-		"controllers/cluster.Reconciler.applyMetadata Apply":        "with the UID that was read; labels that the policy drover-cluster-facts leaves to the manager, and its finalizer, whatever else was changed",
+		"controllers/authority.Keeper.take Update":      read,
+		"controllers/authority.Loader.update Update":    read,
+		"controllers/authority.Publisher.publish Apply": own + "it writes the hub's public certificates from memory",
+		"controllers/cluster.Reconciler.applyMetadata Apply": "it has the UID that was read, and writes only labels " +
+			"that the policy drover-cluster-facts reserves for the manager, and its finalizer",
 		"controllers/provision/installation.Reconciler.save Update": read,
-		"controllers/inventory.Reconciler.apply Apply":              "with the UID and version of the profile that was found; one that is not there has an immutable manager, by which another's is refused",
-		"controllers/inventory.Reconciler.applyStatus Apply":        "API servers check no UID of a status; what is written is of the Cluster and of no profile",
-		"controllers/signin.Keys.write Update":                      read,
-		"internal/checkpoint.leases.Update Update":                  read,
-		"internal/provision/clusterapi.SetPaused Patch":             "its patch has the UID and version that were read",
-		"internal/registration.Server.claim Update":                 read,
-		"internal/registration.Server.write Update":                 read,
-		"internal/signin/scripttoken.Server.noteUse Patch":          "its patch has the UID and version that were read",
-		"internal/signin/scripttoken.Server.revoke Delete":          own + "of the UID that was read; a token is revoked in whatever state it is",
-		"internal/signin/session.Store.ClaimAsking Update":          read,
-		"internal/signin/session.Store.EndAsking Update":            read,
-		"internal/signin/session.Store.NoteDirect Patch":            own + "its patch has the UID, and only adds",
-		"internal/signin/session.Store.Revoke Patch":                own + "it only ends a session, in whatever state that is",
-		"internal/signin/session.Store.Save Update":                 "its callers have read the session from the API server, with its UID and version in it",
-		"internal/signin/session.Store.makeRoom Delete":             own + "of the UID that was read; a session that was used just now may give way, too",
-		"internal/status.Update.Commit Patch":                       "API servers check no UID of a status; it is what the manager has observed, nothing that it read of a tenant, and the next reconcile corrects it",
+		"controllers/inventory.Reconciler.apply Apply": "it has the UID and version of the profile that was " +
+			"found; a new profile has an immutable manager, so another's is refused",
+		"controllers/inventory.Reconciler.applyStatus Apply": "API servers do not check the UID of a status; the " +
+			"content comes from the Cluster and not from a profile",
+		"controllers/signin.Keys.write Update":             read,
+		"internal/checkpoint.leases.Update Update":         read,
+		"internal/provision/clusterapi.SetPaused Patch":    "its patch has the UID and version that were read",
+		"internal/registration.Server.claim Update":        read,
+		"internal/registration.Server.write Update":        read,
+		"internal/signin/scripttoken.Server.noteUse Patch": "its patch has the UID and version that were read",
+		"internal/signin/scripttoken.Server.revoke Delete": own + "it has the UID that was read, and a token is " +
+			"revoked in any state",
+		"internal/signin/session.Store.ClaimAsking Update": read,
+		"internal/signin/session.Store.EndAsking Update":   read,
+		"internal/signin/session.Store.NoteDirect Patch":   own + "its patch has the UID, and only adds",
+		"internal/signin/session.Store.Revoke Patch":       own + "it only ends a session, in any state",
+		"internal/signin/session.Store.Save Update": "its callers have read the session from the API " +
+			"server, with its UID and version in it",
+		"internal/signin/session.Store.makeRoom Delete": own + "it has the UID that was read, and even a " +
+			"session in use can be removed",
+		"internal/status.Update.Commit Patch": "API servers do not check the UID of a status; it " +
+			"contains observations and no tenant data, and the next reconcile corrects it",
 	}
 }
 
@@ -47,9 +54,9 @@ func TestWhatWasReadIsWrittenOnlyAsItWasRead(t *testing.T) {
 	report(t, deputyProblems(goFiles(t), unguarded()))
 }
 
-// deputyProblems lists the writes by the manager's client without a condition, and exceptions for nothing. It sees
-// names and no types: a client is known by the context that it is called with, or by its own name where a method of it
-// is taken as a value.
+// deputyProblems lists unconditional writes with the manager's client, and unused exceptions. It sees names but no
+// types: it recognizes a client by the context argument of a call, or by its name where one of its methods is used as a
+// value.
 func deputyProblems(files []source, allowed map[string]string) []string {
 	var problems []string
 	used := map[string]bool{}
@@ -65,20 +72,26 @@ func deputyProblems(files []source, allowed map[string]string) []string {
 			for _, write := range unconditional(function) {
 				name := fmt.Sprintf("%s.%s%s %s", f.dir(), ofType(function), function.Name.Name, write.Sel.Name)
 				if used[name] = true; allowed[name] == "" {
-					problems = append(problems, fmt.Sprintf("%s: %s writes without the UID and version that were read: use internal/owned, or MergeFromWithOptimisticLock", f.at(write), name))
+					problems = append(
+						problems,
+						fmt.Sprintf(
+							"%s: %s writes without the UID and version that were read: use internal/owned or MergeFromWithOptimisticLock",
+							f.at(write), name,
+						),
+					)
 				}
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(allowed)) {
 		if !used[name] {
-			problems = append(problems, name+": the exception is for no write: remove it")
+			problems = append(problems, name+": the exception matches no write: remove it")
 		}
 	}
 	return problems
 }
 
-// ofType returns the type that a method is of, with a point after it, "" for a function.
+// ofType returns the receiver type of a method followed by a dot, or "" for a function.
 func ofType(function *ast.FuncDecl) (name string) {
 	if function.Recv == nil {
 		return ""
@@ -92,7 +105,7 @@ func ofType(function *ast.FuncDecl) (name string) {
 	return name
 }
 
-// unconditional returns the writes in a function, except for patches with an optimistic lock.
+// unconditional returns the writes in a function except for patches with an optimistic lock.
 func unconditional(function *ast.FuncDecl) (writes []*ast.SelectorExpr) {
 	called := map[*ast.SelectorExpr]*ast.CallExpr{}
 	ast.Inspect(function, func(n ast.Node) bool {
@@ -121,7 +134,7 @@ func unconditional(function *ast.FuncDecl) (writes []*ast.SelectorExpr) {
 	return writes
 }
 
-// takesContext reports whether the first of at least two arguments is a context.
+// takesContext reports whether a call has at least two arguments and the first one is a context.
 func takesContext(call *ast.CallExpr) bool {
 	if len(call.Args) < 2 {
 		return false
@@ -136,7 +149,7 @@ func takesContext(call *ast.CallExpr) bool {
 	return false
 }
 
-// receiver returns the last name before that of the method.
+// receiver returns the last name before the name of the method.
 func receiver(selector *ast.SelectorExpr) string {
 	switch x := selector.X.(type) {
 	case *ast.Ident:
@@ -147,7 +160,7 @@ func receiver(selector *ast.SelectorExpr) string {
 	return ""
 }
 
-// locked reports whether an argument has the optimistic lock of a patch.
+// locked reports whether an argument of a call is a patch with an optimistic lock.
 func locked(call *ast.CallExpr) (found bool) {
 	for _, arg := range call.Args {
 		ast.Inspect(arg, func(n ast.Node) bool {
@@ -162,17 +175,36 @@ func locked(call *ast.CallExpr) (found bool) {
 func TestDeputyRule(t *testing.T) {
 	const exception = "controllers/x.f Apply"
 	for name, tt := range map[string]struct{ path, body, want string }{
-		"an apply fails":                            {"controllers/x/a.go", "r.Client.Apply(ctx, want)", "controllers/x/a.go:4: controllers/x.f Apply writes without"},
-		"an update fails":                           {"internal/x/a.go", "s.writer.Update(ctx, secret)", "internal/x.f Update"},
-		"a patch fails":                             {"internal/x/a.go", "c.Patch(r.Context(), o, client.RawPatch(a, b))", "internal/x.f Patch"},
-		"a deletion fails":                          {"internal/x/a.go", "hub.Delete(context.TODO(), o)", "internal/x.f Delete"},
-		"a deletion by the UID alone fails":         {"internal/x/a.go", "hub.Delete(ctx, o, client.Preconditions{UID: &uid})", "internal/x.f Delete"},
-		"a status fails":                            {"internal/x/a.go", "c.Status().Patch(ctx, o, p)", "internal/x.f Patch"},
-		"a method as a value fails":                 {"controllers/x/a.go", "write := k.Client.Update; _ = write", "controllers/x.f Update"},
-		"the helper passes":                         {"controllers/x/a.go", "owned.Apply(ctx, r.Client, part, by); owned.Delete(ctx, r.Client, o)", ""},
-		"a patch with an optimistic lock passes":    {"controllers/x/a.go", "r.Client.Patch(ctx, o, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{}))", ""},
-		"a creation passes":                         {"controllers/x/a.go", "r.Client.Create(ctx, o)", ""},
-		"what is no client's passes":                {"controllers/x/a.go", "trust.Apply(state, step, now); store.Delete(key)", ""},
+		"an apply fails": {
+			"controllers/x/a.go", "r.Client.Apply(ctx, want)", "controllers/x/a.go:4: controllers/x.f Apply writes without",
+		},
+		"an update fails": {
+			"internal/x/a.go", "s.writer.Update(ctx, secret)", "internal/x.f Update",
+		},
+		"a patch fails": {
+			"internal/x/a.go", "c.Patch(r.Context(), o, client.RawPatch(a, b))", "internal/x.f Patch",
+		},
+		"a deletion fails": {
+			"internal/x/a.go", "hub.Delete(context.TODO(), o)", "internal/x.f Delete",
+		},
+		"a deletion by the UID alone fails": {
+			"internal/x/a.go", "hub.Delete(ctx, o, client.Preconditions{UID: &uid})", "internal/x.f Delete",
+		},
+		"a status fails": {"internal/x/a.go", "c.Status().Patch(ctx, o, p)", "internal/x.f Patch"},
+		"a method as a value fails": {
+			"controllers/x/a.go", "write := k.Client.Update; _ = write", "controllers/x.f Update",
+		},
+		"the helper passes": {
+			"controllers/x/a.go", "owned.Apply(ctx, r.Client, part, by); owned.Delete(ctx, r.Client, o)", "",
+		},
+		"a patch with an optimistic lock passes": {
+			"controllers/x/a.go", "r.Client.Patch(ctx, o, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{}))",
+			"",
+		},
+		"a creation passes": {"controllers/x/a.go", "r.Client.Create(ctx, o)", ""},
+		"what is no client's passes": {
+			"controllers/x/a.go", "trust.Apply(state, step, now); store.Delete(key)", "",
+		},
 		"the helper itself is not judged":           {"internal/owned/a.go", "hub.Delete(ctx, o)", ""},
 		"a test is not judged":                      {"controllers/x/a_test.go", "c.Delete(ctx, o)", ""},
 		"the agent, which has a member, is not":     {"agent/x/a.go", "c.Delete(ctx, o)", ""},
@@ -186,6 +218,6 @@ func TestDeputyRule(t *testing.T) {
 		planted := fixture(t, "controllers/x/a.go", "package a\n\nfunc f() {\nr.Client.Apply(ctx, want)\n}\n")
 		expect(t, deputyProblems([]source{planted}, map[string]string{exception: "a reason"}), "")
 		expect(t, deputyProblems([]source{planted}, map[string]string{exception: ""}), "writes without")
-		expect(t, deputyProblems(nil, map[string]string{exception: "a reason"}), "the exception is for no write")
+		expect(t, deputyProblems(nil, map[string]string{exception: "a reason"}), "the exception matches no write")
 	})
 }

@@ -3,6 +3,6 @@
 
 // Package arch holds the tests that keep the shape of this tree: package sentences, imports, budgets, licence headers.
 //
-// A rule that is broken for a good reason is changed here, where the reason can be read, and not waived beside the
-// code.
+// If a rule must be broken for a good reason, change the rule here, with the reason, instead of adding an exception
+// next to the code.
 package arch

@@ -13,10 +13,11 @@ import (
 	"testing"
 )
 
-// allRules is the whole import table: the sides of the system, and then what each package by itself must not know.
+// allRules returns the whole import table: first the rules for the parts of the system, then the rules for single
+// packages.
 func allRules() []rule { return slices.Concat(rules(), packageRules(), agentRules(), programRules()) }
 
-// packageRules are about packages of the hub that rules does not name.
+// packageRules returns the rules for packages of the hub that rules does not name.
 func packageRules() []rule {
 	requests := []string{"./internal/proxy", "./internal/identity", "./internal/peer", "./internal/server",
 		"./internal/signin", "./internal/portal"}
@@ -26,24 +27,24 @@ func packageRules() []rule {
 	return []rule{
 		{
 			from: "internal/arch", only: []string{"std"},
-			why: "arch reads the tree as text, so that it judges code that does not build and adds nothing to go.mod",
+			why: "arch reads the tree as text, so it can check code that does not build and needs no dependency",
 		},
 		{
 			from: "internal/audit", ours: []string{"./internal/request", "./internal/untrusted"},
-			why: "audit writes what the port tells it, and looks nothing up: a log must not fail with what it logs",
+			why: "audit only writes the entries that it is given: a log must not fail together with the code that it logs",
 		},
 		{
 			from: "internal/clusterprofile", ours: []string{},
-			why: "clusterprofile has the types of another project, and so nothing of this one",
+			why: "clusterprofile has the types of another project, so it needs nothing of this one",
 		},
 		{
 			from: "internal/config", never: slices.Concat(requests, connections),
-			why: "the configuration is read before anything runs that it is for",
+			why: "the configuration is read before anything that uses it runs",
 		},
 		{
 			from:  "internal/delivery",
 			never: slices.Concat(requests, deciders, []string{"./internal/tunnel", "./internal/index"}),
-			why:   "delivery carries sets and does not know what makes them, nor how a request reaches a member",
+			why:   "delivery carries sets; it knows neither how they are made nor how a request reaches a member",
 		},
 		{
 			from: "internal/index", ours: []string{"./api", "./internal/kinds"},
@@ -51,96 +52,96 @@ func packageRules() []rule {
 		},
 		{
 			from: "internal/limit", only: []string{"std"},
-			why: "limit shares places among names, whatever these are",
+			why: "limit divides slots among names, whatever the names stand for",
 		},
 		{
 			from: "internal/memory", only: []string{"std"},
-			why: "memory is linked into hub and agents and speaks with the runtime only",
+			why: "memory is linked into hub and agents, and only uses the Go runtime",
 		},
 		{
 			from: "internal/owned", ours: []string{},
-			why: "owned guards every write of a controller, so none of what it guards may be below it",
+			why: "owned guards every write of a controller, so it must not depend on the guarded code",
 		},
 		{
 			from: "internal/portal/catalog", never: slices.Concat(connections, deciders, []string{"./internal/proxy"}),
-			why: "the catalog says who may reach which Clusters, whether they are connected or not",
+			why: "the catalog lists the Clusters that a user can reach, whether they are connected or not",
 		},
 		{
 			from: "internal/portal/page", only: []string{"std", "./internal/kinds"},
-			why: "the page is static files and a list of kinds: what it shows comes from the API that every client has",
+			why: "the page is static files and a list of kinds: its data comes from the API that every client uses",
 		},
 		{
 			from:  "internal/portal/subscribe",
 			never: slices.Concat(connections, deciders, []string{"./internal/proxy", "./internal/index"}),
-			why:   "a user sees an object because the API server lets them watch it, not because of what Drover knows of it",
+			why:   "a user sees an object because the API server lets them watch it, not because Drover knows it",
 		},
 		{
 			from: "internal/provision/cloudconfig", ours: []string{"./internal/untrusted"}, never: effects(),
-			why: "cloudconfig is pure: the same text always gives the same files and commands, and a fuzz test needs no machine",
+			why: "cloudconfig is pure: equal text always results in equal files and commands, and a fuzz test needs no machine",
 		},
 		{
 			from: "internal/provision/clusterapi", ours: []string{"./api", "./internal/owned", "./internal/untrusted"},
-			why: "clusterapi reads what the contract of Cluster API promises, for any of its providers",
+			why: "clusterapi relies only on the contract of Cluster API, so it works with every provider",
 		},
 		{
 			from: "internal/provision/inplace", never: slices.Concat(connections, requests, deciders),
-			why: "updates in place are optional: they know Cluster API's objects and no members",
+			why: "updates in place are optional: they use Cluster API's objects and no members",
 		},
 		{
 			from: "internal/provision/remote", ours: []string{"./internal/release", "./internal/untrusted"},
-			why: "remote makes clients of kubeconfigs that others wrote: the less it reaches, the less they do",
+			why: "remote creates clients from kubeconfigs of other parties: the less it can reach, the less they can abuse",
 		},
 		{
 			from: "internal/provision/schedule", only: []string{"std", "github.com/robfig/cron/v3"}, never: effects(),
-			why: "schedule is pure: what is due follows from the schedule and the times that it is given",
+			why: "schedule is pure: it computes the due times from a schedule and given times",
 		},
 		{
 			from: "internal/registration", never: slices.Concat(requests, connections, deciders),
-			why: "an agent's identity does not depend on what is connected or who uses it",
+			why: "an agent's identity does not depend on connections or on users",
 		},
 		{
 			from: "internal/release", only: []string{"std", "k8s.io/apimachinery"},
-			why: "release is linked into hub and agent, and asks one address one question",
+			why: "release is linked into hub and agent, and only sends one request to one address",
 		},
 		{
 			from: "internal/server", never: append(deciders, "./internal/set", "./internal/status", "./internal/release"),
-			why: "the ports carry requests; what members get is decided by controllers",
+			why: "the ports carry requests; controllers decide what is delivered to members",
 		},
 		{
 			from: "internal/status", ours: []string{"./api", "./internal/protocol"},
-			why: "status writes what it is given; whoever decides the status is above it",
+			why: "status writes a given status; the code that decides the status imports it",
 		},
 		{
 			from: "internal/trust", ours: []string{"./internal/protocol"}, never: []string{"k8s.io/client-go", "sigs.k8s.io"},
-			why: "trust makes certificates and judges them; what reads and writes their Secrets is above it",
+			why: "trust issues and verifies certificates; the code that reads and writes their Secrets imports it",
 		},
 		{
 			from: "internal/tunnel/h2", only: []string{"std", "golang.org/x/net/http", "golang.org/x/net/http2"},
-			why: "h2 is a client of HTTP/2 and nothing else, so that golang.org/x/net can take its place",
+			why: "h2 is only an HTTP/2 client, so golang.org/x/net can replace it one day",
 		},
 	}
 }
 
-// agentRules are about the packages of the agents by themselves.
+// agentRules returns the rules for the packages of the agents.
 func agentRules() []rule {
 	base := []string{"./api", "./internal/protocol"}
 	with := func(more ...string) []string { return append(slices.Clone(base), more...) }
 	return []rule{
 		{
 			from: "agent/*", never: []string{"./agent/daemon"},
-			why: "the daemon starts the agent's duties, so no duty knows it",
+			why: "the daemon starts the agent's duties, so no duty can import it",
 		},
 		{
 			from: "agent/forward", ours: with("./internal/request"),
-			why: "users' requests need nothing of what the agent does by itself",
+			why: "users' requests are independent of the agent's own duties",
 		},
 		{
 			from: "agent/kube", ours: base,
-			why: "kube is how all duties reach the API server; it knows none of them",
+			why: "all duties use kube to reach the API server, so kube must not depend on a duty",
 		},
 		{
 			from: "agent/leader", ours: base,
-			why: "an election knows nothing of what its winner does",
+			why: "an election does not depend on the work of its winner",
 		},
 		{
 			from: "agent/link", ours: []string{"./internal/protocol", "./internal/tunnel", "./internal/untrusted"},
@@ -148,36 +149,36 @@ func agentRules() []rule {
 		},
 		{
 			from: "agent/stream", ours: base,
-			why: "the stream carries what duties publish, and knows no duty",
+			why: "the stream carries the reports of all duties, so it must not depend on a duty",
 		},
 		{
 			from: "agent/watch", ours: []string{},
-			why: "watch holds objects for whoever asks, and knows no duty",
+			why: "watch caches objects for all duties, so it must not depend on a duty",
 		},
 		{
 			from: "agent/host",
 			ours: with("./agent/host/instructions", "./agent/identity", "./agent/link", "./agent/stream", "./internal/tunnel"),
-			why:  "the agent of a machine is no agent of a cluster: it has no API server to speak to",
+			why:  "the agent of a machine is not the agent of a cluster: it has no API server to talk to",
 		},
 		{
 			from: "agent/host/instructions", ours: []string{"./internal/protocol"},
-			why: "what is carried out on a machine is decided by the hub, and must work while that is away",
+			why: "the hub decides the instructions of a machine, and they must work while the hub is unreachable",
 		},
 	}
 }
 
-// programRules are about the programs beside the manager and the agent.
+// programRules returns the rules for the programs other than the manager and the agent.
 func programRules() []rule {
 	return []rule{
 		{
 			from: "cmd", except: "cmd/drover-provisioner",
 			never: []string{"./controllers", "./internal/members", "./internal/peer", "./internal/server",
 				"./internal/delivery"},
-			why: "programs beside the manager speak to the hub as any other client does",
+			why: "programs other than the manager use the hub as any other client does",
 		},
 		{
 			from: "cmd/drover-host-agent", ours: []string{"./agent/host", "./api", "./internal/protocol"},
-			why: "the agent of a machine is small, and runs as root: what is not linked cannot be misused",
+			why: "the agent of a machine is small and runs as root: code that is not linked cannot be misused",
 		},
 		{
 			from: "cmd/kubectl-drover", never: []string{"./agent", "./internal/config", "./internal/index", "./internal/status"},
@@ -186,10 +187,10 @@ func programRules() []rule {
 	}
 }
 
-// broad are the folders whose rule says too little of a package in them.
+// broad returns the folders whose rule is too general for the packages in them.
 func broad() []string { return []string{"internal", "controllers", "cmd"} }
 
-// TestEveryPackageHasARule wants for each package of the product a rule that was made for it, or for its folder.
+// TestEveryPackageHasARule fails for a package of the product that has no rule of its own, and whose folder has none.
 func TestEveryPackageHasARule(t *testing.T) {
 	var folders []string
 	for _, f := range goFiles(t) {
@@ -201,10 +202,10 @@ func TestEveryPackageHasARule(t *testing.T) {
 	for _, r := range allRules() {
 		folder := strings.TrimSuffix(r.from, "/*")
 		if _, err := os.Stat(filepath.Join(root(t), folder)); err != nil {
-			t.Errorf("the rule of %s is about no folder: name the one that it became, or remove it", folder)
+			t.Errorf("the rule for %s matches no folder: name the present folder, or remove the rule", folder)
 		}
 		if r.why == "" {
-			t.Errorf("the rule of %s has no reason; want one that a person who breaks it understands", r.from)
+			t.Errorf("the rule for %s has no reason: explain it to a person who breaks the rule", r.from)
 		}
 	}
 }
@@ -222,7 +223,7 @@ func fenceProblems(folders []string, table []rule) []string {
 			return applies && (dir == r.from || !slices.Contains(broad(), r.from))
 		}
 		if !slices.ContainsFunc(table, covers) {
-			problems = append(problems, dir+": no rule says what it may import, and why: add one to the table")
+			problems = append(problems, dir+": no rule restricts its imports: add a rule with a reason to the table")
 		}
 	}
 	return problems
@@ -242,7 +243,7 @@ func TestFenceRule(t *testing.T) {
 	}
 }
 
-// pure are the folders of the packages that compute: without client, context, logger, clock, files or goroutines.
+// pure returns the folders of the pure packages, which use no client, context, logger, clock, files or goroutines.
 func pure() []string {
 	return []string{
 		"internal/access", "cmd/kubectl-drover/rancher", "internal/rollout", "internal/set", "internal/tenancy",
@@ -255,12 +256,12 @@ func isPure(dir string) bool {
 	return slices.ContainsFunc(pure(), func(folder string) bool { return inside(dir, folder) })
 }
 
-// A pure package may hold a time that it was given, and must not look at the clock.
+// A pure package can hold a time that it was given, but it must not read the clock.
 func TestPurePackagesHaveNoEffects(t *testing.T) {
 	files, own := goFiles(t), modulePath(t)
 	for _, folder := range pure() {
 		if !slices.ContainsFunc(files, func(f source) bool { return f.dir() == folder }) {
-			t.Errorf("%s is in the list of pure packages and is none: name what it became", folder)
+			t.Errorf("%s is in the list of pure packages and does not exist: name the present folder", folder)
 		}
 		r := rule{from: folder, never: effects(), why: "it is pure: what it returns follows from what it is given"}
 		report(t, r.problems(own, files))

@@ -13,30 +13,36 @@ import (
 	"testing"
 )
 
-// returns are the returns with an error in a function.
+// returns describes the error returns in a function.
 type returns struct {
 	number int
 	why    string
 }
 
-// unhanded are the returns with an error before a reconciler has handed over the sets of its object, by the function, each with the reason why no tenant's
-// object can cause them. When a manager begins to lead, it removes nothing from any member before each owner has handed over its sets once. So an object
-// that makes its reconciler fail again and again would keep what was deleted in force in all workspaces. Such a reconciler hands over an empty set or the
-// one before, and its status says why.
+// unhanded lists the functions that can return an error before a reconciler has handed over the sets of its object.
+// Each entry has the reason why no tenant's object can cause the error. When a manager becomes the leader, it removes
+// nothing from any member until each owner has handed over its sets once. An object that makes its reconciler fail
+// again and again would therefore keep deleted sets in force in all workspaces. A reconciler must instead hand over an
+// empty set or the previous one, and report the problem in the status.
 func unhanded() map[string]returns {
 	const (
 		cache   = "the cache has all objects, and reading it fails only while the manager stops"
 		encodes = "an object that was decoded from JSON can be encoded as JSON again"
 		hubs    = "it reads Secrets of the manager's own namespace, where no tenant writes"
 		later   = "Reconcile hands over the sets before it returns this error"
-		secrets = "a Secret that is gone, too large or not labelled is a problem and no error; else the API server did not answer"
-		parts   = "it returns the error of a function that is judged itself"
+		secrets = "a missing, too large or unlabelled Secret is a problem and not an error; otherwise the API server did " +
+			"not answer"
+		parts = "it returns the error of a function that is judged itself"
 	)
 	return map[string]returns{
-		"controllers/binding.Reconciler.Reconcile":   {2, cache},
-		"controllers/binding.Reconciler.plan":        {4, "the members come from the cache, and what cannot be bound is a problem and no error; " + encodes},
-		"controllers/direct.Reconciler.Reconcile":    {3, cache + "; " + parts},
-		"controllers/direct.Reconciler.access":       {3, hubs + ", and Reconcile hands over nothing for a server that is no URL"},
+		"controllers/binding.Reconciler.Reconcile": {2, cache},
+		"controllers/binding.Reconciler.plan": {
+			4, "the members come from the cache, and a binding that cannot be applied is a problem and not an error; " + encodes,
+		},
+		"controllers/direct.Reconciler.Reconcile": {3, cache + "; " + parts},
+		"controllers/direct.Reconciler.access": {
+			3, hubs + ", and Reconcile hands over nothing for a server that is no URL",
+		},
 		"controllers/direct.Reconciler.denied":       {1, hubs},
 		"controllers/direct.content":                 {3, encodes + ", and the schema and MaxDenied bound it"},
 		"controllers/plan.Reconciler.Reconcile":      {2, cache + "; " + parts},
@@ -59,8 +65,10 @@ func unhanded() map[string]returns {
 		"controllers/project.keep":                   {2, "nothing is handed over then"},
 		"controllers/project.Guards.Reconcile":       {1, cache},
 		"controllers/role.Reconciler.Reconcile":      {3, cache + "; " + parts},
-		"controllers/role.Reconciler.compute":        {3, cache + "; a template that cannot be resolved is no error; " + encodes},
-		"controllers/role.Reconciler.uses":           {4, cache},
+		"controllers/role.Reconciler.compute": {
+			3, cache + "; a template that cannot be resolved is no error; " + encodes,
+		},
+		"controllers/role.Reconciler.uses": {4, cache},
 	}
 }
 
@@ -68,8 +76,8 @@ func TestNoObjectOfATenantKeepsItsSetsFromBeingHandedOver(t *testing.T) {
 	report(t, handoverProblems(goFiles(t), unhanded()))
 }
 
-// handoverProblems lists the errors that a reconciler may return before it calls Replace of the delivery store, and exceptions for nothing. It sees the
-// functions of the reconciler's own package.
+// handoverProblems lists the errors that a reconciler can return before it calls Replace on the delivery store, and
+// unused exceptions. It only sees the functions of the reconciler's own package.
 func handoverProblems(files []source, allowed map[string]returns) []string {
 	var problems []string
 	packages := map[string]map[string][]inFile{}
@@ -94,28 +102,30 @@ func handoverProblems(files []source, allowed map[string]returns) []string {
 	}
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		if at := found[name]; len(at) != allowed[name].number || allowed[name].why == "" {
-			problems = append(problems, fmt.Sprintf("%s ends a reconcile with an error before its sets are handed over at %s, and %d such returns are judged: hand over an empty set or the one before, or say why no tenant can cause it",
+			problems = append(problems, fmt.Sprintf("%s ends a reconcile with an error before its sets are handed over at %s, "+
+				"want %d such returns: hand over an empty set or the previous one, "+
+				"or give the reason why no tenant can cause the error",
 				name, strings.Join(at, ", "), allowed[name].number))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(allowed)) {
 		if found[name] == nil {
-			problems = append(problems, name+": the exception is for no return: remove it")
+			problems = append(problems, name+": the exception matches no return: remove it")
 		}
 	}
 	return problems
 }
 
-// inFile is a function with its file.
+// inFile is a function and the file that contains it.
 type inFile struct {
 	source
 	function *ast.FuncDecl
 }
 
-// failure is a return with an error.
+// failure is a return statement with an error.
 type failure struct{ function, at string }
 
-// failures returns the returns with an error in the functions that Reconcile calls before the last Replace.
+// failures returns the error returns in the functions that Reconcile calls before the last Replace.
 func failures(functions map[string][]inFile) (found []failure) {
 	seen := map[*ast.FuncDecl]bool{}
 	var look func(d inFile)
@@ -153,7 +163,8 @@ func failures(functions map[string][]inFile) (found []failure) {
 	return found
 }
 
-// lastHandover returns the start of the last statement of a function that calls Replace of a store, or a function of the package that does.
+// lastHandover returns the start of the last statement of a function that calls Replace on a store, directly or through
+// a function of the package.
 func lastHandover(function *ast.FuncDecl, functions map[string][]inFile) (last token.Pos) {
 	for _, statement := range function.Body.List {
 		if hands(statement, functions, map[*ast.FuncDecl]bool{function: true}) {
@@ -183,7 +194,7 @@ func hands(n ast.Node, functions map[string][]inFile, seen map[*ast.FuncDecl]boo
 	return found
 }
 
-// calledName returns the name of the function or method that is called.
+// calledName returns the name of the called function or method.
 func calledName(call *ast.CallExpr) string {
 	switch f := call.Fun.(type) {
 	case *ast.Ident:
@@ -194,7 +205,8 @@ func calledName(call *ast.CallExpr) string {
 	return ""
 }
 
-// failing reports whether a statement returns an error. That of a function of the package is judged there.
+// failing reports whether a statement returns an error. Errors from functions of the same package are judged in those
+// functions.
 func failing(d inFile, r *ast.ReturnStmt, functions map[string][]inFile) bool {
 	results := d.function.Type.Results
 	if results == nil || len(r.Results) == 0 {
@@ -219,17 +231,28 @@ func TestHandoverRule(t *testing.T) {
 	}
 	const part = "\nfunc (r *R) part() (int, error) {\nreturn 0, errA\n}\n"
 	for name, tt := range map[string]struct{ text, want string }{
-		"an error before the sets are handed over fails": {reconcile("if bad { return ctrl.Result{}, errA }", "return ctrl.Result{}, nil"), "controllers/x.R.Reconcile ends"},
-		"one of a part fails once, at its origin":        {reconcile("sets := r.part()", "return ctrl.Result{}, nil") + part, "controllers/x.R.part ends"},
-		"one afterwards passes":                          {reconcile("", "return ctrl.Result{}, errA"), ""},
-		"no error passes":                                {reconcile("if gone { return ctrl.Result{}, nil }", "return ctrl.Result{}, nil"), ""},
-		"a reconciler without sets passes":               {"package a\n\nfunc (r *R) Reconcile() (ctrl.Result, error) {\nreturn ctrl.Result{}, errA\n}\n", ""},
+		"an error before the sets are handed over fails": {
+			reconcile("if bad { return ctrl.Result{}, errA }", "return ctrl.Result{}, nil"), "controllers/x.R.Reconcile ends",
+		},
+		"one of a part fails once, at its origin": {
+			reconcile("sets := r.part()", "return ctrl.Result{}, nil") + part, "controllers/x.R.part ends",
+		},
+		"one afterwards passes": {reconcile("", "return ctrl.Result{}, errA"), ""},
+		"no error passes": {
+			reconcile("if gone { return ctrl.Result{}, nil }", "return ctrl.Result{}, nil"), "",
+		},
+		"a reconciler without sets passes": {
+			"package a\n\nfunc (r *R) Reconcile() (ctrl.Result, error) {\nreturn ctrl.Result{}, errA\n}\n", "",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			expect(t, handoverProblems([]source{fixture(t, "controllers/x/a.go", tt.text)}, nil), tt.want)
 		})
 	}
 	t.Run("an exception for nothing fails", func(t *testing.T) {
-		expect(t, handoverProblems(nil, map[string]returns{"controllers/x.R.part": {1, "a reason"}}), "the exception is for no return")
+		expect(
+			t, handoverProblems(nil, map[string]returns{"controllers/x.R.part": {1, "a reason"}}),
+			"the exception matches no return",
+		)
 	})
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/moby/patternmatcher/ignorefile"
 )
 
-// A goPackage is what "go list -json" says of one package.
+// A goPackage is the description of a package from "go list -json".
 type goPackage struct {
 	Dir                                           string
 	GoFiles, CgoFiles, SFiles, HFiles, EmbedFiles []string
@@ -29,7 +29,7 @@ type goPackage struct {
 	}
 }
 
-// dependencies are the packages that a program of this module is built from, for the platform of the image.
+// dependencies returns the packages that a program of this module is built from, for the platform of the image.
 func dependencies(t *testing.T, program string) []goPackage {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", "list", "-deps",
@@ -54,7 +54,7 @@ func dependencies(t *testing.T, program string) []goPackage {
 	}
 }
 
-// The image is built from the build context, which is what .dockerignore lets through.
+// The build context must contain every source of the image. .dockerignore determines the build context.
 func TestBuildContextHasAllThatTheImageIsBuiltFrom(t *testing.T) {
 	ignored := ignoreRules(t, readFile(t, ".dockerignore"))
 	files := []string{"go.mod", "go.sum"}
@@ -64,18 +64,18 @@ func TestBuildContextHasAllThatTheImageIsBuiltFrom(t *testing.T) {
 	slices.Sort(files)
 	files = slices.Compact(files)
 	if len(files) < 100 {
-		t.Fatalf("only %d files: go list has not named all", len(files))
+		t.Fatalf("got only %d files from go list, want all", len(files))
 	}
 	report(t, leftOut(t, ignored, files))
 
 	t.Run("a file that is left out is named", func(t *testing.T) {
 		rules := ignoreRules(t, "*\n!main.go\n!api\n")
 		expect(t, leftOut(t, rules, []string{"main.go", "api/v1/a.go", "config/crd/a.yaml"}),
-			".dockerignore leaves out config/crd/a.yaml")
+			".dockerignore excludes config/crd/a.yaml")
 	})
 }
 
-// sources are the files of this module among those that the packages are compiled from, relative to its root.
+// sources returns the files of this module that the packages are compiled from, relative to its root.
 func sources(t *testing.T, packages []goPackage) []string {
 	t.Helper()
 	var files []string
@@ -103,7 +103,7 @@ func leftOut(t *testing.T, ignored *patternmatcher.PatternMatcher, files []strin
 			t.Fatal(err)
 		}
 		if out {
-			problems = append(problems, ".dockerignore leaves out "+file+", which the image is built from")
+			problems = append(problems, ".dockerignore excludes "+file+", which the image is built from")
 		}
 	}
 	return problems

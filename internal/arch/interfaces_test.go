@@ -13,9 +13,9 @@ import (
 	"testing"
 )
 
-// singleInterfaces are the interfaces of the product that at most one type of the product implements, each with the
-// reason. Elsewhere a concrete type or a function does, and a test answers its requests with a handler or gives another
-// function.
+// singleInterfaces returns the interfaces of the product with at most one implementation in the product, each with the
+// reason. Otherwise, use a concrete type or a function instead of such an interface: tests can serve requests with a
+// handler, or pass another function.
 func singleInterfaces() map[string]string {
 	return map[string]string{
 		"internal/signin/connector.PostCallback": "a capability for a type such as SAML; a test signs a user in through it",
@@ -41,10 +41,12 @@ func TestInterfaceProblems(t *testing.T) {
 			[]string{"x.I"}},
 		"by embedding": {"type I interface{ M() }; type a int; func (a) M() {}; type b struct{ *a }", nil,
 			nil},
-		"an interface that has others": {"type I interface{ J }; type J interface{ M() }; type a int; func (a) M() {}; type b int; func (b) M() {}", nil, nil},
-		"a constraint":                 {"type I interface{ ~int | ~string }", nil, nil},
-		"one that is allowed":          {"type I interface{ M() }", []string{"x.I"}, nil},
-		"allowed for nothing":          {"", []string{"x.I"}, []string{"x.I"}},
+		"an interface that has others": {
+			"type I interface{ J }; type J interface{ M() }; type a int; func (a) M() {}; type b int; func (b) M() {}", nil, nil,
+		},
+		"a constraint":        {"type I interface{ ~int | ~string }", nil, nil},
+		"one that is allowed": {"type I interface{ M() }", []string{"x.I"}, nil},
+		"allowed for nothing": {"", []string{"x.I"}, []string{"x.I"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file, err := parse("x/x.go", []byte("package x; "+tt.code))
@@ -57,23 +59,22 @@ func TestInterfaceProblems(t *testing.T) {
 			}
 			got := interfaceProblems([]source{file}, allowed)
 			if !slices.EqualFunc(got, tt.want, strings.HasPrefix) {
-				t.Errorf("the problems are %q, want those of %q", got, tt.want)
+				t.Errorf("got the problems %q, want problems with %q", got, tt.want)
 			}
 		})
 	}
 }
 
-// declared is a type of the product: its methods with the numbers of their parameters and results, and the types that
-// it embeds.
+// declared describes a type of the product: its methods with the numbers of their parameters and results, and its
+// embedded types.
 type declared struct {
 	methods    map[string]bool
 	embeds     []string
 	constraint bool // an interface of types, not of methods
 }
 
-// interfaceProblems lists the interfaces of the product that fewer than two of its types implement, and that are not
-// allowed, and what is allowed without need. Methods are compared by name and by the numbers of their parameters and
-// results.
+// interfaceProblems lists the interfaces of the product that have fewer than two implementations in it and no
+// exception, and the unused exceptions. It compares methods by name and by the numbers of their parameters and results.
 func interfaceProblems(files []source, allowed map[string]string) []string {
 	interfaces, types := map[string]*declared{}, map[string]*declared{}
 	for _, file := range files {
@@ -115,7 +116,7 @@ func testOnlyFolder(dir string) bool {
 	return slices.ContainsFunc(testOnly(), func(folder string) bool { return strings.HasPrefix("./"+dir+"/", folder+"/") })
 }
 
-// declarations adds the types of a file. Their names begin with the folder.
+// declarations adds the types of a file to the maps. Their names begin with the folder.
 func declarations(file source, interfaces, types map[string]*declared) {
 	get := func(all map[string]*declared, name string) *declared {
 		name = file.dir() + "." + name
@@ -167,7 +168,7 @@ func method(name string, f *ast.FuncType) string {
 	return fmt.Sprintf("%s/%d/%d", name, count(f.Params), results)
 }
 
-// typeName is the name of a type without its package, pointer and parameters. It is empty for other expressions.
+// typeName returns the name of a type without its package, pointer and type parameters, or "" for other expressions.
 func typeName(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -184,7 +185,8 @@ func typeName(e ast.Expr) string {
 	return ""
 }
 
-// embedded is the name of an embedded type: with the folder of this package, or with the last part of the import path.
+// embedded returns the name of an embedded type, prefixed with the folder of its own package or with the last part of
+// the import path.
 func embedded(file source, e ast.Expr) string {
 	if star, is := e.(*ast.StarExpr); is {
 		e = star.X
@@ -195,7 +197,7 @@ func embedded(file source, e ast.Expr) string {
 	return file.dir() + "." + typeName(e)
 }
 
-// methodsOf returns the methods of a type with those of what it embeds, as far as that is declared in all or more.
+// methodsOf returns the methods of a type and of its embedded types, as far as all or more contain their declarations.
 func methodsOf(name string, all, more map[string]*declared) map[string]bool {
 	methods := map[string]bool{}
 	add := func(d *declared) {

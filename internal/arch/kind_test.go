@@ -14,14 +14,14 @@ import (
 	"testing"
 )
 
-// maxPlaces is the number of places that a new kind may touch.
+// maxPlaces is the maximum number of places that adding a kind can require to change.
 const maxPlaces = 12
 
-// place is a file or folder in which a new kind is added by hand.
+// place is a file or folder that must be changed by hand to add a kind.
 type place struct {
-	// path is as docs/contributing.md names it.
+	// path is the path in docs/contributing.md.
 	path string
-	// file is the file that changes there, empty if no program is built of it. It is made of fixture, or changed by edits.
+	// file is the changed file, or empty if no program is built from it. It is copied from fixture, or changed with edits.
 	file, fixture string
 	edits         []edit
 }
@@ -29,7 +29,7 @@ type place struct {
 // edit inserts text after the first match of anchor.
 type edit struct{ anchor, text string }
 
-// places are the places in which the kind Greeting is added, which puts a ConfigMap into members.
+// places returns the places to change for the kind Greeting, which delivers a ConfigMap to members.
 func places() []place {
 	return []place{
 		{path: "api/v1", file: "api/v1/greeting_types.go", fixture: "types.go.txt"},
@@ -48,7 +48,9 @@ func places() []place {
 `}}},
 		{path: "controllers", file: "controllers/greeting/controller.go", fixture: "controller.go.txt"},
 		{path: "controllers/workspaces.go", file: "controllers/workspaces.go", edits: []edit{
-			{`"github.com/drover-dev/drover/controllers/direct"\n`, `"github.com/drover-dev/drover/controllers/greeting"` + "\n"},
+			{
+				`"github.com/drover-dev/drover/controllers/direct"\n`, `"github.com/drover-dev/drover/controllers/greeting"` + "\n",
+			},
 			{`w\.direct\(\), `, "w.greetings(), "},
 			{`return wiring\.Controller\{Name: set\.Direct, .*\n\}\n`, `
 func (w *workspaces) greetings() wiring.Controller {
@@ -71,9 +73,12 @@ func (w *workspaces) greetings() wiring.Controller {
 	}
 }
 
-// TestLong_AKindIsAddedInTheDocumentedPlaces adds a kind to a copy of the tree in the places that docs/contributing.md lists, and builds the controllers.
+// TestLong_AKindIsAddedInTheDocumentedPlaces adds a kind to a copy of the tree, in the places that docs/contributing.md
+// lists, and builds the controllers.
 func TestLong_AKindIsAddedInTheDocumentedPlaces(t *testing.T) {
-	row := regexp.MustCompile(`(?m)^\| a kind that is delivered to members \| (.+) \|$`).FindStringSubmatch(readFile(t, "docs/contributing.md"))
+	row := regexp.MustCompile(`(?m)^\| a kind that is delivered to members \| (.+) \|$`).FindStringSubmatch(
+		readFile(t, "docs/contributing.md"),
+	)
 	if row == nil {
 		t.Fatal("docs/contributing.md has no row for a kind that is delivered to members, want one that lists all places")
 	}
@@ -87,19 +92,22 @@ func TestLong_AKindIsAddedInTheDocumentedPlaces(t *testing.T) {
 	slices.Sort(documented)
 	slices.Sort(added)
 	if !slices.Equal(documented, added) || len(added) > maxPlaces {
-		t.Errorf("docs/contributing.md lists the places %q\nand this test adds a kind in %q\nwant the same, and at most %d", documented, added, maxPlaces)
+		t.Errorf(
+			"docs/contributing.md lists the places %q\nand this test adds a kind in %q\nwant the same, and at most %d",
+			documented, added, maxPlaces,
+		)
 	}
 	overlay := overlayOf(t)
 	run(t, "build", "-overlay", overlay, "./controllers/...")
 	got := run(t, "run", "-overlay", overlay, "./hack/kind")
 	for _, want := range []string{`page: export const kinds = ["greetings",`, "restored: {true false false}", "indexed by [prod]"} {
 		if !strings.Contains(got, want) {
-			t.Errorf("the registry makes of the kind\n%s\nwant %q in it", got, want)
+			t.Errorf("got the registry entry\n%s\nwant %q in it", got, want)
 		}
 	}
 }
 
-// overlayOf writes the changed files into a folder, and returns the file that tells the go command to take them.
+// overlayOf writes the changed files into a folder and returns the overlay file for the go command.
 func overlayOf(t *testing.T) string {
 	t.Helper()
 	dir, replace := t.TempDir(), map[string]string{}
@@ -146,7 +154,7 @@ func (p place) edited(t *testing.T) string {
 	return text
 }
 
-// run runs the go command in the module, and returns its output.
+// run runs the go command in the module and returns its output.
 func run(t *testing.T, arguments ...string) string {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "go", arguments...)

@@ -20,7 +20,8 @@ func TestEveryGoFileHasTheLicenceHeader(t *testing.T) {
 	report(t, licenceProblems(goFiles(t), strings.TrimSpace(string(raw))))
 }
 
-// licenceProblems wants the header before anything else; generated files may have their build constraint above it.
+// licenceProblems lists the files that do not begin with the header. Generated files can have a build constraint above
+// it.
 func licenceProblems(files []source, header string) []string {
 	var problems []string
 	for _, f := range files {

@@ -11,10 +11,11 @@ import (
 	"testing"
 )
 
-// longPrefix begins the names of long tests.
+// longPrefix is the prefix of the names of long tests.
 const longPrefix = "TestLong_"
 
-// "make test" must leave out exactly the tests that "make test-long" runs, in the folders where that looks for them.
+// "make test" must skip exactly the tests that "make test-long" runs, and "make test-long" must search all folders that
+// have such tests.
 func TestLongTestsAreRunByTestLong(t *testing.T) {
 	makefile := readFile(t, "Makefile")
 	for what, want := range map[string]string{
@@ -32,7 +33,7 @@ func TestLongTestsAreRunByTestLong(t *testing.T) {
 	report(t, longProblems(goFiles(t)))
 }
 
-// longProblems lists the long tests that make test-long does not find, and a tree without any.
+// longProblems lists the long tests that "make test-long" does not find. A tree without any long test is a problem too.
 func longProblems(files []source) []string {
 	var problems []string
 	found := false
@@ -49,7 +50,7 @@ func longProblems(files []source) []string {
 		}
 	}
 	if !found {
-		problems = append(problems, "no test begins with "+longPrefix+": make test-long would run nothing")
+		problems = append(problems, "no test name begins with "+longPrefix+": make test-long would run nothing")
 	}
 	return problems
 }
@@ -58,5 +59,5 @@ func TestLongRule(t *testing.T) {
 	text := "package a\n\nfunc TestLong_X() {}\n"
 	expect(t, longProblems([]source{fixture(t, "test/e2e/a_test.go", text)}), "")
 	expect(t, longProblems([]source{fixture(t, "hack/a_test.go", text)}), "does not look for TestLong_X there")
-	expect(t, longProblems([]source{fixture(t, "test/e2e/a_test.go", "package a\n")}), "no test begins with")
+	expect(t, longProblems([]source{fixture(t, "test/e2e/a_test.go", "package a\n")}), "no test name begins with")
 }

@@ -13,7 +13,9 @@ import (
 )
 
 // quotedPath matches a file or folder of this repository that a document quotes.
-var quotedPath = regexp.MustCompile("`((?:agent|api|cmd|config|controllers|docs|hack|internal|test)/[A-Za-z0-9_./-]*|main\\.go)`")
+var quotedPath = regexp.MustCompile(
+	"`((?:agent|api|cmd|config|controllers|docs|hack|internal|test)/[A-Za-z0-9_./-]*|main\\.go)`",
+)
 
 func TestTheMapsNameFilesThatExist(t *testing.T) {
 	for _, document := range []string{"docs/architecture.md", "docs/contributing.md"} {
@@ -26,7 +28,9 @@ func pathProblems(top, document, text string) []string {
 	for n, line := range strings.Split(text, "\n") {
 		for _, found := range quotedPath.FindAllStringSubmatch(line, -1) {
 			if _, err := os.Stat(filepath.Join(top, found[1])); err != nil {
-				problems = append(problems, fmt.Sprintf("%s:%d: %s does not exist: name what it became", document, n+1, found[1]))
+				problems = append(
+					problems, fmt.Sprintf("%s:%d: %s does not exist: name the present file or folder", document, n+1, found[1]),
+				)
 			}
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// The core builds without the folders of provisioning, and the provisioner without tunnels, users and sets: what a
-// program does not contain, it cannot do.
+// The core must build without the folders for provisioning, and the provisioner without tunnels, users and sets: code
+// that is not part of a program cannot be misused in it.
 func TestEachProgramIsBuiltWithoutTheOther(t *testing.T) {
 	for program, never := range map[string][]string{
 		".": provisioning(),
@@ -34,7 +34,7 @@ func TestEachProgramIsBuiltWithoutTheOther(t *testing.T) {
 			}
 		}
 		if found < 10 {
-			t.Errorf("%s is built from %d packages of this module: go list has not named all", program, found)
+			t.Errorf("got only %[2]d packages of this module for %[1]s from go list, want all", program, found)
 		}
 	}
 }

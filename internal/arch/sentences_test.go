@@ -16,13 +16,13 @@ func TestEveryPackageSaysWhatItDoesInOneSentence(t *testing.T) {
 	report(t, sentenceProblems(goFiles(t)))
 }
 
-// bannedNames say nothing of what is in a package and so attract everything.
+// bannedNames returns names that do not describe the content of a package, and therefore attract unrelated code.
 func bannedNames() []string {
 	return []string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "types", "manager"}
 }
 
-// sentenceProblems wants one package comment in each folder, whose first paragraph is one sentence that begins with
-// "Package x" or, for a program, "Command x" or "Package main is x".
+// sentenceProblems lists the folders without exactly one package comment whose first paragraph is a single sentence.
+// The sentence must begin with "Package x" or, for a program, with "Command x" or "Package main is x".
 func sentenceProblems(files []source) []string {
 	folders := map[string][]source{}
 	for _, f := range files {

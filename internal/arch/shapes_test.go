@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// The budgets of a type: a type with more methods is several types, and embedding must not hide fields from the budget
-// of a struct. Types of the API and generated code are free of the latter.
+// The budgets of a type. A type with more methods should be several types, and embedding must not hide fields from the
+// budget of a struct. API types and generated code have no budget for fields.
 const (
 	maxMethods = 40
 	maxFields  = 24 // with the fields of embedded structs
@@ -24,7 +24,7 @@ func TestTypesStayWithinTheirBudgets(t *testing.T) {
 	report(t, shapeProblems(goFiles(t)))
 }
 
-// A shape is what counts of a type.
+// A shape holds the counts of a type.
 type shape struct {
 	methods int
 	fields  int
@@ -53,7 +53,7 @@ func shapeProblems(files []source) []string {
 	return problems
 }
 
-// addShapes adds the types of a file. Their names begin with the folder.
+// addShapes adds the types of a file to the map. Their names begin with the folder.
 func addShapes(f source, shapes map[string]*shape) {
 	get := func(name string) *shape {
 		name = f.dir() + "." + name
@@ -87,8 +87,8 @@ func addShapes(f source, shapes map[string]*shape) {
 	}
 }
 
-// flattened counts the fields of a struct, with the fields of the structs of the product that it embeds. Another
-// embedded type counts as one field.
+// flattened returns the number of fields of a struct, including the fields of embedded structs of the product. Any
+// other embedded type counts as one field.
 func flattened(name string, shapes map[string]*shape, within []string) int {
 	s := shapes[name]
 	if pattern, elsewhere := strings.CutPrefix(name, "*/"); elsewhere {

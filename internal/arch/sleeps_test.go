@@ -14,8 +14,8 @@ func TestTestsWaitForConditionsNotForTime(t *testing.T) {
 	report(t, sleepProblems(goFiles(t)))
 }
 
-// sleepProblems lists what sleeps in tests outside of a synctest bubble, where the clock is real. Code that is not a
-// test is forbidigo's.
+// sleepProblems lists the calls of Sleep in tests outside of a synctest bubble, where the clock is real. The linter
+// forbidigo covers other code.
 func sleepProblems(files []source) []string {
 	var problems []string
 	for _, f := range files {
@@ -34,7 +34,7 @@ func sleepProblems(files []source) []string {
 	return problems
 }
 
-// calls of pkg.name in the file.
+// calls returns the calls of pkg.name in the file.
 func calls(f source, pkg, name string) []*ast.CallExpr {
 	var found []*ast.CallExpr
 	ast.Inspect(f.ast, func(n ast.Node) bool {

@@ -43,7 +43,7 @@ func (s source) at(n ast.Node) string {
 	return fmt.Sprintf("%s:%d", s.path, s.fset.Position(n.Pos()).Line)
 }
 
-// root is the folder of the module's go.mod.
+// root returns the folder of the module's go.mod.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -62,8 +62,8 @@ func root(t *testing.T) string {
 	}
 }
 
-// goFiles returns every Go file of the tree, nested modules (such as the benches) included. The tests of this package
-// share them.
+// goFiles returns every Go file of the tree, including nested modules such as the benchmarks. The tests of this package
+// share the result.
 func goFiles(t *testing.T) []source {
 	t.Helper()
 	top := root(t)
@@ -77,7 +77,7 @@ func goFiles(t *testing.T) []source {
 	return parsed.files
 }
 
-// parsed has the files of the tree once a test has asked for them.
+// parsed caches the files of the tree.
 var parsed struct {
 	sync.Once
 	files []source
@@ -112,7 +112,7 @@ func parseTree(top string) ([]source, error) {
 	return all, err
 }
 
-// skipFolder leaves out what the go command leaves out too, and what is built or installed rather than written.
+// skipFolder returns fs.SkipDir for folders that the go command ignores, and for folders with built or installed files.
 func skipFolder(name string, top bool) error {
 	hidden := strings.HasPrefix(name, ".") || strings.HasPrefix(name, "_")
 	if !top && (hidden || slices.Contains([]string{"bin", "node_modules", "testdata", "vendor"}, name)) {
@@ -121,7 +121,7 @@ func skipFolder(name string, top bool) error {
 	return nil
 }
 
-// fixture parses text as the file of that name, for tests of the rules themselves.
+// fixture parses text as a file with the given path, for tests of the rules themselves.
 func fixture(t *testing.T, path, text string) source {
 	t.Helper()
 	s, err := parse(path, []byte(text))
@@ -139,7 +139,7 @@ func report(t *testing.T, problems []string) {
 	}
 }
 
-// expect fails unless there is exactly one problem that holds want, or none where want is empty.
+// expect fails the test unless there is exactly one problem and it contains want, or no problem if want is empty.
 func expect(t *testing.T, problems []string, want string) {
 	t.Helper()
 	if want == "" && len(problems) == 0 {

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// plainWords are the words that have a better one for every use in this tree, and that one. docs/contributing.md has
-// the rules behind them.
+// plainWords returns patterns for words that always have a better alternative in this tree, by that alternative.
+// docs/contributing.md explains the rules.
 func plainWords() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"name what is absent, or the user": regexp.MustCompile(`\b([Nn]o|[Ss]ome|[Aa]ny)body\b`),
@@ -56,7 +56,7 @@ func TestPlainWords(t *testing.T) {
 	}
 }
 
-// wordProblems lists the lines of a text that hold a word of plainWords. Files that are not text have none.
+// wordProblems lists the lines of a text that match a pattern. Binary files have no lines.
 func wordProblems(words map[string]*regexp.Regexp, path string, text []byte) []string {
 	var problems []string
 	if bytes.IndexByte(text, 0) >= 0 {
@@ -65,7 +65,7 @@ func wordProblems(words map[string]*regexp.Regexp, path string, text []byte) []s
 	for better, word := range words {
 		for _, found := range word.FindAllIndex(text, -1) {
 			line := 1 + bytes.Count(text[:found[1]-1], []byte("\n"))
-			problems = append(problems, fmt.Sprintf("%s:%d: %q: better is %s", path, line, text[found[0]:found[1]], better))
+			problems = append(problems, fmt.Sprintf("%s:%d: %q: better: %s", path, line, text[found[0]:found[1]], better))
 		}
 	}
 	return problems

@@ -151,7 +151,7 @@ func testAgentPolicy(t *testing.T, s *system) {
 	})
 	t.Run("no user can give an agent a variable that is not on the list", func(t *testing.T) {
 		err := patch(t.Context(), "frank", `{"env":[{"name":"SSL_CERT_FILE","value":"/proc/self/environ"}]}`)
-		if err == nil || !strings.Contains(err.Error(), "an agent takes no other variables") {
+		if err == nil || !strings.Contains(err.Error(), "an agent accepts only the variables") {
 			t.Errorf("kubectl says %v", err)
 		}
 	})

@@ -198,9 +198,9 @@ func testClusterFacts(t *testing.T, h *fixture) {
 	label := func(c client.Client, key, value string) error {
 		return c.Patch(t.Context(), facts.DeepCopy(), merge(`{"metadata":{"labels":{%q:%s}}}`, key, value))
 	}
-	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"k3s"`), "use a label of your own")
+	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"k3s"`), "use labels of your own")
 	wantTaken(t, label(h.manager(t), "cluster.drover.dev/distribution", `"k3s"`))
-	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"rke2"`), "use a label of your own")
+	wantRefused(t, label(person, "cluster.drover.dev/distribution", `"rke2"`), "use labels of your own")
 	wantTaken(t, label(h.manager(t), "plan.cluster.drover.dev/k3s", `"4711"`))
 	for _, key := range []string{"env", "plans.cluster.drover.dev/hold", "plans.cluster.drover.dev/other"} {
 		wantRefused(t, label(h.manager(t), key, `"prod"`), "cannot update clusters/labels facts")
@@ -209,8 +209,8 @@ func testClusterFacts(t *testing.T, h *fixture) {
 	wantRefused(t, label(h.manager(t), "env", `null`), "cannot update clusters/labels facts")
 	wantTaken(t, label(person, "cluster.drover.dev/distribution", `null`))
 	made := cluster(t, h.workspace, "made", ", labels: {cluster.drover.dev/version: v1.36, env: prod}")
-	wantRefused(t, person.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "use a label of your own")
-	wantRefused(t, person.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(made.DeepCopy()), client.FieldOwner("test"), client.DryRunAll), "use a label of your own")
+	wantRefused(t, person.Create(t.Context(), made.DeepCopy(), client.DryRunAll), "use labels of your own")
+	wantRefused(t, person.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(made.DeepCopy()), client.FieldOwner("test"), client.DryRunAll), "use labels of your own")
 	h.allow(t, "backup", h.workspace, may("clusters", "create"), may("clusters/status", "update"))
 	wantTaken(t, h.as(t, "backup").Create(t.Context(), made, client.DryRunAll))
 }

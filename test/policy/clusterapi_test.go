@@ -97,6 +97,6 @@ func testImport(t *testing.T, h *fixture) {
 		source := ownedCluster(t, workspace, "theirs", "cluster.x-k8s.io/v1beta2", "theirs")
 		source.SetLabels(map[string]string{"cluster.drover.dev/import": "true"})
 		wantTaken(t, h.provisioner(t).Create(t.Context(), source, client.DryRunAll))
-		wantRefused(t, admin.Create(t.Context(), cluster(t, workspace, "facts", ", labels: {"+label+", cluster.drover.dev/version: x}"), client.DryRunAll), "are facts that the agent found")
+		wantRefused(t, admin.Create(t.Context(), cluster(t, workspace, "facts", ", labels: {"+label+", cluster.drover.dev/version: x}"), client.DryRunAll), "are facts from the agent")
 	})
 }

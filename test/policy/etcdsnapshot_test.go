@@ -29,7 +29,7 @@ func testEtcdSnapshots(t *testing.T, h *fixture) {
 	owner := func(kind, group, name string, controller bool) string {
 		return fmt.Sprintf("ownerReferences: [{apiVersion: %s/v1, kind: %s, name: %s, uid: u, controller: %t}]", group, kind, name, controller)
 	}
-	const infrastructure, refused = "infrastructure.cluster.drover.dev", "makes and deletes only the EtcdSnapshots of the schedule"
+	const infrastructure, refused = "infrastructure.cluster.drover.dev", "creates and deletes only the EtcdSnapshots of a DroverCluster's schedule"
 	number := 0
 	snapshot := func(meta, spec string) client.Object {
 		number++

@@ -42,10 +42,10 @@ func testHostPlan(t *testing.T, h *fixture) {
 	t.Run("a name that is not that of its host", func(t *testing.T) {
 		other := hostPlan(t, h.workspace, "m2")
 		other.SetLabels(map[string]string{"cluster.drover.dev/secret": "host-plan", "cluster.drover.dev/host": "m1"})
-		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "such a Secret has the name")
+		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), "such a Secret must have the name")
 	})
 	t.Run("a plan that the hub would not see", func(t *testing.T) {
-		const unseen = "such a Secret has the name"
+		const unseen = "such a Secret must have the name"
 		other := hostPlan(t, h.workspace, "m2")
 		other.SetLabels(map[string]string{"cluster.drover.dev/host": "m2"})
 		wantRefused(t, holder.Create(t.Context(), other, client.DryRunAll), unseen)

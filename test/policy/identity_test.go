@@ -102,7 +102,7 @@ func testClusterIdentity(t *testing.T, h *fixture) {
 	} {
 		t.Run(name+" has another name", func(t *testing.T) {
 			for _, c := range []client.Client{editor, holder} {
-				wantRefused(t, c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":%s}}`, labels), client.DryRunAll), "such a Secret has the name <cluster>-registration")
+				wantRefused(t, c.Patch(t.Context(), unused.DeepCopy(), merge(`{"metadata":{"labels":%s}}`, labels), client.DryRunAll), "such a Secret must have the name <cluster>-registration")
 			}
 		})
 	}

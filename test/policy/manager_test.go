@@ -105,7 +105,7 @@ func testManager(t *testing.T, h *fixture) {
 		})
 	}
 	const account = ", annotations: {kubernetes.io/service-account.name: default}"
-	const secrets, roles, bindings = "writes Secrets of type Opaque only", "grants nothing but to see Clusters", "binds only the Role"
+	const secrets, roles, bindings = "writes only Secrets of type Opaque", "grants only read access to Clusters", "binds only the Role"
 	rule := func(name, rule string) client.Object {
 		return object(t, fmt.Sprintf("{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {namespace: %s, name: %q}, rules: [%s]}", h.workspace, name, rule))
 	}
@@ -157,16 +157,16 @@ func testManager(t *testing.T, h *fixture) {
 			"a provider": `{"data":{"provider":"Yw=="}}`, "another provider of the name": `{"data":{"providerUID":"Yw=="}}`, "no data": `{"data":null}`,
 		} {
 			t.Run(name, func(t *testing.T) {
-				wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge("%s", patch), client.DryRunAll), "changes neither the user, the login nor the keys of a session")
+				wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge("%s", patch), client.DryRunAll), "cannot change the user, login or keys of a session")
 			})
 		}
 		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"awaited":null,"refresh":"e30=","ends":"Zg=="}}`)))
-		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"awaited":"dHJ1ZQ=="}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
+		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"awaited":"dHJ1ZQ=="}}`), client.DryRunAll), "make a revoked or redeemed session valid again")
 		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"direct":"Zg=="}}`)))
 		wantTaken(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"direct":"Zw=="}}`), client.DryRunAll))
-		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"direct":null}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
+		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"direct":null}}`), client.DryRunAll), "make a revoked or redeemed session valid again")
 		wantTaken(t, manager.Patch(t.Context(), session, merge(`{"data":{"revoked":"dHJ1ZQ=="}}`)))
-		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"revoked":null}}`), client.DryRunAll), "none that was revoked or redeemed becomes valid again")
+		wantRefused(t, manager.Patch(t.Context(), session.DeepCopyObject().(client.Object), merge(`{"data":{"revoked":null}}`), client.DryRunAll), "make a revoked or redeemed session valid again")
 	})
 	t.Run("it deletes sessions and tokens and no other Secret", func(t *testing.T) {
 		const session, token = "drover-session-00000000000000000000000000000000", "drover-token-0000000000000000000000000000000000000000"
@@ -179,7 +179,7 @@ func testManager(t *testing.T, h *fixture) {
 			if err := manager.Delete(t.Context(), o); name == session || name == token {
 				wantTaken(t, err)
 			} else {
-				wantRefused(t, err, "deletes no Secrets but those of sessions and tokens")
+				wantRefused(t, err, "deletes only the Secrets of sessions and tokens")
 			}
 		}
 	})
@@ -207,9 +207,9 @@ func testManager(t *testing.T, h *fixture) {
 			{secret(h.workspace, "x", account+"}, type: kubernetes.io/service-account-token}"), secrets},
 			{secret("drover-system", "drover-ca", ", labels: {cluster.drover.dev/secret: authority}}}"), secrets},
 			{rule("drover:crtb:b", "{apiGroups: [''], resources: [secrets], verbs: [get]}"), roles},
-			{cluster(t, h.workspace, "made", ""), "makes no Cluster"},
-			{ownedCluster(t, h.workspace, "made", "apps/v1", "made"), "makes no Cluster"},
-			{ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made"), "makes no Cluster"},
+			{cluster(t, h.workspace, "made", ""), "cannot create a Cluster"},
+			{ownedCluster(t, h.workspace, "made", "apps/v1", "made"), "cannot create a Cluster"},
+			{ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made"), "cannot create a Cluster"},
 		} {
 			wantRefused(t, renamed.Create(t.Context(), tt.object, client.DryRunAll), tt.want)
 		}

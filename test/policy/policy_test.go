@@ -438,7 +438,7 @@ func testBindable(t *testing.T, h *fixture) {
 	wantTaken(t, h.Client.Update(t.Context(), template))
 	testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 		err := c.Create(ctx, binding(t, "ClusterRoleTemplateBinding", h.workspace, "after", "lockable"), client.DryRunAll)
-		if err == nil || !strings.Contains(err.Error(), "role template lockable is locked: it cannot be bound anew") {
+		if err == nil || !strings.Contains(err.Error(), "role template lockable is locked and cannot be bound again") {
 			return fmt.Errorf("not refused as locked: %w", err)
 		}
 		return nil
@@ -517,14 +517,14 @@ func testHints(t *testing.T, h *fixture) {
 		object  *unstructured.Unstructured
 		warning string // none if empty
 	}{
-		"a verb that nothing asks for":                {template("get, lst, read"), "no such verb: lst, read"},
+		"a verb that nothing asks for":                {template("get, lst, read"), "does not check these verbs: lst, read"},
 		"verbs that there are":                        {template("'*', deletecollection, impersonate"), ""},
 		"a name without a prefix":                     {named("alice"), "did you mean hub:alice"},
 		"a name with a prefix":                        {named("github:alice"), ""},
-		"a project for what agents say of themselves": {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {cluster.drover.dev/distribution: k3s}}}}"), "what the agent of a Cluster says"},
+		"a project for what agents say of themselves": {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {cluster.drover.dev/distribution: k3s}}}}"), "come from the agent of a Cluster"},
 		"a binding for what agents say of themselves": {object(t, "{kind: ClusterRoleTemplateBinding, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {roleTemplateName: cluster-viewer, "+
-			"subject: {kind: User, name: 'github:alice'}, clusterSelector: {matchExpressions: [{key: cluster.drover.dev/version, operator: Exists}]}}}"), "what the agent of a Cluster says"},
-		"a plan with a version and a channel": {object(t, "{kind: Plan, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod, version: v1, channel: 'https://example.com/stable', upgrade: {image: a}}}"), "spec.channel is not asked while spec.version is set"},
+			"subject: {kind: User, name: 'github:alice'}, clusterSelector: {matchExpressions: [{key: cluster.drover.dev/version, operator: Exists}]}}}"), "come from the agent of a Cluster"},
+		"a plan with a version and a channel": {object(t, "{kind: Plan, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod, version: v1, channel: 'https://example.com/stable', upgrade: {image: a}}}"), "spec.channel has no effect while spec.version is set"},
 		"a project for labels of one's own":   {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterSelector: {matchLabels: {env: prod}}}}"), ""},
 		"a project for one Cluster":           {object(t, "{kind: Project, metadata: {name: hinted, namespace: "+h.workspace+"}, spec: {clusterName: prod}}"), ""},
 	} {
@@ -617,7 +617,7 @@ func testPlan(t *testing.T, h *fixture) {
 		}
 	}
 	wantTaken(t, one.Create(t.Context(), plan("dev", "clusterName: dev,")))
-	const itself = "a Plan of a workspace is for its members: set clusterName or clusterSelector"
+	const itself = "a Plan in a workspace applies to its members: set clusterName or clusterSelector"
 	for _, c := range []client.Client{author, runner} {
 		wantRefused(t, c.Create(t.Context(), plan("own", "")), itself)
 	}

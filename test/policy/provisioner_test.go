@@ -41,7 +41,7 @@ func testProvisioner(t *testing.T, h *fixture) {
 		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, type: %q, "+
 			"metadata: {namespace: %s, name: %s, labels: {%s}}}", kind, workspace, name, labels))
 	}
-	const writes, deletes = "writes only the plans of Hosts", "deletes no Secrets but the plans of Hosts"
+	const writes, deletes = "writes only the instructions of Hosts", "deletes only the Secrets with the instructions of Hosts"
 	t.Run("plans, and the tokens of an installation", func(t *testing.T) {
 		plan := hostPlan(t, workspace, "m1")
 		wantTaken(t, provisioner.Create(t.Context(), plan))
@@ -112,7 +112,7 @@ func testProvisioner(t *testing.T, h *fixture) {
 			cluster(t, h.workspace, "made", ""), ownedCluster(t, h.workspace, "made", "apps/v1", "made"),
 			ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "another"),
 		} {
-			wantRefused(t, renamed.Create(t.Context(), c, client.DryRunAll), "makes no Cluster")
+			wantRefused(t, renamed.Create(t.Context(), c, client.DryRunAll), "creates only the Clusters that it imports")
 		}
 		made := ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made")
 		wantTaken(t, renamed.Create(t.Context(), made, client.DryRunAll))

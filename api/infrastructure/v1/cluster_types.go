@@ -9,8 +9,9 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverCluster is the infrastructure of a Cluster of Cluster API whose machines are Hosts. It makes no infrastructure: it writes the kubeconfig with which Cluster API
-// reaches the cluster through the hub's proxy, and names the failure domains of the Hosts.
+// DroverCluster is the infrastructure of a Cluster of Cluster API whose machines are Hosts. It creates no
+// infrastructure. It provides the kubeconfig that Cluster API uses to reach the cluster through the hub's proxy, and
+// lists the failure domains of the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,11 +29,11 @@ type DroverCluster struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says where nodes find their control plane.
+	// spec defines the endpoint of the control plane, the failure domains and etcd snapshots.
 	// +optional
 	Spec DroverClusterSpec `json:"spec,omitempty"`
 
-	// status is what Cluster API reads.
+	// status is the state that Cluster API reads.
 	// +optional
 	Status DroverClusterStatus `json:"status,omitempty"`
 }
@@ -46,102 +47,105 @@ type DroverClusterList struct {
 	Items           []DroverCluster `json:"items"`
 }
 
-// DroverClusterSpec is what the user wants of a DroverCluster.
+// DroverClusterSpec is the desired state of a DroverCluster.
 type DroverClusterSpec struct {
-	// controlPlaneEndpoint is where the cluster's own nodes reach its API servers: a virtual address, a load balancer, a name in DNS, or the address of
-	// the only host of the control plane. Drover makes none, and the hub never dials it. Without it, spec.controlPlaneEndpoint of the Cluster of Cluster
-	// API must be set.
+	// controlPlaneEndpoint is the address that the cluster's own nodes use to reach its API servers: a virtual IP address,
+	// a load balancer, a DNS name, or the address of the only control plane host. Drover does not create the endpoint, and
+	// the hub never connects to it. If it is not set, spec.controlPlaneEndpoint of the Cluster API Cluster must be set.
 	// +optional
 	ControlPlaneEndpoint APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
 
-	// failureDomainLabel is a label of Hosts. Each value of it in the workspace is a failure domain, over which the control plane is spread. Default: no
-	// failure domains.
+	// failureDomainLabel is the key of a label on Hosts. Each value of the label in the workspace is a failure domain, and
+	// the control plane is spread over these domains. By default there are no failure domains.
 	// +optional
 	// +kubebuilder:validation:MaxLength=317
 	FailureDomainLabel string `json:"failureDomainLabel,omitempty"`
 
-	// etcd says when snapshots of etcd are made, and where they are copied to, of a control plane by kubeadm.
+	// etcd configures etcd snapshots of a control plane that kubeadm created. By default no snapshots are taken on a
+	// schedule.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 }
 
-// Etcd says when snapshots of etcd are made, and where they are copied to.
+// Etcd configures the schedule and the storage of etcd snapshots.
 //
 // +kubebuilder:validation:MinProperties=1
 type Etcd struct {
-	// schedule of snapshots in the form of cron, with five fields or a word like @daily, in UTC: "0 */6 * * *". Times
-	// are at least five minutes apart. Default: none are made by themselves.
+	// schedule is the cron schedule of snapshots in UTC, with five fields or a shorthand such as @daily: "0 */6 * * *".
+	// Snapshots must be at least five minutes apart. By default no snapshots are taken on a schedule.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is how many scheduled snapshots each control plane keeps. Default: 5. Copies in s3 are not removed.
+	// retention is the number of scheduled snapshots that each control plane node keeps. From 1 to 100. It defaults to 5.
+	// Copies in s3 are never removed.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is where each snapshot is copied to, also one that a user made. It stays on the control plane, too.
+	// s3 is the bucket that each snapshot is copied to, including snapshots that a user requested. The snapshot also
+	// remains on the control plane node.
 	// +optional
 	S3 *provisionv1.EtcdS3 `json:"s3,omitempty"`
 }
 
-// APIEndpoint is a host and port of an API server.
+// APIEndpoint is the host and port of an API server.
 //
 // +kubebuilder:validation:MinProperties=1
 type APIEndpoint struct {
-	// host is a name or an IP address.
+	// host is a DNS name or an IP address.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	Host string `json:"host,omitempty"`
-	// port is its TCP port.
+	// port is the TCP port.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	Port int32 `json:"port,omitempty"`
 }
 
-// DroverClusterStatus is what is known of a DroverCluster.
+// DroverClusterStatus is the observed state of a DroverCluster.
 type DroverClusterStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization is what Cluster API waits for.
+	// initialization reports the completion of the infrastructure, which Cluster API waits for.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// failureDomains are the values of spec.failureDomainLabel that Hosts of the workspace have, at most 100.
+	// failureDomains are the values of spec.failureDomainLabel on the Hosts of the workspace. At most 100.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=100
 	FailureDomains []FailureDomain `json:"failureDomains,omitempty"`
 
-	// conditions are Ready, and Paused while Cluster API asks for it.
+	// conditions are Ready, EtcdScheduled while there is a schedule, and Paused while Cluster API requests it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Initialization says how far the infrastructure is, as the contract has it.
+// Initialization reports the completion of the infrastructure, as the Cluster API contract defines it.
 //
 // +kubebuilder:validation:MinProperties=1
 type Initialization struct {
-	// provisioned is true once the infrastructure is there, and stays so.
+	// provisioned is true once the infrastructure is ready, and never changes back.
 	// +optional
 	Provisioned *bool `json:"provisioned,omitempty"`
 }
 
-// FailureDomain is one of a cluster, as the contract has it.
+// FailureDomain is a failure domain of a cluster, as the Cluster API contract defines it.
 type FailureDomain struct {
 	// name is the value of the label.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Name string `json:"name"`
-	// controlPlane is true: machines of the control plane may be there.
+	// controlPlane is always true: control plane machines can run in any failure domain.
 	// +optional
 	ControlPlane *bool `json:"controlPlane,omitempty"`
 }

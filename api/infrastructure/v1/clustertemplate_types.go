@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DroverClusterTemplate is what Cluster API makes the DroverCluster of a Cluster of, whose topology names a ClusterClass.
+// DroverClusterTemplate is the template for the DroverClusters of Clusters whose topology refers to a ClusterClass.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1"
@@ -33,19 +33,21 @@ type DroverClusterTemplateList struct {
 	Items           []DroverClusterTemplate `json:"items"`
 }
 
-// DroverClusterTemplateSpec is the template of clusters.
+// DroverClusterTemplateSpec contains the template for clusters.
 type DroverClusterTemplateSpec struct {
-	// template of a cluster. Cluster API has those that were made of it follow a change.
+	// template describes the DroverClusters to create. Cluster API applies changes of the template to existing
+	// DroverClusters.
 	// +required
 	Template DroverClusterTemplateResource `json:"template"`
 }
 
-// DroverClusterTemplateResource is what a cluster is made of.
+// DroverClusterTemplateResource describes the DroverClusters to create from a template.
 type DroverClusterTemplateResource struct {
-	// metadata for the clusters.
+	// metadata is the metadata of the DroverClusters.
 	// +optional
 	ObjectMeta ObjectMeta `json:"metadata,omitempty,omitzero"`
-	// spec of the clusters. What differs between them, as controlPlaneEndpoint, a ClusterClass sets by patches of its variables.
+	// spec is the spec of the DroverClusters. Use patches and variables of the ClusterClass for fields that differ between
+	// clusters, such as controlPlaneEndpoint.
 	// +required
 	Spec DroverClusterSpec `json:"spec"`
 }

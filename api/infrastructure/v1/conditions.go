@@ -3,48 +3,54 @@
 
 package v1
 
-// Conditions of the kinds of this package. Cluster API mirrors Ready as InfrastructureReady of its Cluster or Machine.
+// Conditions of the kinds of this package. Cluster API copies Ready to the condition InfrastructureReady of its Cluster
+// or Machine.
 const (
-	// ConditionReady of a DroverCluster: Cluster API can reach the cluster as soon as its agent connects. Of a DroverMachine: the Host has carried out the
-	// bootstrap and is connected.
+	// ConditionReady of a DroverCluster is True when Cluster API can reach the cluster as soon as its agent connects.
+	// ConditionReady of a DroverMachine is True when the Host has carried out the bootstrap and is connected.
 	ConditionReady = "Ready"
-	// ConditionTasksSucceeded of a DroverMachine is there while it has tasks. It is False while one runs or waits, and if one failed.
+	// ConditionTasksSucceeded of a DroverMachine is present while the machine has tasks. It is False while a task is
+	// running or waiting, and when a task has failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
-	// ConditionEtcdScheduled of a DroverCluster is there while it has a schedule of snapshots. It is False if that cannot be read, or the manager makes none; the message says what to do.
+	// ConditionEtcdScheduled of a DroverCluster is present while it has a schedule of snapshots. It is False if the
+	// schedule is invalid or the manager takes no snapshots. The message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
-	// ConditionPaused is True while Cluster API asks that nothing be done.
+	// ConditionPaused is True while Cluster API has paused the object.
 	ConditionPaused = "Paused"
 )
 
 // Reasons of Ready.
 const (
-	// ReasonProvisioned: all is done.
+	// ReasonProvisioned: the infrastructure is complete.
 	ReasonProvisioned = "Provisioned"
-	// ReasonWaitingForOwner: Cluster API has not yet made itself the owner.
+	// ReasonWaitingForOwner: Cluster API has not set the owner reference yet.
 	ReasonWaitingForOwner = "WaitingForOwner"
 	// ReasonPaused: Cluster API has paused the cluster or the object.
 	ReasonPaused = "Paused"
-	// ReasonClusterMissing: there is no Cluster of cluster.drover.dev with the name of that of Cluster API.
+	// ReasonClusterMissing: no Drover Cluster has the same name as the Cluster of Cluster API.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, is there and is not Drover's.
+	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, exists and does
+	// not belong to Drover.
 	ReasonSecretConflict = "SecretConflict"
 	// ReasonWaitingForCluster: the DroverCluster is not provisioned yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
 	// ReasonWaitingForBootstrap: the bootstrap provider has not written its data yet.
 	ReasonWaitingForBootstrap = "WaitingForBootstrap"
-	// ReasonBootstrapRefused: the bootstrap data asks for what Drover does not do on Hosts. The message says what.
+	// ReasonBootstrapRefused: the bootstrap data requests something that Drover does not support on Hosts. The message
+	// names it.
 	ReasonBootstrapRefused = "BootstrapRefused"
-	// ReasonNoHost: no Host of the workspace is available that the machine may be. The message counts why.
+	// ReasonNoHost: the workspace has no available Host that the machine can take. The message counts the Hosts by reason.
 	ReasonNoHost = "NoHost"
-	// ReasonBootstrapping: the Host carries out the bootstrap.
+	// ReasonBootstrapping: the Host is carrying out the bootstrap.
 	ReasonBootstrapping = "Bootstrapping"
-	// ReasonBootstrapFailed: the Host could not carry out the bootstrap; its status has the last lines. It is not repeated: let Cluster API replace the machine.
+	// ReasonBootstrapFailed: the bootstrap failed on the Host, whose status has the last lines of output. It is not
+	// repeated: let Cluster API replace the machine.
 	ReasonBootstrapFailed = "BootstrapFailed"
 	// ReasonHostLost: the Host's agent is not connected.
 	ReasonHostLost = "HostLost"
-	// ReasonHostGone: the Host, or its plan, was deleted.
+	// ReasonHostGone: the Host or its instructions were deleted.
 	ReasonHostGone = "HostGone"
-	// ReasonReleasing: the machine is being deleted, and its Host cleaned.
+	// ReasonReleasing: the machine is being deleted, and its Host is being cleaned.
 	ReasonReleasing = "Releasing"
 )
 
@@ -52,28 +58,29 @@ const (
 const (
 	// ReasonTasksSucceeded: all tasks have succeeded.
 	ReasonTasksSucceeded = "Succeeded"
-	// ReasonTaskRunning: a task runs, or waits for the Host.
+	// ReasonTaskRunning: a task is running or is waiting for the Host.
 	ReasonTaskRunning = "TaskRunning"
-	// ReasonTaskFailed: a task failed. The message has the last lines that it wrote. It is not repeated.
+	// ReasonTaskFailed: a task failed. The message has the last lines of its output. The task is not repeated.
 	ReasonTaskFailed = "TaskFailed"
 )
 
 // Reasons of EtcdScheduled.
 const (
-	// ReasonScheduled: the schedule was read. The latest EtcdSnapshot shows whether snapshots are made by it.
+	// ReasonScheduled: the schedule is valid. The latest EtcdSnapshot shows whether scheduled snapshots are taken.
 	ReasonScheduled = "Scheduled"
-	// ReasonScheduleInvalid: the schedule cannot be read, or names no time that comes.
+	// ReasonScheduleInvalid: the schedule cannot be parsed, or it matches no future time.
 	ReasonScheduleInvalid = "ScheduleInvalid"
 )
 
-// Names that the manager gives.
+// Names that the manager uses.
 const (
-	// ProviderIDPrefix precedes "<workspace>/<host>" in a provider ID.
+	// ProviderIDPrefix is followed by "<workspace>/<host>" in a provider ID.
 	ProviderIDPrefix = "drover://"
-	// FinalizerHost keeps a DroverMachine until its Host was cleaned and given back.
+	// FinalizerHost keeps a DroverMachine until its Host has been cleaned and released.
 	FinalizerHost = Group + "/host"
-	// AnnotationUpdateAttempt on a DroverMachine whose update in place failed has it tried again, whenever its value is changed.
+	// AnnotationUpdateAttempt on a DroverMachine repeats a failed update in place whenever its value changes.
 	AnnotationUpdateAttempt = Group + "/update-attempt"
-	// KubeconfigSecretSuffix follows the name of the Cluster in that of the Secret that Cluster API reads.
+	// KubeconfigSecretSuffix is appended to the name of the Cluster to form the name of the kubeconfig Secret that Cluster
+	// API reads.
 	KubeconfigSecretSuffix = "-kubeconfig"
 )

@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds with which Drover is an infrastructure provider of Cluster API, by its contract v1beta2.
+// Package v1 contains the kinds that make Drover an infrastructure provider of Cluster API with the contract v1beta2.
 //
-// Machines are Hosts.
+// The machines of this provider are Hosts.
 //
 // +kubebuilder:object:generate=true
 // +groupName=infrastructure.cluster.drover.dev
@@ -15,7 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of these kinds. Cluster API leaves it to providers outside of its own project.
+// Group is the API group of these kinds. Cluster API reserves this form of name for providers outside of its own
+// project.
 const Group = "infrastructure.cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.

@@ -9,7 +9,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// DroverMachine is the infrastructure of a Machine of Cluster API: one Host of the workspace, which is taken while the Machine exists, and cleaned and given back after.
+// DroverMachine is the infrastructure of a Machine of Cluster API. It takes one Host of the workspace when the Machine
+// is created. After the Machine is deleted, the Host is cleaned and becomes available again.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -28,11 +29,11 @@ type DroverMachine struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says which Host the machine may be.
+	// spec defines which Host the machine can take, and its tasks.
 	// +optional
 	Spec DroverMachineSpec `json:"spec,omitempty"`
 
-	// status is what Cluster API reads, and which Host the machine is.
+	// status is the state that Cluster API reads, including the Host of the machine.
 	// +optional
 	Status DroverMachineStatus `json:"status,omitempty"`
 }
@@ -46,29 +47,32 @@ type DroverMachineList struct {
 	Items           []DroverMachine `json:"items"`
 }
 
-// DroverMachineSpec is what the user wants of a DroverMachine.
+// DroverMachineSpec is the desired state of a DroverMachine.
 type DroverMachineSpec struct {
-	// providerID is "drover://<workspace>/<host>" once a Host was taken. The manager writes it.
+	// providerID is "drover://<workspace>/<host>". The manager sets it when the machine takes a Host.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	ProviderID string `json:"providerID,omitempty"`
 
-	// hostSelector selects the Hosts of the workspace that the machine may be, by their labels. Default: any that is available.
+	// hostSelector selects the Hosts of the workspace that the machine can take, by their labels. By default it can take
+	// any available Host.
 	// +optional
 	HostSelector *metav1.LabelSelector `json:"hostSelector,omitempty"`
 
-	// antiAffinity keeps machines of one control plane, or of one MachineDeployment, apart. Default: they share nothing but the workspace.
+	// antiAffinity keeps the machines of a control plane, or of a MachineDeployment, on different hardware. By default
+	// machines can take any two Hosts.
 	// +optional
 	AntiAffinity *AntiAffinity `json:"antiAffinity,omitempty"`
 
-	// inPlaceUpdate (experimental) lets Cluster API update the machine in place, instead of replacing it. Default: it
-	// replaces machines. The hooks that Cluster API calls for it are alpha.
+	// inPlaceUpdate allows Cluster API to update the machine in place. By default Cluster API replaces the machine
+	// instead. This field is experimental, because the hooks that Cluster API calls for it are alpha.
 	// +optional
 	InPlaceUpdate *InPlaceUpdate `json:"inPlaceUpdate,omitempty"`
 
-	// tasks are one-time work for the machine after its bootstrap, in this order. Drover's own controllers write and remove them; a template has none. Each runs once, whatever
-	// becomes of the hub or the machine meanwhile; what shall run again is another task. To remove a task does not end it. At most 16.
+	// tasks are one-time tasks that the machine carries out in order after its bootstrap. At most 16. Drover's own
+	// controllers add and remove them; a template must have none. Each task runs exactly once, even if the hub or the
+	// machine restarts meanwhile. To run something again, add another task. Removing a task does not stop it.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
@@ -76,148 +80,154 @@ type DroverMachineSpec struct {
 	Tasks []MachineTask `json:"tasks,omitempty"`
 }
 
-// InPlaceUpdate says how a machine is updated in place.
+// InPlaceUpdate configures how a machine is updated in place.
 type InPlaceUpdate struct {
-	// installer puts kubeadm, kubelet and kubectl of a version on the machine.
+	// installer is a script that installs a given version of kubeadm, kubelet and kubectl on the machine.
 	// +required
 	Installer Installer `json:"installer"`
 }
 
-// Installer is a script. It is run as root with the version in the variable KUBERNETES_VERSION, for example v1.36.3, up to five times until it succeeds. It starts nothing.
+// Installer is a script that runs as root, with the version in the variable KUBERNETES_VERSION, for example v1.36.3. It
+// is run up to five times until it succeeds. It must not start any service.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="give path or url"
-// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 is for url"
+// +kubebuilder:validation:XValidation:rule="has(self.path) != has(self.url)",message="set exactly one of path and url"
+// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path of a script that is on the machines, for those that reach no other server.
+	// path is the absolute path of a script on the machine. Use it for machines that cannot reach other servers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
 	Path string `json:"path,omitempty"`
-	// url of a script that the host fetches, https only.
+	// url is the https URL of a script that the host downloads.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 of the script at url, in hexadecimal. Another script is not run.
+	// sha256 is the SHA-256 of the script at url, in hexadecimal. A script with another digest is not run. By default the
+	// digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// MachineTask is one-time work for a machine.
+// MachineTask is a one-time task of a machine.
 //
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task does not change: add another one with an id of its own"
-// +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="update is for the action Update, which takes it"
-// +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="etcd is for the actions of etcd, which take it"
-// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="EtcdUpload takes etcd.s3"
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a task cannot be changed: add another task with a new id"
+// +kubebuilder:validation:XValidation:rule="(self.action == 'Update') == has(self.update)",message="set update if, and only if, the action is Update"
+// +kubebuilder:validation:XValidation:rule="self.action.startsWith('Etcd') == has(self.etcd)",message="set etcd if, and only if, the action begins with Etcd"
+// +kubebuilder:validation:XValidation:rule="self.action != 'EtcdUpload' || has(self.etcd) && has(self.etcd.s3)",message="the action EtcdUpload requires etcd.s3"
 type MachineTask struct {
-	// id of the task, which no other task of this machine has or ever had.
+	// id identifies the task. It must differ from the id of every other present or past task of this machine. 1 to 58
+	// characters.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=58
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
 	ID string `json:"id"`
 
-	// action is what is done. Update: the machine is updated in place.
+	// action is the work to do. Update updates the machine in place. The actions that begin with Etcd are steps of an
+	// EtcdSnapshot or EtcdRestore.
 	// +required
 	Action TaskAction `json:"action"`
 
-	// update says to what the action Update updates the machine.
+	// update contains the parameters of the action Update.
 	// +optional
 	Update *UpdateTask `json:"update,omitempty"`
 
-	// etcd says what an action of etcd takes.
+	// etcd contains the parameters of the actions that begin with Etcd.
 	// +optional
 	Etcd *EtcdTask `json:"etcd,omitempty"`
 }
 
-// TaskAction is what a task does.
+// TaskAction is the work that a task does.
 //
 // +kubebuilder:validation:Enum=Update;EtcdSnapshot;EtcdUpload;EtcdPrepare;EtcdStop;EtcdResume;EtcdReplace;EtcdJoin
 type TaskAction string
 
-// Actions.
+// Actions of tasks.
 const (
 	// TaskUpdate updates the machine in place.
 	TaskUpdate TaskAction = "Update"
-	// TaskEtcdSnapshot makes a snapshot of etcd, and then removes the files of earlier ones.
+	// TaskEtcdSnapshot takes a snapshot of etcd, and then removes the files of earlier snapshots.
 	TaskEtcdSnapshot TaskAction = "EtcdSnapshot"
 	// TaskEtcdUpload copies a snapshot to an S3-compatible store.
 	TaskEtcdUpload TaskAction = "EtcdUpload"
-	// TaskEtcdPrepare makes the data of a new etcd of a snapshot, beside those that are in use.
+	// TaskEtcdPrepare creates the data directory of a new etcd from a snapshot, next to the one in use.
 	TaskEtcdPrepare TaskAction = "EtcdPrepare"
-	// TaskEtcdStop stops the control plane with its etcd.
+	// TaskEtcdStop stops the control plane and its etcd.
 	TaskEtcdStop TaskAction = "EtcdStop"
-	// TaskEtcdResume starts it again as it was.
+	// TaskEtcdResume starts the stopped control plane again, unchanged.
 	TaskEtcdResume TaskAction = "EtcdResume"
-	// TaskEtcdReplace begins etcd anew with the data that were prepared.
+	// TaskEtcdReplace starts a new etcd with the data directory that TaskEtcdPrepare created.
 	TaskEtcdReplace TaskAction = "EtcdReplace"
-	// TaskEtcdJoin joins the etcd that was begun anew, without data of its own.
+	// TaskEtcdJoin joins the new etcd, with an empty data directory.
 	TaskEtcdJoin TaskAction = "EtcdJoin"
 )
 
-// EtcdTask says what an action of etcd takes.
+// EtcdTask contains the parameters of the actions that begin with Etcd.
 type EtcdTask struct {
-	// of is the UID of the EtcdSnapshot or EtcdRestore that it is a part of.
+	// of is the UID of the EtcdSnapshot or EtcdRestore that the task belongs to.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[a-z0-9-]+$`
 	Of string `json:"of"`
-	// file is the name of a snapshot's file, for EtcdSnapshot, EtcdUpload and EtcdPrepare.
+	// file is the file name of a snapshot. EtcdSnapshot, EtcdUpload and EtcdPrepare use it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	File string `json:"file,omitempty"`
-	// endpoints are URLs at which the etcd may be reached that is joined, for EtcdJoin.
+	// endpoints are the URLs of the etcd to join. EtcdJoin uses them.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MaxLength=64
 	// +kubebuilder:validation:items:Pattern=`^https://[0-9a-f.:\[\]]+$`
 	Endpoints []string `json:"endpoints,omitempty"`
-	// remove are the names of files of earlier snapshots, for EtcdSnapshot.
+	// remove lists the file names of earlier snapshots to remove. EtcdSnapshot uses it.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
 	Remove []string `json:"remove,omitempty"`
-	// s3 is the object in a bucket that EtcdUpload writes, and that EtcdPrepare reads if the host has not the file.
+	// s3 is an object in a bucket. EtcdUpload writes it, and EtcdPrepare reads it if the host does not have the file.
 	// +optional
 	S3 *EtcdTaskS3 `json:"s3,omitempty"`
 }
 
-// EtcdTaskS3 is an object in a bucket, and the Secret by which it is reached.
+// EtcdTaskS3 is an object in a bucket and the Secret with the credentials for it.
 type EtcdTaskS3 struct {
 	provisionv1.EtcdS3Object `json:",inline"`
-	// credentialsSecretName names a Secret of the same namespace, as credentialsSecretName of a DroverCluster does.
+	// credentialsSecretName is the name of a Secret in the same namespace, with the same keys and label as
+	// credentialsSecretName of a DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	CredentialsSecretName string `json:"credentialsSecretName,omitempty"`
 }
 
-// UpdateTask says to what a machine is updated in place.
+// UpdateTask contains the parameters of an update in place.
 type UpdateTask struct {
-	// version of Kubernetes, for example v1.36.3.
+	// version is the target version of Kubernetes, for example v1.36.3.
 	// +required
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+\.[0-9]+\.[0-9]+([-+][A-Za-z0-9.+-]+)?$`
 	Version string `json:"version"`
 
-	// attempt is what the annotation infrastructure.cluster.drover.dev/update-attempt of the machine had, cut to 63 characters.
+	// attempt is the value of the machine's annotation infrastructure.cluster.drover.dev/update-attempt, truncated to 63
+	// characters.
 	// +optional
 	// +kubebuilder:validation:MaxLength=63
 	Attempt string `json:"attempt,omitempty"`
 
-	// patches is the directory on the machine with the patches that its KubeadmConfig names. Without them kubeadm would write the manifests and the kubelet's
-	// configuration as they are for any machine.
+	// patches is the directory on the machine with the patches that its KubeadmConfig refers to. kubeadm needs it again to
+	// write the same manifests and kubelet configuration as at the bootstrap.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	Patches string `json:"patches,omitempty"`
 
-	// ignorePreflightErrors are those that the KubeadmConfig has kubeadm ignore.
+	// ignorePreflightErrors are the preflight errors that kubeadm ignores, from the KubeadmConfig.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=50
@@ -225,108 +235,109 @@ type UpdateTask struct {
 	IgnorePreflightErrors []string `json:"ignorePreflightErrors,omitempty"`
 }
 
-// AntiAffinity says what machines of one group must not share.
+// AntiAffinity defines the hardware that machines of a group must not share.
 type AntiAffinity struct {
-	// topologyKey is a label of Hosts. No two machines of the group are on Hosts with the same value; a Host without the label takes none.
+	// topologyKey is the key of a label on Hosts. No two machines of the group take Hosts with the same value of the
+	// label, and none takes a Host without the label.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=317
 	TopologyKey string `json:"topologyKey"`
 }
 
-// DroverMachineStatus is what is known of a DroverMachine.
+// DroverMachineStatus is the observed state of a DroverMachine.
 type DroverMachineStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// initialization is what Cluster API waits for.
+	// initialization reports the completion of the infrastructure, which Cluster API waits for.
 	// +optional
 	Initialization Initialization `json:"initialization,omitempty,omitzero"`
 
-	// hostName is the Host that the machine is.
+	// hostName is the name of the Host that the machine has taken.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	HostName string `json:"hostName,omitempty"`
 
-	// addresses are those that the Host reports, at most 32.
+	// addresses are the addresses that the Host reports. At most 32.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=32
 	Addresses []MachineAddress `json:"addresses,omitempty"`
 
-	// failureDomain is where the Host is, by spec.failureDomainLabel of the DroverCluster.
+	// failureDomain is the failure domain of the Host, from spec.failureDomainLabel of the DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// tasks are how far those of spec.tasks are.
+	// tasks describe the progress of the tasks in spec.tasks.
 	// +optional
 	// +listType=map
 	// +listMapKey=id
 	// +kubebuilder:validation:MaxItems=16
 	Tasks []MachineTaskStatus `json:"tasks,omitempty"`
 
-	// conditions are Ready, TasksSucceeded while there are tasks, and Paused while Cluster API asks for it.
+	// conditions are Ready, TasksSucceeded while there are tasks, and Paused while Cluster API requests it.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// MachineTaskStatus is how far a task is.
+// MachineTaskStatus describes the progress of a task.
 type MachineTaskStatus struct {
-	// id of the task.
+	// id is the id of the task.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=58
 	ID string `json:"id"`
 
-	// state of the task. Succeeded and Failed are final.
+	// state is the state of the task. Succeeded and Failed are final.
 	// +required
 	State TaskState `json:"state"`
 
-	// message says why the task failed, with the last lines that it wrote, or what it waits for.
+	// message says why the task failed, with the last lines of its output, or why it has not finished yet.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	Message string `json:"message,omitempty"`
 }
 
-// TaskState is how far a task is.
+// TaskState is the state of a task.
 //
 // +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed
 type TaskState string
 
 // States of tasks.
 const (
-	// TaskPending: the Host was not given the task yet, or carries out what was before.
+	// TaskPending: the Host has not received the task yet, or is carrying out earlier tasks.
 	TaskPending TaskState = "Pending"
-	// TaskRunning: the Host carries it out.
+	// TaskRunning: the Host is carrying out the task.
 	TaskRunning TaskState = "Running"
-	// TaskSucceeded: it is done.
+	// TaskSucceeded: the task has finished successfully.
 	TaskSucceeded TaskState = "Succeeded"
-	// TaskFailed: it failed, or was interrupted so that it is unknown how far it is. It is not repeated.
+	// TaskFailed: the task failed, or was interrupted at an unknown point. It is not repeated.
 	TaskFailed TaskState = "Failed"
 )
 
 // Ended reports whether a state is final.
 func (s TaskState) Ended() bool { return s == TaskSucceeded || s == TaskFailed }
 
-// MachineAddress is an address of a machine, as the contract has it.
+// MachineAddress is an address of a machine, as the Cluster API contract defines it.
 type MachineAddress struct {
-	// type is Hostname or InternalIP.
+	// type is the type of the address: Hostname or InternalIP.
 	// +required
 	// +kubebuilder:validation:Enum=Hostname;ExternalIP;InternalIP;ExternalDNS;InternalDNS
 	Type string `json:"type"`
-	// address is a name or an IP address.
+	// address is a hostname or an IP address.
 	// +required
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Address string `json:"address"`
 }
 
-// DroverMachineTemplate is what Cluster API makes DroverMachines of.
+// DroverMachineTemplate is the template from which Cluster API creates DroverMachines.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:metadata:labels="cluster.x-k8s.io/v1beta2=v1"
@@ -352,33 +363,34 @@ type DroverMachineTemplateList struct {
 	Items           []DroverMachineTemplate `json:"items"`
 }
 
-// DroverMachineTemplateSpec is the template of machines.
+// DroverMachineTemplateSpec contains the template for machines.
 type DroverMachineTemplateSpec struct {
-	// template of a machine. Machines that were made of it do not follow a change: let Cluster API roll out another template.
+	// template describes the DroverMachines to create. A change does not affect existing machines; to replace them, let
+	// Cluster API roll out another template.
 	// +required
 	Template DroverMachineTemplateResource `json:"template"`
 }
 
-// DroverMachineTemplateResource is what a machine is made of.
+// DroverMachineTemplateResource describes the DroverMachines to create from a template.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.tasks) && !has(self.spec.providerID)",message="tasks and providerID are for machines, not for their template"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.tasks) && !has(self.spec.providerID)",message="tasks and providerID cannot be set in a template"
 type DroverMachineTemplateResource struct {
-	// metadata for the machines.
+	// metadata is the metadata of the DroverMachines.
 	// +optional
 	ObjectMeta ObjectMeta `json:"metadata,omitempty,omitzero"`
-	// spec of the machines.
+	// spec is the spec of the DroverMachines.
 	// +required
 	Spec DroverMachineSpec `json:"spec"`
 }
 
-// ObjectMeta is the metadata that a template may give.
+// ObjectMeta is the metadata that a template can set.
 //
 // +kubebuilder:validation:MinProperties=1
 type ObjectMeta struct {
-	// labels of the machines.
+	// labels are the labels of the created objects.
 	// +optional
 	Labels map[string]string `json:"labels,omitempty"`
-	// annotations of the machines.
+	// annotations are the annotations of the created objects.
 	// +optional
 	Annotations map[string]string `json:"annotations,omitempty"`
 }

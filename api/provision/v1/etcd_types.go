@@ -8,63 +8,67 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// Etcd says where and when snapshots of a cluster's etcd are made. The distribution makes them.
+// Etcd configures the schedule and the storage of etcd snapshots. The distribution takes the snapshots.
 type Etcd struct {
-	// schedule of snapshots in the form of cron, with five fields or a word like @daily: "0 */12 * * *". Default: the distribution's.
+	// schedule is the cron schedule of snapshots, with five fields or a shorthand such as @daily: "0 */12 * * *". It
+	// defaults to the schedule of the distribution.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[-0-9*/, A-Za-z@?]+$`
 	Schedule string `json:"schedule,omitempty"`
-	// retention is how many scheduled snapshots each server keeps. Default: the distribution's.
+	// retention is the number of scheduled snapshots that each server keeps. It defaults to the retention of the
+	// distribution.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000
 	Retention int32 `json:"retention,omitempty"`
-	// s3 is where snapshots are copied to. They stay on the servers, too.
+	// s3 is the bucket that snapshots are copied to. The snapshots also remain on the servers.
 	// +optional
 	S3 *EtcdS3 `json:"s3,omitempty"`
 }
 
-// BucketLookup is how requests to a store name the bucket.
+// BucketLookup defines how requests to a store address the bucket.
 //
 // +kubebuilder:validation:Enum=DNS;Path
 type BucketLookup string
 
-// Ways to name a bucket.
+// Ways to address a bucket.
 const (
 	BucketLookupDNS  BucketLookup = "DNS"
 	BucketLookupPath BucketLookup = "Path"
 )
 
-// EtcdS3 is an S3-compatible store.
+// EtcdS3 is a bucket in an S3-compatible store.
 type EtcdS3 struct {
-	// endpoint is its host, with a port if it is not 443. Default: that of AWS.
+	// endpoint is the host of the store, with a port if it is not 443. It defaults to the endpoint of AWS.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
 	Endpoint string `json:"endpoint,omitempty"`
-	// bucket for the snapshots.
+	// bucket is the name of the bucket.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9.]+$`
 	Bucket string `json:"bucket"`
-	// region of the bucket.
+	// region is the region of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
-	// bucketLookup is how requests name the bucket: DNS as <bucket>.<endpoint>, which some stores need, or Path as
-	// <endpoint>/<bucket>. Default: DNS for AWS and stores that are known to need it, otherwise Path.
+	// bucketLookup defines how requests address the bucket: DNS as <bucket>.<endpoint>, which some stores require, or Path
+	// as <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require it, and to Path
+	// otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
-	// folder in the bucket.
+	// folder is the folder in the bucket. By default snapshots are at the top level of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder is names with one / between two of them, such as backups/prod, none of which is . or .."
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="folder must consist of names separated by single slashes, such as backups/prod; the names . and .. are refused"
 	Folder string `json:"folder,omitempty"`
-	// credentialsSecretName names a Secret of the same namespace with the keys accessKey and secretKey, ca.crt if the endpoint has a CA of its own, and the label
-	// provision.cluster.drover.dev/use: "true". Without it the servers use what their machines are allowed.
+	// credentialsSecretName is the name of a Secret in the same namespace with the keys accessKey and secretKey, and
+	// ca.crt if the endpoint uses a private CA. The Secret must have the label provision.cluster.drover.dev/use: "true".
+	// By default the servers use the permissions of their machines.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
@@ -73,35 +77,36 @@ type EtcdS3 struct {
 
 // EtcdS3Object is an object in a bucket of an S3-compatible store.
 type EtcdS3Object struct {
-	// endpoint of the store, empty for that of AWS.
+	// endpoint is the host of the store. It is empty for AWS.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9.:\[\]]+$`
 	Endpoint string `json:"endpoint,omitempty"`
-	// bucket of the object.
+	// bucket is the name of the bucket.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9.]+$`
 	Bucket string `json:"bucket"`
-	// region of the bucket.
+	// region is the region of the bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^[-a-z0-9]+$`
 	Region string `json:"region,omitempty"`
-	// bucketLookup is how requests name the bucket: DNS as <bucket>.<endpoint>, which some stores need, or Path as
-	// <endpoint>/<bucket>. Default: DNS for AWS and stores that are known to need it, otherwise Path.
+	// bucketLookup defines how requests address the bucket: DNS as <bucket>.<endpoint>, which some stores require, or Path
+	// as <endpoint>/<bucket>. It defaults to DNS for AWS and other stores that are known to require it, and to Path
+	// otherwise.
 	// +optional
 	BucketLookup BucketLookup `json:"bucketLookup,omitempty"`
-	// key of the object.
+	// key is the key of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^[-A-Za-z0-9._/]+$`
-	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key is names with one / between two of them, none of which is . or .."
+	// +kubebuilder:validation:XValidation:rule="!self.matches('(^|/)[.]{0,2}(/|$)')",message="key must consist of names separated by single slashes; the names . and .. are refused"
 	Key string `json:"key"`
 }
 
-// EtcdSnapshot has one server of a ClusterInstallation, or one control plane that kubeadm has made of a Host, make a snapshot of etcd now. To delete it leaves the
-// snapshot where it is.
+// EtcdSnapshot takes a snapshot of etcd now, on one server of a ClusterInstallation or on one control plane Host that
+// kubeadm has set up. Deleting the EtcdSnapshot does not delete the snapshot's file.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -120,11 +125,11 @@ type EtcdSnapshot struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says of what the snapshot is. It cannot be changed.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: make another EtcdSnapshot"
+	// spec defines the cluster whose etcd is saved. It cannot be changed.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed: create another EtcdSnapshot"
 	Spec EtcdSnapshotSpec `json:"spec"`
 
-	// status says how far it is, and where it is.
+	// status describes the progress of the snapshot and its location.
 	// +optional
 	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status EtcdSnapshotStatus `json:"status,omitempty"`
@@ -139,37 +144,38 @@ type EtcdSnapshotList struct {
 	Items           []EtcdSnapshot `json:"items"`
 }
 
-// EtcdSnapshotSpec says of what a snapshot is.
+// EtcdSnapshotSpec defines the cluster whose etcd is saved.
 type EtcdSnapshotSpec struct {
-	// clusterRef names the cluster whose etcd is saved.
+	// clusterRef refers to the cluster whose etcd is saved.
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 }
 
-// EtcdClusterKind is a kind of object whose cluster's etcd can be saved and restored.
+// EtcdClusterKind is the kind of an object that defines a cluster whose etcd can be saved and restored.
 //
 // +kubebuilder:validation:Enum=ClusterInstallation;DroverCluster
 type EtcdClusterKind string
 
-// Kinds of clusters.
+// Kinds of objects that define a cluster.
 const (
-	// EtcdOfInstallation is the etcd of a cluster that k3s or RKE2 makes of Hosts.
+	// EtcdOfInstallation is the etcd of a cluster that k3s or RKE2 runs on Hosts.
 	EtcdOfInstallation EtcdClusterKind = "ClusterInstallation"
-	// EtcdOfDroverCluster is the etcd of a cluster that Cluster API makes of Hosts by kubeadm.
+	// EtcdOfDroverCluster is the etcd of a cluster that Cluster API creates on Hosts with kubeadm.
 	EtcdOfDroverCluster EtcdClusterKind = "DroverCluster"
 )
 
-// EtcdClusterRef names a cluster in the same namespace.
+// EtcdClusterRef refers to a cluster in the same namespace.
 type EtcdClusterRef struct {
-	// kind is ClusterInstallation, for a cluster by k3s or RKE2, or DroverCluster, for a cluster that Cluster API makes of Hosts by kubeadm.
+	// kind is ClusterInstallation for a cluster of k3s or RKE2, or DroverCluster for a cluster that Cluster API creates on
+	// Hosts with kubeadm.
 	Kind EtcdClusterKind `json:"kind"`
-	// name of the object, in the same namespace.
+	// name is the name of the object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	Name string `json:"name"`
 }
 
-// EtcdSnapshotPhase is how far a snapshot is.
+// EtcdSnapshotPhase is the phase of a snapshot.
 //
 // +kubebuilder:validation:Enum=Pending;Running;Succeeded;Failed
 type EtcdSnapshotPhase string
@@ -182,55 +188,60 @@ const (
 	SnapshotFailed    EtcdSnapshotPhase = "Failed"
 )
 
-// EtcdSnapshotStatus is what is known of a snapshot.
+// EtcdSnapshotStatus is the observed state of a snapshot.
 type EtcdSnapshotStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, Stalled if it has failed: it is not tried again, and of a DroverCluster Saved: the file is on the host.
+	// conditions are Ready, and Stalled if the snapshot failed, since it is not tried again. For a DroverCluster, Saved is
+	// True once the file is on the host.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// phase is how far it is.
+	// phase is the phase of the snapshot.
 	// +optional
 	Phase EtcdSnapshotPhase `json:"phase,omitempty"`
-	// host that makes it, or has made it.
+	// host is the name of the Host that takes the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is what its file's name begins with; the distribution adds the node's name and the time. The file is in server/db/snapshots of the host's data
-	// directory, and in the bucket of spec.etcd.s3. Of a DroverCluster it is the name of the file, which is in /var/lib/drover/etcd/snapshots of the host.
+	// snapshot is the beginning of the file name; the distribution appends the node's name and the time. The file is in
+	// server/db/snapshots in the host's data directory, and in the bucket of spec.etcd.s3. For a DroverCluster, it is the
+	// full name of the file, which is in /var/lib/drover/etcd/snapshots on the host.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
-	// s3 is the copy in a bucket, of a DroverCluster with spec.etcd.s3.
+	// s3 is the copy in a bucket. It is set only for a DroverCluster with spec.etcd.s3.
 	// +optional
 	S3 *EtcdS3Object `json:"s3,omitempty"`
-	// configuration is the spec that the ClusterInstallation had when the snapshot was made, for an EtcdRestore that restores it, too.
+	// configuration is the spec of the ClusterInstallation at the time of the snapshot. An EtcdRestore with the
+	// configuration Restore uses it.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	Configuration *runtime.RawExtension `json:"configuration,omitempty"`
 }
 
-// What is on the EtcdSnapshots of a DroverCluster.
+// Labels, annotations and conditions of the EtcdSnapshots of a DroverCluster.
 const (
-	// LabelScheduled with the value "true" is on EtcdSnapshots that the schedule of their owner has made. Those beyond its retention are removed.
+	// LabelScheduled with the value "true" marks the EtcdSnapshots that their owner's schedule created. Snapshots beyond
+	// the owner's retention are removed.
 	LabelScheduled = Group + "/scheduled"
-	// AnnotationScheduledFor has the time of the schedule for which an EtcdSnapshot was made, as RFC 3339.
+	// AnnotationScheduledFor is the scheduled time of an EtcdSnapshot, in RFC 3339.
 	AnnotationScheduledFor = Group + "/scheduled-for"
-	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the disk of its host, also if the copy to a bucket fails.
+	// ConditionSaved of an EtcdSnapshot of a DroverCluster is True once the file is on the disk of its host, even if the
+	// copy to a bucket fails.
 	ConditionSaved = "Saved"
 )
 
 // Reasons of the condition Ready of an EtcdSnapshot.
 const (
-	// ReasonWaiting: the message says what it waits for.
+	// ReasonWaiting: the snapshot has not begun. The message says why.
 	ReasonWaiting = "Waiting"
-	// ReasonRunning: a host carries it out.
+	// ReasonRunning: a host is carrying it out.
 	ReasonRunning = "Running"
-	// ReasonSucceeded: it is done.
+	// ReasonSucceeded: it has finished successfully.
 	ReasonSucceeded = "Succeeded"
-	// ReasonFailed: it has failed, and is not tried again. Stalled.
+	// ReasonFailed: it failed, and is not tried again. Stalled.
 	ReasonFailed = "Failed"
 )

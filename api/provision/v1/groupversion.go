@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package v1 contains the kinds with which clusters are made of Hosts by k3s and RKE2, and with which their etcd is saved and restored.
+// Package v1 contains the kinds that install clusters on Hosts with k3s and RKE2, and the kinds that save and restore
+// their etcd.
 //
 // +kubebuilder:object:generate=true
 // +groupName=provision.cluster.drover.dev
@@ -13,7 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Group is the API group of these kinds. Their objects are root on machines: the rights to it are given apart from those to the rest of a workspace.
+// Group is the API group of these kinds. Their objects give root access to machines, so rights to them are granted
+// separately from rights to the other objects of a workspace.
 const Group = "provision.cluster.drover.dev"
 
 // GroupVersion is the group and version of this package.
@@ -21,7 +23,10 @@ var GroupVersion = schema.GroupVersion{Group: Group, Version: "v1"}
 
 // AddToScheme registers the kinds of this package with a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{}, &EtcdRestore{}, &EtcdRestoreList{})
+	s.AddKnownTypes(
+		GroupVersion, &ClusterInstallation{}, &ClusterInstallationList{}, &EtcdSnapshot{}, &EtcdSnapshotList{},
+		&EtcdRestore{}, &EtcdRestoreList{},
+	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

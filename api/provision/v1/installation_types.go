@@ -8,9 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ClusterInstallation makes a cluster of Hosts of its namespace with k3s or RKE2, and keeps it as it says. The agent of the Cluster that it names is installed in
-// it.
-// Who may write one is root on the Hosts.
+// ClusterInstallation installs a cluster with k3s or RKE2 on Hosts of its namespace, keeps it in the desired state, and
+// installs the agent of a Cluster in it. Anyone who can write a ClusterInstallation has root access to the Hosts.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -30,10 +29,10 @@ type ClusterInstallation struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says what is installed, and where.
+	// spec defines the cluster to install and its hosts.
 	Spec ClusterInstallationSpec `json:"spec"`
 
-	// status says how far it is, and what each host that is not ready waits for.
+	// status describes the progress of the installation and lists the hosts that are not ready.
 	// +optional
 	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for drover-provisioner, which reconciles installations", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status ClusterInstallationStatus `json:"status,omitempty"`
@@ -48,7 +47,7 @@ type ClusterInstallationList struct {
 	Items           []ClusterInstallation `json:"items"`
 }
 
-// Distribution is what makes a cluster of machines.
+// Distribution is the Kubernetes distribution to install.
 //
 // +kubebuilder:validation:Enum=k3s;rke2
 type Distribution string
@@ -59,111 +58,123 @@ const (
 	DistributionRKE2 Distribution = "rke2"
 )
 
-// ClusterInstallationSpec is what the user wants of a cluster.
+// ClusterInstallationSpec is the desired state of an installed cluster.
 //
-// +kubebuilder:validation:XValidation:rule="self.distribution == oldSelf.distribution && self.clusterName == oldSelf.clusterName",message="distribution and clusterName cannot be changed: make another installation"
-// +kubebuilder:validation:XValidation:rule="has(self.dataDir) == has(oldSelf.dataDir) && (!has(self.dataDir) || self.dataDir == oldSelf.dataDir)",message="dataDir cannot be changed: make another installation"
+// +kubebuilder:validation:XValidation:rule="self.distribution == oldSelf.distribution && self.clusterName == oldSelf.clusterName",message="distribution and clusterName cannot be changed: create another ClusterInstallation"
+// +kubebuilder:validation:XValidation:rule="has(self.dataDir) == has(oldSelf.dataDir) && (!has(self.dataDir) || self.dataDir == oldSelf.dataDir)",message="dataDir cannot be changed: create another ClusterInstallation"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.certificateRotation) ? oldSelf.certificateRotation : 0) <= (has(self.certificateRotation) ? self.certificateRotation : 0)",message="certificateRotation can only be raised"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.encryptionKeyRotation) ? oldSelf.encryptionKeyRotation : 0) <= (has(self.encryptionKeyRotation) ? self.encryptionKeyRotation : 0)",message="encryptionKeyRotation can only be raised"
-// +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and one with the role control-plane; a pool may have both"
-// +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version is one of the distribution's releases, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
+// +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and a pool with the role control-plane; the same pool can have both"
+// +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version must be a release of the distribution, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
-	// clusterName names the Cluster, in the same namespace, whose agent is installed in the cluster. Make it beside this object.
+	// clusterName is the name of the Cluster in the same namespace whose agent is installed in the cluster. Create the
+	// Cluster along with this object.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	ClusterName string `json:"clusterName"`
 
-	// distribution is k3s or rke2.
+	// distribution is the Kubernetes distribution: k3s or rke2. It cannot be changed.
 	Distribution Distribution `json:"distribution"`
 
-	// version is the release that all hosts have, for example "v1.35.3+k3s1". A change updates the servers one at a time, then the workers: to a patch release, or to
-	// the next minor version of Kubernetes. No host that works gets a minor version that is older than its own.
+	// version is the release to install on all hosts, for example "v1.35.3+k3s1". A change updates the servers one at a
+	// time and then the workers. The new version must be a patch release or the next minor version of Kubernetes. A
+	// running host is never downgraded to an older minor version.
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:Pattern=`^v[0-9]+[.][0-9]+[.][0-9]+[+](k3s|rke2r)[0-9]+$`
 	Version string `json:"version"`
 
-	// config is the distribution's own configuration for all hosts, as its config.yaml has it. What Drover decides cannot be in it: server, token, agent-token,
-	// cluster-init, node-name, data-dir, cluster-reset and the options that divide the roles. A change restarts the hosts one after another.
+	// config is the distribution's configuration for all hosts, with the keys of its config.yaml. Keys that Drover manages
+	// are refused: server, token, agent-token, cluster-init, node-name, data-dir, cluster-reset and the options that
+	// assign roles. A change restarts the hosts one after another.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	Config *runtime.RawExtension `json:"config,omitempty"`
 
-	// serverConfig is added to config on servers, those with the role etcd or control-plane: a worker of k3s does not start with options of servers.
+	// serverConfig is merged into config on servers, which are the hosts with the role etcd or control-plane. Use it for
+	// options that only servers know, since a k3s worker does not start with them.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Type=object
 	ServerConfig *runtime.RawExtension `json:"serverConfig,omitempty"`
 
-	// registriesSecretName names a Secret of the same namespace with the key registries.yaml, and with the label provision.cluster.drover.dev/use: "true".
+	// registriesSecretName is the name of a Secret in the same namespace with the key registries.yaml. The Secret must
+	// have the label provision.cluster.drover.dev/use: "true". By default no registries are configured.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
 	RegistriesSecretName string `json:"registriesSecretName,omitempty"`
 
-	// dataDir is where the distribution keeps its data. Default: its own.
+	// dataDir is the data directory of the distribution. It cannot be changed. It defaults to the directory of the
+	// distribution.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]*$`
 	DataDir string `json:"dataDir,omitempty"`
 
-	// installer says what installs the distribution on a host. Default: its own script, from get.k3s.io or get.rke2.io.
+	// installer is the script that installs the distribution on a host. It defaults to the script from get.k3s.io or
+	// get.rke2.io.
 	// +optional
 	Installer Installer `json:"installer,omitempty,omitzero"`
 
-	// pools say which Hosts are part of the cluster, and what they are in it. A Host is of the first pool that selects it.
+	// pools assign Hosts and their roles to the cluster. A Host belongs to the first pool that selects it.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +listType=map
 	// +listMapKey=name
 	Pools []HostPool `json:"pools"`
 
-	// maxUnavailable is how many workers may be changed at the same time. Servers are changed one at a time. Default 1.
+	// maxUnavailable is the maximum number of workers that are changed at the same time. Servers are always changed one at
+	// a time. It defaults to 1.
 	// +optional
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
 	MaxUnavailable int32 `json:"maxUnavailable,omitempty"`
 
-	// certificateRotation has the servers renew the certificates of the control plane, one server at a time, whenever it is raised. Default 0.
+	// certificateRotation makes the servers renew the certificates of the control plane, one server at a time, whenever
+	// the number is raised. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CertificateRotation int64 `json:"certificateRotation,omitempty"`
 
-	// etcd says where and when snapshots are made. A change restarts the servers with etcd, one after another.
+	// etcd configures etcd snapshots. A change restarts the servers with the role etcd one after another.
 	// +optional
 	Etcd Etcd `json:"etcd,omitempty,omitzero"`
 
-	// encryptionKeyRotation has one server rotate the keys that encrypt Secrets, whenever it is raised, and then starts the servers again, one at a time. Default 0.
-	// It takes serverConfig {secrets-encryption: true} from the beginning with k3s; RKE2 always encrypts.
+	// encryptionKeyRotation makes one server rotate the encryption keys of Secrets whenever the number is raised. The
+	// servers are then restarted one at a time. With k3s, this requires serverConfig {secrets-encryption: true} from the
+	// beginning; RKE2 always encrypts. It defaults to 0.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	EncryptionKeyRotation int64 `json:"encryptionKeyRotation,omitempty"`
 }
 
-// Installer is a script that installs a distribution. It is run with the variables that the distribution's own takes.
+// Installer is a script that installs a distribution. It gets the same environment variables as the distribution's own
+// script.
 //
-// +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="give path or url"
-// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 is for url"
+// +kubebuilder:validation:XValidation:rule="!(has(self.path) && has(self.url))",message="set exactly one of path and url"
+// +kubebuilder:validation:XValidation:rule="!has(self.sha256) || has(self.url)",message="sha256 requires url"
 type Installer struct {
-	// path of a script that is on the machines, for those that reach no other server.
+	// path is the absolute path of a script on the machine. Use it for machines that cannot reach other servers.
 	// +optional
 	// +kubebuilder:validation:MaxLength=256
 	// +kubebuilder:validation:Pattern=`^/[-A-Za-z0-9._/]+$`
 	Path string `json:"path,omitempty"`
-	// url of a script that the host fetches, https only.
+	// url is the https URL of a script that the host downloads.
 	// +optional
 	// +kubebuilder:validation:MaxLength=512
 	// +kubebuilder:validation:Pattern=`^https://[-A-Za-z0-9._~:/%]+$`
 	URL string `json:"url,omitempty"`
-	// sha256 of the script at url, in hexadecimal. Another script is not run.
+	// sha256 is the SHA-256 of the script at url, in hexadecimal. A script with another digest is not run. By default the
+	// digest is not verified.
 	// +optional
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{64}$`
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// HostRole is what a host is in a cluster.
+// HostRole is a role of a host in a cluster.
 //
 // +kubebuilder:validation:Enum=etcd;control-plane;worker
 type HostRole string
@@ -175,30 +186,31 @@ const (
 	RoleWorker       HostRole = "worker"
 )
 
-// HostPool are Hosts that are the same in a cluster.
+// HostPool is a group of Hosts with the same roles in a cluster.
 type HostPool struct {
-	// name of the pool.
+	// name is the name of the pool, 1 to 63 characters.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	Name string `json:"name"`
-	// roles of the hosts. A host with the role etcd or control-plane is a server. A server without the role worker is tainted, so that only what tolerates that runs on it.
+	// roles are the roles of the hosts: etcd, control-plane and worker. A host with the role etcd or control-plane is a
+	// server. A server without the role worker is tainted, so only pods that tolerate the taint run there.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=3
 	// +listType=set
 	Roles []HostRole `json:"roles"`
-	// selector of Hosts by their labels. An empty one selects all.
+	// selector selects Hosts by their labels. The empty selector selects all Hosts of the namespace.
 	Selector metav1.LabelSelector `json:"selector"`
-	// replicas is how many Hosts the pool has. Default: all that it selects.
+	// replicas is the number of Hosts in the pool. By default all selected Hosts belong to it.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	Replicas *int32 `json:"replicas,omitempty"`
 }
 
-// ClusterInstallationStatus is what is known of an installation.
+// ClusterInstallationStatus is the observed state of an installation.
 type ClusterInstallationStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
@@ -208,18 +220,18 @@ type ClusterInstallationStatus struct {
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 
-	// summary says how many hosts are ready, of how many: "3/4".
+	// summary is the number of hosts that are ready and the total, for example "3/4".
 	// +optional
 	Summary string `json:"summary,omitempty"`
 
-	// hosts that are part of the cluster, or are leaving it.
+	// hosts is the number of hosts that belong to the cluster or are leaving it.
 	// +optional
 	Hosts int32 `json:"hosts,omitempty"`
-	// ready are those that are as spec says.
+	// ready is the number of hosts that match the spec.
 	// +optional
 	Ready int32 `json:"ready,omitempty"`
 
-	// waiting says what the hosts wait for that are not ready, the first 16.
+	// waiting lists the hosts that are not ready and the reasons. At most 16.
 	// +optional
 	// +listType=map
 	// +listMapKey=host
@@ -229,58 +241,63 @@ type ClusterInstallationStatus struct {
 
 // WaitingHost is a host that is not ready.
 type WaitingHost struct {
-	// host is its name.
+	// host is the name of the host.
 	Host string `json:"host"`
-	// message says what it waits for.
+	// message says why the host is not ready.
 	Message string `json:"message"`
 }
 
-// Names that the manager gives.
+// Names that the manager uses.
 const (
-	// FinalizerHosts keeps a ClusterInstallation until its Hosts were cleaned and given back.
+	// FinalizerHosts keeps a ClusterInstallation until its Hosts have been cleaned and released.
 	FinalizerHosts = Group + "/hosts"
-	// FinalizerNode keeps a Host that is deleted until its node was removed from the cluster.
+	// FinalizerNode keeps a deleted Host until its node has been removed from the cluster.
 	FinalizerNode = Group + "/node"
-	// LabelUse, "true", lets an installation of the namespace use a Secret: who writes installations need not be allowed to read all Secrets.
+	// LabelUse with the value "true" allows the installations of a namespace to use a Secret. Without it, anyone who can
+	// write an installation could read every Secret of the namespace.
 	LabelUse = Group + "/use"
-	// SecretSuffix follows the name of an installation in that of the Secret with the tokens by which hosts join, and what was decided of the cluster once.
+	// SecretSuffix is appended to the name of an installation to form the name of its Secret. The Secret contains the
+	// tokens that hosts join with, and decisions that must not change later.
 	SecretSuffix = "-provision"
 )
 
 // Conditions of a ClusterInstallation.
 const (
-	// ConditionReady: all hosts are as spec says.
+	// ConditionReady is True when all hosts match the spec.
 	ConditionReady = "Ready"
-	// ConditionStalled: a person must act.
+	// ConditionStalled is True while a person must act.
 	ConditionStalled = "Stalled"
 )
 
 // Reasons of the conditions.
 const (
-	// ReasonPending: the manager has not looked at it.
+	// ReasonPending: the manager has not reconciled the object yet.
 	ReasonPending = "Pending"
-	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" is there and is not Drover's. Stalled.
+	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" exists and does not belong
+	// to Drover. Stalled.
 	ReasonSecretConflict = "SecretConflict"
-	// ReasonInstalled: all hosts are as spec says.
+	// ReasonInstalled: all hosts match the spec.
 	ReasonInstalled = "Installed"
-	// ReasonHostsWaiting: status.waiting says which hosts are not ready, and why.
+	// ReasonHostsWaiting: some hosts are not ready. status.waiting names them and the reasons.
 	ReasonHostsWaiting = "HostsWaiting"
-	// ReasonTooFewHosts: a pool has fewer Hosts than replicas, and no free one is selected.
+	// ReasonTooFewHosts: a pool has fewer Hosts than replicas, and its selector matches no free Host.
 	ReasonTooFewHosts = "TooFewHosts"
-	// ReasonClusterMissing: there is no Cluster of that name.
+	// ReasonClusterMissing: the Cluster in clusterName does not exist.
 	ReasonClusterMissing = "ClusterMissing"
-	// ReasonSpecInvalid: the message says what of spec cannot be installed. Stalled.
+	// ReasonSpecInvalid: the spec cannot be installed. The message says why. Stalled.
 	ReasonSpecInvalid = "SpecInvalid"
-	// ReasonEtcdLost: no host has the cluster's data any more. Nothing is installed anew in its place. Stalled.
+	// ReasonEtcdLost: no host has the cluster's data any more. Drover does not install a new cluster in its place.
+	// Stalled.
 	ReasonEtcdLost = "EtcdLost"
-	// ReasonEtcdUnselected: hosts have the cluster's data, and no pool selects one of them. Nothing is changed. Stalled.
+	// ReasonEtcdUnselected: no pool selects any of the hosts that have the cluster's data. Nothing is changed. Stalled.
 	ReasonEtcdUnselected = "EtcdUnselected"
-	// ReasonKeysNotRotated: the encryption keys could not be rotated. Raise encryptionKeyRotation to try it again. Stalled.
+	// ReasonKeysNotRotated: rotating the encryption keys failed. Raise encryptionKeyRotation to try again. Stalled.
 	ReasonKeysNotRotated = "KeysNotRotated"
-	// ReasonClusterTaken: the Cluster is of another installation, or has an agent already. Stalled.
+	// ReasonClusterTaken: the Cluster belongs to another installation, or already has an agent. Stalled.
 	ReasonClusterTaken = "ClusterTaken"
-	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it. Stalled.
+	// ReasonDeletionProtected: the Cluster has deletionProtection, and deleting the installation would destroy it.
+	// Stalled.
 	ReasonDeletionProtected = "DeletionProtected"
-	// ReasonGivingBack: the installation is being deleted, and its hosts are cleaned.
+	// ReasonGivingBack: the installation is being deleted, and its hosts are being cleaned.
 	ReasonGivingBack = "GivingBack"
 )

@@ -7,8 +7,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// EtcdRestore brings the etcd of a ClusterInstallation, or of a cluster that kubeadm has made of Hosts, back to a snapshot: all servers are stopped, one restores it, and the others join that one anew.
-// What the cluster has got since the snapshot is lost. To delete it before data is replaced cancels it.
+// EtcdRestore restores the etcd of a ClusterInstallation, or of a cluster that kubeadm created on Hosts, from a
+// snapshot. It stops all servers, restores the snapshot on one of them, and lets the others join that server with empty
+// data. All changes to the cluster since the snapshot are lost. Deleting the EtcdRestore before data is replaced
+// cancels it.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -27,10 +29,10 @@ type EtcdRestore struct {
 	// +optional
 	metav1.ObjectMeta `json:"metadata,omitempty"`
 
-	// spec says which snapshot is restored. It cannot be changed, but for cancel.
+	// spec defines the snapshot to restore. Only cancel can be changed.
 	Spec EtcdRestoreSpec `json:"spec"`
 
-	// status says how far it is.
+	// status describes the progress of the restore.
 	// +optional
 	// +kubebuilder:default={phase: "Pending", conditions: {{type: "Ready", status: "Unknown", reason: "Pending", message: "waiting for its cluster to be reconciled", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status EtcdRestoreStatus `json:"status,omitempty"`
@@ -45,126 +47,135 @@ type EtcdRestoreList struct {
 	Items           []EtcdRestore `json:"items"`
 }
 
-// EtcdRestoreSpec says which snapshot is restored.
+// EtcdRestoreSpec defines the snapshot to restore.
 //
-// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration: Restore is for a clusterRef of the kind ClusterInstallation"
-// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="give snapshotName or file"
-// +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host is for file"
-// +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration: Restore takes snapshotName: a file has no configuration"
-// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) == has(oldSelf.snapshotName) && has(self.host) == has(oldSelf.host)",message="spec cannot be changed, but for cancel: make another EtcdRestore"
-// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be taken back: make another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="self.clusterRef.kind == 'ClusterInstallation' || self.configuration == 'Keep'",message="configuration Restore requires a clusterRef of the kind ClusterInstallation"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) != has(self.file)",message="set exactly one of snapshotName and file"
+// +kubebuilder:validation:XValidation:rule="!has(self.host) || has(self.file)",message="host requires file"
+// +kubebuilder:validation:XValidation:rule="self.configuration != 'Restore' || has(self.snapshotName)",message="configuration Restore requires snapshotName, because a file has no configuration"
+// +kubebuilder:validation:XValidation:rule="has(self.snapshotName) == has(oldSelf.snapshotName) && has(self.host) == has(oldSelf.host)",message="spec cannot be changed, except for cancel: create another EtcdRestore"
+// +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || has(self.cancel) && self.cancel",message="cancel cannot be set back to false: create another EtcdRestore"
 type EtcdRestoreSpec struct {
-	// clusterRef names the cluster whose etcd is restored.
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// clusterRef refers to the cluster whose etcd is restored.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	ClusterRef EtcdClusterRef `json:"clusterRef"`
 
-	// snapshotName names an EtcdSnapshot of the same namespace that has succeeded. The host that made it restores it, from its disk.
-	// Of a DroverCluster another host fetches it from its bucket, if that host or the file is gone.
+	// snapshotName is the name of a successful EtcdSnapshot in the same namespace. The host that took the snapshot
+	// restores it from its disk. If that host or the file is gone, another host of a DroverCluster downloads it from the
+	// bucket.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	SnapshotName string `json:"snapshotName,omitempty"`
 
-	// file is the name of a snapshot's file, such as one of the schedule. It is in server/db/snapshots of the data directory of host, or without host in the bucket of
-	// spec.etcd.s3 of the installation or DroverCluster. Of a DroverCluster it is in /var/lib/drover/etcd/snapshots of host.
+	// file is the file name of a snapshot, such as a scheduled one. The file is in server/db/snapshots in the data
+	// directory of host, or in /var/lib/drover/etcd/snapshots for a DroverCluster. If host is not set, it is in the bucket
+	// of spec.etcd.s3 of the ClusterInstallation or DroverCluster.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][-A-Za-z0-9._]*$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	File string `json:"file,omitempty"`
-	// host whose disk has the file. It restores it.
+	// host is the name of the Host that has file on its disk. That Host restores it.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253
 	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Host string `json:"host,omitempty"`
 
-	// configuration is Restore to have the spec of the installation written back, too, as it was when the snapshot was made, with its version. Pools and the counts of
-	// rotations stay as they are. Default Keep.
+	// configuration defines whether the spec of the ClusterInstallation is restored too. With Keep, the default, it is not
+	// changed. With Restore, it is set to the spec at the time of the snapshot, including the version. Pools and rotation
+	// counters are never restored.
 	// +optional
 	// +kubebuilder:default=Keep
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, but for cancel: make another EtcdRestore"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="spec cannot be changed, except for cancel: create another EtcdRestore"
 	Configuration RestoredConfiguration `json:"configuration,omitempty"`
 
-	// cancel ends the restore while no data was replaced yet. After that it is too late, and the status says so. It cannot be taken back.
+	// cancel stops the restore as long as no data has been replaced. Later it has no effect, and the status reports that.
+	// It cannot be set back to false.
 	// +optional
 	Cancel bool `json:"cancel,omitempty"`
 }
 
-// RestoredConfiguration is what a restore does with the spec of an installation.
+// RestoredConfiguration defines whether a restore changes the spec of an installation.
 //
 // +kubebuilder:validation:Enum=Keep;Restore
 type RestoredConfiguration string
 
-// What a restore does with the spec of an installation.
+// Effects of a restore on the spec of an installation.
 const (
-	// ConfigurationKeep leaves it as it is.
+	// ConfigurationKeep leaves the spec unchanged.
 	ConfigurationKeep RestoredConfiguration = "Keep"
-	// ConfigurationRestore writes it back as it was when the snapshot was made.
+	// ConfigurationRestore sets the spec to its state at the time of the snapshot.
 	ConfigurationRestore RestoredConfiguration = "Restore"
 )
 
-// EtcdRestorePhase is how far a restore is.
+// EtcdRestorePhase is the phase of a restore.
 //
 // +kubebuilder:validation:Enum=Pending;Stopping;Restoring;Joining;Succeeded;Failed;Canceled
 type EtcdRestorePhase string
 
 // Phases of a restore.
 const (
-	// RestorePending: nothing was stopped yet. The message says what it waits for.
+	// RestorePending: no server has been stopped yet. The message says why.
 	RestorePending EtcdRestorePhase = "Pending"
 	// RestoreStopping: the servers are being stopped.
 	RestoreStopping EtcdRestorePhase = "Stopping"
-	// RestoreRestoring: all servers are stopped, and one replaces its data. It cannot be canceled any more.
+	// RestoreRestoring: all servers are stopped, and one of them is replacing its data. The restore can no longer be
+	// canceled.
 	RestoreRestoring EtcdRestorePhase = "Restoring"
-	// RestoreJoining: that one is started, and the others join it.
+	// RestoreJoining: the restored server is running, and the others are joining it.
 	RestoreJoining EtcdRestorePhase = "Joining"
-	// RestoreSucceeded: all servers are up.
+	// RestoreSucceeded: all servers are running.
 	RestoreSucceeded EtcdRestorePhase = "Succeeded"
-	// RestoreFailed: the message says what has failed, on which host.
+	// RestoreFailed: the restore failed. The message names the step and the host.
 	RestoreFailed EtcdRestorePhase = "Failed"
-	// RestoreCanceled: no data was replaced, and servers that were stopped are started again.
+	// RestoreCanceled: no data was replaced, and stopped servers are started again.
 	RestoreCanceled EtcdRestorePhase = "Canceled"
 )
 
-// EtcdRestoreStatus is what is known of a restore.
+// EtcdRestoreStatus is the observed state of a restore.
 type EtcdRestoreStatus struct {
-	// observedGeneration is the generation of the spec that this status is about.
+	// observedGeneration is the generation of the spec that this status describes.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions are Ready, and Stalled if it has failed or was canceled, since it is not tried again, or while a person must act.
+	// conditions are Ready, and Stalled while a person must act or if the restore failed or was canceled, since it is not
+	// tried again.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// phase is how far it is.
+	// phase is the phase of the restore.
 	// +optional
 	Phase EtcdRestorePhase `json:"phase,omitempty"`
-	// host that restores it, or has restored it.
+	// host is the name of the Host that restores the snapshot.
 	// +optional
 	Host string `json:"host,omitempty"`
-	// snapshot is the name of its file, or what that begins with.
+	// snapshot is the file name of the snapshot, or the beginning of it.
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
 }
 
-// Reasons of the condition Ready of an EtcdRestore, beside Pending, Waiting, Succeeded and Failed, which are those of an EtcdSnapshot.
+// Reasons of the condition Ready of an EtcdRestore, in addition to Pending, Waiting, Succeeded and Failed, which an
+// EtcdSnapshot has as well.
 const (
-	// ReasonSourceInvalid: there is no such snapshot, or it cannot be restored. The message says why. Stalled.
+	// ReasonSourceInvalid: the snapshot does not exist or cannot be restored. The message says why. Stalled.
 	ReasonSourceInvalid = "SourceInvalid"
-	// ReasonHostAway: the message names a host that is not connected. Nothing was stopped for it yet.
+	// ReasonHostAway: a host, which the message names, is not connected. No server has been stopped yet.
 	ReasonHostAway = "HostAway"
 	// ReasonStopping: the servers are being stopped.
 	ReasonStopping = "Stopping"
-	// ReasonRestoring: a host replaces its data. Of a ClusterInstallation: an EtcdRestore is under way, and nothing else is changed.
+	// ReasonRestoring: a host is replacing its data. On a ClusterInstallation: an EtcdRestore is in progress, and nothing
+	// else is changed.
 	ReasonRestoring = "Restoring"
-	// ReasonJoining: servers are started, one after another.
+	// ReasonJoining: the servers are being started one after another.
 	ReasonJoining = "Joining"
-	// ReasonCanceled: it was canceled before data was replaced. Stalled.
+	// ReasonCanceled: the restore was canceled before data was replaced. Stalled.
 	ReasonCanceled = "Canceled"
 )
 
-// FinalizerRestore is on an EtcdRestore of a DroverCluster until it has ended: to delete it before data is replaced cancels it.
+// FinalizerRestore keeps an EtcdRestore of a DroverCluster until the restore has ended. Deleting the EtcdRestore before
+// data is replaced cancels it.
 const FinalizerRestore = "provision.cluster.drover.dev/restore"

@@ -159,9 +159,9 @@ func TestWhatCannotBeRestoredIsSaid(t *testing.T) {
 	w.phase("queued", provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "no data was replaced")
 	restore = get(w, "queued", restore)
 	for field, change := range map[string]func(*provisionv1.EtcdRestoreSpec){
-		"cancel cannot be taken back": func(s *provisionv1.EtcdRestoreSpec) { s.Cancel = false },
-		"spec cannot be changed":      func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName = "other" },
-		"give snapshotName or file":   func(s *provisionv1.EtcdRestoreSpec) { s.File = "f" },
+		"cancel cannot be set back to false":       func(s *provisionv1.EtcdRestoreSpec) { s.Cancel = false },
+		"spec cannot be changed":                   func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName = "other" },
+		"set exactly one of snapshotName and file": func(s *provisionv1.EtcdRestoreSpec) { s.File = "f" },
 	} {
 		changed := restore.DeepCopy()
 		change(&changed.Spec)

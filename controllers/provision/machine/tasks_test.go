@@ -191,16 +191,16 @@ func TestATaskNeverChangesAndATemplateHasNone(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Spec.Tasks[0].Update.Version = "v1.36.4"
-	if err := w.Client.Update(t.Context(), m); err == nil || !strings.Contains(err.Error(), "id of its own") {
+	if err := w.Client.Update(t.Context(), m); err == nil || !strings.Contains(err.Error(), "with a new id") {
 		t.Errorf("%v: want a changed task refused", err)
 	}
 	m.Spec.Tasks[0].Update = nil
-	if err := w.Client.Update(t.Context(), m); err == nil || !strings.Contains(err.Error(), "takes it") {
+	if err := w.Client.Update(t.Context(), m); err == nil || !strings.Contains(err.Error(), "the action is Update") {
 		t.Errorf("%v: want an update to no version refused", err)
 	}
 	template := &infrav1.DroverMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "t1"}}
 	template.Spec.Template.Spec.Tasks = []infrav1.MachineTask{{ID: "a", Action: infrav1.TaskUpdate, Update: &infrav1.UpdateTask{Version: "v1.36.3"}}}
-	if err := w.Client.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "not for their template") {
+	if err := w.Client.Create(t.Context(), template); err == nil || !strings.Contains(err.Error(), "cannot be set in a template") {
 		t.Errorf("%v: want a template with tasks refused", err)
 	}
 }
