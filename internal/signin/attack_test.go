@@ -66,7 +66,8 @@ func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 	}
 }
 
-// CVE-2023-22648: a group that was lost counts until the next login. Here it counts until the next refresh, for all tokens and for requests that are open.
+// CVE-2023-22648: a group that was lost counts until the next login. Here it counts until the next refresh, for all
+// tokens and for requests that are open.
 func TestGroupThatARefreshHasNotFoundIsLostForFormerTokens(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
@@ -85,7 +86,8 @@ func TestGroupThatARefreshHasNotFoundIsLostForFormerTokens(t *testing.T) {
 	}
 }
 
-// CVE-2023-22650: what a user has begun outlives them. The hub asks a provider again as long as there is a session, and no longer.
+// CVE-2023-22650: what a user has begun outlives them. The hub asks a provider again as long as there is a session, and
+// no longer.
 func TestOpenRequestsOfAProvidersUserEndWithTheirSession(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)

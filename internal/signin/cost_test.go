@@ -56,7 +56,8 @@ func (h held) Get(_ context.Context, key client.ObjectKey, into client.Object, _
 	return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// BenchmarkAuthenticate is what authentication adds to a request: among 100,000 tokens for scripts, whose memory it reports, and for a JWT that was verified before or comes for the first time.
+// BenchmarkAuthenticate is what authentication adds to a request: among 100,000 tokens for scripts, whose memory it
+// reports, and for a JWT that was verified before or comes for the first time.
 func BenchmarkAuthenticate(b *testing.B) {
 	const tokens = 100_000
 	now := time.Now()

@@ -150,7 +150,8 @@ func TestWhoGetsNoTokenForDirectAccess(t *testing.T) {
 	}
 }
 
-// TestADirectTokenOutlivesNeitherUserNorSession has CVE-2023-22650 and GHSA-c45c-39f6-6gw9: members are told of each session that was ended as long as it may have tokens.
+// TestADirectTokenOutlivesNeitherUserNorSession has CVE-2023-22650 and GHSA-c45c-39f6-6gw9: members are told of each
+// session that was ended as long as it may have tokens.
 func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 	for name, end := range map[string]func(*fixture, tokens){
 		"revoked": func(f *fixture, s tokens) {

@@ -100,7 +100,8 @@ func TestAnExchangedTokenIsGoodForItsClusterOnly(t *testing.T) {
 	}
 }
 
-// CVE-2023-22650, CVE-2022-31677: tokens outlive their user, or session. One that was exchanged ends with them, at every replica.
+// CVE-2023-22650, CVE-2022-31677: tokens outlive their user, or session. One that was exchanged ends with them, at
+// every replica.
 func TestAnExchangedTokenEndsWithItsUserAndSession(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, access string){
 		"user disabled": func(f *fixture, _ string) {

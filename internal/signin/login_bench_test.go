@@ -26,8 +26,9 @@ import (
 	"github.com/drover-dev/drover/internal/signin/login"
 )
 
-// BenchmarkLogin is how many local users sign in within a second, at one replica: the page, the password, the code, a token, and the Secret of a session. Each user comes from
-// an address of their own. The API server and the browsers are on the same machine, and what the manager has in a cache is read from the API server.
+// BenchmarkLogin is how many local users sign in within a second, at one replica: the page, the password, the code, a
+// token, and the Secret of a session. Each user comes from an address of their own. The API server and the browsers are
+// on the same machine, and what the manager has in a cache is read from the API server.
 func BenchmarkLogin(b *testing.B) {
 	f := newFixture(b)
 	for i, tt := range []struct {

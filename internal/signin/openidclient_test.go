@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestAClientOfOpenIDClientIsServed: openid-client, which is certified by the OpenID Foundation, drives code with PKCE, refresh, revocation, device code and token exchange.
-// "npm ci" in test/openidclient installs it.
+// TestAClientOfOpenIDClientIsServed: openid-client, which is certified by the OpenID Foundation, drives code with PKCE,
+// refresh, revocation, device code and token exchange. "npm ci" in test/openidclient installs it.
 func TestAClientOfOpenIDClientIsServed(t *testing.T) {
 	node, dir := nodeWith(t, "test/openidclient", "openid-client")
 	f := newFixture(t)

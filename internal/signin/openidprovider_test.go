@@ -34,7 +34,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// program is a process of oidc-provider, which is certified by the OpenID Foundation. "npm ci" in test/openidprovider installs it.
+// program is a process of oidc-provider, which is certified by the OpenID Foundation. "npm ci" in test/openidprovider
+// installs it.
 type program struct {
 	f        *fixture
 	issuer   string
@@ -131,7 +132,8 @@ func (p *program) change(what, argument string) (asked []string) {
 
 var formAction = regexp.MustCompile(`<form [^>]*action="([^"]+)" method="post">\s*<input type="hidden" name="prompt" value="(login|consent)"`)
 
-// pages goes through the pages of the provider as a browser with cookies, and returns the address at which it ends: the hub's callback, or none.
+// pages goes through the pages of the provider as a browser with cookies, and returns the address at which it ends: the
+// hub's callback, or none.
 func (p *program) pages(address, user string) string {
 	p.f.t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -224,7 +226,8 @@ func (p *program) refreshed(tokens *oauth2.Token) (groups []string, next *oauth2
 	return id.Groups, next, r
 }
 
-// TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn: the provider's own login and consent pages, code with PKCE, claims, refresh tokens that it rotates.
+// TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn: the provider's own login and consent pages, code with PKCE, claims,
+// refresh tokens that it rotates.
 func TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn(t *testing.T) {
 	for name, env := range map[string][]string{
 		"claims at the userinfo endpoint, RS256, secret in the header": {"CLAIMS=userinfo", "ALGORITHM=RS256", "METHOD=client_secret_basic"},

@@ -44,7 +44,8 @@ func (f *fixture) named(groups []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !strings.HasSuffix(g, ":ops") }), nil
 }
 
-// openID is an OpenID provider made for these tests with go-jose: it signs in whoever comes, as the user that the test says.
+// openID is an OpenID provider made for these tests with go-jose: it signs in whoever comes, as the user that the test
+// says.
 type openID struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey

@@ -466,7 +466,8 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 	f.ended(idle)
 }
 
-// What the proxy asks again every 30 s for requests that are open: a session that was revoked ends them, and the time of their token does not.
+// What the proxy asks again every 30 s for requests that are open: a session that was revoked ends them, and the time
+// of their token does not.
 func TestASessionThatWasRevokedEndsOpenRequestsOfExpiredTokens(t *testing.T) {
 	f := newFixture(t)
 	revoked, expired := f.session(), f.session()

@@ -171,8 +171,8 @@ func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 	}
 }
 
-// A token whose audience is one member is good for that one only, as those of the hub's ServiceAccounts are. rancher.md §4: a token of one cluster is accepted by
-// another one, or by the hub.
+// A token whose audience is one member is good for that one only, as those of the hub's ServiceAccounts are. rancher.md
+// §4: a token of one cluster is accepted by another one, or by the hub.
 func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 	const hub, prod = "https://hub.example.com", "https://hub.example.com/k8s/clusters/team/prod"
 	f, c := newFixture(t), newCI(t)
@@ -299,7 +299,8 @@ func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 	if err := rest.LoadTLSFiles(other.Config); err != nil {
 		t.Fatal(err)
 	}
-	// The API server publishes its keys at an address that its certificate does not have here. So another server publishes the document, as operators do it.
+	// The API server publishes its keys at an address that its certificate does not have here. So another server publishes
+	// the document, as operators do it.
 	discovery := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": document.Issuer, "jwks_uri": server + "/openid/v1/jwks"})
 	}))

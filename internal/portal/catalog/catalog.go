@@ -36,8 +36,8 @@ type Catalog struct {
 	Authenticate func(*http.Request) (identity.Identity, error)
 	// Workspaces returns the workspaces in which the principals have bindings, and which of them have one there.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
-	// Bound and Proxy are the ways into a member that the proxy knows: by a binding, and by the right to get clusters/proxy. Without a name, Proxy is
-	// about all Clusters of a namespace, and without a namespace about all.
+	// Bound and Proxy are the ways into a member that the proxy knows: by a binding, and by the right to get
+	// clusters/proxy. Without a name, Proxy is about all Clusters of a namespace, and without a namespace about all.
 	Bound, Proxy identity.Way
 	// Clusters are read from a cache.
 	Clusters client.Reader

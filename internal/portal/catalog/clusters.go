@@ -71,8 +71,9 @@ func queryOf(r *http.Request) (query, error) {
 
 // list returns those of the Clusters asked for that a user may reach.
 //
-// Who may reach one is decided as for a request to it. A binding is looked up in the cache, where the user has one in the workspace. The right to get
-// clusters/proxy is asked for once for all Clusters, then once for each workspace, and for single ones only in a workspace that is named.
+// Who may reach one is decided as for a request to it. A binding is looked up in the cache, where the user has one in
+// the workspace. The right to get clusters/proxy is asked for once for all Clusters, then once for each workspace, and
+// for single ones only in a workspace that is named.
 func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any, error) {
 	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
 	if err != nil {

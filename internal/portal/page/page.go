@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page serves the page on which people look at their fleet: static files, and nothing that a user without the page could not get from the hub.
+// Package page serves the page on which people look at their fleet: static files, and nothing that a user without the
+// page could not get from the hub.
 package page
 
 import (
@@ -20,7 +21,8 @@ import (
 // Path is where the page is.
 const Path = "/ui/"
 
-// policy lets the page load its own files and talk to its own hub, and nothing else: no script within the document, no frame, no form.
+// policy lets the page load its own files and talk to its own hub, and nothing else: no script within the document, no
+// frame, no form.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 //go:embed static

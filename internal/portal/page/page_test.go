@@ -280,7 +280,8 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 	}
 }
 
-// TestTwoThousandClustersAreSeenAtOnce reports how long a fleet takes to be shown, and a change. The figures are in docs/bench/page.md: a test has no limit of time.
+// TestTwoThousandClustersAreSeenAtOnce reports how long a fleet takes to be shown, and a change. The figures are in
+// docs/bench/page.md: a test has no limit of time.
 func TestTwoThousandClustersAreSeenAtOnce(t *testing.T) {
 	chromium.Find(t)
 	const clusters = 2000

@@ -37,8 +37,8 @@ const (
 	benchHub      = "DROVER_BENCH_HUB" // the address for the process of the clients
 )
 
-// BenchmarkStreams reports what a stream costs the process that serves it: memory and goroutines once it has all that there is, and the CPU of a change
-// for each. The clients are a process of their own. Run it with -benchtime 1x.
+// BenchmarkStreams reports what a stream costs the process that serves it: memory and goroutines once it has all that
+// there is, and the CPU of a change for each. The clients are a process of their own. Run it with -benchtime 1x.
 func BenchmarkStreams(b *testing.B) {
 	if hub := os.Getenv(benchHub); hub != "" {
 		readAll(b, hub)

@@ -15,9 +15,11 @@ import (
 )
 
 const (
-	// mostDeleted bounds the deletions that are remembered of one kind. A stream that has not sent one that is forgotten begins anew.
+	// mostDeleted bounds the deletions that are remembered of one kind. A stream that has not sent one that is forgotten
+	// begins anew.
 	mostDeleted = 10_000
-	// slack is how many records of changes that others have replaced are kept at most, beyond as many as there are objects.
+	// slack is how many records of changes that others have replaced are kept at most, beyond as many as there are
+	// objects.
 	slack = 1024
 	// settles is how long after a change no earlier one comes any more: a new list of all objects comes in any order.
 	settles = time.Second
@@ -32,7 +34,8 @@ type object struct {
 	content client.Object // nil if the object was deleted
 }
 
-// changes has each object of one kind once, in the order of their last changes, and the last deletions. A reader is a position in it.
+// changes has each object of one kind once, in the order of their last changes, and the last deletions. A reader is a
+// position in it.
 type changes struct {
 	now func() time.Time
 
@@ -67,7 +70,8 @@ func (c *changes) put(o client.Object, gone bool) {
 	c.putLocked(o, gone, version)
 }
 
-// lose records that an object is gone whose deletion was not seen: what it was last says nothing of the version of its deletion.
+// lose records that an object is gone whose deletion was not seen: what it was last says nothing of the version of its
+// deletion.
 func (c *changes) lose(o client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +121,8 @@ func (c *changes) countLocked(o object, n int) {
 	}
 }
 
-// compactLocked forgets the oldest half of the deletions when there are too many, and drops records that are out of date.
+// compactLocked forgets the oldest half of the deletions when there are too many, and drops records that are out of
+// date.
 func (c *changes) compactLocked() {
 	drop := 0
 	if c.deleted > mostDeleted {
@@ -143,7 +148,8 @@ func (c *changes) compactLocked() {
 
 func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
 
-// after returns the next changes after a position, at most so many, in their order. It reports false if deletions since were forgotten.
+// after returns the next changes after a position, at most so many, in their order. It reports false if deletions since
+// were forgotten.
 func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

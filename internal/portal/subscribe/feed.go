@@ -70,7 +70,8 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	return nil
 }
 
-// complete waits until all objects are known, and returns a version after which all deletions are seen: the watch began at an earlier one.
+// complete waits until all objects are known, and returns a version after which all deletions are seen: the watch began
+// at an earlier one.
 func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		return 0, fmt.Errorf("watch %s: %w", f.Resource, ctx.Err())

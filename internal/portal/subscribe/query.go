@@ -32,7 +32,8 @@ type query struct {
 	resume     resume
 }
 
-// queryOf reads the parameters. Its errors are refusals. A resume token that cannot be read is none: the stream begins anew.
+// queryOf reads the parameters. Its errors are refusals. A resume token that cannot be read is none: the stream begins
+// anew.
 func queryOf(values url.Values) (query, error) {
 	for name := range values {
 		if !slices.Contains([]string{"kind", "namespace", "resume"}, name) {
@@ -77,7 +78,8 @@ type resume struct {
 	Rights []byte `json:"r"`
 }
 
-// String is the token. It holds nothing secret, and is worth nothing: what it says is only what does not have to be sent again.
+// String is the token. It holds nothing secret, and is worth nothing: what it says is only what does not have to be
+// sent again.
 func (r resume) String() string {
 	data, err := json.Marshal(r)
 	if err != nil {

@@ -23,7 +23,8 @@ type scope struct {
 // may asks whether a user may watch a resource in a workspace, or in all if it is empty.
 type may func(ctx context.Context, resource, workspace string) (bool, error)
 
-// ask finds out what may be seen of a kind, in these workspaces that have objects. What is known already counts where it cannot be found out.
+// ask finds out what may be seen of a kind, in these workspaces that have objects. What is known already counts where
+// it cannot be found out.
 func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope) scope {
 	now := scope{workspaces: map[string]bool{}}
 	all, err := may(ctx, k.Resource, "")

@@ -174,7 +174,8 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	const key = "Sec-WebSocket-Key"
 	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {
-		// The check of Rancher's operators sends 13 bytes, and curl looks at no answer to them. The library refuses what is not 16 bytes.
+		// The check of Rancher's operators sends 13 bytes, and curl looks at no answer to them. The library refuses what is
+		// not 16 bytes.
 		digest := sha256.Sum256(sent)
 		r.Header.Set(key, base64.StdEncoding.EncodeToString(digest[:16]))
 	}

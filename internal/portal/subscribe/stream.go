@@ -80,8 +80,8 @@ func (st *stream) begin(ctx context.Context) {
 	st.certain = time.Now()
 }
 
-// reached reports whether the hub has had a resource version: one that was restored from an older backup has not, and what it changes until then
-// would be taken for what was sent.
+// reached reports whether the hub has had a resource version: one that was restored from an older backup has not, and
+// what it changes until then would be taken for what was sent.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
 		return true

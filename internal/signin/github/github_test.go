@@ -243,7 +243,8 @@ func TestLoginsThatFailSayWhatToDo(t *testing.T) {
 	})
 }
 
-// TestRefreshAsksAgain has CVE-2023-22648, where groups changed at the next login only, and CVE-2023-22650 and GHSA-c45c-39f6-6gw9, where who was removed upstream stayed.
+// TestRefreshAsksAgain has CVE-2023-22648, where groups changed at the next login only, and CVE-2023-22650 and
+// GHSA-c45c-39f6-6gw9, where who was removed upstream stayed.
 func TestRefreshAsksAgain(t *testing.T) {
 	signedIn := func(t *testing.T) (*githubtest.GitHub, *Connector, connector.User) {
 		g := githubtest.Start(t, alice())

@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/test/githubtest"
 )
 
-// TestAGitHubThatFailsEndsNoLogin has CVE-2024-58259, bodies without bound, and GHSA-wm2r-rp98-8pmh, secrets in errors, at a refresh and at the redemption of a code.
+// TestAGitHubThatFailsEndsNoLogin has CVE-2024-58259, bodies without bound, and GHSA-wm2r-rp98-8pmh, secrets in errors,
+// at a refresh and at the redemption of a code.
 func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
 	message := func(status int, text string, headers ...string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {
@@ -268,7 +269,8 @@ func TestListsHaveAnEnd(t *testing.T) {
 	}
 }
 
-// GitHub gives a login that became free to whoever asks. The other account has its own groups and ID, and must be let in itself.
+// GitHub gives a login that became free to whoever asks. The other account has its own groups and ID, and must be let
+// in itself.
 func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
@@ -300,7 +302,8 @@ func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 	}
 }
 
-// A GitHub that ignores what it was asked for: invitations among memberships, and an account that is suspended and answers.
+// A GitHub that ignores what it was asked for: invitations among memberships, and an account that is suspended and
+// answers.
 func TestInvitationsAndSuspendedAccountsDoNotCountWhateverGitHubFilters(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")

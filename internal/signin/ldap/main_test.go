@@ -140,7 +140,8 @@ func change(t testing.TB, s *directory.Server, f func(*goldap.Conn) error) {
 	}
 }
 
-// settings returns the configuration for a server of OpenLDAP. Its time is that of a machine that is busy with other tests.
+// settings returns the configuration for a server of OpenLDAP. Its time is that of a machine that is busy with other
+// tests.
 func settings(s *directory.Server) Config {
 	users, groups := openLDAP("ou=people,"+directory.Suffix, "ou=groups,"+directory.Suffix)
 	return Config{

@@ -229,7 +229,8 @@ func TestGroupsThatNameTheirMembersByUID(t *testing.T) {
 	same(t, "groups", login(t, connectorOf(t, c), uid).Groups, []string{name})
 }
 
-// CVE-2022-22975: a user who may rename their own entry put a filter into its name, and so into the search for their groups.
+// CVE-2022-22975: a user who may rename their own entry put a filter into its name, and so into the search for their
+// groups.
 func TestANameOfAnEntryIsNoPartOfTheSearchForItsGroups(t *testing.T) {
 	s := openldap(t)
 	for _, cn := range []string{"*", "x)(cn=*)(cn=", "x)(objectClass=groupOfNames)(cn="} {
@@ -348,7 +349,8 @@ func TestALockedUserIsRefusedWithTheRightPassword(t *testing.T) {
 	refused(t, err, "locked")
 }
 
-// Anyone may type wrong passwords. The lock keeps the directory from taking the right one for a while, and must not end sessions.
+// Anyone may type wrong passwords. The lock keeps the directory from taking the right one for a while, and must not end
+// sessions.
 func TestWrongPasswordsOfOthersEndNoSession(t *testing.T) {
 	s := openldap(t)
 	c := connectorOf(t, settings(s))

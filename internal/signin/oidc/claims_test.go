@@ -131,7 +131,8 @@ func TestUsersOfAProviderHaveTheirOwnGroupsOnly(t *testing.T) {
 	}
 }
 
-// Entra ID leaves the groups out of tokens of users in more than 200. They sign in with the rights that name them, and see why.
+// Entra ID leaves the groups out of tokens of users in more than 200. They sign in with the rights that name them, and
+// see why.
 func TestAUserInMoreGroupsThanAProviderNamesIsLetInWithANotice(t *testing.T) {
 	for name, claims := range map[string]func(map[string]any){
 		"elsewhere":    overage,

@@ -33,7 +33,8 @@ const (
 	refreshToken = "the-refresh-token"
 )
 
-// lying is an OpenID provider that does what a test says. It stands in for those that no real program is: internal/signin has tests with oidc-provider.
+// lying is an OpenID provider that does what a test says. It stands in for those that no real program is:
+// internal/signin has tests with oidc-provider.
 type lying struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey

@@ -441,7 +441,8 @@ func TestKeysAreFetchedAgainWithoutWaitingForThem(t *testing.T) {
 	}
 }
 
-// A hub that has no token to check for a while does not ask the issuer either. What it knew then must not let a token in of which the key was stolen and taken away.
+// A hub that has no token to check for a while does not ask the issuer either. What it knew then must not let a token
+// in of which the key was stolen and taken away.
 func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *testing.T) {
 	for _, idle := range []time.Duration{dueFor, 30 * time.Minute, keptFor - time.Second, keptFor} {
 		u := newUpstream(t)
