@@ -3,8 +3,8 @@
 
 // Command kubectl-drover is kubectl's plugin for Drover.
 //
-// This page lists its commands. The folders below have them by subject. A subject knows package cli, which all share,
-// and no other subject.
+// This file lists the plugin's commands. Each folder below has the commands for one subject. The packages of subjects
+// import package cli, which all of them share, and do not import each other.
 package main
 
 import (
@@ -35,12 +35,12 @@ import (
 // version is set at build time.
 var version = "v0.1.0-dev"
 
-// commands makes the commands of the plugin, which share the flags that lead to the hub.
+// commands returns the commands of the plugin. They share the flags that lead to the hub.
 func commands(o *cli.Options) []*cobra.Command {
 	return []*cobra.Command{
 		// who may do what in a member, and why
 		rights.NewWhy(o), rights.NewWhoCan(o),
-		// how plans go, and what they would do
+		// the progress of plans, and what they would do
 		plans.New(o),
 		// clusters that join, and the agents in them
 		agents.NewImport(o), agents.NewList(o), agents.NewUninstall(o),
@@ -70,7 +70,7 @@ func newVersion() *cobra.Command {
 }
 
 func main() {
-	klog.SetLogger(logr.Discard()) // errors say what goes wrong
+	klog.SetLogger(logr.Discard()) // the plugin's errors contain everything that a user needs
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, argumentsOf(os.Args), os.Stdout, os.Stderr)
 	stop()
@@ -82,11 +82,11 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	return cli.Run(ctx, version, commands, args, out, complaints)
 }
 
-// completerName is the name under which kubectl looks for a program that completes the arguments of this plugin.
+// completerName is the name of the program that kubectl runs to complete the arguments of this plugin.
 const completerName = "kubectl_complete-drover"
 
-// argumentsOf returns the arguments of a command line. Called as completerName, the plugin completes them: kubectl
-// needs no more than a link of that name in the PATH.
+// argumentsOf returns the arguments of a command line. If the program was called as completerName, it completes the
+// arguments. For this, kubectl only needs a link of that name in the PATH.
 func argumentsOf(line []string) []string {
 	if name := strings.TrimSuffix(filepath.Base(line[0]), ".exe"); name == completerName {
 		return append([]string{cobra.ShellCompRequestCmd}, line[1:]...)

@@ -33,14 +33,14 @@ import (
 )
 
 const (
-	// manifestManager owns the agent's objects in the member. It is kubectl, as in the command that is printed, so that
-	// either can run after the other.
+	// manifestManager owns the agent's objects in the member. It is the field manager of kubectl, because the printed
+	// command uses kubectl: either can run after the other.
 	manifestManager = "kubectl"
-	// importLimit is how long the command waits without --timeout: an image may have to be pulled.
+	// importLimit is the default of --timeout. It leaves time to pull an image.
 	importLimit = 5 * time.Minute
 )
 
-// importing is how a cluster is imported.
+// importing holds the flags of "import".
 type importing struct {
 	labels    string
 	profile   string
@@ -50,19 +50,26 @@ type importing struct {
 	timeout   time.Duration
 }
 
-// NewImport makes the command "import".
+// NewImport returns the command "import".
 func NewImport(o *cli.Options) *cobra.Command {
 	var i importing
 	c := &cobra.Command{
-		Use: "import NAME", Short: "Make a Cluster, and have a cluster join as it",
-		Long: `Make a Cluster on the hub, and have a cluster join as it. It takes the right to create Clusters, and to get Secrets, in one workspace.
+		Use: "import NAME", Short: "Create a Cluster, and join a cluster to the hub",
+		Long: `Create a Cluster on the hub, and join a cluster to the hub as this Cluster. You need the
+rights to create Clusters and to get Secrets in one workspace.
 
-With --to-context, the agent is applied in the cluster of that context of your kubeconfig, as an administrator there, and the command waits until the Cluster is ready. Without, it prints what to run in
-the cluster. What it prints, and the Secret NAME-registration, let a cluster join as this Cluster: keep it as you keep a password. It works once, and for a day.
+With --to-context, the command applies the agent in the cluster of that kubeconfig context and waits
+until the Cluster is ready. You must be an administrator of that cluster. Without --to-context, the
+command prints the command to run in the cluster.
 
-It can be run again, as after an interruption: a Cluster that is there stays, and so does its agent.
+The printed command and the Secret NAME-registration let a cluster join as this Cluster. Protect
+them like a password. They work once, within one day.
 
-Exit codes: 0 the Cluster is there and, if that is waited for, ready; 2 an error, or it is not ready in time.`,
+You can run the command again, for example after an interruption. It keeps an existing Cluster and
+its agent.
+
+Exit codes: 0 the Cluster exists and, if the command waits for it, is ready; 2 an error occurred, or
+the Cluster was not ready in time.`,
 		Example: `  kubectl drover import prod-eu --labels env=prod --to-context prod-eu-admin
   kubectl drover import prod-eu -w team-a
   kubectl drover import prod-eu --wait`,
@@ -71,12 +78,12 @@ Exit codes: 0 the Cluster is there and, if that is waited for, ready; 2 an error
 	}
 	flags := c.Flags()
 	o.BindWorkspace(c)
-	flags.StringVar(&i.labels, "labels", "", "Labels of the Cluster, for example env=prod,region=eu")
+	flags.StringVar(&i.labels, "labels", "", "Labels for the Cluster, for example env=prod,region=eu")
 	flags.StringVar(&i.profile, "profile", "", "Full or ReadOnly: what the agent may do in the cluster (default: Full)")
-	flags.StringVar(&i.toContext, "to-context", "", "The context of your kubeconfig that leads to the cluster")
-	flags.BoolVar(&i.wait, "wait", false, "Wait until the Cluster is ready, also without --to-context")
-	flags.BoolVar(&i.dryRun, "dry-run", false, "Only have the hub check the Cluster, and change nothing")
-	flags.DurationVar(&i.timeout, "timeout", importLimit, "How long to wait")
+	flags.StringVar(&i.toContext, "to-context", "", "The kubeconfig context of the cluster to import")
+	flags.BoolVar(&i.wait, "wait", false, "Wait until the Cluster is ready, even without --to-context")
+	flags.BoolVar(&i.dryRun, "dry-run", false, "Let the hub validate the Cluster, but change nothing")
+	flags.DurationVar(&i.timeout, "timeout", importLimit, "How long to wait until the Cluster is ready")
 	cli.Complete(c, "profile", cli.Offer(string(v1.ProfileFull), string(v1.ProfileReadOnly)))
 	cli.Complete(c, "to-context", o.CompleteContexts)
 	return c
@@ -87,10 +94,10 @@ type importer struct {
 	importing
 	hub  *cli.Hub
 	key  types.NamespacedName
-	out  io.Writer // what to run
+	out  io.Writer // the command to run in the cluster
 	says io.Writer // progress
 	last string
-	// joined is the UID of the cluster that has joined before, if one has.
+	// joined is the UID of the cluster that has already joined, or empty.
 	joined string
 	// away is true while the hub does not answer.
 	away bool
@@ -109,7 +116,7 @@ func importCluster(c *cobra.Command, o *cli.Options, name string, how importing)
 		return err
 	}
 	var member *rest.Config
-	if how.toContext != "" { // before anything is changed
+	if how.toContext != "" { // fails before anything is changed
 		if member, err = memberToBe(o, how.toContext); err != nil {
 			return err
 		}
@@ -119,7 +126,7 @@ func importCluster(c *cobra.Command, o *cli.Options, name string, how importing)
 	i := &importer{importing: how, hub: hub, key: types.NamespacedName{Namespace: hub.Workspace, Name: name}, out: c.OutOrStdout(), says: c.ErrOrStderr()}
 	err = i.run(ctx, set, member)
 	if err != nil && c.Context().Err() != nil {
-		i.say("interrupted: what is done stays; run the same command again to go on")
+		i.say("interrupted: changes made so far stay; run the same command again to continue")
 	}
 	return err
 }
@@ -138,7 +145,7 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 			return err
 		}
 	default:
-		i.say("run this in the cluster that is to be %s, as an administrator there; it works once, keep it secret:", i.key)
+		i.say("run this as an administrator of the cluster to import as %s; it works once, keep it secret:", i.key)
 		fmt.Fprintf(i.out, "%s\n", secret.Data[registration.KeyCommand])
 		if !i.wait {
 			i.say("then: kubectl --namespace %s get cluster %s", i.key.Namespace, i.key.Name)
@@ -148,21 +155,21 @@ func (i *importer) run(ctx context.Context, set labels.Set, member *rest.Config)
 	return i.ready(ctx)
 }
 
-// memberToBe returns the configuration of a context. The context must not lead through a hub: an agent there would be
-// the agent of another Cluster.
+// memberToBe returns the client configuration of a context. It refuses a context that leads through a hub, because an
+// agent there would be the agent of another Cluster.
 func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &clientcmd.ConfigOverrides{CurrentContext: name}).ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("read context %s of the kubeconfig: %w", name, err)
 	}
 	if _, through := cli.HubBase(config.Host); through {
-		return nil, fmt.Errorf("context %s leads through a hub to a cluster that is a member already: name one that leads to the cluster itself", name)
+		return nil, fmt.Errorf("context %s leads through a hub to a cluster that is already a member: use a context that connects directly to the cluster", name)
 	}
 	o.Patient(config)
 	return config, nil
 }
 
-// create makes the Cluster, unless it is there already.
+// create creates the Cluster unless it exists.
 func (i *importer) create(ctx context.Context, set labels.Set) error {
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: i.key.Namespace, Name: i.key.Name, Labels: set}}
 	cluster.Spec.Agent.Profile = v1.AgentProfile(i.profile)
@@ -173,38 +180,37 @@ func (i *importer) create(ctx context.Context, set labels.Set) error {
 	err := i.hub.Create(ctx, cluster, options...)
 	switch {
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("make Cluster %s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", i.key, i.hub.Config.Host)
+		return fmt.Errorf("create Cluster %s at %s: Drover is not installed there: select the hub with --kubeconfig or --context", i.key, i.hub.Config.Host)
 	case apierrors.IsAlreadyExists(err):
 		return i.keep(ctx, set)
 	case err != nil:
-		return fmt.Errorf("make Cluster %s: %w", i.key, err)
+		return fmt.Errorf("create Cluster %s: %w", i.key, err)
 	case i.dryRun:
-		i.say("Cluster %s: the hub would take it (dry run)", i.key)
+		i.say("Cluster %s would be created (dry run)", i.key)
 	default:
-		i.say("Cluster %s is made", i.key)
+		i.say("Cluster %s created", i.key)
 	}
 	return nil
 }
 
-// keep goes on with the Cluster that is there if it is as the flags ask for.
+// keep accepts an existing Cluster if it matches the flags.
 func (i *importer) keep(ctx context.Context, set labels.Set) error {
 	found := &v1.Cluster{}
 	if err := i.hub.Get(ctx, i.key, found); err != nil {
 		return fmt.Errorf("read Cluster %s: %w", i.key, err)
 	}
 	if !labels.SelectorFromSet(set).Matches(labels.Set(found.Labels)) {
-		return fmt.Errorf("cluster %s is there with other labels: change them with \"kubectl -n %s label cluster %s %s\", or leave them out here",
+		return fmt.Errorf("cluster %s exists with other labels: change them with \"kubectl -n %s label cluster %s %s\", or omit --labels",
 			i.key, i.key.Namespace, i.key.Name, strings.ReplaceAll(i.labels, ",", " "))
 	}
 	if i.profile != "" && string(found.Spec.Agent.Profile) != i.profile {
-		return fmt.Errorf("cluster %s is there with the profile %s: change its spec.agent.profile, or leave --profile out here", i.key, cli.Plain(string(found.Spec.Agent.Profile)))
+		return fmt.Errorf("cluster %s exists with the profile %s: change its spec.agent.profile, or omit --profile", i.key, cli.Plain(string(found.Spec.Agent.Profile)))
 	}
-	i.say("Cluster %s is there already", i.key)
+	i.say("Cluster %s already exists", i.key)
 	return nil
 }
 
-// registration waits for the Secret that a cluster joins with. It returns nil for a Cluster that has an agent and is
-// ready.
+// registration waits for the registration Secret. It returns nil for a Cluster that already has an agent and is ready.
 func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
 	secret, cluster := &corev1.Secret{}, &v1.Cluster{}
 	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
@@ -217,7 +223,8 @@ func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
 		err := i.hub.Get(ctx, registration.RegistrationSecret(i.key), secret)
 		if err == nil && cluster.UID != "" {
 			switch err := cli.MadeByDrover(secret, cluster, v1.SecretKindRegistration); {
-			case err != nil && registration.Ours(secret, cluster.Name, v1.SecretKindRegistration): // the Secret of a former Cluster, until Kubernetes removes it
+			// the Secret belongs to a deleted Cluster of the same name until it is garbage collected
+			case err != nil && registration.Ours(secret, cluster.Name, v1.SecretKindRegistration):
 				i.tell(err.Error())
 				return false, nil
 			case err != nil:
@@ -228,7 +235,7 @@ func (i *importer) registration(ctx context.Context) (*corev1.Secret, error) {
 			}
 		}
 		if client.IgnoreNotFound(err) != nil {
-			return false, fmt.Errorf("read Secret %s%s, which a cluster joins with: %w", i.key, v1.RegistrationSecretSuffix, err)
+			return false, fmt.Errorf("read registration Secret %s%s: %w", i.key, v1.RegistrationSecretSuffix, err)
 		}
 		i.show(cluster)
 		return false, nil
@@ -257,7 +264,7 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 	for applied := 0; ; applied++ {
 		object := &unstructured.Unstructured{}
 		if err := documents.Decode(object); errors.Is(err, io.EOF) {
-			i.say("the agent is applied in the cluster of context %s: %d objects", i.toContext, applied)
+			i.say("applied the agent in the cluster of context %s: %d objects", i.toContext, applied)
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read the agent's manifest: %w", err)
@@ -268,7 +275,7 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 	}
 }
 
-// sameCluster refuses a cluster other than the one that has joined before: the hub would refuse it later.
+// sameCluster refuses a cluster other than the one that has already joined. The hub would refuse it later.
 func (i *importer) sameCluster(ctx context.Context, member client.Client) error {
 	system := &corev1.Namespace{}
 	err := member.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system)
@@ -276,13 +283,13 @@ func (i *importer) sameCluster(ctx context.Context, member client.Client) error 
 		return fmt.Errorf("read the namespace %s in the cluster of context %s: %w", metav1.NamespaceSystem, i.toContext, err)
 	}
 	if i.joined != "" && i.joined != string(system.UID) {
-		return fmt.Errorf("cluster %s is another one than that of context %s: a cluster with the UID %s has joined, and this one has %s: give it another name, or delete the Cluster first",
+		return fmt.Errorf("cluster %s already has another cluster than the one of context %s: the joined cluster has the UID %s, this one has %s: use another name, or delete the Cluster first",
 			i.key, i.toContext, cli.Plain(i.joined), system.UID)
 	}
 	return nil
 }
 
-// ready waits until the Cluster is ready, and says what it waits for.
+// ready waits until the Cluster is ready, and prints the reason whenever it changes.
 func (i *importer) ready(ctx context.Context) error {
 	cluster := &v1.Cluster{}
 	err := i.poll(ctx, func(ctx context.Context) (bool, error) {
@@ -291,23 +298,23 @@ func (i *importer) ready(ctx context.Context) error {
 		}
 		i.show(cluster)
 		if stalled := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionStalled); stalled != nil && stalled.Status == "True" {
-			return false, fmt.Errorf("cluster %s waits for you: %s: %s", i.key, stalled.Reason, cli.Plain(stalled.Message))
+			return false, fmt.Errorf("cluster %s needs your action: %s: %s", i.key, stalled.Reason, cli.Plain(stalled.Message))
 		}
 		return meta.IsStatusConditionTrue(cluster.Status.Conditions, v1.ConditionReady), nil
 	})
 	return err
 }
 
-// poll looks until look is done. If that takes too long, the error gives the state that was told last.
+// poll calls look until it is done. If that takes too long, the error has the last printed state.
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("cluster %s is not ready after %s: %s: it may be later; run the same command again to wait on, or with a longer --timeout", i.key, i.timeout, i.last)
+		return fmt.Errorf("cluster %s is not ready after %s: %s: run the same command again to continue waiting, or use a longer --timeout", i.key, i.timeout, i.last)
 	}
 	return err
 }
 
-// look reads the Cluster. It waits for a hub that does not answer for a while.
+// look reads the Cluster. It tolerates a hub that does not answer for a while.
 func (i *importer) look(ctx context.Context, cluster *v1.Cluster) error {
 	err := i.hub.Get(ctx, i.key, cluster)
 	i.away = err != nil
@@ -320,16 +327,16 @@ func (i *importer) look(ctx context.Context, cluster *v1.Cluster) error {
 	return nil
 }
 
-// show says what the Cluster waits for if that has changed.
+// show prints what the Cluster waits for if that has changed.
 func (i *importer) show(cluster *v1.Cluster) {
-	said := "the hub has not looked at it yet"
+	said := "the hub has not reconciled the Cluster yet"
 	if c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady); c != nil {
 		said = c.Reason + ": " + cli.Plain(c.Message)
 	}
 	i.tell(said)
 }
 
-// tell prints a text that differs from the last one.
+// tell prints a text unless it was the last one printed.
 func (i *importer) tell(said string) {
 	if said != i.last {
 		i.last = said

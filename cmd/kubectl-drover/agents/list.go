@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agents has clusters join by an agent, shows the agents, and removes them where the hub does not reach.
+// Package agents has the commands that import clusters, list agents, and uninstall an agent that the hub cannot reach.
 package agents
 
 import (
@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// States of an agent, in the order in which an upgrade goes through them.
+// States of an agent, in the order of an upgrade.
 const (
 	agentCurrent   = "current"
 	agentWaiting   = "waiting"
@@ -33,7 +33,7 @@ const (
 // agentList is the output of "agents".
 type agentList struct {
 	Agents []agentRow `json:"agents"`
-	// Counts is the number of agents in each state.
+	// Counts has the number of agents in each state.
 	Counts map[string]int `json:"counts"`
 }
 
@@ -43,29 +43,36 @@ type agentRow struct {
 	Cluster   string `json:"cluster"`
 	Version   string `json:"version,omitempty"`
 	Image     string `json:"image,omitempty"`
-	// WantedImage is set if the agent should have another image.
+	// WantedImage is the image that the agent should have, if it has another one.
 	WantedImage string `json:"wantedImage,omitempty"`
 	State       string `json:"state"`
-	// Message says more about an agent that is not current.
+	// Message explains why an agent is not current.
 	Message string `json:"message,omitempty"`
-	// Wave is the wave in which its last upgrade began.
+	// Wave is the wave in which the agent's last upgrade began.
 	Wave string `json:"wave,omitempty"`
 }
 
-// NewList makes the command "agents".
+// NewList returns the command "agents".
 func NewList(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "agents", Short: "List the agents, and how far an upgrade of them is",
-		Long: `List the agents, and how far an upgrade of them is.
+		Use: "agents", Short: "List agents and the progress of their upgrade",
+		Long: `List agents and the progress of their upgrade.
 
-The states: current; waiting (its turn to be upgraded has not come); upgrading; failed (it restored its Deployment, or did not come back in time);
-unmanaged (the hub cannot change it); away (not connected: what was known last is shown); absent (no agent has joined).`,
+The state of an agent is one of:
+
+  current    the agent has the wanted Deployment
+  waiting    the agent is not yet due to be upgraded
+  upgrading  the upgrade is in progress
+  failed     the agent restored its previous Deployment, or did not reconnect in time
+  unmanaged  the hub cannot change the agent
+  away       the agent is not connected; the last known values are shown
+  absent     no agent has joined`,
 		Example: "  kubectl drover agents -A\n  kubectl drover agents -w team-a -o json",
 	}
 	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readAgents(ctx, h) })
 }
 
-// readAgents reads the agents of a workspace, or of all if it is empty.
+// readAgents reads the agents of a workspace, or of all workspaces if h.Workspace is empty.
 func readAgents(ctx context.Context, h *cli.Hub) (agentList, error) {
 	var clusters v1.ClusterList
 	if err := h.List(ctx, &clusters, client.InNamespace(h.Workspace)); err != nil {
@@ -100,7 +107,7 @@ func agentOf(c *v1.Cluster) agentRow {
 		row.State, row.Message = agentStates[said.Reason], said.Message
 	}
 	if up != nil && up.Failed != nil && row.State == agentUpgrading {
-		row.State, row.Message = agentFailed, "It has not come back with its new Deployment in time"
+		row.State, row.Message = agentFailed, "The agent did not reconnect in time after its Deployment was changed"
 	}
 	if connected := meta.FindStatusCondition(c.Status.Conditions, v1.ConditionConnected); connected != nil && connected.Status == "False" && row.State != agentFailed {
 		row.State, row.Message = agentAway, connected.Message
@@ -108,18 +115,18 @@ func agentOf(c *v1.Cluster) agentRow {
 	if row.State == agentCurrent {
 		row.Message = ""
 	}
-	row.State = cmp.Or(row.State, agentUpgrading) // a reason of a newer hub
+	row.State = cmp.Or(row.State, agentUpgrading) // the reason is one of a newer hub
 	return row
 }
 
-// agentStates maps reasons of AgentUpToDate to states.
+// agentStates maps the reasons of the condition AgentUpToDate to states.
 var agentStates = map[string]string{
 	v1.ReasonAgentUpdated: agentCurrent, v1.ReasonAgentWaiting: agentWaiting, v1.ReasonAgentUpdating: agentUpgrading, v1.ReasonAgentRolledBack: agentFailed,
 	v1.ReasonAgentRejected: agentFailed, v1.ReasonAgentNotReady: agentFailed, v1.ReasonAgentProfileDiffers: agentUnmanaged, v1.ReasonAgentUnmanaged: agentUnmanaged,
 	v1.ReasonNodeAgentsMissing: agentUnmanaged,
 }
 
-// Text is the table for a person, with the states counted below.
+// Text returns a table for people, followed by the number of agents in each state.
 func (l agentList) Text() string {
 	line := strings.NewReplacer("\t", " ", "\n", " ")
 	var rows [][]string

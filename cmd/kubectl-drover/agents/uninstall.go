@@ -20,21 +20,29 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// NewUninstall makes the command "uninstall".
+// NewUninstall returns the command "uninstall".
 func NewUninstall(o *cli.Options) *cobra.Command {
 	var dryRun bool
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "uninstall",
-		Short: "Remove everything that Drover put into a member",
-		Long: `Remove everything that Drover put into a member: the agent and its namespace, roles, bindings, quotas, policies and Secrets
-that projects and bindings brought, and what plans need. Nodes that a plan cordoned are let go.
+		Short: "Remove everything that Drover installed in a member",
+		Long: `Remove everything that Drover installed in a member: the agent and its namespace; the roles,
+bindings, quotas, policies and Secrets of projects and bindings; and the objects that plans need.
+Nodes that a plan cordoned are uncordoned.
 
-The member is the cluster of your kubeconfig or of --context: neither hub nor agent is needed, and what you run it as must be an administrator there.
-Nothing else is touched. An agent's namespace goes if it is drover-agent: another one is yours, and only loses what is Drover's. A hub stays a hub. Namespaces of projects stay and lose Drover's labels. Where a user has Plans of their own in the member, what plans need stays.
-It can be run again: what is gone is gone. Usually "kubectl delete cluster" on the hub is enough; this is for a member that was not reached then.
+The member is the cluster of your kubeconfig or of --context. You must be an administrator of that
+cluster. Neither the hub nor the agent has to be running.
 
-Exit codes: 0 nothing is left, 2 an error, or something is left.`,
+Nothing else is changed. The namespace drover-agent is deleted; if the agent runs in another
+namespace, only Drover's objects in it are deleted. A hub stays a hub. Namespaces of projects stay,
+without Drover's labels. If users have Plans of their own in the member, the objects that plans need
+stay.
+
+You can run the command again. Usually "kubectl delete cluster" on the hub is enough. Use this
+command for a member that could not be reached then.
+
+Exit codes: 0 nothing is left; 2 an error occurred, or something is left.`,
 		Example: `  kubectl drover uninstall --context prod-eu --dry-run
   kubectl drover uninstall --kubeconfig prod-eu.kubeconfig`,
 		Args: cobra.NoArgs,
@@ -48,28 +56,28 @@ Exit codes: 0 nothing is left, 2 an error, or something is left.`,
 			return u.run(ctx)
 		},
 	}
-	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only say what would be removed")
-	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "How long to wait until everything is gone")
+	c.Flags().BoolVar(&dryRun, "dry-run", false, "Only print what would be removed")
+	c.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "How long to wait until everything is removed")
 	return c
 }
 
-// uninstaller removes what Drover put into a member.
+// uninstaller removes everything that Drover installed in a member.
 type uninstaller struct {
 	objects metadata.Interface
 	server  string
 	out     io.Writer
 	dryRun  bool
-	said    map[string]bool // lines that were printed
+	said    map[string]bool // lines that were already printed
 }
 
-// newUninstaller connects to the cluster of the kubeconfig itself.
+// newUninstaller connects directly to the cluster of the kubeconfig.
 func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, error) {
 	config, err := cli.ConfigOf(o.Kubeconfig(), "member")
 	if err != nil {
 		return nil, err
 	}
 	if _, through := cli.HubBase(config.Host); through {
-		return nil, fmt.Errorf("%s leads through the hub to the agent that is to be removed: name a context with --context that leads to the member itself", config.Host)
+		return nil, fmt.Errorf("%s leads through the hub to the agent that would be removed: use --context with a context that connects directly to the member", config.Host)
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 50, 100
@@ -80,7 +88,7 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 	return u, nil
 }
 
-// run removes objects until none is left. It begins again because an agent that still runs may put something back.
+// run removes objects until none is left. It repeats because an agent that is still running may recreate some.
 func (u *uninstaller) run(ctx context.Context) error {
 	var left []removal
 	var problems []error
@@ -95,7 +103,7 @@ func (u *uninstaller) run(ctx context.Context) error {
 		}
 		if !found {
 			found = true
-			fmt.Fprintf(u.out, "removing what Drover put into the cluster at %s\n", u.server)
+			fmt.Fprintf(u.out, "removing everything that Drover installed in the cluster at %s\n", u.server)
 		}
 		for _, r := range left {
 			if err := u.remove(ctx, r); err != nil {
@@ -109,18 +117,19 @@ func (u *uninstaller) run(ctx context.Context) error {
 		for _, r := range left {
 			problems = append(problems, fmt.Errorf("%s is still there", r))
 		}
-		return errors.New("not everything is gone, run it again: " + errors.Join(problems...).Error()) // one lost connection must not hide the rest
+		// one lost connection must not hide the other errors
+		return errors.New("not everything is gone, run it again: " + errors.Join(problems...).Error())
 	case err != nil:
 		return err
 	case !found:
-		u.say("nothing that an agent brought is in the cluster at " + u.server)
+		u.say("no objects of an agent are left in the cluster at " + u.server)
 	case !u.dryRun:
 		u.say("nothing of Drover is left in the cluster at " + u.server)
 	}
 	return nil
 }
 
-// remove carries out a removal. It waits for an object that is being deleted.
+// remove carries out one removal. It does not delete an object again that is already being deleted.
 func (u *uninstaller) remove(ctx context.Context, r removal) error {
 	if u.dryRun {
 		u.say(r.String() + " " + r.done + " (dry run)")
@@ -137,17 +146,18 @@ func (u *uninstaller) remove(ctx context.Context, r removal) error {
 		background := metav1.DeletePropagationBackground
 		err = objects.Delete(ctx, r.name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(r.uid)), PropagationPolicy: &background})
 	}
-	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) { // the next look sees another object of the name
+	// the next round sees a new object of the same name
+	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("%s: %w", r, err)
 	}
 	u.say(r.String() + " " + r.done)
 	return nil
 }
 
-// say prints a line, once.
+// say prints a line the first time that it is called with it.
 func (u *uninstaller) say(line string) {
 	if !u.said[line] {
 		u.said[line] = true
-		fmt.Fprintln(u.out, cli.Plain(line)) // names of roles and bindings may have any character
+		fmt.Fprintln(u.out, cli.Plain(line)) // names of roles and bindings may contain any character
 	}
 }

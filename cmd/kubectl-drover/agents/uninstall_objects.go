@@ -20,19 +20,19 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// removal is an object to delete, or to take Drover's fields from.
+// removal is an object to delete, or to remove Drover's fields from.
 type removal struct {
 	resource        schema.GroupVersionResource
 	kind            string
 	namespace, name string
 	uid             types.UID
-	leaving         bool   // whether it is being deleted
-	done            string // the word for a removed object
-	patch           []byte // nil to delete it
+	leaving         bool   // the object is being deleted
+	done            string // the printed word for the result
+	patch           []byte // the patch to apply, or nil to delete the object
 	patchType       types.PatchType
 }
 
-// String names the object.
+// String returns the kind and the name of the object.
 func (r removal) String() string {
 	if r.namespace == "" {
 		return r.kind + " " + r.name
@@ -47,8 +47,8 @@ func (r removal) patchOptions() metav1.PatchOptions {
 	return metav1.PatchOptions{FieldManager: protocol.FieldManager}
 }
 
-// gather finds Drover's objects in the order of their removal: the agent's rights, the objects of sets, nodes, what
-// plans need, the agent.
+// gather returns Drover's objects in the order in which they are removed: the agent's rights, the objects of sets,
+// nodes, the objects that plans need, and the agent.
 func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 	rights, agent, err := u.agents(ctx)
 	if err != nil {
@@ -73,16 +73,18 @@ func (u *uninstaller) gather(ctx context.Context) ([]removal, error) {
 	return slices.Concat(all, nodes, plans, agent), nil
 }
 
-// agents finds the objects of the agent's manifest and those that the agent keeps, in any namespace: first its rights
-// everywhere.
+// agents returns the objects of the agent's manifest and the objects that the agent maintains, in any namespace. rights
+// has the cluster-wide rights, which are removed first.
 func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err error) {
 	selector := protocol.LabelName + "=" + protocol.AgentName + "," + v1.LabelManagedBy + "=" + v1.ManagedBy
 	spaces, err := u.list(ctx, protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"}, selector)
 	if err != nil {
 		return nil, nil, err
 	}
-	spaces = slices.DeleteFunc(spaces, func(o *metav1.PartialObjectMetadata) bool { return o.Name != protocol.AgentNamespace }) // others are an operator's
-	whole := len(spaces) > 0                                                                                                    // it goes with its content
+	// an operator created the other namespaces
+	spaces = slices.DeleteFunc(spaces, func(o *metav1.PartialObjectMetadata) bool { return o.Name != protocol.AgentNamespace })
+	// deleting the namespace deletes its content
+	whole := len(spaces) > 0
 	for i, k := range protocol.ManifestKinds() {
 		found, err := u.list(ctx, k, selector)
 		if err != nil {
@@ -103,8 +105,8 @@ func (u *uninstaller) agents(ctx context.Context) (rights, rest []removal, err e
 	return rights, rest, nil
 }
 
-// delivered finds the objects of a kind that sets brought. A Namespace belongs to users and loses only what Drover
-// applied to it.
+// delivered returns the objects of a kind that sets delivered. Namespaces belong to users. They only lose the fields
+// that Drover applied.
 func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]removal, error) {
 	selector := v1.LabelSet
 	if k.Name == "Namespace" {
@@ -133,8 +135,7 @@ func (u *uninstaller) delivered(ctx context.Context, k protocol.ObjectKind) ([]r
 	return all, nil
 }
 
-// applied reports whether the agent applied an object, as a field manager. A copy that a person made has only the
-// labels.
+// applied reports whether the given field manager applied an object. A copy that a person created has the labels only.
 func applied(o *metav1.PartialObjectMetadata, manager string) bool {
 	return slices.ContainsFunc(o.ManagedFields, func(f metav1.ManagedFieldsEntry) bool {
 		return f.Manager == manager && f.Operation == metav1.ManagedFieldsOperationApply && f.Subresource == ""
@@ -164,7 +165,7 @@ func (u *uninstaller) nodes(ctx context.Context) ([]removal, error) {
 	return all, nil
 }
 
-// release returns the patch that releases a node from plans, and whether there is anything to release.
+// release returns the patch that removes the marks of plans from a node, and whether the node has any.
 func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed bool) {
 	annotations, labels := map[string]any{}, map[string]any{}
 	patch = map[string]any{"metadata": map[string]any{"annotations": annotations, "labels": labels, "resourceVersion": node.ResourceVersion}}
@@ -179,15 +180,15 @@ func release(node *metav1.PartialObjectMetadata) (patch map[string]any, needed b
 		}
 	}
 	for key, value := range node.Labels {
-		if strings.HasPrefix(key, v1.LabelPlanPrefix+"/") && value != v1.PlanDisabled { // a person has set it
+		if strings.HasPrefix(key, v1.LabelPlanPrefix+"/") && value != v1.PlanDisabled { // a person set this value
 			labels[key] = nil
 		}
 	}
 	return patch, len(annotations)+len(labels) > 0
 }
 
-// plans finds the objects that the agent installed for plans. They stay where a person has Plans of their own, which
-// would go with their kind.
+// plans returns the objects that the agent installed for plans. If a person has Plans of their own, it returns none,
+// because deleting the kind would delete those Plans.
 func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
 	hub, err := u.isHub(ctx)
 	if err != nil {
@@ -198,7 +199,7 @@ func (u *uninstaller) plans(ctx context.Context) ([]removal, error) {
 		return nil, err
 	}
 	if len(own) > 0 {
-		u.say(fmt.Sprintf("what plans need stays: Plan %s/%s was not brought by Drover", own[0].Namespace, own[0].Name))
+		u.say(fmt.Sprintf("the objects that plans need stay, because Drover did not deliver Plan %s/%s", own[0].Namespace, own[0].Name))
 		return nil, nil
 	}
 	const rbac = "rbac.authorization.k8s.io/v1"
@@ -228,7 +229,7 @@ func definitions() protocol.ObjectKind {
 	return protocol.ObjectKind{Name: crdKind, APIVersion: "apiextensions.k8s.io/v1", Resource: "customresourcedefinitions"}
 }
 
-// isHub reports whether the cluster is a hub too, and says so. The hub's own objects, and the kinds that it needs,
+// isHub reports whether the cluster is also a hub, and prints it. The hub's own objects and the kinds that it needs
 // stay.
 func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	const clusters = "clusters." + v1.Group
@@ -239,11 +240,11 @@ func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("read %s %s: %w", crdKind, clusters, err)
 	}
-	u.say("the cluster at " + u.server + " is a hub: only what an agent brought is removed; for the hub itself run \"make undeploy\" in Drover's sources")
+	u.say("the cluster at " + u.server + " is a hub: only the objects of an agent are removed; to remove the hub, run \"make undeploy\" in Drover's sources")
 	return true, nil
 }
 
-// list lists the metadata of a kind. A kind that the API server does not serve has no objects.
+// list returns the metadata of all objects of a kind. It returns none if the API server does not serve the kind.
 func (u *uninstaller) list(ctx context.Context, k protocol.ObjectKind, selector string) ([]*metav1.PartialObjectMetadata, error) {
 	const page = 500
 	var all []*metav1.PartialObjectMetadata

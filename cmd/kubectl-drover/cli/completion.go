@@ -22,17 +22,17 @@ import (
 // CompletionLimit is how long the shell waits for suggestions.
 const CompletionLimit = 5 * time.Second
 
-// Complete makes the shell offer values of a flag.
+// Complete registers the completion of a flag's values.
 func Complete(c *cobra.Command, flag string, offers cobra.CompletionFunc) {
-	cobra.CheckErr(c.RegisterFlagCompletionFunc(flag, offers)) // fails only for a flag that does not exist
+	cobra.CheckErr(c.RegisterFlagCompletionFunc(flag, offers)) // fails only if the flag does not exist
 }
 
-// Offer always offers the same values.
+// Offer returns a completion with fixed values.
 func Offer(choices ...string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp)
 }
 
-// Beginning returns the names that begin with start, and tells the shell to offer no files.
+// Beginning returns the names that begin with start, and tells the shell not to offer files.
 func Beginning(start string, names []string) ([]string, cobra.ShellCompDirective) {
 	names = slices.DeleteFunc(slices.Sorted(slices.Values(names)), func(name string) bool {
 		return !strings.HasPrefix(name, start)
@@ -64,14 +64,14 @@ func (o *Options) names(ctx context.Context, kind schema.GroupVersionKind, where
 	return found
 }
 
-// CompleteNames offers the names of Drover's objects of a kind in the workspace.
+// CompleteNames completes the names of Drover's objects of a kind in the workspace.
 func (o *Options) CompleteNames(kind string) cobra.CompletionFunc {
 	return func(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 		return Beginning(start, o.names(c.Context(), v1.GroupVersion.WithKind(kind+"List"), (*Hub).InWorkspace))
 	}
 }
 
-// CompleteWorkspaces offers the namespaces of the hub or, if the user may not list them, the namespaces of the
+// CompleteWorkspaces completes the namespaces of the hub. If the user may not list them, it uses the namespaces in the
 // kubeconfig.
 func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	found := o.names(c.Context(), corev1.SchemeGroupVersion.WithKind("NamespaceList"))
@@ -83,7 +83,7 @@ func (o *Options) CompleteWorkspaces(c *cobra.Command, _ []string, start string)
 	return Beginning(start, slices.DeleteFunc(found, func(name string) bool { return name == "" }))
 }
 
-// CompleteContexts offers the contexts of the kubeconfig.
+// CompleteContexts completes the contexts of the kubeconfig.
 func (o *Options) CompleteContexts(_ *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// FieldManager owns the fields that the plugin writes on the hub.
+// FieldManager is the field manager of the fields that the plugin writes on the hub.
 const FieldManager = "kubectl-drover"
 
 // Hub is a client of the hub with the caller's own rights.
@@ -32,7 +32,7 @@ type Hub struct {
 	Workspace string
 }
 
-// Hub connects to the hub that the kubeconfig's context leads to.
+// Hub connects to the hub of the kubeconfig's context.
 func (o *Options) Hub() (*Hub, error) {
 	loaded := o.Kubeconfig()
 	config, err := ConfigOf(loaded, "hub")
@@ -58,7 +58,7 @@ func (o *Options) Hub() (*Hub, error) {
 // InWorkspace limits a list to the workspace.
 func (h *Hub) InWorkspace() client.ListOption { return client.InNamespace(h.Workspace) }
 
-// OnHub runs do with a client of the hub, for a limited time.
+// OnHub calls do with a client of the hub and with a context that ends after limit.
 func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.Context, *Hub) error) error {
 	ctx, cancel := context.WithTimeout(c.Context(), limit)
 	defer cancel()
@@ -69,24 +69,24 @@ func (o *Options) OnHub(c *cobra.Command, limit time.Duration, do func(context.C
 	return do(ctx, h)
 }
 
-// MadeByDrover refuses a Secret that Drover has not made for this Cluster or Host. Its content would be applied with
-// all rights in a cluster, or run as root on a machine.
+// MadeByDrover returns an error unless Drover created the Secret for this Cluster or Host. The content of the Secret is
+// applied with all rights in a cluster, or is run as root on a machine.
 func MadeByDrover(secret *corev1.Secret, owner client.Object, kind string) error {
 	if found := registration.Foreign(secret, owner, kind); found != "" {
-		return fmt.Errorf("secret %s is not the one that Drover makes: %s: nothing in it is applied or shown. "+
-			"Another user may have made it: look at who, with "+
+		return fmt.Errorf("secret %s was not created by Drover: %s: its content is not applied or shown. "+
+			"Another user may have created it: find out who with "+
 			"\"kubectl -n %s get secret %s -o yaml --show-managed-fields\", delete it, and run the same command again",
 			client.ObjectKeyFromObject(secret), found, secret.Namespace, secret.Name)
 	}
 	return nil
 }
 
-// MemberPath is the path at which a hub serves a member's Kubernetes API.
+// MemberPath returns the path at which a hub serves a member's Kubernetes API.
 func MemberPath(workspace, cluster string) string {
 	return "/k8s/clusters/" + workspace + "/" + cluster
 }
 
-// HubBase returns the part of a server's URL before the paths at which a hub serves Kubernetes' API.
+// HubBase returns the part of a server's URL before the path at which a hub serves a Kubernetes API.
 func HubBase(server string) (base string, atHub bool) {
 	u, err := url.Parse(server)
 	if err != nil {

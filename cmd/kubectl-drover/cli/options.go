@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is shared by all commands of the plugin: the flags, the client of the hub, the forms of output, the exit
-// codes, and text that is safe to print.
+// Package cli is shared by all commands of the plugin. It has the flags, the client of the hub, the output formats, the
+// exit codes, and functions that make text safe to print.
 package cli
 
 import (
@@ -17,28 +17,29 @@ import (
 )
 
 const (
-	// CommandLimit is how long a command may take: a member that is away must not hold up a terminal.
+	// CommandLimit is how long a command may take. A member that is away must not block a terminal.
 	CommandLimit = time.Minute
-	// requestLimit is how long a request of a command may take without --request-timeout.
+	// requestLimit is how long one request may take without --request-timeout.
 	requestLimit = 15 * time.Second
-	// LookInterval is the pause of a command that waits before it looks again.
+	// LookInterval is the polling interval of commands that wait.
 	LookInterval = 500 * time.Millisecond
 )
 
-// Options are the values of the flags that several subjects have.
+// Options holds the values of flags that several commands have.
 type Options struct {
-	// Loading and Overrides lead to the hub, as in kubectl.
+	// Loading and Overrides select the kubeconfig and the hub, as in kubectl.
 	Loading   *clientcmd.ClientConfigLoadingRules
 	Overrides clientcmd.ConfigOverrides
 
-	// Workspace is empty for that of the kubeconfig's context.
+	// Workspace is the value of --workspace. If it is empty, the workspace is the namespace of the kubeconfig's context.
 	Workspace string
 	Output    string
 
 	version string
 }
 
-// bindConnection adds kubectl's flags except two: here, --cluster is a member and --namespace one of its namespaces.
+// bindConnection adds kubectl's connection flags except two. In this plugin, --cluster is a member and --namespace is a
+// namespace of that member.
 func (o *Options) bindConnection(root *cobra.Command) {
 	flags := root.PersistentFlags()
 	names := clientcmd.RecommendedConfigOverrideFlags("")
@@ -59,10 +60,12 @@ func (o *Options) BindWorkspace(c *cobra.Command) {
 }
 
 // WorkspaceUsage describes the flag --workspace.
-const WorkspaceUsage = "The workspace: a namespace of the hub (default: that of the kubeconfig's context)"
+const WorkspaceUsage = "The workspace, a namespace of the hub (default: the namespace of the kubeconfig's context)"
 
-// BindOutput adds the flag that chooses the form of the output.
-func (o *Options) BindOutput(c *cobra.Command) { o.BindOutputAs(c, "The output: text, json or yaml") }
+// BindOutput adds the flag that chooses the output format.
+func (o *Options) BindOutput(c *cobra.Command) {
+	o.BindOutputAs(c, "The output format: text, json or yaml")
+}
 
 // BindOutputAs is BindOutput with another description.
 func (o *Options) BindOutputAs(c *cobra.Command, usage string) {
@@ -70,26 +73,26 @@ func (o *Options) BindOutputAs(c *cobra.Command, usage string) {
 	Complete(c, "output", Offer(OutputText, OutputJSON, OutputYAML))
 }
 
-// CheckOutput rejects an output that does not exist.
+// CheckOutput rejects an unknown output format.
 func (o *Options) CheckOutput() error {
 	if slices.Contains([]string{OutputText, OutputJSON, OutputYAML}, o.Output) {
 		return nil
 	}
-	return fmt.Errorf("output %q is unknown: use %s, %s or %s", o.Output, OutputText, OutputJSON, OutputYAML)
+	return fmt.Errorf("unknown output format %q: use %s, %s or %s", o.Output, OutputText, OutputJSON, OutputYAML)
 }
 
-// Arguments requires a number of arguments, and otherwise says what they are.
+// Arguments requires the given number of arguments. Its error names them.
 func Arguments(count int, names string) cobra.PositionalArgs {
 	return func(c *cobra.Command, args []string) error {
 		if len(args) != count {
-			return fmt.Errorf("%s takes %s, and got %d arguments: see \"%s --help\"", c.CommandPath(), names, len(args),
+			return fmt.Errorf("%s requires %s but got %d arguments: see \"%s --help\"", c.CommandPath(), names, len(args),
 				c.CommandPath())
 		}
 		return nil
 	}
 }
 
-// Bounded gives a command CommandLimit to end.
+// Bounded returns a context that ends after CommandLimit.
 func Bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, CommandLimit)
 }
@@ -99,20 +102,20 @@ func (o *Options) Kubeconfig() clientcmd.ClientConfig {
 	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.Loading, &o.Overrides)
 }
 
-// ConfigOf returns the client configuration of a kubeconfig's context. Whose says which server the context should lead
-// to, such as "hub" or "member".
+// ConfigOf returns the client configuration of a kubeconfig's context. Errors use whose to name the server that the
+// context should lead to, such as "hub" or "member".
 func ConfigOf(loaded clientcmd.ClientConfig, whose string) (*rest.Config, error) {
 	config, err := loaded.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, fmt.Errorf("read kubeconfig: there is none, or it names no cluster: "+
-			"give the %s's with --kubeconfig or KUBECONFIG", whose)
+		return nil, fmt.Errorf("read kubeconfig: it does not exist or has no cluster: "+
+			"set the kubeconfig of the %s with --kubeconfig or KUBECONFIG", whose)
 	} else if err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w: name the %s's with --kubeconfig or --context", err, whose)
+		return nil, fmt.Errorf("read kubeconfig: %w: select the %s with --kubeconfig or --context", err, whose)
 	}
 	return config, nil
 }
 
-// Patient limits how long each request may take, but not how many requests there are.
+// Patient limits the time of each request, but not the rate of requests.
 func (o *Options) Patient(config *rest.Config) {
 	config.QPS = -1
 	config.UserAgent = o.UserAgent()
@@ -121,5 +124,5 @@ func (o *Options) Patient(config *rest.Config) {
 	}
 }
 
-// UserAgent is how the plugin names itself to servers.
+// UserAgent returns the User-Agent header of the plugin.
 func (o *Options) UserAgent() string { return "kubectl-drover/" + o.version }

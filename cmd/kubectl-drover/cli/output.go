@@ -15,22 +15,22 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Outputs of a command.
+// Output formats.
 const (
 	OutputText = "text"
 	OutputJSON = "json"
 	OutputYAML = "yaml"
 )
 
-// TimeFormat is how tables and sentences show times.
+// TimeFormat is the format of times in tables and sentences.
 const TimeFormat = "2006-01-02 15:04 MST"
 
-// Answer is the result of a command, for programs and for a person.
+// Answer is the result of a command. It can be printed for programs and for people.
 type Answer interface {
 	Text() string
 }
 
-// Print writes an answer in the form that --output chooses.
+// Print writes an answer in the format of --output.
 func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	var raw []byte
 	var err error
@@ -54,8 +54,8 @@ func (o *Options) Print(out io.Writer, answer any, text func() string) error {
 	return nil
 }
 
-// Listing makes c list objects of a workspace, or of all of them: read lists those of the hub's workspace, where ""
-// means all.
+// Listing makes c list objects of one workspace, or of all workspaces. read lists the objects of the hub's workspace,
+// where "" means all workspaces.
 func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (Answer, error)) *cobra.Command {
 	everywhere := false
 	c.Args = cobra.NoArgs
@@ -73,12 +73,12 @@ func (o *Options) Listing(c *cobra.Command, read func(context.Context, *Hub) (An
 		})
 	}
 	o.BindWorkspace(c)
-	c.Flags().BoolVarP(&everywhere, "all-workspaces", "A", false, "All workspaces")
+	c.Flags().BoolVarP(&everywhere, "all-workspaces", "A", false, "List the objects of all workspaces")
 	o.BindOutput(c)
 	return c
 }
 
-// Table lays out rows below a header, whose columns are separated by tabs.
+// Table formats rows below a header. Tabs separate the columns of the header.
 func Table(header string, rows [][]string) string {
 	var b strings.Builder
 	table := tabwriter.NewWriter(&b, 0, 0, 3, ' ', 0)
@@ -86,11 +86,11 @@ func Table(header string, rows [][]string) string {
 	for _, cells := range rows {
 		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
 	}
-	_ = table.Flush() // it writes to memory
+	_ = table.Flush() // writing to memory does not fail
 	return b.String()
 }
 
-// PlainCells makes each cell of a row of a table Plain.
+// PlainCells applies Plain to each cell of a table's row.
 func PlainCells(cells ...string) []string {
 	for i, cell := range cells {
 		cells[i] = Plain(cell)

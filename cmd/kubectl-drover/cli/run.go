@@ -18,11 +18,11 @@ import (
 const (
 	ExitAllowed     = 0
 	ExitDenied      = 1
-	ExitError       = 2   // also when there is no answer
-	ExitInterrupted = 130 // as shells do after Ctrl-C
+	ExitError       = 2   // also if there is no answer
+	ExitInterrupted = 130 // as shells exit after Ctrl-C
 )
 
-// ErrDenied ends a command whose answer is no. The command has printed everything.
+// ErrDenied makes a command exit with ExitDenied. The command has already printed its answer.
 var ErrDenied = errors.New("denied")
 
 // Run runs one command line and returns the exit code.
@@ -39,23 +39,26 @@ func Run(ctx context.Context, version string, commands func(*Options) []*cobra.C
 	case errors.Is(err, ErrDenied):
 		return ExitDenied
 	case ctx.Err() != nil:
-		return ExitInterrupted // the user knows why
+		return ExitInterrupted // the user knows the cause
 	default:
 		fmt.Fprintln(complaints, "error:", strings.ReplaceAll(Unreached(err).Error(), "\n", "\n  "))
 		return ExitError
 	}
 }
 
-// newRoot makes the command "kubectl drover".
+// newRoot returns the command "kubectl drover".
 func newRoot(version string, commands func(*Options) []*cobra.Command) *cobra.Command {
 	o := &Options{Loading: clientcmd.NewDefaultClientConfigLoadingRules(), version: version}
 	root := &cobra.Command{
 		Use:   "kubectl-drover",
-		Short: "Sign in at a hub, use its member clusters, and say who may do what in them, and why, and how plans and agents go",
-		Long: `Sign in at a hub, use its member clusters, and say who may do what in them, and why, and how plans and agents go.
+		Short: "Sign in to a hub, use its member clusters, explain access to them, and follow plans and agents",
+		Long: `Sign in to a hub, use its member clusters, explain access to them, and follow plans and
+agents.
 
-The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or --workspace. A member is asked too, if an entry of your
-kubeconfig leads to a member through the hub (a server that ends in /k8s/clusters/NAMESPACE/NAME) or --member-context names one that leads to it.`,
+The hub is the cluster of your kubeconfig. The workspace is the context's namespace, or the value of
+--workspace. Commands that explain access also query the member if your kubeconfig has an entry for
+it: a server whose URL ends in /k8s/clusters/NAMESPACE/NAME, or the context that --member-context
+names.`,
 		Version: version,
 
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl drover"},

@@ -13,12 +13,12 @@ import (
 	"unicode/utf8"
 )
 
-// Terminal passes on the output of a command without the characters that a terminal obeys or that change how other
-// characters look. Members, and people with fewer rights than the reader, choose some of that text. Everything that the
-// plugin prints goes through it, except the codes with which "plan watch" redraws its picture.
+// Terminal writes a command's output without characters that control a terminal or that change how other characters
+// look. Members, and people with fewer rights than the reader, choose some of that text. All output of the plugin goes
+// through a Terminal, except the codes with which "plan watch" redraws its picture.
 type Terminal struct{ Out io.Writer }
 
-// Write writes text as Visible returns it.
+// Write writes the text that Visible returns.
 func (t Terminal) Write(text []byte) (int, error) {
 	if _, err := io.WriteString(t.Out, Visible(string(text))); err != nil {
 		return 0, fmt.Errorf("write to the terminal: %w", err)
@@ -26,8 +26,8 @@ func (t Terminal) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// Visible writes each character of a text that is not printable as an escape such as \u001b, except line breaks and
-// tabs. JSON keeps its meaning by that.
+// Visible replaces each character that is not printable by an escape such as \u001b, except line breaks and tabs. JSON
+// keeps its meaning.
 func Visible(text string) string {
 	if utf8.ValidString(text) && !strings.ContainsFunc(text, controls) {
 		return text
@@ -50,11 +50,11 @@ func Visible(text string) string {
 	return b.String()
 }
 
-// controls reports whether a character is neither printable nor a line break or a tab.
+// controls reports whether a character is neither printable nor a line break or tab.
 func controls(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// Plain puts a text on one line, with a space in place of each character that is not printable, so that whoever wrote
-// the text cannot add a line to an answer.
+// Plain returns a text on one line, with a space in place of each character that is not printable. The author of the
+// text cannot add a line to an answer.
 func Plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -64,7 +64,7 @@ func Plain(text string) string {
 	}, text)
 }
 
-// Say writes a format of the plugin's own with words that others may have written, each made Plain.
+// Say formats text. It applies Plain to each word, since the words may come from other people.
 func Say(b *strings.Builder, format string, words ...any) {
 	for i, word := range words {
 		switch word := word.(type) {

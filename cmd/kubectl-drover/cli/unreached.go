@@ -10,8 +10,8 @@ import (
 	"net/url"
 )
 
-// Unreached turns an error of net/http and client-go into a message that says which server was not reached and what to
-// do. It returns other errors unchanged.
+// Unreached turns an error of net/http or client-go into a message that names the server that was not reached and gives
+// advice. It returns other errors unchanged.
 func Unreached(err error) error {
 	failed, untrusted := (*url.Error)(nil), (*tls.CertificateVerificationError)(nil)
 	if !errors.As(err, &failed) {
@@ -21,12 +21,12 @@ func Unreached(err error) error {
 	if u, err := url.Parse(failed.URL); err == nil {
 		server = u.Scheme + "://" + u.Host
 	}
-	advice := "check the server in the kubeconfig (--kubeconfig or --context name another one), the network, and HTTPS_PROXY"
+	advice := "check the network, HTTPS_PROXY, and the server in the kubeconfig (select another one with --kubeconfig or --context)"
 	switch {
 	case errors.As(failed, &untrusted):
 		advice = "check the certificate-authority-data of that server in the kubeconfig"
 	case failed.Timeout():
-		advice = "check the network, or give it more time with --request-timeout"
+		advice = "check the network, or set a longer --request-timeout"
 	}
 	return fmt.Errorf("%s was not reached: %w: %s", server, failed.Err, advice)
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package export reads a Rancher server and writes a folder of Drover's objects, which package rancher makes.
+// Package export reads a Rancher server and writes a folder of Drover's objects. Package rancher does the conversion.
 package export
 
 import (
@@ -34,10 +34,10 @@ type exporter struct {
 	progress   io.Writer
 }
 
-// New makes the command "rancher".
+// New returns the command "rancher".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "rancher", Short: "Come from Rancher", Args: cobra.NoArgs,
+		Use: "rancher", Short: "Migrate from Rancher", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newExport(o))
@@ -48,17 +48,24 @@ func newExport(o *cli.Options) *cobra.Command {
 	e := &exporter{flags: o}
 	c := &cobra.Command{
 		Use:   "export DIR --workspace WORKSPACE",
-		Short: "Write what a Rancher server has as a folder of Drover's objects",
-		Long: `Write what a Rancher server has as a folder of Drover's objects, for GitOps or "kubectl apply -k", with a report of what has no counterpart and what a
-person has to decide.
+		Short: "Export a Rancher server's objects as a folder of Drover's objects",
+		Long: `Export a Rancher server's objects as a folder of Drover's objects, for GitOps or "kubectl
+apply -k". REPORT.md in the folder lists the objects without a counterpart and the decisions that
+are left to you, and says what to do next.
 
-The context of your kubeconfig leads to the cluster that Rancher runs in. Nothing is changed there: the command gets and lists, and docs/guide/from-rancher.md has the
-ClusterRole for it. It writes the files of DIR that it wrote before and that no person has changed since, and no others, and removes those whose object is gone: a second export
-of the same objects changes nothing. REPORT.md says what to do next. principals.yaml says who Rancher's users and groups are in Drover: complete it, and export again with --principals.
+The context of your kubeconfig must lead to the cluster that Rancher runs in. The command only gets
+and lists objects there; docs/guide/from-rancher.md has the ClusterRole for it.
 
-Values of Secrets are not read, unless --with-secrets asks for them.
+A repeated export overwrites the files of DIR that the previous one wrote, unless a person has
+changed them since. It removes the files of objects that no longer exist. Exporting the same objects
+again changes nothing.
 
-Exit codes: 0 everything was read and written, 2 an error, or something could not be read.`,
+The file principals.yaml maps Rancher's users and groups to users and groups in Drover. Complete it,
+and export again with --principals.
+
+Values of Secrets are read only with --with-secrets.
+
+Exit codes: 0 everything was read and written; 2 an error occurred, or something could not be read.`,
 		Example: `  kubectl drover rancher export fleet -w team-a --context rancher-local
   kubectl drover rancher export fleet -w team-a --context rancher-local --principals fleet/principals.yaml
   kubectl drover rancher export fleet -w team-a --cluster prod-eu --member-context prod-eu=prod-eu-admin`,
@@ -70,25 +77,25 @@ Exit codes: 0 everything was read and written, 2 an error, or something could no
 	}
 	flags := c.Flags()
 	flags.StringVarP(&e.Workspace, "workspace", "w", "", "The workspace that the objects are for (required)")
-	flags.StringArrayVar(&e.Clusters, "cluster", nil, "A cluster of Rancher by its name or as it is displayed; can be repeated (default: all but Rancher's own)")
-	flags.StringArrayVar(&e.contexts, "member-context", nil, "CLUSTER=CONTEXT: also read the namespaces and Plans of that cluster, by a context that leads to it; can be repeated")
-	flags.StringVar(&e.principals, "principals", "", "The completed file that says who Rancher's principals are in Drover")
+	flags.StringArrayVar(&e.Clusters, "cluster", nil, "The name or display name of a cluster to export; can be repeated (default: all except Rancher's own)")
+	flags.StringArrayVar(&e.contexts, "member-context", nil, "CLUSTER=CONTEXT: also read that cluster's namespaces and Plans through the kubeconfig context; can be repeated")
+	flags.StringVar(&e.principals, "principals", "", "The completed file that maps Rancher's principals to Drover's")
 	flags.BoolVar(&e.SecretValues, "with-secrets", false, "Also write the Secrets of projects, with their values, into the folder secrets, readable only by you")
-	flags.BoolVar(&e.force, "force", false, "Write over files of the folder that a person has made or changed")
-	flags.BoolVar(&e.partial, "partial", false, "Write what could be read, even if something could not: files of what is missing are removed")
+	flags.BoolVar(&e.force, "force", false, "Overwrite files of the folder that a person created or changed")
+	flags.BoolVar(&e.partial, "partial", false, "Write the export even if some objects could not be read; their files are removed")
 	c.PreRunE = func(*cobra.Command, []string) error { return e.check() }
-	o.BindOutputAs(c, "The report on standard output: text (a summary), json or yaml")
+	o.BindOutputAs(c, "The format of the report on standard output: text (a summary), json or yaml")
 	return c
 }
 
 func (e *exporter) check() error {
 	if problems := validation.IsDNS1123Label(e.Workspace); len(problems) > 0 {
-		return errors.New("it is not said which workspace the objects are for: give --workspace with the name of a namespace of the hub")
+		return errors.New("no workspace is given: set --workspace to a namespace of the hub")
 	}
 	return e.flags.CheckOutput()
 }
 
-// run reads, converts and writes. It writes nothing before everything is known.
+// run reads, converts and writes. It writes nothing until it has read everything.
 func (e *exporter) run(ctx context.Context) error {
 	if err := e.readPrincipals(); err != nil {
 		return err
@@ -106,7 +113,7 @@ func (e *exporter) run(ctx context.Context) error {
 	}
 	incomplete := fmt.Errorf("not everything could be read:\n%s", strings.Join(unread, "\n"))
 	if len(unread) > 0 && !e.partial {
-		return fmt.Errorf("nothing was written, since files of what is missing would be removed. Give --partial to export what is there; %w", incomplete)
+		return fmt.Errorf("nothing was written, because the files of the missing objects would be removed. Use --partial to export the other objects; %w", incomplete)
 	}
 	result := rancher.Convert(objects, e.Options)
 	if err := e.write(result); err != nil {
@@ -146,8 +153,8 @@ func (e *exporter) readPrincipals() error {
 	return nil
 }
 
-// write writes the folder, and the folder of Secrets with digests of its own: the digest of a value must not be in Git
-// either.
+// write writes the folder. Secrets go into a folder of their own, with its own digests, because digests of their values
+// must not be committed to Git either.
 func (e *exporter) write(result rancher.Result) error {
 	files, err := result.Files()
 	if err != nil {
@@ -194,8 +201,8 @@ func (e *exporter) summary(r rancher.Report) string {
 	for _, kind := range kinds {
 		fmt.Fprintf(&b, "  %d %s\n", r.Exported[kind], kind)
 	}
-	fmt.Fprintf(&b, "%d findings need a decision, %d are left out, %d differ, %d have no counterpart.\n",
+	fmt.Fprintf(&b, "%d findings need a decision, %d are omitted, %d differ, %d have no counterpart.\n",
 		r.Count(rancher.Decide), r.Count(rancher.LeftOut), r.Count(rancher.Different), r.Count(rancher.NoCounterpart))
-	cli.Say(&b, "Read %s: it says what to do next.\n", filepath.Join(e.dir, rancher.ReportFile))
+	cli.Say(&b, "Read %s for the next steps.\n", filepath.Join(e.dir, rancher.ReportFile))
 	return b.String()
 }

@@ -19,27 +19,27 @@ import (
 	"strings"
 )
 
-// sumsFile has the digests of all files that an export wrote, in the form of sha256sum. It tells which files are the
-// export's.
+// sumsFile has the digests of all files that an export wrote, in the format of sha256sum. It tells which files belong
+// to the export.
 const sumsFile = "SHA256SUMS"
 
 // sumsLimit bounds sumsFile, in bytes.
 const sumsLimit = 64 << 20
 
-// folder is the folder of an export. The export leaves files alone that it did not write or that have changed since,
-// and follows no symbolic link.
+// folder is the folder of an export. The export leaves a file alone if it did not write the file or if the file has
+// changed since. It does not follow symbolic links.
 type folder struct {
 	dir               string
-	given             string // a file that may be overwritten, since the export has read it
+	given             string // a file that may be overwritten, because the export has read it
 	force             bool
 	fileMode, dirMode fs.FileMode
 }
 
-// write writes files into the folder, and removes the other files of an earlier export. It checks all before it writes
-// the first.
+// write writes files into the folder, and removes the other files of an earlier export. It checks all files before it
+// writes the first one.
 func (f folder) write(files map[string][]byte) error {
 	if info, err := os.Lstat(f.dir); err == nil && !info.IsDir() {
-		return fmt.Errorf("nothing was written: %s is no folder: links are not followed", f.dir)
+		return fmt.Errorf("nothing was written: %s is not a folder: links are not followed", f.dir)
 	}
 	if err := os.MkdirAll(f.dir, f.dirMode); err != nil {
 		return fmt.Errorf("make the folder: %w", err)
@@ -79,14 +79,14 @@ func (f folder) write(files map[string][]byte) error {
 	return f.replace(root, files, stale, sums)
 }
 
-// check returns why a file cannot be written, or removed if content is nil.
+// check returns the reason why a file cannot be written, or cannot be removed if content is nil.
 func (f folder) check(root *os.Root, name string, content []byte, sums map[string][]string) string {
 	if !fs.ValidPath(name) || strings.Contains(name, `\`) {
-		return fmt.Sprintf("%q is no path in the folder", name)
+		return fmt.Sprintf("%q is not a path in the folder", name)
 	}
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := root.Lstat(dir); err == nil && !info.IsDir() {
-			return dir + " is no folder: links are not followed"
+			return dir + " is not a folder: links are not followed"
 		}
 	}
 	info, err := root.Lstat(name)
@@ -96,7 +96,7 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 	case err != nil:
 		return fmt.Sprintf("look at %s: %v", name, err)
 	case !info.Mode().IsRegular():
-		return name + " is no file: links are not followed"
+		return name + " is not a file: links are not followed"
 	case f.force || name == f.given:
 		return ""
 	}
@@ -107,12 +107,12 @@ func (f folder) check(root *os.Root, name string, content []byte, sums map[strin
 	case content != nil && bytes.Equal(old, content), slices.Contains(sums[name], digest(old)):
 		return ""
 	case len(sums[name]) > 0:
-		return name + " was changed since the last export: move the change elsewhere, as into an overlay, or give --force to lose it"
+		return name + " was changed since the last export: move the change elsewhere, for example into an overlay, or use --force to overwrite it"
 	}
-	return name + " was not written by an export: move it, export into another folder, or give --force to lose it"
+	return name + " was not written by an export: move it, export into another folder, or use --force to overwrite it"
 }
 
-// replace writes and removes the files that check admitted. The new digests are written first, beside the old ones, so
+// replace writes and removes the files that check admitted. It first writes the new digests beside the old ones, so
 // that the next export recognizes the files of an interrupted one.
 func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, sums map[string][]string) error {
 	var now bytes.Buffer
@@ -138,7 +138,7 @@ func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, 
 			return fmt.Errorf("remove %s: %w", name, err)
 		}
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-			if root.Remove(dir) != nil { // it is not empty
+			if root.Remove(dir) != nil { // the folder is not empty
 				break
 			}
 		}
@@ -146,8 +146,8 @@ func (f folder) replace(root *os.Root, files map[string][]byte, stale []string, 
 	return f.put(root, sumsFile, now.Bytes())
 }
 
-// put writes a file under another name and renames it, so that it is never half written. It leaves a file with the same
-// content alone.
+// put writes a file under a temporary name and renames it, so that the file is never half written. It does not touch a
+// file that already has the content.
 func (f folder) put(root *os.Root, name string, content []byte) error {
 	if info, err := root.Lstat(name); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&^f.fileMode == 0 {
 		if old, err := root.ReadFile(name); err == nil && bytes.Equal(old, content) {
@@ -175,7 +175,7 @@ func (f folder) put(root *os.Root, name string, content []byte) error {
 	return nil
 }
 
-// readSums reads the digests of an earlier export. A file has two if that export was interrupted.
+// readSums reads the digests of an earlier export. A file has two digests if that export was interrupted.
 func readSums(root *os.Root) (map[string][]string, error) {
 	sums := map[string][]string{}
 	info, err := root.Lstat(sumsFile)
@@ -185,7 +185,7 @@ func readSums(root *os.Root) (map[string][]string, error) {
 		return nil, fmt.Errorf("read %s: %w", sumsFile, err)
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("read %s: it is no file: links are not followed", sumsFile)
+		return nil, fmt.Errorf("read %s: it is not a file: links are not followed", sumsFile)
 	}
 	file, err := root.Open(sumsFile)
 	if err != nil {

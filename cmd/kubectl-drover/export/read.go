@@ -28,11 +28,11 @@ import (
 
 const (
 	pageSize = 500
-	// progressStep is the number of objects of a kind between two lines of progress.
+	// progressStep is the number of objects between two lines of progress.
 	progressStep = 2000
 )
 
-// source reads from one cluster: Rancher's, or a member.
+// source reads from one cluster: the cluster of Rancher, or a member.
 type source struct {
 	client.Client
 	host     string
@@ -63,19 +63,19 @@ func (e *exporter) source(kubeContext string, objects *rancher.Objects) (source,
 	return source{Client: c, host: config.Host, progress: progress, unread: &objects.Unread}, nil
 }
 
-// pages lists objects page by page, and calls each with every one.
+// pages lists objects page by page, and calls each for every object.
 func (s source) pages(ctx context.Context, list client.ObjectList, kind, selector string, each func(runtime.Object) error) error {
 	read := 0
 	p := pager.New(func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 		page, ok := list.DeepCopyObject().(client.ObjectList)
 		if !ok {
-			return nil, fmt.Errorf("%T is no list", list)
+			return nil, fmt.Errorf("%T is not a list", list)
 		}
 		options.LabelSelector = selector
 		if err := s.List(ctx, page, &client.ListOptions{Raw: &options, Limit: options.Limit, Continue: options.Continue}); err != nil {
 			return nil, err
 		}
-		if options.Continue == "" { // from the start, again where the list expired meanwhile
+		if options.Continue == "" { // if the list expired, start again
 			read = 0
 		}
 		before := read
@@ -93,7 +93,8 @@ func (s source) pages(ctx context.Context, list client.ObjectList, kind, selecto
 	return meta.EachListItem(all, each)
 }
 
-// listInto lists a kind of Rancher. It notes what cannot be read and goes on. Only the end of the context is an error.
+// listInto lists one of Rancher's kinds. It notes objects that cannot be read and goes on. It returns an error only if
+// the context ends.
 func listInto[T any](ctx context.Context, s source, kind schema.GroupVersionKind, into *[]T) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kind.GroupVersion().WithKind(kind.Kind + "List"))
@@ -101,11 +102,11 @@ func listInto[T any](ctx context.Context, s source, kind schema.GroupVersionKind
 	err := s.pages(ctx, list, plural, "", func(o runtime.Object) error {
 		u, ok := o.(*unstructured.Unstructured)
 		if !ok {
-			return fmt.Errorf("%T is no object", o)
+			return fmt.Errorf("%T is not an object", o)
 		}
 		var one T
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &one); err != nil {
-			s.note(kind.Kind+" "+strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"), "its fields are not those of Rancher: "+err.Error())
+			s.note(kind.Kind+" "+strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"), "its fields do not match Rancher's kind: "+err.Error())
 			return nil
 		}
 		*into = append(*into, one)
@@ -133,7 +134,7 @@ func (s source) failed(ctx context.Context, plural string, err error) error {
 	return nil
 }
 
-// read reads everything that an export is made from.
+// read reads all objects that an export needs.
 func (e *exporter) read(ctx context.Context) (rancher.Objects, error) {
 	var all rancher.Objects
 	s, err := e.source("", &all)
@@ -145,7 +146,7 @@ func (e *exporter) read(ctx context.Context) (rancher.Objects, error) {
 	probe.SetGroupVersionKind(management.WithKind("ClusterList"))
 	switch err := s.List(ctx, probe, client.Limit(1)); {
 	case meta.IsNoMatchError(err):
-		return all, fmt.Errorf("%s serves no clusters.management.cattle.io: name the cluster that Rancher runs in with --kubeconfig or --context", s.host)
+		return all, fmt.Errorf("%s does not serve clusters.management.cattle.io: select the cluster that Rancher runs in with --kubeconfig or --context", s.host)
 	case err != nil:
 		return all, fmt.Errorf("list clusters.management.cattle.io at %s: %w", s.host, err)
 	}
@@ -171,7 +172,7 @@ func planKind() schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "upgrade.cattle.io", Version: "v1", Kind: "Plan"}
 }
 
-// readSecrets lists the Secrets of projects: only their names, unless the user asks for the values.
+// readSecrets lists the Secrets of projects. It reads only their names unless the user asks for the values.
 func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objects) error {
 	var list client.ObjectList = &corev1.SecretList{}
 	if !e.SecretValues {
@@ -189,13 +190,13 @@ func (e *exporter) readSecrets(ctx context.Context, s source, all *rancher.Objec
 		return nil
 	})
 	if apierrors.IsForbidden(err) && !e.SecretValues {
-		all.SecretsForbidden = true // they would not be exported anyway: the report says so
+		all.SecretsForbidden = true // they would not be exported anyway; the report mentions it
 		return nil
 	}
 	return s.failed(ctx, "secrets", err)
 }
 
-// readMembers reads from the members which namespaces are in which project, and their Plans.
+// readMembers reads from the members which project each namespace belongs to, and reads their Plans.
 func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.Objects) error {
 	e.Members = map[string]rancher.Member{}
 	sources := map[string]source{}
@@ -203,7 +204,7 @@ func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.O
 		display, kubeContext, found := strings.Cut(pair, "=")
 		id := rancher.ClusterNamed(all.Clusters, display)
 		if !found || kubeContext == "" || id == "" {
-			return fmt.Errorf("--member-context %q: write CLUSTER=CONTEXT, with a cluster that Rancher has", pair)
+			return fmt.Errorf("--member-context %q: use CLUSTER=CONTEXT, where CLUSTER is a cluster of Rancher", pair)
 		}
 		s, err := e.source(kubeContext, all)
 		if err != nil {
@@ -226,7 +227,7 @@ func (e *exporter) readMembers(ctx context.Context, local source, all *rancher.O
 	return nil
 }
 
-// readMember reads which namespaces are in which project of the cluster, and its Plans.
+// readMember reads which project each namespace of the cluster belongs to, and reads the cluster's Plans.
 func readMember(ctx context.Context, s source, id string) (rancher.Member, error) {
 	m := rancher.Member{Namespaces: map[string][]string{}}
 	list := &metav1.PartialObjectMetadataList{}
@@ -235,9 +236,9 @@ func readMember(ctx context.Context, s source, id string) (rancher.Member, error
 	err := s.pages(ctx, list, kind, "", func(o runtime.Object) error {
 		namespace, ok := o.(*metav1.PartialObjectMetadata)
 		if !ok {
-			return fmt.Errorf("%T is no object", o)
+			return fmt.Errorf("%T is not an object", o)
 		}
-		// Rancher decides by the annotation. The label of the same name follows it.
+		// Rancher evaluates the annotation. The label of the same name follows the annotation.
 		if cluster, project, found := strings.Cut(namespace.Annotations[rancher.LabelProjectID], ":"); found && cluster == id {
 			m.Namespaces[project] = append(m.Namespaces[project], namespace.Name)
 		}

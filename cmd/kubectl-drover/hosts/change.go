@@ -30,10 +30,13 @@ func newJoin(o *cli.Options) *cobra.Command {
 	var set string
 	timeout := time.Duration(0)
 	c := &cobra.Command{
-		Use: "join NAME", Short: "Make a Host if it is not there, and print the command by which a machine joins as it",
-		Long: `Make a Host if it is not there, and print the command by which a machine joins as it. Run what it prints on the machine, as root, with --role, --label and --taint at its end.
+		Use: "join NAME", Short: "Create a Host if it does not exist, and print the command that joins a machine",
+		Long: `Create a Host if it does not exist, and print the command that joins a machine to the hub as
+this Host. Run the printed command on the machine as root. You can append --role, --label and
+--taint.
 
-It works once, within the Host's tokenTTL: keep it as you keep a password. It takes the right to create Hosts, and to get Secrets, in one workspace.`,
+The printed command works once, within the Host's tokenTTL. Protect it like a password. You need the
+rights to create Hosts and to get Secrets in one workspace.`,
 		Example: "  kubectl drover host join rack1 --labels zone=a -w team-a",
 		Args:    cli.Arguments(1, "a name for the Host"), ValidArgsFunction: o.CompleteNames("Host"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -43,8 +46,8 @@ It works once, within the Host's tokenTTL: keep it as you keep a password. It ta
 		},
 	}
 	o.BindWorkspace(c)
-	c.Flags().StringVar(&set, "labels", "", "Labels of a Host that is made, for example zone=a,size=large")
-	c.Flags().DurationVar(&timeout, "timeout", cli.CommandLimit, "How long to wait for the command")
+	c.Flags().StringVar(&set, "labels", "", "Labels for a new Host, for example zone=a,size=large")
+	c.Flags().DurationVar(&timeout, "timeout", cli.CommandLimit, "How long to wait until the hub has the command")
 	return c
 }
 
@@ -59,9 +62,9 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: h.Workspace, Name: name, Labels: labelled}}
 	switch err := h.Create(ctx, host, client.FieldOwner(cli.FieldManager)); {
 	case err == nil:
-		fmt.Fprintf(says, "Host %s/%s is made\n", h.Workspace, name)
+		fmt.Fprintf(says, "Host %s/%s created\n", h.Workspace, name)
 	case !apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("make Host %s/%s: %w", h.Workspace, name, err)
+		return fmt.Errorf("create Host %s/%s: %w", h.Workspace, name, err)
 	}
 	command := ""
 	err = awaitHost(ctx, h, name, says, func(host *v1.Host, err error) (bool, error) {
@@ -73,7 +76,7 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 			return false, nil
 		}
 		if host.Status.State != v1.HostWaitingToRegister {
-			return false, fmt.Errorf("a machine has joined as Host %s/%s; to let another one take its place, delete the Secret %s%s", h.Workspace, name, name, v1.HostAgentSecretSuffix)
+			return false, fmt.Errorf("a machine has already joined as Host %s/%s; to replace it with another one, delete the Secret %s%s", h.Workspace, name, name, v1.HostAgentSecretSuffix)
 		}
 		if ready.Reason != v1.ReasonAwaitingAgent {
 			return false, fmt.Errorf("no machine can join as Host %s/%s: %s: %s", h.Workspace, name, ready.Reason, cli.Plain(ready.Message))
@@ -91,7 +94,7 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(says, "run this on the machine, as root; it works once, keep it secret:")
+	fmt.Fprintln(says, "run this as root on the machine; it works once, keep it secret:")
 	_, err = fmt.Fprintln(out, command)
 	return err
 }
@@ -99,10 +102,13 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 func newClean(o *cli.Options) *cobra.Command {
 	yes, timeout := false, time.Duration(0)
 	c := &cobra.Command{
-		Use: "clean NAME --yes", Short: "Take a Host's plan away, so that its machine is cleaned and Available for another",
-		Long: `Take a Host's plan away: what the plan says of that is done on the machine, its files are removed, and the Host is Available for another plan. It deletes the Secret NAME-host-plan.
+		Use: "clean NAME --yes", Short: "Remove a Host's plan, so that the machine is cleaned and Available again",
+		Long: `Remove a Host's plan. The machine carries out the plan's uninstall instructions and removes
+the plan's files. Then the Host is Available for another plan. The command deletes the Secret
+NAME-host-plan.
 
-A plan that a controller made, comes back: remove what the Host is for, in place of its plan.`,
+A controller recreates a plan that it made. In that case, delete the object that the Host is used
+for instead of the plan.`,
 		Example: "  kubectl drover host clean rack1 --yes",
 		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -110,7 +116,7 @@ A plan that a controller made, comes back: remove what the Host is for, in place
 		},
 	}
 	o.BindWorkspace(c)
-	c.Flags().BoolVar(&yes, "yes", false, "Uninstall what the plan installed")
+	c.Flags().BoolVar(&yes, "yes", false, "Confirm that everything that the plan installed is uninstalled")
 	c.Flags().DurationVar(&timeout, "timeout", hostWait, "How long to wait for the machine")
 	return c
 }
@@ -121,11 +127,11 @@ func cleanHost(ctx context.Context, h *cli.Hub, name string, yes bool, says io.W
 		return err
 	}
 	if ref := host.Spec.ConsumerRef; ref != nil {
-		return fmt.Errorf("nothing was changed: %s %s has taken Host %s/%s, and would install it again: change that, or delete it", ref.Kind, ref.Name, host.Namespace, host.Name)
+		return fmt.Errorf("nothing was changed: %s %s uses Host %s/%s and would install it again: change or delete that object", ref.Kind, ref.Name, host.Namespace, host.Name)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Workspace, Name: name + v1.HostPlanSecretSuffix}}
 	if !yes {
-		return fmt.Errorf("nothing was changed: what the plan of Host %s/%s installed is removed from the machine; add --yes", host.Namespace, host.Name)
+		return fmt.Errorf("nothing was changed: everything that the plan of Host %s/%s installed would be removed from the machine; confirm with --yes", host.Namespace, host.Name)
 	}
 	if err := client.IgnoreNotFound(h.Delete(ctx, secret)); err != nil {
 		return fmt.Errorf("delete Secret %s: %w", client.ObjectKeyFromObject(secret), err)
@@ -147,10 +153,12 @@ func cleanHost(ctx context.Context, h *cli.Hub, name string, yes bool, says io.W
 func newRelease(o *cli.Options) *cobra.Command {
 	yes, leave, timeout := false, false, time.Duration(0)
 	c := &cobra.Command{
-		Use: "release NAME --yes", Short: "Delete a Host: its machine is cleaned, and the agent removed",
-		Long: `Delete a Host: its machine is cleaned, and the agent removes itself, so that the machine is its owner's again. With --orphan all stays on the machine as it is.
+		Use: "release NAME --yes", Short: "Delete a Host, clean its machine and remove the agent",
+		Long: `Delete a Host. The machine is cleaned, the agent removes itself, and the machine is free for
+other use. With --orphan, everything stays on the machine.
 
-A machine that is not connected is left as it is, and what runs on it goes on. Switch it off if it was a node.`,
+A machine that is not connected is not cleaned, and its workloads go on running. Switch it off if it
+was a node.`,
 		Example: "  kubectl drover host release rack1 --yes\n  kubectl drover host release rack1 --orphan --yes",
 		Args:    cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -160,8 +168,8 @@ A machine that is not connected is left as it is, and what runs on it goes on. S
 		},
 	}
 	o.BindWorkspace(c)
-	c.Flags().BoolVar(&yes, "yes", false, "Delete the Host")
-	c.Flags().BoolVar(&leave, "orphan", false, "Leave what is on the machine, as the deletionPolicy Orphan does")
+	c.Flags().BoolVar(&yes, "yes", false, "Confirm that the Host is deleted")
+	c.Flags().BoolVar(&leave, "orphan", false, "Leave everything on the machine, as with the deletionPolicy Orphan")
 	c.Flags().DurationVar(&timeout, "timeout", hostWait, "How long to wait for the machine")
 	return c
 }
@@ -176,7 +184,7 @@ func releaseHost(ctx context.Context, h *cli.Hub, name string, yes, leave bool, 
 		if ref := host.Spec.ConsumerRef; ref != nil {
 			taken = fmt.Sprintf(", which %s %s loses", ref.Kind, ref.Name)
 		}
-		return fmt.Errorf("nothing was changed: Host %s/%s%s is deleted, and its machine cleaned unless --orphan is given; add --yes", host.Namespace, host.Name, taken)
+		return fmt.Errorf("nothing was changed: Host %s/%s%s would be deleted, and its machine cleaned unless you use --orphan; confirm with --yes", host.Namespace, host.Name, taken)
 	}
 	if leave {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"deletionPolicy": v1.HostOrphan}})

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts lists the Hosts of a workspace, has machines join as them, and gives them back.
+// Package hosts has the commands that list Hosts, join machines as Hosts, and release them.
 package hosts
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// New makes the command "host".
+// New returns the command "host".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "host", Short: "List Hosts, have machines join as them, see what failed on them, and give them back", Args: cobra.NoArgs,
+		Use: "host", Short: "List Hosts, join machines as Hosts, see their failures, and release them", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newList(o), newJoin(o), newLogs(o), newClean(o), newRelease(o))
@@ -46,18 +46,18 @@ type hostRow struct {
 	OS        string `json:"os,omitempty"`
 	Arch      string `json:"arch,omitempty"`
 	Agent     string `json:"agent,omitempty"`
-	// Consumer is the kind and name of the object that has taken the Host.
+	// Consumer is the kind and name of the object that uses the Host.
 	Consumer string `json:"consumer,omitempty"`
-	// Message says more about a Host that is not ready.
+	// Message explains why a Host is not ready.
 	Message string `json:"message,omitempty"`
 }
 
 func newList(o *cli.Options) *cobra.Command {
-	c := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List Hosts with their state"}
+	c := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List Hosts and their states"}
 	return o.Listing(c, func(ctx context.Context, h *cli.Hub) (cli.Answer, error) { return readHosts(ctx, h) })
 }
 
-// readHosts reads the Hosts of a workspace, or of all if it is empty.
+// readHosts reads the Hosts of a workspace, or of all workspaces if h.Workspace is empty.
 func readHosts(ctx context.Context, h *cli.Hub) (hostList, error) {
 	var hosts v1.HostList
 	if err := h.List(ctx, &hosts, client.InNamespace(h.Workspace)); err != nil {
@@ -89,10 +89,10 @@ func readHosts(ctx context.Context, h *cli.Hub) (hostList, error) {
 	return list, nil
 }
 
-// Text is the table for a person.
+// Text returns a table for people.
 func (l hostList) Text() string {
 	if len(l.Hosts) == 0 {
-		return "There are no Hosts: \"kubectl drover host join NAME\" makes one.\n"
+		return "There are no Hosts. Create one with \"kubectl drover host join NAME\".\n"
 	}
 	var rows [][]string
 	for _, r := range l.Hosts {
@@ -104,9 +104,10 @@ func (l hostList) Text() string {
 
 func newLogs(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "logs NAME", Short: "Print why a Host is as it is, with the last lines of what failed",
-		Long: `Print why a Host is as it is, with the last lines of what failed: at most 20, without the plan's secrets. The agent's own log is on the machine:
-journalctl -u drover-host-agent.`,
+		Use: "logs NAME", Short: "Explain the state of a Host, with the last lines of output of a failure",
+		Long: `Explain the state of a Host. If an instruction failed, the answer has the last lines of its
+output: at most 20, without the plan's secrets. The agent's own log is on the machine: journalctl -u
+drover-host-agent.`,
 		Args: cli.Arguments(1, "the name of a Host"), ValidArgsFunction: o.CompleteNames("Host"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
@@ -136,7 +137,7 @@ func describeHost(host *v1.Host) string {
 	var b strings.Builder
 	cli.Say(&b, "%s/%s: %s\n", host.Namespace, host.Name, cmp.Or(string(host.Status.State), "Unknown"))
 	if ref := host.Spec.ConsumerRef; ref != nil {
-		cli.Say(&b, "%s %s has taken it\n", ref.Kind, ref.Name)
+		cli.Say(&b, "Used by %s %s\n", ref.Kind, ref.Name)
 	}
 	for _, kind := range []string{v1.ConditionReady, v1.ConditionRestoreConfirmed} {
 		if c := meta.FindStatusCondition(host.Status.Conditions, kind); c != nil {
@@ -161,10 +162,10 @@ func describeHost(host *v1.Host) string {
 	return b.String()
 }
 
-// hostWait is how long a command waits for a machine without --timeout.
+// hostWait is the default of --timeout for commands that wait for a machine.
 const hostWait = 5 * time.Minute
 
-// awaitHost waits until a Host is as wanted, and says what it waits for.
+// awaitHost waits until a Host is as wanted. It prints the Host's state whenever it changes.
 func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wanted func(*v1.Host, error) (bool, error)) error {
 	last := ""
 	for {
@@ -180,7 +181,7 @@ func awaitHost(ctx context.Context, h *cli.Hub, name string, says io.Writer, wan
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("host %s/%s: not yet done (%s): the hub goes on; see \"kubectl drover host logs %s\"", h.Workspace, name, last, name), ctx.Err())
+			return errors.Join(fmt.Errorf("host %s/%s is not done yet (%s): the hub continues; see \"kubectl drover host logs %s\"", h.Workspace, name, last, name), ctx.Err())
 		case <-time.After(cli.LookInterval):
 		}
 	}

@@ -22,26 +22,26 @@ const (
 	barWidth  = 30
 	nameWidth = 20
 
-	cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h" // make a terminal cut or wrap long lines
+	cutLines, wrapLines = "\x1b[?7l", "\x1b[?7h" // these make a terminal cut or wrap long lines
 )
 
-// display shows the progress of a plan. newDisplay makes it.
+// display shows the progress of a plan. Create one with newDisplay.
 type display struct {
 	out      io.Writer
 	terminal bool
 	now      func() time.Time
 
-	drawn int    // lines of the picture on the terminal
+	drawn int    // the number of lines of the picture on the terminal
 	last  string // the last line that was written
-	// first is the time of the first look at the plan, and done the number of nodes that were complete then. The pace is
-	// measured from there.
+	// first is the time of the first look at the plan. done is the number of nodes that were complete at that time. The
+	// estimate of the remaining time starts from there.
 	first time.Time
 	done  int32
 }
 
 func newDisplay(out io.Writer) *display {
 	if through, ok := out.(cli.Terminal); ok {
-		out = through.Out // the display writes codes of its own, and makes the texts of others plain
+		out = through.Out // the display writes terminal codes, and applies Plain to the text of other people itself
 	}
 	d := &display{out: out, now: time.Now}
 	if file, ok := out.(*os.File); ok {
@@ -50,7 +50,7 @@ func newDisplay(out io.Writer) *display {
 	return d
 }
 
-// plan shows a plan, and reports whether there is nothing to wait for: the plan is complete, is stalled (ErrDenied), or
+// plan shows a plan. It reports done if there is nothing to wait for: the plan is complete, is stalled (ErrDenied), or
 // cannot be shown.
 func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	if d.first.IsZero() {
@@ -70,7 +70,7 @@ func (d *display) plan(p *v1.Plan) (done bool, err error) {
 	return done, verdict
 }
 
-// ended reports whether a plan waits for nothing or only for a person, and the error to exit with.
+// ended reports whether a plan is complete or needs a person, and returns the error to exit with.
 func ended(p *v1.Plan) (bool, error) {
 	current := p.Status.ObservedGeneration == p.Generation
 	switch {
@@ -91,8 +91,8 @@ func (d *display) unreadable(err error) error {
 	return d.write(text, false)
 }
 
-// write writes a line, or draws a picture in place of the last one, unless nothing has changed. Lines of a picture are
-// cut at the edge of the terminal, so that the next picture finds its place. Lines of the last picture are whole.
+// write writes a line, or draws a picture in place of the last one, unless nothing has changed. The terminal cuts the
+// lines of a picture at its edge, so that the next picture finds its place. The lines of the last picture are not cut.
 func (d *display) write(text string, last bool) error {
 	if text == d.last {
 		return nil
@@ -117,7 +117,7 @@ func (d *display) write(text string, last bool) error {
 func (d *display) line(p *v1.Plan) string {
 	reason, message := stateOf(p)
 	parts := []string{fmt.Sprintf("%s: nodes %s", reason, summary(p.Status.Nodes))}
-	if p.Status.Clusters != nil { // a member's own plan has none
+	if p.Status.Clusters != nil { // a plan of the member itself has no clusters
 		parts[0] = fmt.Sprintf("%s: clusters %s, nodes %s", reason, summary(p.Status.Clusters), summary(p.Status.Nodes))
 	}
 	for _, w := range p.Status.Waves {
@@ -162,10 +162,10 @@ func (d *display) picture(p *v1.Plan) string {
 	return b.String()
 }
 
-// place names a node of a member, or of the only cluster.
+// place returns the name of a node, with its member if there is one.
 func place(cluster, node string) string { return cli.Plain(strings.TrimPrefix(cluster+"/"+node, "/")) }
 
-// failure says why a node failed, with the last line of its log.
+// failure describes why a node failed, with the last line of its log.
 func failure(f *v1.NodeFailure) string {
 	text := fmt.Sprintf("%s failed (%s): %s", place(f.Cluster, f.Node), cli.Plain(f.Reason), cli.Plain(f.Message))
 	log := strings.TrimSpace(f.Log)
@@ -175,8 +175,8 @@ func failure(f *v1.NodeFailure) string {
 	return text
 }
 
-// left estimates the time until the plan is complete, at the pace since the first look. It assumes that members that
-// have not begun resemble the others.
+// left estimates the time until the plan is complete from the pace since the first look. It assumes that the remaining
+// members resemble the others.
 func (d *display) left(s *v1.PlanStatus) string {
 	if s.Nodes == nil || s.Clusters == nil || s.Nodes.Complete <= d.done {
 		return ""
@@ -194,7 +194,7 @@ func (d *display) left(s *v1.PlanStatus) string {
 	return "  about " + remaining.Round(time.Second).String() + " left"
 }
 
-// bar shows complete parts as "#", parts at work as ">" and failed ones as "!".
+// bar draws complete parts as "#", parts in progress as ">" and failed parts as "!".
 func bar(c *v1.PlanCount) string {
 	if c == nil || c.Total <= 0 {
 		return "[" + strings.Repeat(".", barWidth) + "]"

@@ -307,7 +307,7 @@ func TestPlanCommands(t *testing.T) {
 		}
 		code, out := command(t.Context(), "plan", "preview", some)
 		for _, want := range []string{
-			"# the hub does not know which nodes nodeSelector selects: all are simulated\n",
+			"# the hub does not know which nodes the nodeSelector selects: all nodes are simulated\n",
 			"# the hub does not know the nodes of b: each is simulated with 1 node; say with --nodes how many\n",
 			"# of the nodes of prod only 5000 are simulated\n", " 5000/5000 nodes",
 		} {

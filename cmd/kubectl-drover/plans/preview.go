@@ -28,15 +28,16 @@ import (
 )
 
 const (
-	// maxNodes bounds the simulated nodes of a cluster, whatever its agent reports. Kubernetes supports no more.
+	// maxNodes bounds the simulated nodes of a cluster, whatever number its agent reports. Kubernetes does not support
+	// more.
 	maxNodes = 5000
-	// maxSimulated bounds the simulated nodes of all clusters: more would take gigabytes of memory, and hours.
+	// maxSimulated bounds the simulated nodes of all clusters. More would take gigabytes of memory and hours of time.
 	maxSimulated = 50_000
 	// fromInput is the file name that means standard input.
 	fromInput = "-"
 )
 
-// previewOptions are the flags of "plan preview".
+// previewOptions holds the flags of "plan preview".
 type previewOptions struct {
 	*cli.Options
 	start                   string
@@ -47,14 +48,19 @@ type previewOptions struct {
 func newPreview(o *cli.Options) *cobra.Command {
 	r := &previewOptions{Options: o}
 	c := &cobra.Command{
-		Use: "preview NAME | FILE | -", Short: "Print the steps that a plan would take, with their times",
-		Long: `Print the steps that a plan would take, with their times, as the planner that runs it takes them.
+		Use: "preview NAME | FILE | -", Short: "Simulate a plan, and print its steps and their times",
+		Long: `Simulate a plan, and print its steps and their times. The simulation uses the planner that
+runs plans.
 
-NAME is a Plan of the workspace. FILE, or - for standard input, has Plans, which need not be on the hub: each of its documents is simulated by itself, and
-other kinds are passed over. A document may also be a scenario as hack/plan-steps runs it. A Plan is simulated from its beginning, as if it were not paused
-and no node had it. The Clusters are those of the workspace, with as many nodes as they have; the hub does not know which of them the plan selects, so
-all count. A Plan that names no Clusters is simulated on the nodes of the cluster itself. Lines that begin with "#" say where this is not what the plan
-would find.`,
+NAME is a Plan of the workspace. FILE, or - for standard input, contains Plans, which do not have to
+exist on the hub. Each document is simulated on its own. Other kinds are skipped. A document may
+also be a scenario for hack/plan-steps.
+
+The simulation starts at the beginning of the plan, as if the plan were not paused and had not
+upgraded any node. It uses the Clusters of the workspace, each with its number of nodes. The hub
+does not know which nodes the plan selects, so all are simulated. A Plan without a target is
+simulated on the nodes of the cluster itself. Lines that begin with "#" tell where the simulation
+differs from the clusters.`,
 		Example: `  kubectl drover plan preview k3s-server -w team-a --upgrade 4m
   kubectl drover plan preview plans.yaml --start 2027-01-02T00:00:00Z
   kubectl kustomize plans | kubectl drover plan preview - --nodes 3`,
@@ -65,28 +71,28 @@ would find.`,
 		},
 	}
 	flags := c.Flags()
-	flags.StringVar(&r.start, "start", "", "When it begins, such as 2027-01-02T15:04:05Z (default: now)")
-	flags.IntVar(&r.nodes, "nodes", 0, fmt.Sprintf("How many nodes each cluster has, at most %d (default: as many as it has)", maxNodes))
-	flags.DurationVar(&r.prepare, "prepare", 10*time.Second, "How long prepare takes")
-	flags.DurationVar(&r.drain, "drain", 30*time.Second, "How long a drain takes")
-	flags.DurationVar(&r.upgrade, "upgrade", time.Minute, "How long an upgrade takes")
+	flags.StringVar(&r.start, "start", "", "When the plan begins, such as 2027-01-02T15:04:05Z (default: now)")
+	flags.IntVar(&r.nodes, "nodes", 0, fmt.Sprintf("How many nodes to simulate in each cluster, at most %d (default: as many as the cluster has)", maxNodes))
+	flags.DurationVar(&r.prepare, "prepare", 10*time.Second, "How long the prepare step of a node takes")
+	flags.DurationVar(&r.drain, "drain", 30*time.Second, "How long the drain of a node takes")
+	flags.DurationVar(&r.upgrade, "upgrade", time.Minute, "How long the upgrade of a node takes")
 	return c
 }
 
-// check rejects values of flags that are invalid or cannot be simulated.
+// check rejects values of flags that are invalid or too large to simulate.
 func (r *previewOptions) check() error {
 	if r.nodes < 0 || r.nodes > maxNodes {
-		return fmt.Errorf("--nodes is %d: give 1 to %d, or leave it out to simulate as many as each cluster has", r.nodes, maxNodes)
+		return fmt.Errorf("--nodes is %d: use 1 to %d, or omit it to simulate as many nodes as each cluster has", r.nodes, maxNodes)
 	}
 	for flag, d := range map[string]time.Duration{"prepare": r.prepare, "drain": r.drain, "upgrade": r.upgrade} {
 		if d < 0 {
-			return fmt.Errorf("--%s is %s: nothing takes less than no time", flag, d)
+			return fmt.Errorf("--%s is %s: it must not be negative", flag, d)
 		}
 	}
 	return nil
 }
 
-// preview prints the simulation of each Plan that a name, a file or the input has.
+// preview prints the simulation of each Plan. what is the name of a Plan or of a file, or "-" for standard input.
 func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Writer, what string) error {
 	if err := r.check(); err != nil {
 		return err
@@ -117,8 +123,8 @@ func (r *previewOptions) preview(ctx context.Context, in io.Reader, out io.Write
 	return nil
 }
 
-// interruptible is a writer that fails once ctx has ended. A simulation writes a line for each step and knows no
-// context.
+// interruptible is a writer that fails after ctx has ended. A simulation writes a line for each step but does not take
+// a context.
 type interruptible struct {
 	ctx context.Context
 	out io.Writer
@@ -131,11 +137,11 @@ func (w interruptible) Write(text []byte) (int, error) {
 	return w.out.Write(text)
 }
 
-// preview is one simulation: a Plan without its Clusters yet, or a whole scenario.
+// preview is one simulation. It has a Plan without its Clusters at first, or a whole scenario.
 type preview struct {
 	scenario simulation.Scenario
 	whole    bool
-	// remarks say where the simulation differs from what the plan would find in its clusters.
+	// remarks describe where the simulation differs from the plan's clusters.
 	remarks []string
 }
 
@@ -143,8 +149,8 @@ func (a *preview) remark(format string, words ...any) {
 	a.remarks = append(a.remarks, fmt.Sprintf(format, words...))
 }
 
-// readPreviews reads a file, if one has that name, or standard input. Otherwise it returns one empty preview, for the
-// Plan of that name on the hub.
+// readPreviews reads the file of that name if it exists, or standard input. Otherwise it returns one empty preview, for
+// the Plan of that name on the hub.
 func readPreviews(name string, in io.Reader) ([]preview, error) {
 	if name != fromInput {
 		file, err := os.Open(name)
@@ -171,12 +177,12 @@ func readPreviews(name string, in io.Reader) ([]preview, error) {
 		}
 	}
 	if len(previews) == 0 {
-		return nil, fmt.Errorf("read %s: it has no Plan: give one, or the name of one on the hub", name)
+		return nil, fmt.Errorf("read %s: it contains no Plan: add one, or use the name of a Plan on the hub", name)
 	}
 	return previews, nil
 }
 
-// addPreviews adds the Plans of a document or of its List, or the scenario. It skips other kinds.
+// addPreviews adds the Plans of a document or of a List in it, or the scenario. It skips other kinds.
 func addPreviews(previews []preview, document []byte) ([]preview, error) {
 	var some struct {
 		metav1.TypeMeta `json:",inline"`
@@ -206,7 +212,7 @@ func addPreviews(previews []preview, document []byte) ([]preview, error) {
 	return previews, err
 }
 
-// complete completes a preview with the flags and, if it is not whole, with what the hub knows.
+// complete completes a preview with the flags. If the preview is not a whole scenario, complete also reads the hub.
 func (r *previewOptions) complete(ctx context.Context, name string, a *preview) error {
 	if !a.whole {
 		h, err := r.Hub()
@@ -220,7 +226,7 @@ func (r *previewOptions) complete(ctx context.Context, name string, a *preview) 
 	if r.start != "" {
 		at, err := time.Parse(time.RFC3339, r.start)
 		if err != nil {
-			return fmt.Errorf("--start is %q: give a time with its zone, such as 2027-01-02T15:04:05Z or 2027-01-02T15:04:05+01:00", r.start)
+			return fmt.Errorf("--start is %q: use a time with its zone, such as 2027-01-02T15:04:05Z or 2027-01-02T15:04:05+01:00", r.start)
 		}
 		a.scenario.Start = metav1.NewTime(at)
 	}
@@ -229,29 +235,29 @@ func (r *previewOptions) complete(ctx context.Context, name string, a *preview) 
 		total += len(a.scenario.Clusters[i].Nodes)
 	}
 	if total > maxSimulated {
-		return fmt.Errorf("simulate plan %s: its clusters have %d nodes, and at most %d can be simulated: give fewer for each with --nodes", a.scenario.Plan.Name, total, maxSimulated)
+		return fmt.Errorf("simulate plan %s: its clusters have %d nodes, and at most %d can be simulated: reduce the number with --nodes", a.scenario.Plan.Name, total, maxSimulated)
 	}
 	return nil
 }
 
-// fill completes a preview with the Plan, if it has none yet, and the Clusters of the hub.
+// fill adds the Plan, if there is none yet, and the Clusters of the hub to a preview.
 func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *preview) error {
 	scenario := &a.scenario
 	if scenario.Plan.Kind == "" && scenario.Plan.Name == "" {
 		plan, err := readPlan(ctx, h, name)
 		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("%w, or give a file that exists", err)
+			return fmt.Errorf("%w, or name an existing file", err)
 		} else if err != nil {
 			return err
 		}
 		scenario.Plan = *plan
 	}
-	if scenario.Plan.Spec.Paused { // the preview of a paused plan shows what it will do
+	if scenario.Plan.Spec.Paused { // the preview of a paused plan shows the steps that it will take later
 		scenario.Plan.Spec.Paused = false
 		a.remark("the plan is paused: it takes none of these steps until spec.paused is false")
 	}
 	if scenario.Plan.Spec.Channel != "" {
-		scenario.Latest = cmp.Or(scenario.Plan.Status.LatestVersion, "unknown") // no step depends on which
+		scenario.Latest = cmp.Or(scenario.Plan.Status.LatestVersion, "unknown") // the steps do not depend on the version
 	}
 	scenario.Start = metav1.Now()
 	duration := func(d time.Duration) *metav1.Duration { return &metav1.Duration{Duration: d} }
@@ -262,24 +268,24 @@ func (r *previewOptions) fill(ctx context.Context, h *cli.Hub, name string, a *p
 	return r.fillClusters(ctx, h, a)
 }
 
-// fillClusters adds the Clusters of the workspace, with as many nodes as they have.
+// fillClusters adds the Clusters of the workspace with their numbers of nodes.
 func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if scenario.Plan.Spec.NodeSelector != nil {
 		scenario.Plan.Spec.NodeSelector = nil
-		a.remark("the hub does not know which nodes nodeSelector selects: all are simulated")
+		a.remark("the hub does not know which nodes the nodeSelector selects: all nodes are simulated")
 	}
 	var clusters v1.ClusterList
 	if err := h.List(ctx, &clusters, h.InWorkspace()); err != nil {
 		return fmt.Errorf("list clusters of %s: %w", h.Workspace, err)
 	}
 	if len(clusters.Items) == 0 {
-		return fmt.Errorf("list clusters of %s: there is none to simulate the plan on: name another workspace with -w", h.Workspace)
+		return fmt.Errorf("list clusters of %s: there is none to simulate the plan on: use another workspace with -w", h.Workspace)
 	}
 	total := 0
 	for i := range clusters.Items {
 		if total += nodesOf(&clusters.Items[i], r.nodes); total > maxSimulated {
-			return fmt.Errorf("simulate plan %s: the clusters of %s have more than %d nodes, which is as many as can be simulated: give fewer for each with --nodes", scenario.Plan.Name, h.Workspace, maxSimulated)
+			return fmt.Errorf("simulate plan %s: the clusters of %s have more than %d nodes, the most that can be simulated: reduce the number with --nodes", scenario.Plan.Name, h.Workspace, maxSimulated)
 		}
 		scenario.Clusters = append(scenario.Clusters, simulated(&clusters.Items[i], r.nodes))
 	}
@@ -287,10 +293,10 @@ func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *previe
 	return nil
 }
 
-// remarkNodes names the Clusters whose nodes are invented.
+// remarkNodes adds remarks about Clusters whose number of nodes is not known or too large.
 func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 	if nodes > 0 {
-		a.remark("each cluster is simulated with %s, as --nodes says", counted(nodes))
+		a.remark("each cluster is simulated with %s, as set by --nodes", counted(nodes))
 		return
 	}
 	var unknown, large []string
@@ -303,10 +309,10 @@ func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 		}
 	}
 	if len(unknown) > 0 {
-		a.remark("the hub does not know the nodes of %s: each is simulated with 1 node; say with --nodes how many", listed(unknown))
+		a.remark("the hub does not know the nodes of %s: each is simulated with 1 node; set the number with --nodes", listed(unknown))
 	}
 	if len(large) > 0 {
-		a.remark("of the nodes of %s only %d are simulated", listed(large), maxNodes)
+		a.remark("only %d nodes of %s are simulated", maxNodes, listed(large))
 	}
 }
 
@@ -318,7 +324,7 @@ func counted(nodes int) string {
 	return fmt.Sprintf("%d nodes", nodes)
 }
 
-// listed returns the first few of some names.
+// listed returns the first few names.
 func listed(names []string) string {
 	const shown = 5
 	if len(names) <= shown {
@@ -327,12 +333,12 @@ func listed(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:shown], ", "), len(names)-shown)
 }
 
-// fillNodes adds the nodes of the cluster itself: a plan without a target upgrades those.
+// fillNodes adds the nodes of the cluster itself. A plan without a target upgrades these.
 func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) error {
 	scenario := &a.scenario
 	if r.nodes > 0 {
-		a.remark("the cluster is simulated with %s, as --nodes says, and each is selected", counted(r.nodes))
-		scenario.Plan.Spec.NodeSelector = nil // simulated ones have no labels
+		a.remark("the cluster is simulated with %s, as set by --nodes, and all nodes are selected", counted(r.nodes))
+		scenario.Plan.Spec.NodeSelector = nil // simulated nodes have no labels
 		scenario.Clusters = []simulation.Cluster{simulated(&v1.Cluster{}, r.nodes)}
 		return nil
 	}
@@ -345,7 +351,7 @@ func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) 
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		if key := v1.PlanLabel(scenario.Plan.Name); n.Labels[key] != v1.PlanDisabled {
-			delete(n.Labels, key) // as if it did not have the plan
+			delete(n.Labels, key) // as if the plan had not upgraded the node
 		}
 		itself.Nodes = append(itself.Nodes, simulation.Node{Name: n.Name, Labels: n.Labels})
 	}
@@ -353,7 +359,8 @@ func (r *previewOptions) fillNodes(ctx context.Context, h *cli.Hub, a *preview) 
 	return nil
 }
 
-// nodesOf returns how many nodes of a Cluster are simulated. Its agent reports their number, and may report any.
+// nodesOf returns how many nodes of a Cluster to simulate. The agent reports their number, and that number may be
+// anything.
 func nodesOf(c *v1.Cluster, nodes int) int {
 	if nodes == 0 && c.Status.Nodes != nil {
 		nodes = min(int(c.Status.Nodes.Total), maxNodes)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plans shows how plans go and simulates what they would do.
+// Package plans has the commands that show the progress of plans and simulate them.
 package plans
 
 import (
@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// New makes the command "plan".
+// New returns the command "plan".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "plan", Short: "Follow plans, and see beforehand what they would do", Args: cobra.NoArgs,
+		Use: "plan", Short: "Follow plans, and preview their steps", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.PersistentFlags().StringVarP(&o.Workspace, "workspace", "w", "", cli.WorkspaceUsage)
@@ -35,12 +35,14 @@ func New(o *cli.Options) *cobra.Command {
 
 func newWatch(o *cli.Options) *cobra.Command {
 	return &cobra.Command{
-		Use: "watch NAME", Short: "Show how a plan goes, until it is complete or stalled",
-		Long: `Show how a plan goes, until it is complete or stalled.
+		Use: "watch NAME", Short: "Show the progress of a plan until it is complete or stalled",
+		Long: `Show the progress of a plan until it is complete or stalled.
 
-On a terminal the picture is drawn anew with each change; in a pipe there is a line for each.
+On a terminal, the picture is redrawn on each change. In a pipe, each change is written as one line.
 
-Exit codes: 0 complete, 1 stalled: a person must act, 2 an error, 130 interrupted. A hub that does not answer is tried again for a minute.`,
+Exit codes: 0 the plan is complete; 1 the plan is stalled and a person must act; 2 an error
+occurred; 130 the command was interrupted. If the hub does not answer, the command tries again for a
+minute.`,
 		Example: "  kubectl drover plan watch k3s-server -w team-a",
 		Args:    cli.Arguments(1, "NAME"),
 
@@ -56,14 +58,14 @@ Exit codes: 0 complete, 1 stalled: a person must act, 2 an error, 130 interrupte
 }
 
 const (
-	// watchAgain is the pause before an ended watch begins again.
+	// watchAgain is the pause before an ended watch is started again.
 	watchAgain = 500 * time.Millisecond
-	// redraw is how often the display follows the clock.
+	// redraw is how often the display is updated as time passes.
 	redraw = time.Second
 )
 
-// watchPlan shows a plan until it is complete, or returns ErrDenied when it is stalled. A hub that has answered once
-// may be away for CommandLimit.
+// watchPlan shows a plan until it is complete. It returns ErrDenied if the plan is stalled. After the hub has answered
+// once, it may be away for up to CommandLimit.
 func watchPlan(ctx context.Context, h *cli.Hub, name string, show *display) error {
 	var answered time.Time
 	for {
@@ -97,17 +99,17 @@ func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
 	err := h.Get(ctx, client.ObjectKey{Namespace: h.Workspace, Name: name}, plan)
 	switch {
 	case apierrors.IsNotFound(err):
-		return nil, fmt.Errorf("read plan %s/%s: %w: name another workspace with -w", h.Workspace, name, err)
+		return nil, fmt.Errorf("read plan %s/%s: %w: use another workspace with -w", h.Workspace, name, err)
 	case meta.IsNoMatchError(err):
-		return nil, fmt.Errorf("read plan %s/%s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", h.Workspace, name, h.Config.Host)
+		return nil, fmt.Errorf("read plan %s/%s at %s: Drover is not installed there: select the hub with --kubeconfig or --context", h.Workspace, name, h.Config.Host)
 	case err != nil:
 		return nil, fmt.Errorf("read plan %s/%s: %w", h.Workspace, name, err)
 	}
 	return plan, nil
 }
 
-// followPlan shows a plan and its changes until the watch ends, which happens at the limit of a request. It reports
-// done when nothing is left to wait for.
+// followPlan shows a plan and its changes until the watch ends, which happens at the time limit of a request. It
+// reports done if nothing is left to wait for.
 func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (done bool, err error) {
 	if done, err := show.plan(plan); done {
 		return true, err
@@ -137,7 +139,7 @@ func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (
 				return false, nil
 			}
 			if change.Type == watch.Deleted {
-				return true, fmt.Errorf("plan %s/%s is deleted", h.Workspace, plan.Name)
+				return true, fmt.Errorf("plan %s/%s was deleted", h.Workspace, plan.Name)
 			}
 		}
 		if done, err := show.plan(plan); done {
@@ -146,7 +148,7 @@ func followPlan(ctx context.Context, h *cli.Hub, plan *v1.Plan, show *display) (
 	}
 }
 
-// completePlans offers the Plans of the workspace for the first argument.
+// completePlans completes the first argument with the Plans of the workspace.
 func completePlans(o *cli.Options, otherwise cobra.ShellCompDirective) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {

@@ -56,7 +56,7 @@ func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) 
 		case apierrors.IsForbidden(err):
 			refused = append(refused, want.resource)
 		case meta.IsNoMatchError(err):
-			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: name the hub with --kubeconfig or --context", want.resource, h.Config.Host)
+			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: select the hub with --kubeconfig or --context", want.resource, h.Config.Host)
 		case err != nil:
 			return nil, fmt.Errorf("list %s: %w", want.resource, err)
 		}

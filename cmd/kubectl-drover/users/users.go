@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package users makes the users who sign in at the hub with a password.
+// Package users has the commands that create users with a password and set passwords.
 package users
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-// account is the User of a command.
+// account holds the flags and the argument of a command.
 type account struct {
 	name             string
 	managerNamespace string
 	clusterRole      string
 }
 
-// New makes the command "user".
+// New returns the command "user".
 func New(o *cli.Options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "user", Short: "Make users who sign in at the hub with a password, and set passwords", Args: cobra.NoArgs,
+		Use: "user", Short: "Create users who sign in to the hub with a password, and set passwords", Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newCreate(o), newPassword(o))
@@ -44,11 +44,13 @@ func newCreate(o *cli.Options) *cobra.Command {
 	var a account
 	c := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Make a User and a random password, which is printed once",
-		Long: `Make a User and a random password, which is printed once.
+		Short: "Create a User with a random password, which is printed once",
+		Long: `Create a User with a random password, which is printed once.
 
-The user signs in as NAME. Bindings name them local:NAME. The hub keeps a hash of the password in a Secret of the manager's namespace, which the command writes
-with your rights: it takes the right to create users and Secrets there. The first administrator of a hub is made with --cluster-role cluster-admin.`,
+The user signs in as NAME. Bindings name the user local:NAME. The command writes a hash of the
+password into a Secret in the manager's namespace. It uses your rights: you need to be allowed to
+create Users and to create Secrets in that namespace. Use --cluster-role cluster-admin to create the
+first administrator of a hub.`,
 		Example: `  kubectl drover user create alice
   kubectl drover user create root --cluster-role cluster-admin`,
 		Args: cli.Arguments(1, "a name"),
@@ -58,14 +60,14 @@ with your rights: it takes the right to create users and Secrets there. The firs
 		},
 	}
 	a.bind(c)
-	c.Flags().StringVar(&a.clusterRole, "cluster-role", "", "A ClusterRole of the hub that the user is bound to")
+	c.Flags().StringVar(&a.clusterRole, "cluster-role", "", "A ClusterRole of the hub to bind the user to")
 	return c
 }
 
 func newPassword(o *cli.Options) *cobra.Command {
 	var a account
 	c := &cobra.Command{
-		Use: "password NAME", Short: "Replace a User's password by a random one, which is printed once",
+		Use: "password NAME", Short: "Replace a User's password with a random one, which is printed once",
 		Args: cli.Arguments(1, "a name"),
 		RunE: func(c *cobra.Command, args []string) error {
 			a.name = args[0]
@@ -80,11 +82,11 @@ func (a *account) bind(c *cobra.Command) {
 	c.Flags().StringVar(&a.managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager")
 }
 
-// withAccount runs what a command does with a User, and prints the password that it returns.
+// withAccount calls do with the hub and prints the password that do returns.
 func withAccount(c *cobra.Command, o *cli.Options, a account,
 	do func(context.Context, *cli.Hub, account) (string, error)) error {
 	if len(validation.IsDNS1123Label(a.name)) > 0 {
-		return fmt.Errorf("the name %q is no DNS label: use at most 63 lower-case letters, digits and dashes", cli.Visible(a.name))
+		return fmt.Errorf("the name %q is not a DNS label: use at most 63 lower-case letters, digits and dashes", cli.Visible(a.name))
 	}
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
@@ -96,14 +98,15 @@ func withAccount(c *cobra.Command, o *cli.Options, a account,
 	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintf(c.ErrOrStderr(), "The password of %s%s, shown this once:\n", v1.PrincipalPrefixLocal, a.name); err != nil {
+	if _, err := fmt.Fprintf(c.ErrOrStderr(), "The password of %s%s, shown only once:\n", v1.PrincipalPrefixLocal, a.name); err != nil {
 		return err
 	}
 	_, err = io.WriteString(c.OutOrStdout(), secret+"\n")
 	return err
 }
 
-// createUser makes a User with a password. Rights come last, so that whoever made a User of that name before gets none.
+// createUser creates a User with a password. It grants rights last, so that a User of that name that someone else
+// created gets none.
 func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 	if err := checkClusterRole(ctx, h, a.clusterRole); err != nil {
 		return "", err
@@ -128,20 +131,21 @@ func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: v1.PrincipalPrefixLocal + a.name}},
 	}
 	if err := h.Create(ctx, binding); err != nil {
-		return "", fmt.Errorf("bind User %s to ClusterRole %s: %w; the user exists without it and its password is not shown: delete the User and begin again", a.name, a.clusterRole, err)
+		return "", fmt.Errorf("bind User %s to ClusterRole %s: %w; the user exists without the binding and its password is not shown: delete the User and start again", a.name, a.clusterRole, err)
 	}
 	return secret, nil
 }
 
-// checkClusterRole returns an error if the hub has no ClusterRole of that name: the hub would accept a binding to it
-// that grants nothing. Nothing is checked for a caller without the right to read ClusterRoles, or for an empty name.
+// checkClusterRole returns an error if the hub has no ClusterRole of that name. The hub would accept a binding to it,
+// which would grant nothing. checkClusterRole does nothing if the name is empty or the caller may not read
+// ClusterRoles.
 func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	if err := rbacv1.AddToScheme(h.Scheme()); err != nil || name == "" {
 		return err
 	}
 	err := h.Get(ctx, types.NamespacedName{Name: name}, &rbacv1.ClusterRole{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the hub has no ClusterRole %s: \"kubectl get clusterroles\" lists those that it has. Nothing was changed", cli.Visible(name))
+		return fmt.Errorf("the hub has no ClusterRole %s: \"kubectl get clusterroles\" lists the existing ones. Nothing was changed", cli.Visible(name))
 	}
 	if err != nil && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("read ClusterRole %s: %w", cli.Visible(name), err)
@@ -149,7 +153,7 @@ func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	return nil
 }
 
-// replacePassword gives a User another password. Their open sessions go on.
+// replacePassword gives a User a new password. Open sessions of the user go on.
 func replacePassword(ctx context.Context, h *cli.Hub, a account) (string, error) {
 	user := &v1.User{}
 	if err := h.Get(ctx, types.NamespacedName{Name: a.name}, user); err != nil {
@@ -158,7 +162,7 @@ func replacePassword(ctx context.Context, h *cli.Hub, a account) (string, error)
 	return setPassword(ctx, h, a, user)
 }
 
-// setPassword makes a random password and writes its hash into the Secret of a User.
+// setPassword generates a random password and writes its hash into the User's Secret.
 func setPassword(ctx context.Context, h *cli.Hub, a account, user *v1.User) (string, error) {
 	text := password.Random()
 	hash, err := password.Hash(text)
@@ -179,7 +183,7 @@ func setPassword(ctx context.Context, h *cli.Hub, a account, user *v1.User) (str
 		err = h.Update(ctx, secret)
 	}
 	if err != nil {
-		return "", fmt.Errorf("write the hash of the password into Secret %s: %w", client.ObjectKeyFromObject(secret), err)
+		return "", fmt.Errorf("write the password's hash to Secret %s: %w", client.ObjectKeyFromObject(secret), err)
 	}
 	return text, nil
 }
