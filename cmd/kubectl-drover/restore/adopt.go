@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package restore brings members back after the hub was restored from a backup: it adopts agents, confirms changes, and
-// repeats revocations that the hub has forgotten.
+// Package restore has the commands that bring members back after the hub was restored from a backup: they adopt agents,
+// confirm changes, and repeat revocations that the hub has forgotten.
 package restore
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// NewAdopt makes the command "adopt".
+// NewAdopt returns the command "adopt".
 func NewAdopt(o *cli.Options) *cobra.Command {
 	var all, yes bool
 	c := &cobra.Command{
@@ -33,20 +33,27 @@ func NewAdopt(o *cli.Options) *cobra.Command {
 		Short: "Keep the agents of Clusters that were restored from a backup",
 		Long: `Keep the agents of Clusters that were restored from a backup.
 
-A restored Cluster is a new object for Kubernetes, and its agent joined the old one, so the hub refuses it. This command names the agent in the restored
-Secret CLUSTER-agent as the agent of the new object: the one with that key, in that member, and no other. Nothing is applied in the member.
-Agents that were revoked after the backup are listed, too: run "kubectl drover revoked" before, and they are not. Check the list before: what is adopted has all rights of that Cluster's agent. It takes update and delete on clusters/agent, and update on the Secret.
+To Kubernetes, a restored Cluster is a new object. Its agent joined the old object, so the hub
+refuses the agent. This command registers the agent of the restored Secret CLUSTER-agent with the
+new object. Only the agent with that key, in that member, is accepted. Nothing is applied in the
+member.
 
-With --all it lists the Clusters of all workspaces, or of the one that --workspace names, and changes nothing without --yes. It can be run again: an agent that
-is the Cluster's already is left alone.
+The list includes agents that were revoked after the backup, unless you have run "kubectl drover
+revoked" before. Check the list first: an adopted agent has all rights of the Cluster's agent. You
+need the rights to update and delete clusters/agent, and to update the Secret.
 
-Exit codes: 0 all that could be adopted are, 2 an error, or a Cluster that was named could not be adopted.`,
+With --all, the command lists the Clusters of all workspaces, or of the workspace of --workspace,
+and changes nothing without --yes. You can run it again: it does not change an agent that already
+belongs to its Cluster.
+
+Exit codes: 0 every agent that can be adopted is adopted; 2 an error occurred, or the agent of a
+named Cluster cannot be adopted.`,
 		Example: `  kubectl drover adopt prod-eu -w team-a
   kubectl drover adopt --all
   kubectl drover adopt --all --yes`,
 		RunE: func(c *cobra.Command, names []string) error {
 			if all == (len(names) > 0) {
-				return errors.New("it is not said what to adopt: name Clusters, or give --all")
+				return errors.New("no Clusters are given: name Clusters, or use --all")
 			}
 			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 				found, err := candidates(ctx, h, o.Workspace, names)
@@ -59,15 +66,15 @@ Exit codes: 0 all that could be adopted are, 2 an error, or a Cluster that was n
 		ValidArgsFunction: o.CompleteNames("Cluster"),
 	}
 	bindWorkspace(c, o)
-	c.Flags().BoolVar(&all, "all", false, "All Clusters that the hub has")
-	c.Flags().BoolVar(&yes, "yes", false, "With --all: adopt what is listed")
+	c.Flags().BoolVar(&all, "all", false, "Adopt the agents of all Clusters of the hub")
+	c.Flags().BoolVar(&yes, "yes", false, "With --all, adopt the listed agents")
 	return c
 }
 
-// bindWorkspace adds the flag that names the workspace, where --all means all workspaces without it.
+// bindWorkspace adds the flag that selects the workspace. With --all, the default is all workspaces.
 func bindWorkspace(c *cobra.Command, o *cli.Options) {
 	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "",
-		"The workspace: a namespace of the hub (default: that of the kubeconfig's context; with --all, all)")
+		"The workspace, a namespace of the hub (default: the namespace of the kubeconfig's context, or all with --all)")
 	cli.Complete(c, "workspace", o.CompleteWorkspaces)
 }
 
@@ -78,8 +85,8 @@ type candidate struct {
 	registration.Adoption
 }
 
-// candidates returns the Clusters with these names in the hub's workspace. Without names it returns all Clusters of a
-// workspace, or of all workspaces if workspace is "".
+// candidates returns the Clusters with the given names in the hub's workspace. Without names it returns all Clusters of
+// a workspace, or of all workspaces if workspace is "".
 func candidates(ctx context.Context, h *cli.Hub, workspace string, names []string) ([]candidate, error) {
 	var clusters v1.ClusterList
 	if len(names) == 0 {
@@ -101,14 +108,15 @@ func candidates(ctx context.Context, h *cli.Hub, workspace string, names []strin
 		if err := h.Get(ctx, registration.AgentSecret(client.ObjectKeyFromObject(cluster)), secret); apierrors.IsNotFound(err) {
 			secret = nil
 		} else if err != nil {
-			return nil, fmt.Errorf("read who the agent of Cluster %s/%s is: %w", cluster.Namespace, cluster.Name, err)
+			return nil, fmt.Errorf("read the agent's identity of Cluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 		}
 		found[i] = candidate{cluster, secret, registration.DecideAdoption(cluster, secret)}
 	}
 	return found, nil
 }
 
-// adopt lists the candidates, and adopts them if act is set. With strict, a Cluster that cannot be adopted is an error.
+// adopt lists the candidates, and adopts them if act is set. If strict is set, a Cluster that cannot be adopted is an
+// error.
 func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, act, strict bool) error {
 	if err := list(out, found); err != nil {
 		return err
@@ -124,7 +132,7 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 			open++
 		default:
 			registration.WriteIdentity(c.secret, c.cluster, *c.Identity)
-			if err := h.Update(ctx, c.secret); err != nil { // it fails if the Secret has changed since it was listed
+			if err := h.Update(ctx, c.secret); err != nil { // fails if the Secret has changed since it was listed
 				errs = append(errs, fmt.Errorf("adopt the agent of Cluster %s/%s: %w", c.cluster.Namespace, c.cluster.Name, err))
 				continue
 			}
@@ -133,7 +141,7 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 	}
 	text := fmt.Sprintf("Adopted: %d. A refused agent tries again within five minutes.", adopted)
 	if open > 0 {
-		text = fmt.Sprintf("Nothing was changed. To adopt the %d above, run it again with --yes.", open)
+		text = fmt.Sprintf("Nothing was changed. To adopt the %d agents above, run the command again with --yes.", open)
 	} else if adopted == 0 {
 		text = "Nothing was changed."
 	}
@@ -141,7 +149,7 @@ func adopt(ctx context.Context, h *cli.Hub, out io.Writer, found []candidate, ac
 	return errors.Join(append(errs, err)...)
 }
 
-// list prints which agents would be adopted, and why the others would not.
+// list prints the agents that would be adopted, and the reasons why others would not.
 func list(out io.Writer, found []candidate) error {
 	slices.SortFunc(found, func(a, b candidate) int {
 		return cmp.Or(cmp.Compare(a.cluster.Namespace, b.cluster.Namespace), cmp.Compare(a.cluster.Name, b.cluster.Name))

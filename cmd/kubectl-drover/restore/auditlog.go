@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// auditEvent has the fields that are read of an event in an API server's audit log.
+// auditEvent has the fields of an audit event that the command reads.
 type auditEvent struct {
 	AuditID    string `json:"auditID"`
 	Stage      string `json:"stage"`
@@ -46,7 +46,7 @@ type auditEvent struct {
 	Reached  metav1.MicroTime `json:"stageTimestamp"`
 }
 
-// auditObject is an object that requests were about.
+// auditObject is the object of a request.
 type auditObject struct{ resource, namespace, name string }
 
 // auditRequest is a request that changed or deleted an object.
@@ -64,15 +64,16 @@ type auditCollection struct {
 
 // auditLog holds the requests of audit logs that may have revoked an agent.
 type auditLog struct {
-	first time.Time // when the earliest request of any kind was received, zero for an empty log
-	// writes is the number of requests that wrote Secrets of any name.
+	first time.Time // the time of the earliest request of any kind, or zero for an empty log
+	// writes is the number of requests that wrote any Secret.
 	writes      int
-	deleted     map[auditObject]auditRequest // the latest of each object
-	changed     map[auditObject]auditRequest // or made
+	deleted     map[auditObject]auditRequest // the latest deletion of each object
+	changed     map[auditObject]auditRequest // the latest creation or change of each object
 	collections []auditCollection
 }
 
-// readAuditLogs reads files, and standard input for "-". With an error it returns the requests that could be read.
+// readAuditLogs reads files, and standard input for "-". If it returns an error, it also returns the requests that it
+// could read.
 func readAuditLogs(in io.Reader, progress io.Writer, names []string) (*auditLog, error) {
 	log := &auditLog{deleted: map[auditObject]auditRequest{}, changed: map[auditObject]auditRequest{}}
 	var errs []error
@@ -111,17 +112,17 @@ func (l *auditLog) read(r io.Reader) error {
 		if err := events.Decode(&event); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("what follows byte %d is not read: %w; correct the file there and run it again", events.InputOffset(), err)
+			return fmt.Errorf("invalid event at byte %d: %w; the rest of the file was not read; correct the file and run the command again", events.InputOffset(), err)
 		}
 		if event.AuditID == "" || event.Stage == "" || event.Received.IsZero() {
-			return fmt.Errorf("what follows byte %d is not read: it is no event of an audit log", events.InputOffset())
+			return fmt.Errorf("invalid event at byte %d: it is not an audit event; the rest of the file was not read", events.InputOffset())
 		}
 		l.add(&event)
 	}
 }
 
-// add keeps an event that may have revoked an agent. Only successful requests count, and a response without a code
-// counts as success.
+// add keeps an event that may have revoked an agent. Only successful requests count. A response without a code counts
+// as success.
 func (l *auditLog) add(e *auditEvent) {
 	if l.first.IsZero() || e.Received.Time.Before(l.first) {
 		l.first = e.Received.Time
@@ -138,7 +139,7 @@ func (l *auditLog) add(e *auditEvent) {
 			l.writes++
 		}
 	case "/namespaces":
-		object.namespace = "" // requests to a namespace have it as their own namespace, too
+		object.namespace = "" // for requests to a namespace, the API server also sets the namespace field
 	case v1.Group + "/clusters", v1.Group + "/hosts":
 	default:
 		return
@@ -160,7 +161,7 @@ func keepLatest(requests map[auditObject]auditRequest, object auditObject, reque
 	}
 }
 
-// selectorOf returns the selector in the URI of a request. A URI that cannot be read selects everything.
+// selectorOf returns the selector in the URI of a request. A selector that cannot be parsed selects everything.
 func selectorOf(at *url.URL) func(metav1.Object) bool {
 	all := func(metav1.Object) bool { return true }
 	if at == nil {

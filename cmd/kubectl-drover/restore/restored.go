@@ -24,31 +24,37 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// NewRestored makes the command "restored".
+// NewRestored returns the command "restored".
 func NewRestored(o *cli.Options) *cobra.Command {
 	var all, yes, more bool
 	c := &cobra.Command{
 		Use:   "restored CLUSTER|host/NAME... | --all",
-		Short: "Show and confirm what a hub changes in members and hosts after its etcd was restored",
-		Long: `Show and confirm what a hub changes in members and hosts after its etcd was restored.
+		Short: "Show and confirm the changes that a restored hub would make in members and hosts",
+		Long: `Show and confirm the changes that a restored hub would make in members and hosts.
 
-A hub that was restored from a backup has forgotten what happened since. Where a member's agent knows more than the hub, the hub changes nothing in that
-member. This command lists what it would change: what it would add, because it was deleted after the backup or never arrived; what it would change; and what
-it would remove, because it was created after the backup. Correct the objects on the hub until the list is what you want: delete bindings that were deleted
-before, create again what is missing. The list follows within seconds.
+A hub that was restored from a backup has lost every change since the backup. If the agent of a
+member knows newer objects than the hub, the hub changes nothing in that member until you confirm
+it. This command lists the changes: objects to add, which were deleted after the backup or never
+arrived; objects to change; and objects to remove, which were created after the backup. Correct the
+objects on the hub until you agree with the list: delete bindings again that were deleted before,
+and recreate missing objects. The list is updated within seconds.
 
-A Host is listed with the Secret of its plan: "remove" means that the machine is cleaned, and what its plan installed is removed. With "change" beside it, it is then
-given the plan of another owner.
+A Host is listed with the Secret of its plan. "remove" means that the machine is cleaned: everything
+that the plan installed is removed. If "change" is listed too, the Host then gets the plan of
+another owner.
 
-With --yes the hub does what is listed. It takes update on clusters/agent, or hosts/agent. Without it nothing is changed. A Cluster's status names the first 50 of each kind
-of change. Where there are more, --yes refuses, and --yes --more confirms also those that are not named.
+With --yes, the command confirms the listed changes. You need the right to update clusters/agent or
+hosts/agent. Without --yes, nothing is changed. The status of a Cluster names the first 50 changes
+of each kind. If there are more, --yes fails unless you add --more, which also confirms the changes
+that are not named.
 
-Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something waits; 2 an error.`,
+Exit codes: 0 nothing is waiting, or everything that you named is confirmed; 1 something is waiting;
+2 an error occurred.`,
 		Example: `  kubectl drover restored --all
   kubectl drover restored prod-eu host/rack1 -w team-a --yes`,
 		RunE: func(c *cobra.Command, names []string) error {
 			if all == (len(names) > 0) {
-				return errors.New("it is not said for which members: name Clusters or Hosts, or give --all")
+				return errors.New("no Clusters or Hosts are given: name some, or use --all")
 			}
 			return o.OnHub(c, cli.CommandLimit, func(ctx context.Context, h *cli.Hub) error {
 				waiting, err := unconfirmed(ctx, h, o.Workspace, names)
@@ -61,19 +67,19 @@ Exit codes: 0 nothing waits, or all that was named is confirmed; 1 something wai
 		ValidArgsFunction: o.CompleteNames("Cluster"),
 	}
 	bindWorkspace(c, o)
-	c.Flags().BoolVar(&all, "all", false, "All Clusters and Hosts that the hub has")
-	c.Flags().BoolVar(&yes, "yes", false, "Confirm what is listed")
-	c.Flags().BoolVar(&more, "more", false, "With --yes: confirm also what is counted and not named")
+	c.Flags().BoolVar(&all, "all", false, "Show all Clusters and Hosts of the hub")
+	c.Flags().BoolVar(&yes, "yes", false, "Confirm the listed changes")
+	c.Flags().BoolVar(&more, "more", false, "With --yes, also confirm the changes that are counted but not named")
 	return c
 }
 
-// consent is what the user confirms.
+// consent holds what the user confirms.
 type consent struct {
 	listed bool
-	more   bool // also the changes that the status only counts
+	more   bool // also confirm the changes that the status only counts
 }
 
-// hostArgument begins the name of a Host among the names of Clusters.
+// hostArgument is the prefix of an argument that names a Host instead of a Cluster.
 const hostArgument = "host/"
 
 // waiter is a Cluster or Host that waits for a confirmation.
@@ -91,8 +97,8 @@ func waitingHost(h *v1.Host) waiter {
 	return waiter{h, h.Status.Restore, h.Namespace + "/" + hostArgument + h.Name}
 }
 
-// unconfirmed returns the Clusters and Hosts that wait for a confirmation, with these names in the hub's workspace.
-// Without names it looks at a whole workspace, or at all workspaces if workspace is "".
+// unconfirmed returns the Clusters and Hosts with the given names that wait for a confirmation. Without names it
+// searches a whole workspace, or all workspaces if workspace is "".
 func unconfirmed(ctx context.Context, h *cli.Hub, workspace string, names []string) (waiting []waiter, err error) {
 	if len(names) == 0 {
 		waiting, err = allRestored(ctx, h, workspace)
@@ -128,7 +134,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 		waiting = append(waiting, waitingCluster(&clusters.Items[i]))
 	}
 	if err := h.List(ctx, &hosts, client.InNamespace(workspace)); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("list hosts: %w", err) // a hub of an older release has none
+		return nil, fmt.Errorf("list hosts: %w", err) // a hub of an older release has no Hosts
 	}
 	for i := range hosts.Items {
 		waiting = append(waiting, waitingHost(&hosts.Items[i]))
@@ -136,7 +142,7 @@ func allRestored(ctx context.Context, h *cli.Hub, workspace string) ([]waiter, e
 	return waiting, nil
 }
 
-// confirm prints the changes that wait, and confirms them as far as the user consents.
+// confirm prints the waiting changes and confirms the changes that the user consents to.
 func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, user consent) error {
 	var errs []error
 	confirmed := 0
@@ -148,7 +154,7 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 			continue
 		}
 		if unnamed(one.restore) && !user.more {
-			errs = append(errs, fmt.Errorf("confirm the changes in %s: not all of them are named. Correct the hub until it is, or add --more", one.name))
+			errs = append(errs, fmt.Errorf("confirm the changes in %s: the status does not name all of them: reduce them by correcting the hub, or add --more", one.name))
 			continue
 		}
 		if err := confirmOne(ctx, h, one); err != nil {
@@ -163,9 +169,9 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	text := fmt.Sprintf("Confirmed: %d.", confirmed)
 	switch {
 	case len(waiting) == 0:
-		text = "No member waits for a confirmation. One that is not connected is not known to wait before it is."
+		text = "No member waits for a confirmation. The hub does not know about members that are not connected."
 	case !user.listed:
-		text = fmt.Sprintf("Nothing was changed. To confirm the changes in %d members, run it again with --yes.\n"+
+		text = fmt.Sprintf("Nothing was changed. To confirm the changes in %d members, run the command again with --yes.\n"+
 			"Not listed: agents that were revoked after the backup, which the hub admits again. See kubectl drover revoked.", len(waiting))
 		errs = append(errs, cli.ErrDenied)
 	}
@@ -173,7 +179,7 @@ func confirm(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter, u
 	return errors.Join(append(errs, err)...)
 }
 
-// printHeldPlans prints the Plans that begin in no further member while members of their workspaces wait.
+// printHeldPlans prints the Plans that begin in no other member while members of their workspaces are waiting.
 func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []waiter) error {
 	var held []string
 	workspaces := sets.New[string]()
@@ -185,7 +191,7 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	for _, workspace := range sets.List(workspaces) {
 		var plans v1.PlanList
 		if err := h.List(ctx, &plans, client.InNamespace(workspace)); err != nil {
-			return fmt.Errorf("list the Plans of %s, some of which may wait, too: %w", workspace, err)
+			return fmt.Errorf("list the Plans of %s that may wait: %w", workspace, err)
 		}
 		for i := range plans.Items {
 			if complete := meta.FindStatusCondition(plans.Items[i].Status.Conditions, v1.ConditionComplete); complete != nil && complete.Reason == v1.ReasonHubRestored {
@@ -196,12 +202,11 @@ func printHeldPlans(ctx context.Context, h *cli.Hub, out io.Writer, waiting []wa
 	if len(held) == 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(out, "Plans that begin in no member until all of theirs are confirmed: %s. Delete those that should not run.\n\n", strings.Join(held, ", "))
+	_, err := fmt.Fprintf(out, "Plans that begin in no member until all their members are confirmed: %s. Delete the Plans that should not run.\n\n", strings.Join(held, ", "))
 	return err
 }
 
-// confirmOne annotates a Cluster or Host with the checkpoint that was listed. It fails if the changes differ from the
-// list.
+// confirmOne annotates a Cluster or Host with the listed checkpoint. It fails if the changes differ from the list.
 func confirmOne(ctx context.Context, h *cli.Hub, one waiter) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"resourceVersion": one.GetResourceVersion(), "annotations": map[string]string{v1.AnnotationRestored: one.restore.Checkpoint}}})
@@ -232,7 +237,7 @@ func describeRestore(one waiter) string {
 	return text.String() + "\n"
 }
 
-// setChange is one kind of change, with the sets that the status names and the number of the others.
+// setChange is one kind of change, with the sets that the status names and the number of the other sets.
 type setChange struct {
 	verb string
 	sets []string
@@ -252,7 +257,7 @@ func changesOf(r *v1.RestoreStatus) []setChange {
 	return changes
 }
 
-// unnamed reports whether the status names fewer changes than there are.
+// unnamed reports whether there are more changes than the status names.
 func unnamed(r *v1.RestoreStatus) bool {
 	return slices.ContainsFunc(changesOf(r), func(c setChange) bool { return c.more > 0 })
 }

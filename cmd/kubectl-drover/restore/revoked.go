@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// NewRevoked makes the command "revoked".
+// NewRevoked returns the command "revoked".
 func NewRevoked(o *cli.Options) *cobra.Command {
 	var yes bool
 	var since, backupTime, managerNamespace string
@@ -36,23 +36,33 @@ func NewRevoked(o *cli.Options) *cobra.Command {
 		Short: "Repeat the revocations of agents that a restored hub has forgotten",
 		Long: `Repeat the revocations of agents that a restored hub has forgotten.
 
-A hub that was restored from a backup admits agents again that were revoked after the backup. The audit log of the hub's API server is not in the backup,
-and has those revocations. This command reads it and lists the Secrets CLUSTER-agent and CLUSTER-registration, HOST-host-identity and HOST-host-join that were
-deleted, or replaced, later than the hub knows, alone or with their Cluster, Host or workspace. It changes nothing without --yes. With --yes it deletes them: such an
-agent stays out until the Cluster's new manifest is applied in the member, or the Host's new command is run on the machine. Tokens by which an agent
-has joined since, which the hub would accept once more, are listed, too. It also names the Clusters and Hosts that were deleted since, which it leaves to you.
+A hub that was restored from a backup admits agents again that were revoked after the backup. The
+revocations are in the audit log of the hub's API server, which is not part of the backup. This
+command reads the audit log. It lists the Secrets CLUSTER-agent, CLUSTER-registration,
+HOST-host-identity and HOST-host-join that were deleted or replaced after the last change that the
+hub knows, alone or together with their Cluster, Host or workspace.
 
-Run it after the restore and before agents reach a manager. Where a manager has run since the restore, say when the backup was made (--backup-time): its Lease
-does not any more. Give the logs of all API servers of the hub, from before the backup on, rotated ones too: files with an event
-on each line, also packed (.gz), or - for standard input. The audit policy must have requests that write Secrets, at least at the level Metadata.
+Without --yes, the command changes nothing. With --yes, it deletes the listed Secrets. The agents
+are refused until the Cluster's new manifest is applied in the member, or the Host's new command is
+run on the machine. The list includes join tokens that were used since the backup, because the hub
+would accept them once more. The command also names the Clusters and Hosts that were deleted since.
+Delete those yourself.
 
-Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something is listed; 2 an error, or a log that may lack revocations.`,
+Run the command after the restore and before agents connect to a manager. If a manager has run since
+the restore, its Lease no longer tells the time of the backup: set --backup-time.
+
+Pass the logs of all API servers of the hub, including rotated files, from before the backup on. A
+file has one event on each line and may be compressed (.gz). "-" reads standard input. The audit
+policy must log requests that write Secrets, at least at the level Metadata.
+
+Exit codes: 0 there is nothing to repeat, or all listed revocations were repeated; 1 something is
+listed; 2 an error occurred, or revocations may be missing in the log.`,
 		Example: `  kubectl drover revoked /var/log/kubernetes/audit*.log
   kubectl drover revoked /var/log/kubernetes/audit*.log --yes
-  kubectl drover revoked audit.log --since 2026-03-01T02:00:00Z   # objects that were restored without their UIDs, as by Velero`,
+  kubectl drover revoked audit.log --since 2026-03-01T02:00:00Z   # for objects that were restored without their UIDs, for example by Velero`,
 		RunE: func(c *cobra.Command, files []string) error {
 			if len(files) == 0 {
-				return errors.New("it is not said where the audit log is: name its files, or - for standard input")
+				return errors.New("no audit log is given: name its files, or - for standard input")
 			}
 			anew, err := timeFlag("since", since)
 			if err != nil {
@@ -62,7 +72,7 @@ Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something 
 			if err != nil {
 				return err
 			}
-			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // as long as it takes
+			log, err := readAuditLogs(c.InOrStdin(), c.ErrOrStderr(), files) // without a time limit
 			ctx, cancel := cli.Bounded(c.Context())
 			defer cancel()
 			h, failed := o.Hub()
@@ -72,39 +82,39 @@ Exit codes: 0 nothing is to be repeated, or all that was listed is; 1 something 
 			return errors.Join(err, repeatRevocations(ctx, h, c.OutOrStdout(), log, repeat{managerNamespace, anew, made, time.Now(), yes}))
 		},
 	}
-	c.Flags().BoolVar(&yes, "yes", false, "Delete the Secrets that are listed")
-	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager, whose Lease says when the backup was made")
-	c.Flags().StringVar(&backupTime, "backup-time", "", "When the backup was made, to check that the log begins before. Only where a manager has run since the restore")
-	c.Flags().StringVar(&since, "since", "", "The time of the backup. Only for objects that the restore made anew; otherwise their own times are better")
+	c.Flags().BoolVar(&yes, "yes", false, "Delete the listed Secrets")
+	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager, whose Lease tells the time of the backup")
+	c.Flags().StringVar(&backupTime, "backup-time", "", "The time of the backup, to check that the log begins earlier; only needed if a manager has run since the restore")
+	c.Flags().StringVar(&since, "since", "", "The time of the backup, to compare requests with; only for objects that the restore recreated, because the times of other objects are more precise")
 	return c
 }
 
-// repeat says which revocations to repeat.
+// repeat holds the flags of "revoked".
 type repeat struct {
 	managerNamespace string
 	since            time.Time // zero to compare requests with the times of each object
-	made             time.Time // when the backup was made, zero to use the manager's Lease
+	made             time.Time // the time of the backup, or zero to use the manager's Lease
 	now              time.Time
 	act              bool
 }
 
-// timeFlag reads a flag that may be empty.
+// timeFlag parses a flag that may be empty.
 func timeFlag(name, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
 	}
 	at, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return at, fmt.Errorf("--%s is no time such as 2026-03-01T02:00:00Z: %w", name, err)
+		return at, fmt.Errorf("--%s is not a time such as 2026-03-01T02:00:00Z: %w", name, err)
 	}
 	return at, nil
 }
 
-// recently is the age up to which a renewed Lease shows that a manager has run since the restore.
+// recently is the maximum age of a renewed Lease that shows that a manager has run since the restore.
 const recently = 10 * time.Minute
 
-// backupTime returns when the backup was made, for the check of the log. By the Lease of a manager that has run since
-// the restore, any log would look complete.
+// backupTime returns the time of the backup, for the check of the log. It does not use the Lease if a manager has run
+// since the restore: any log would look complete.
 func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, error) {
 	switch {
 	case !r.made.IsZero():
@@ -112,13 +122,13 @@ func (r repeat) backupTime(hub restoredObjects, known time.Time) (time.Time, err
 	case !r.since.IsZero():
 		return r.since, nil
 	case hub.renewed.After(r.now.Add(-recently)):
-		return known, fmt.Errorf("the manager's Lease was renewed at %s, so it does not say when the backup was made: a manager runs, or has run since the restore, unless the backup is of a moment ago. "+
-			"Keep agents from it until revocations are repeated, and say with --backup-time when the backup was made", hub.renewed.UTC().Format(time.RFC3339))
+		return known, fmt.Errorf("the manager's Lease was renewed at %s, so it does not tell the time of the backup. Either a manager has run since the restore, or the backup is only minutes old. "+
+			"Keep agents from connecting until revocations are repeated, and set --backup-time to the time of the backup", hub.renewed.UTC().Format(time.RFC3339))
 	}
 	return known, nil
 }
 
-// repeatRevocations prints the revocations that the hub has forgotten, and repeats them if asked to.
+// repeatRevocations prints the revocations that the hub has forgotten. It repeats them if requested.
 func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *auditLog, r repeat) error {
 	hub, known, err := readRestored(ctx, h, r.managerNamespace)
 	if err != nil {
@@ -146,9 +156,9 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	case len(secrets) == 0 && unclear != nil:
 		text = "Nothing was changed."
 	case len(secrets) == 0:
-		text = "The audit log has no revocation of an agent that this hub has forgotten."
+		text = "The audit log has no revocation that this hub has forgotten."
 	case !r.act:
-		text = fmt.Sprintf("Nothing was changed. To delete the %d Secrets above, run it again with --yes.", len(secrets))
+		text = fmt.Sprintf("Nothing was changed. To delete the %d Secrets above, run the command again with --yes.", len(secrets))
 		if errors.Join(errs...) == nil {
 			errs = append(errs, cli.ErrDenied)
 		}
@@ -157,23 +167,23 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	return errors.Join(append(errs, err)...)
 }
 
-// lacks says why a log may lack revocations since a backup. It returns nil for a log that has them all.
+// lacks returns the reason why the log may lack revocations since the backup. It returns nil if the log is complete.
 func (l *auditLog) lacks(backup time.Time) error {
 	switch {
 	case l.first.IsZero():
-		return errors.New("the audit log is empty: revocations since the backup are not known")
+		return errors.New("the audit log is empty: it cannot show revocations since the backup")
 	case l.writes == 0:
-		return errors.New("the audit log has no request that writes a Secret: if the audit policy leaves those out, revocations are not known")
+		return errors.New("the audit log has no request that writes a Secret: check that the audit policy logs these requests")
 	case l.first.After(backup):
-		return fmt.Errorf("the audit log begins at %s, after the backup of %s: revocations in between are not known; add the log from before",
+		return fmt.Errorf("the audit log begins at %s, after the backup of %s: add the earlier log, which may have revocations",
 			l.first.UTC().Format(time.RFC3339), backup.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
 
-// readRestored reads what says who the hub's agents are, and the latest time that is known to be before the backup:
-// when the leader renewed its Lease. Leases of the same name elsewhere are of users, who would have a log that begins
-// too late taken for whole.
+// readRestored reads the objects that identify the hub's agents. It also returns the latest time that is known to be
+// before the backup, which is the time when the leader last renewed its Lease. It ignores Leases of the same name in
+// other namespaces: a user could create one to make an incomplete log look complete.
 func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (restoredObjects, time.Time, error) {
 	hub := restoredObjects{members: map[types.NamespacedName]*metav1.PartialObjectMetadata{}}
 	var clusters, hosts, secrets metav1.PartialObjectMetadataList
@@ -184,7 +194,7 @@ func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (res
 	leases.SetGroupVersionKind(schema.GroupVersionKind{Group: "coordination.k8s.io", Version: "v1", Kind: "LeaseList"})
 	err := h.List(ctx, &hosts)
 	if meta.IsNoMatchError(err) || apierrors.IsNotFound(err) {
-		err = nil // a hub of an older release has none
+		err = nil // a hub of an older release has no Hosts
 	}
 	if err := errors.Join(err, h.List(ctx, &clusters), h.List(ctx, &secrets, client.HasLabels{v1.LabelSecretKind}),
 		h.List(ctx, &leases, client.InNamespace(managerNamespace), client.MatchingFields{"metadata.name": "drover-manager"})); err != nil {
@@ -205,7 +215,7 @@ func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (res
 			backup = renewed
 		}
 	}
-	if hub.renewed = backup; backup.IsZero() { // there was no election
+	if hub.renewed = backup; backup.IsZero() { // there was no leader election
 		for _, o := range slices.Concat(clusters.Items, hosts.Items, secrets.Items) {
 			if changed := lastChange(&o); changed.After(backup) {
 				backup = changed
@@ -215,7 +225,7 @@ func readRestored(ctx context.Context, h *cli.Hub, managerNamespace string) (res
 	return hub, backup, nil
 }
 
-// deleteSecret deletes a Secret that has not changed since it was listed.
+// deleteSecret deletes a Secret unless it has changed since it was listed.
 func deleteSecret(ctx context.Context, h *cli.Hub, o *metav1.PartialObjectMetadata) error {
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name}}
 	err := h.Delete(ctx, secret, client.Preconditions{UID: &o.UID, ResourceVersion: &o.ResourceVersion})
@@ -246,11 +256,11 @@ func listRevocations(out io.Writer, secrets, members []revocation) error {
 		if _, isHost := protocol.HostOf(m.member.Name); isHost {
 			kind = "Host"
 		}
-		fmt.Fprintf(out, "%s %s/%s was deleted at %s by %s, and is back: delete it again\n", kind, m.object.Namespace, m.object.Name,
+		fmt.Fprintf(out, "%s %s/%s was deleted at %s by %s and is restored: delete it again\n", kind, m.object.Namespace, m.object.Name,
 			m.request.done.UTC().Format(time.RFC3339), cli.Visible(m.request.user))
 	}
 	return nil
 }
 
-// by says what a request did, and who made it.
+// by describes a request and the user who sent it.
 func by(r auditRequest) string { return cli.Visible(r.verb) + " by " + cli.Visible(r.user) }

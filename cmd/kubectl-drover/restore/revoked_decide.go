@@ -19,27 +19,28 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// restoredObjects are the objects of a hub that say who its agents are, without their content.
+// restoredObjects has the metadata of the hub's objects that identify its agents.
 type restoredObjects struct {
-	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts, by their names among members
+	members map[types.NamespacedName]*metav1.PartialObjectMetadata // Clusters and Hosts, by member name
 	secrets []metav1.PartialObjectMetadata
-	changed map[types.NamespacedName]time.Time // when each of the Secrets was changed last
-	renewed time.Time                          // when the manager's Lease was last renewed, zero without a Lease
+	changed map[types.NamespacedName]time.Time // the last change of each Secret
+	renewed time.Time                          // the last renewal of the manager's Lease, or zero without a Lease
 }
 
-// revocation is a restored object that the audit log shows to have been deleted, or replaced, later than the hub knows.
+// revocation is a restored object that was deleted or replaced after the last change that the hub knows, according to
+// the audit log.
 type revocation struct {
-	member  types.NamespacedName // the name among members of the Cluster or Host that it is or belongs to
+	member  types.NamespacedName // the member name of the object itself, or of the Cluster or Host that it belongs to
 	object  *metav1.PartialObjectMetadata
 	request auditRequest
 }
 
 // revocations returns the Secrets with the identity or the join token of agents that were revoked since the backup, and
-// the Clusters and Hosts that were deleted since. It is pure. With the error for Secrets of which it cannot be told, it
-// returns the others.
+// the Clusters and Hosts that were deleted since. It is a pure function. It returns an error if it cannot decide about
+// some Secrets, together with the results for the others.
 //
-// A request is one that the hub has forgotten if it came later than what the hub has: its etcd brought the times of its
-// objects back. Since is the time of the backup, where objects were made anew by the restore, zero if they were not.
+// The hub has forgotten a request if the request is later than the hub's own state. The restored etcd has the times of
+// its objects. since is the time of the backup if the restore recreated the objects, or else zero.
 func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, members []revocation, err error) {
 	var foreign []string
 	hub.changed = map[types.NamespacedName]time.Time{}
@@ -50,7 +51,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 		secret := &hub.secrets[i]
 		member := memberOf(secret)
 		owner := hub.members[member]
-		if owner == nil || !named(secret, member) { // no agent can join or connect by it
+		if owner == nil || !named(secret, member) { // no agent can join or connect with it
 			continue
 		}
 		if since.IsZero() && !ownedBy(secret, owner) {
@@ -62,8 +63,8 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 	}
 	if n := len(foreign); n > 0 {
 		slices.Sort(foreign)
-		err = fmt.Errorf("%d Secrets are of other objects than the Clusters or Hosts of their names, as %s: where objects were restored without their UIDs, their times say nothing; "+
-			"give the time of the backup with --since. If the others have theirs, someone made these: delete them", n, strings.Join(foreign[:min(n, 5)], ", "))
+		err = fmt.Errorf("%d Secrets do not belong to the current Cluster or Host of their name, for example %s. If the objects were restored without their UIDs, their times cannot be used:  "+
+			"set --since to the time of the backup. Otherwise, someone else created these Secrets: delete them", n, strings.Join(foreign[:min(n, 5)], ", "))
 	}
 	for member, owner := range hub.members {
 		if request := l.deletion(memberResource(member), owner); owner.DeletionTimestamp.IsZero() && request.done.After(latestKnown(owner.CreationTimestamp.Time, since)) {
@@ -75,7 +76,7 @@ func (l *auditLog) revocations(hub restoredObjects, since time.Time) (secrets, m
 	return secrets, members, err
 }
 
-// memberOf returns the name among members of the Cluster or Host that a Secret is labelled for.
+// memberOf returns the member name of the Cluster or Host in the labels of a Secret.
 func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindHostJoin, v1.SecretKindHostAgent:
@@ -84,7 +85,7 @@ func memberOf(secret *metav1.PartialObjectMetadata) types.NamespacedName {
 	return types.NamespacedName{Namespace: secret.Namespace, Name: secret.Labels[v1.LabelCluster]}
 }
 
-// memberResource returns the resource of the Cluster or Host that is a member.
+// memberResource returns the resource of a member's Cluster or Host.
 func memberResource(member types.NamespacedName) string {
 	if _, isHost := protocol.HostOf(member.Name); isHost {
 		return "hosts"
@@ -92,18 +93,19 @@ func memberResource(member types.NamespacedName) string {
 	return "clusters"
 }
 
-// named reports whether a Secret has the name by which the hub looks it up. Users may make others with the same labels.
+// named reports whether a Secret has the name that the hub looks up. Users may create other Secrets with the same
+// labels.
 func named(secret *metav1.PartialObjectMetadata, member types.NamespacedName) bool {
 	return slices.Contains([]types.NamespacedName{registration.AgentSecret(member), registration.RegistrationSecret(member)}, client.ObjectKeyFromObject(secret))
 }
 
-// byName orders by workspace and member, and the join token before the identity: once the identity is deleted, only the
-// log of it says that the token must go.
+// byName orders revocations by workspace and member. The join token comes before the identity: after the identity is
+// deleted, only the audit log tells that the token must be deleted, too.
 func byName(a, b revocation) int {
 	return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.member.Name, b.member.Name), cmp.Compare(b.object.Name, a.object.Name))
 }
 
-// latestKnown returns since, or what the hub knows if that is zero.
+// latestKnown returns since, or hub if since is zero.
 func latestKnown(hub, since time.Time) time.Time {
 	if since.IsZero() {
 		return hub
@@ -115,7 +117,7 @@ func ownedBy(secret, owner *metav1.PartialObjectMetadata) bool {
 	return slices.ContainsFunc(secret.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == owner.UID })
 }
 
-// revoked returns the request that ended what a Secret stands for, if the hub has forgotten it.
+// revoked returns the request that revoked a Secret, if the hub has forgotten it.
 func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, secret *metav1.PartialObjectMetadata, since time.Time) (auditRequest, bool) {
 	began := secret.CreationTimestamp.Time
 	gone := []auditRequest{l.deletion("secrets", secret), l.deletion(memberResource(member), hub.members[member]),
@@ -123,7 +125,7 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 	switch secret.Labels[v1.LabelSecretKind] {
 	case v1.SecretKindRegistration, v1.SecretKindHostJoin:
 		began = registration.TokenCreated(secret)
-		agent := registration.AgentSecret(member) // its agent may have joined by this token after the backup
+		agent := registration.AgentSecret(member) // an agent may have joined with this token after the backup
 		gone = append(gone, l.deleted[auditObject{"secrets", agent.Namespace, agent.Name}])
 		if joined := l.changed[auditObject{"secrets", agent.Namespace, agent.Name}]; forgotten(joined, hub.changed[agent], since) {
 			gone = append(gone, joined)
@@ -140,7 +142,8 @@ func (l *auditLog) revoked(hub restoredObjects, member types.NamespacedName, sec
 	return latest, latest.done.After(latestKnown(began, since))
 }
 
-// forgotten reports whether a write of a Secret came later than the last that the hub has. Its times have no fractions.
+// forgotten reports whether a Secret was written after the last write that the hub knows. The times of the hub's
+// objects have whole seconds.
 func forgotten(write auditRequest, last, since time.Time) bool {
 	return write.received.Truncate(time.Second).After(latestKnown(last, since))
 }
@@ -156,7 +159,7 @@ func (l *auditLog) deletion(resource string, o *metav1.PartialObjectMetadata) au
 	return latest
 }
 
-// lastChange returns when an object was changed last, as its API server has noted it.
+// lastChange returns the time when an object was last changed, according to its managed fields.
 func lastChange(o *metav1.PartialObjectMetadata) time.Time {
 	last := o.CreationTimestamp.Time
 	for _, entry := range o.ManagedFields {

@@ -17,28 +17,28 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// groupAuthenticated is the group of all users who have logged in at the member's API server.
+// groupAuthenticated is the group of all users whom the member's API server has authenticated.
 const groupAuthenticated = "system:authenticated"
 
 // principal is the user or group that a question is about.
 type principal struct {
 	Kind v1.SubjectKind `json:"kind"`
 	Name string         `json:"name"`
-	// Groups of a user: the groups of --group, and those that follow from the name.
+	// Groups are the groups of a user: the groups of --group, and the groups that follow from the name.
 	Groups []string `json:"groups,omitempty"`
 }
 
-// newPrincipal adds the groups that every user of that name has.
+// newPrincipal returns a principal. It adds the groups that every user of that name is in.
 func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal, error) {
 	switch {
 	case name == "":
-		return principal{}, fmt.Errorf("NAME is empty: name a principal as the member sees it, such as github:alice")
+		return principal{}, fmt.Errorf("NAME is empty: use the name that the member sees, such as github:alice")
 	case kind == v1.SubjectGroup && len(groups) > 0:
-		return principal{}, fmt.Errorf("a group is in no groups: leave --group or --kind out")
+		return principal{}, fmt.Errorf("a group cannot be in groups: omit --group or --kind")
 	case kind == v1.SubjectGroup:
 		return principal{Kind: kind, Name: name}, nil
 	case kind != v1.SubjectUser:
-		return principal{}, fmt.Errorf("kind %q is unknown: use %s or %s", kind, v1.SubjectUser, v1.SubjectGroup)
+		return principal{}, fmt.Errorf("unknown kind %q: use %s or %s", kind, v1.SubjectUser, v1.SubjectGroup)
 	}
 	groups = slices.Clone(groups)
 	if inHub, found := strings.CutPrefix(name, hubPrefix); found {
@@ -50,11 +50,11 @@ func newPrincipal(name string, kind v1.SubjectKind, groups []string) (principal,
 	return principal{Kind: kind, Name: name, Groups: append(groups, groupAuthenticated)}, nil
 }
 
-// hubPrefix precedes the names of the hub's own users and groups in a member.
+// hubPrefix is the prefix that a member sees on the names of the hub's own users and groups.
 const hubPrefix = "hub:"
 
-// userAndGroups returns the subject of an access review. A group stands for a user who is in it and has no other
-// rights.
+// userAndGroups returns the subject of an access review. A group is represented by a user who is in the group and has
+// no other rights.
 func (p principal) userAndGroups() (string, []string) {
 	if p.Kind == v1.SubjectGroup {
 		return "", []string{p.Name}
@@ -64,27 +64,27 @@ func (p principal) userAndGroups() (string, []string) {
 
 func (p principal) String() string { return string(p.Kind) + " " + p.Name }
 
-// action is access.Action in the form of the JSON output.
+// action is access.Action with the JSON form of the output.
 type action struct {
 	access.Action
-	// everywhere reports whether the resource is namespaced and no namespace was named.
+	// everywhere reports whether the resource is namespaced and no namespace was given.
 	everywhere bool
 }
 
-// parseAction reads VERB and RESOURCE[/OBJECT] or URL as "kubectl auth can-i" does. Without a mapper it takes names as
-// they are.
+// parseAction parses VERB and RESOURCE[/OBJECT] or URL as "kubectl auth can-i" does. Without a mapper it does not
+// resolve short names.
 func parseAction(ctx context.Context, verb, what string, o *options, mapper meta.RESTMapperWithContext) (action, []string, error) {
 	a := action{Action: access.Action{Verb: strings.ToLower(verb), Namespace: o.namespace}}
 	if strings.HasPrefix(what, "/") {
 		if o.namespace != "" || o.subresource != "" {
-			return action{}, nil, fmt.Errorf("%s is a URL: leave --namespace and --subresource out", what)
+			return action{}, nil, fmt.Errorf("%s is a URL: omit --namespace and --subresource", what)
 		}
 		a.URL = what
 		return a, nil, nil
 	}
 	resource, name, _ := strings.Cut(what, "/")
 	if resource == "" || strings.Contains(name, "/") {
-		return action{}, nil, fmt.Errorf("%q is no resource: write RESOURCE or RESOURCE/OBJECT, and --subresource for what is below", what)
+		return action{}, nil, fmt.Errorf("%q is not a resource: use RESOURCE or RESOURCE/OBJECT, and --subresource for a subresource", what)
 	}
 	a.Name = name
 	versioned, parsed := schema.ParseResourceArg(strings.ToLower(resource))
@@ -93,10 +93,11 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 	a.everywhere = a.Namespace == "" && found.namespaced
 	if found.known && !found.namespaced && a.Namespace != "" {
 		a.Namespace = ""
-		remarks = append(remarks, fmt.Sprintf("%s are in no namespace: --namespace is left out of the question", a.Resource))
+		remarks = append(remarks, fmt.Sprintf("%s are not namespaced: --namespace is ignored", a.Resource))
 	}
 	if a.Group == "" && a.Resource == "namespaces" && name != "" {
-		a.Namespace = name // that is how API servers see a request for one namespace, so that rights in it count
+		// an API server sees a request for one namespace in this form, so that rights in the namespace count
+		a.Namespace = name
 	}
 	if o.subresource != "" {
 		a.Resource += "/" + o.subresource
@@ -104,22 +105,22 @@ func parseAction(ctx context.Context, verb, what string, o *options, mapper meta
 	return a, append(remarks, impersonationRemarks(a.Action)...), nil
 }
 
-// impersonationRemarks returns the limits that apply beside the right to impersonate, through the hub and by direct
-// access.
+// impersonationRemarks returns the limits that apply in addition to the right to impersonate, through the hub and by
+// direct access.
 func impersonationRemarks(a access.Action) []string {
 	switch {
 	case a.Verb != "impersonate" || a.Group != "":
 	case a.Resource == "serviceaccounts" && protocol.ServiceAccount{Namespace: a.Namespace}.Reserved():
-		return []string{"through the hub no one acts as a ServiceAccount of a namespace of Drover's own, " +
-			"whatever the member grants"}
+		return []string{"through the hub, no one may act as a ServiceAccount in Drover's own namespaces, " +
+			"even if the member allows it"}
 	case a.Resource == "users" && strings.HasPrefix(a.Name, "system:"):
-		return []string{"through the hub no one acts as a system: user that is not a ServiceAccount; " +
-			"of one, ask about serviceaccounts/NAME with --namespace"}
+		return []string{"through the hub, no one may act as a system: user other than a ServiceAccount; " +
+			"for a ServiceAccount, ask about serviceaccounts/NAME with --namespace"}
 	}
 	return nil
 }
 
-// resourceKind is the resource that a name stands for.
+// resourceKind is the resource that a typed name resolves to.
 type resourceKind struct {
 	resource   schema.GroupResource
 	namespaced bool
@@ -139,9 +140,9 @@ func resolve(ctx context.Context, mapper meta.RESTMapperWithContext, versioned *
 	}
 	switch {
 	case meta.IsNoMatchError(err):
-		return asTyped, []string{fmt.Sprintf("no resource type %q is known there; it is taken as it is", typed)}
+		return asTyped, []string{fmt.Sprintf("the server does not know the resource type %q; it is used as typed", typed)}
 	case err != nil:
-		return asTyped, []string{fmt.Sprintf("the name %q is taken as it is: %v", typed, err)}
+		return asTyped, []string{fmt.Sprintf("the name %q is used as typed: %v", typed, err)}
 	}
 	found := resourceKind{resource: resource.GroupResource(), known: true, namespaced: true}
 	kind, err := mapper.KindForWithContext(ctx, resource)
@@ -154,7 +155,7 @@ func resolve(ctx context.Context, mapper meta.RESTMapperWithContext, versioned *
 	return found, nil
 }
 
-// String puts the action into words, such as "get pods/log web-0".
+// String describes the action, for example "get pods/log web-0".
 func (a action) String() string {
 	if a.URL != "" {
 		return a.Verb + " " + a.URL
@@ -173,7 +174,7 @@ func (a action) String() string {
 	return said
 }
 
-// in says where the action takes place, such as "in namespace web of cluster prod".
+// in describes where the action takes place, for example "in namespace web of cluster prod".
 func (a action) in(cluster string) string {
 	switch {
 	case a.Namespace != "":

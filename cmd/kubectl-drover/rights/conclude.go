@@ -16,34 +16,35 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// Outcomes of a question.
+// Answers to a question.
 const (
 	allowed      = "Allowed"
 	denied       = "Denied"
 	cannotBeTold = "Unknown"
 )
 
-// hubOnly is a remark on answers for which the member was not asked.
-const hubOnly = "this is what Drover grants: the member's own roles and bindings may grant more"
+// hubOnly is a remark on answers for which the member was not queried.
+const hubOnly = "these are the rights that Drover grants; the member's own roles and bindings may grant more"
 
-// explanation is the answer to "why", as -o json prints it.
+// explanation is the answer of "why", as printed by -o json.
 type explanation struct {
 	Subject   principal `json:"subject"`
 	Action    action    `json:"action"`
 	Workspace string    `json:"workspace"`
 	Cluster   string    `json:"cluster"`
-	// Answer is the member's: Allowed or Denied. It is Unknown if the member was not asked or did not answer.
+	// Answer is the member's answer: Allowed or Denied. It is Unknown if the member was not queried or did not answer.
 	Answer string `json:"answer"`
-	// Drover is the answer of the hub's objects: Granted, NotGranted, or Unknown if only the member knows the rules of a
-	// role.
+	// Drover is the answer according to the hub's objects: Granted or NotGranted. It is Unknown if only the member knows
+	// the rules of a role.
 	Drover access.Decision `json:"drover"`
-	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not asked.
+	// Member is the result of a SubjectAccessReview in the member. It is absent if the member was not queried.
 	Member *memberReview `json:"member,omitempty"`
 	// Chains lead from bindings to objects in the member.
 	Chains []link `json:"chains,omitempty"`
-	// Missing are bindings of the subject that do not grant it, the nearest first, each with advice.
+	// Missing has the bindings of the subject that do not grant the action. The bindings that come closest are first. Each
+	// has advice.
 	Missing []missedBinding `json:"missing,omitempty"`
-	// Remarks say where hub and member differ and why, and what could not be read.
+	// Remarks explain differences between hub and member, and name what could not be read.
 	Remarks []string `json:"remarks,omitempty"`
 }
 
@@ -53,20 +54,20 @@ type memberReview struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
-// link is a chain, and which parts of it the member has.
+// link is a chain and its state in the member.
 type link struct {
 	access.Chain
-	// Delivered is absent if the member was not asked.
+	// Delivered is absent if the member was not queried.
 	Delivered *delivered `json:"delivered,omitempty"`
 }
 
-// missedBinding is a binding that does not grant the action, and what to do about it.
+// missedBinding is a binding that does not grant the action, with advice.
 type missedBinding struct {
 	access.Missing
 	Explanation string `json:"explanation"`
 }
 
-// findings is everything that was gathered for one question.
+// findings holds everything that was gathered for one question.
 type findings struct {
 	who       principal
 	what      action
@@ -74,7 +75,7 @@ type findings struct {
 	workspace string
 	cluster   string
 	answer    access.Explanation
-	// delivered has an element for each chain of the answer. It is nil if the member was not asked.
+	// delivered has an element for each chain of the answer. It is nil if the member was not queried.
 	delivered []delivered
 	review    *authorizationv1.SubjectAccessReviewStatus
 	remarks   []string
@@ -103,7 +104,7 @@ func conclude(f findings) explanation {
 		}
 	}
 	if len(f.hub.unread) > 0 {
-		e.Remarks = append(e.Remarks, "you may not read all of it: what is missing is the right to "+strings.Join(f.hub.unread, ", and to "))
+		e.Remarks = append(e.Remarks, "the answer may be incomplete: you do not have the right to "+strings.Join(f.hub.unread, ", and to "))
 		if e.Drover == access.NotGranted {
 			e.Drover = access.Unknown
 		}
@@ -118,7 +119,7 @@ func conclude(f findings) explanation {
 	return e
 }
 
-// settled decides about external roles, now that the member's rules for them are known.
+// settled resolves an unknown decision about external roles with the member's rules.
 func (f findings) settled() access.Decision {
 	verdict := access.NotGranted
 	for _, d := range f.delivered {
@@ -133,7 +134,8 @@ func (f findings) settled() access.Decision {
 	return verdict
 }
 
-// unlabelled returns a project that the namespace may be in: only the member knows its label, and was not asked.
+// unlabelled returns a project that the namespace may belong to. Only the member has the label of the namespace, and
+// the member was not queried.
 func (f findings) unlabelled() string {
 	for _, m := range f.answer.Missing {
 		if f.review == nil && m.Lack == access.LackNamespace {
@@ -143,8 +145,8 @@ func (f findings) unlabelled() string {
 	return ""
 }
 
-// outcome is the member's answer: the hub's objects may not have arrived there, and the member may grant more than the
-// hub.
+// outcome returns the member's answer, since objects of the hub may not have arrived there and the member may grant
+// more than the hub.
 func (f findings) outcome() string {
 	switch {
 	case f.review == nil:
@@ -155,7 +157,7 @@ func (f findings) outcome() string {
 	return denied
 }
 
-// differences says why the answers of hub and member differ.
+// differences explains why the answers of hub and member differ.
 func (f findings) differences(drover access.Decision) []string {
 	switch {
 	case f.review == nil:
@@ -165,12 +167,12 @@ func (f findings) differences(drover access.Decision) []string {
 	case drover == access.NotGranted && f.review.Allowed:
 		return f.elsewhere()
 	case drover == access.Unknown && f.review.Allowed && f.byDrover():
-		return []string{"Drover grants it, by something that you may not read"}
+		return []string{"Drover grants it through an object that you may not read"}
 	}
 	return nil
 }
 
-// unasked says what the hub alone cannot know.
+// unasked returns what the hub cannot know without the member.
 func (f findings) unasked() []string {
 	var remarks []string
 	for _, chain := range f.answer.Chains {
@@ -178,13 +180,13 @@ func (f findings) unasked() []string {
 			remarks = append(remarks, fmt.Sprintf("only the member knows the rules of ClusterRole %s", chain.External))
 		}
 		if ready, found := f.hub.ready[chain.Binding]; found && ready.Status != metav1.ConditionTrue {
-			remarks = append(remarks, fmt.Sprintf("%s %s is not in force in all its members: %s: %s", chain.Binding.Kind, chain.Binding.Name, ready.Reason, ready.Message))
+			remarks = append(remarks, fmt.Sprintf("%s %s is not in effect in all its members: %s: %s", chain.Binding.Kind, chain.Binding.Name, ready.Reason, ready.Message))
 		}
 	}
 	return remarks
 }
 
-// undelivered says which parts of the hub's chains the member lacks.
+// undelivered returns which parts of the hub's chains the member lacks.
 func (f findings) undelivered() []string {
 	var remarks []string
 	for i, chain := range f.answer.Chains {
@@ -195,31 +197,31 @@ func (f findings) undelivered() []string {
 		}
 		switch {
 		case d.Binding == absent || d.Binding == different:
-			remarks = append(remarks, fmt.Sprintf("the member does not have %s as it should be; %s %s says %s", name(chain.Object), chain.Binding.Kind, chain.Binding.Name, said))
+			remarks = append(remarks, fmt.Sprintf("%s in the member is missing or differs from the hub's; the condition of %s %s is %s", name(chain.Object), chain.Binding.Kind, chain.Binding.Name, said))
 		case d.Role == absent:
 			remarks = append(remarks, fmt.Sprintf("the member has no ClusterRole %s, which %s refers to", chain.Role, name(chain.Object)))
 		case d.Role == different:
-			remarks = append(remarks, fmt.Sprintf("no rule of ClusterRole %s in the member allows it; see the status of role template %s", chain.Role, chain.Templates[0]))
+			remarks = append(remarks, fmt.Sprintf("ClusterRole %s in the member has no rule that allows it; see the status of role template %s", chain.Role, chain.Templates[0]))
 		case d.Binding == present && d.Role == present:
-			remarks = append(remarks, "the member has all of it, and refuses: it may just have come, or an authorizer of the member's own refuses")
+			remarks = append(remarks, "the member has all these objects but denies the request: they may have arrived just now, or another authorizer of the member denies it")
 		}
 	}
 	return remarks
 }
 
-// elsewhere says where a right comes from if not from the hub.
+// elsewhere explains where a right comes from that the hub does not grant.
 func (f findings) elsewhere() []string {
 	if f.byDrover() {
-		return []string{"the member still has what the hub does not grant any more: the agent takes it away when it has heard of it; see the binding's status, and whether the cluster is connected"}
+		return []string{"the member still grants a right that the hub no longer grants: the agent removes it after it is informed; check the binding's status and whether the cluster is connected"}
 	}
-	remarks := []string{"it is not Drover that grants it, but the member itself: change it there"}
+	remarks := []string{"the member itself grants it, not Drover: change it in the member"}
 	if !f.mayUseProxy() {
-		remarks = append(remarks, fmt.Sprintf("no binding lets %s reach the cluster through the hub; that takes one, or the right to get clusters/proxy on the hub", f.who))
+		remarks = append(remarks, fmt.Sprintf("no binding lets %s reach the cluster through the hub; this needs a binding, or the right to get clusters/proxy on the hub", f.who))
 	}
 	return remarks
 }
 
-// byDrover reports whether the member gives an object of Drover as its reason.
+// byDrover reports whether the member names an object of Drover as the reason for its answer.
 func (f findings) byDrover() bool { return strings.Contains(f.review.Reason, `Binding "drover:`) }
 
 // mayUseProxy reports whether a binding lets the subject use the proxy.
@@ -236,15 +238,15 @@ func (f findings) mayUseProxy() bool {
 	return false
 }
 
-// refusals are the objects that the member refused to show.
+// refusals describes the objects that the member refused to show.
 func (f findings) refusals() []string {
 	var remarks []string
 	told := map[string]bool{}
 	for _, d := range f.delivered {
 		for _, err := range d.refusals {
-			remark := fmt.Sprintf("the member was not seen whole: %v", err)
+			remark := fmt.Sprintf("not everything in the member could be read: %v", err)
 			if apierrors.IsForbidden(err) {
-				remark += ": ask for that right there"
+				remark += ": ask for this right in the member"
 			}
 			if !told[remark] {
 				remarks = append(remarks, remark)
@@ -255,30 +257,30 @@ func (f findings) refusals() []string {
 	return remarks
 }
 
-// explain says in a sentence what a binding lacks, and what to do.
+// explain returns a sentence about why a binding does not grant the action, and what to do.
 func (f findings) explain(m access.Missing) string {
 	where := f.what.in(f.cluster)
 	switch m.Lack {
 	case access.LackRule:
-		return fmt.Sprintf("no rule of role template %s allows it: add one there or to one that it inherits, or bind another", m.RoleTemplate)
+		return fmt.Sprintf("role template %s has no rule that allows it: add a rule to it or to a role template that it inherits, or bind another role template", m.RoleTemplate)
 	case access.LackExpired:
 		return fmt.Sprintf("it expired at %s: set a later expiresAt", m.Expires.UTC().Format(cli.TimeFormat))
 	case access.LackRole:
-		return fmt.Sprintf("its role template cannot be granted: %v", m.Err)
+		return fmt.Sprintf("its role template cannot be used: %v", m.Err)
 	case access.LackNamespace:
-		return fmt.Sprintf("namespace %s is not in project %s: list it there, or label it in the member", f.what.Namespace, m.Project)
+		return fmt.Sprintf("namespace %s is not in project %s: add it to the project, or label it in the member", f.what.Namespace, m.Project)
 	case access.LackScope:
-		return fmt.Sprintf("it is for the namespaces of project %s only, and the question is about what is done %s: ask with --namespace, or bind a role of context Cluster", m.Project, where)
+		return fmt.Sprintf("it only applies to the namespaces of project %s, but the question is about an action %s: use --namespace, or bind a role template of context Cluster", m.Project, where)
 	case access.LackProject:
-		return fmt.Sprintf("project %s does not exist in workspace %s: create it, or name another", m.Project, f.workspace)
+		return fmt.Sprintf("project %s does not exist in workspace %s: create it, or use another one", m.Project, f.workspace)
 	case access.LackCluster:
 		if m.Err != nil {
-			return fmt.Sprintf("it cannot be said for which clusters it is: %v", m.Err)
+			return fmt.Sprintf("its clusters cannot be determined: %v", m.Err)
 		}
 		if m.Project != "" {
-			return fmt.Sprintf("project %s is not for cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", m.Project, f.cluster)
+			return fmt.Sprintf("project %s does not include cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", m.Project, f.cluster)
 		}
-		return fmt.Sprintf("it is not for cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", f.cluster)
+		return fmt.Sprintf("it does not include cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", f.cluster)
 	case access.LackBinding:
 		return f.noBinding()
 	}
@@ -286,17 +288,17 @@ func (f findings) explain(m access.Missing) string {
 }
 
 func (f findings) noBinding() string {
-	said := fmt.Sprintf("no binding in workspace %s names %s", f.workspace, f.who)
+	said := fmt.Sprintf("no binding in workspace %s is for %s", f.workspace, f.who)
 	if len(f.hub.unread) > 0 {
-		said = fmt.Sprintf("no binding that you may read in workspace %s names %s", f.workspace, f.who)
+		said = fmt.Sprintf("no binding that you may read in workspace %s is for %s", f.workspace, f.who)
 	}
 	if f.who.Kind == v1.SubjectUser {
-		said += fmt.Sprintf(", nor a group of theirs as far as it is known (%s; name more with --group)", strings.Join(f.who.Groups, ", "))
+		said += fmt.Sprintf(", or a known group of the user (%s; add more with --group)", strings.Join(f.who.Groups, ", "))
 	}
 	return said + ": create a ClusterRoleTemplateBinding, or a ProjectRoleTemplateBinding for the namespaces of a project"
 }
 
-// name puts a reference into words.
+// name describes a reference.
 func name(r access.Reference) string {
 	if r.Namespace == "" {
 		return r.Kind + " " + r.Name

@@ -23,18 +23,19 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// gathered is a workspace as the hub has it.
+// gathered has the hub's objects of a workspace.
 type gathered struct {
 	access.Workspace
 	// cluster is the Cluster of the question.
 	cluster *v1.Cluster
 	// ready holds the Ready conditions of the bindings.
 	ready map[access.Reference]metav1.Condition
-	// unread names the rights that the caller lacks to read everything.
+	// unread describes the rights that the caller lacks to read everything.
 	unread []string
 }
 
-// gather reads everything that an answer is made from. It notes the rights that the caller lacks, and goes on without.
+// gather reads all objects of the hub that an answer needs. It notes the rights that the caller lacks, and goes on
+// without these objects.
 func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) {
 	clusters, templates, projects := &v1.ClusterList{}, &v1.RoleTemplateList{}, &v1.ProjectList{}
 	ofClusters, ofProjects := &v1.ClusterRoleTemplateBindingList{}, &v1.ProjectRoleTemplateBindingList{}
@@ -73,23 +74,24 @@ func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) 
 	return g, find(ctx, h, cluster, clusters.Items, g)
 }
 
-// missingRights names the rights that the caller lacks, and the roles that usually have them.
+// missingRights describes the rights that the caller lacks and the roles that usually grant them.
 func missingRights(h *cli.Hub, resources []string) []string {
 	var rights, inWorkspace []string
 	for _, resource := range resources {
 		if resource == "roletemplates" {
-			rights = append(rights, "list roletemplates."+v1.Group+" on the hub (ClusterRole drover-roletemplate-viewer has it)")
+			rights = append(rights, "list roletemplates."+v1.Group+" on the hub (granted by ClusterRole drover-roletemplate-viewer)")
 		} else {
 			inWorkspace = append(inWorkspace, resource+"."+v1.Group)
 		}
 	}
 	if len(inWorkspace) > 0 {
-		rights = append(rights, fmt.Sprintf("list %s in namespace %s of the hub (ClusterRole view has it there)", strings.Join(inWorkspace, ", "), h.Workspace))
+		rights = append(rights, fmt.Sprintf("list %s in namespace %s of the hub (granted by ClusterRole view)", strings.Join(inWorkspace, ", "), h.Workspace))
 	}
 	return rights
 }
 
-// find adds the Clusters to what was gathered, and the Cluster of the question: by its name if they cannot be listed.
+// find adds the Clusters and the Cluster of the question to g. If the caller may not list Clusters, it reads the
+// Cluster by name.
 func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g *gathered) error {
 	for i := range list {
 		g.Clusters[list[i].Name] = list[i].Labels
@@ -107,13 +109,13 @@ func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g 
 		g.cluster, g.Clusters[cluster] = found, found.Labels
 		return nil
 	case apierrors.IsForbidden(err):
-		return fmt.Errorf("read Cluster %s/%s: you may not: ask for the right to %s", h.Workspace, cluster, strings.Join(missingRights(h, []string{"clusters"}), ""))
+		return fmt.Errorf("read Cluster %s/%s: forbidden: ask for the right to %s", h.Workspace, cluster, strings.Join(missingRights(h, []string{"clusters"}), ""))
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read Cluster %s/%s: %w", h.Workspace, cluster, err)
 	case len(list) == 0:
-		return fmt.Errorf("cluster %s does not exist in workspace %s, nor does any other: name the workspace with -w", cluster, h.Workspace)
+		return fmt.Errorf("workspace %s has no cluster %s, nor any other: select another workspace with -w", h.Workspace, cluster)
 	}
-	return fmt.Errorf("cluster %s does not exist in workspace %s: there are %s; name another workspace with -w",
+	return fmt.Errorf("cluster %s does not exist in workspace %s, which has %s: use another name, or another workspace with -w",
 		cluster, h.Workspace, strings.Join(slices.Sorted(maps.Keys(g.Clusters)), ", "))
 }
 
@@ -131,20 +133,20 @@ func (g *gathered) noteReady() {
 	}
 }
 
-// neverJoined returns an error if no member has joined as the Cluster, so that there is nothing to ask.
+// neverJoined returns an error if no cluster has joined as this Cluster, so that there is no member to query.
 func (g *gathered) neverJoined() error {
 	if g.cluster.Status.ClusterUID != "" {
 		return nil
 	}
-	return fmt.Errorf("it has never joined the hub: run, in the cluster that is to be it, the command that Secret %s of the workspace has", g.cluster.Name+v1.RegistrationSecretSuffix)
+	return fmt.Errorf("it has never joined the hub: run the command of Secret %s of the workspace in the cluster", g.cluster.Name+v1.RegistrationSecretSuffix)
 }
 
-// away says why the member cannot be asked through the hub now.
+// away returns an error if the hub cannot reach the member at present.
 func (g *gathered) away() error {
 	c := meta.FindStatusCondition(g.cluster.Status.Conditions, v1.ConditionConnected)
 	switch {
 	case c == nil:
-		return errors.New("it has not connected yet: kubectl describe cluster " + g.cluster.Name + " says what it waits for")
+		return errors.New("it has not connected yet: see \"kubectl describe cluster " + g.cluster.Name + "\" for the reason")
 	case c.Status != metav1.ConditionTrue:
 		return fmt.Errorf("it is not connected: %s: %s", c.Reason, c.Message)
 	}

@@ -30,8 +30,8 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// memberClient asks a member's API server with the caller's own rights there. It has clients of four API groups only: a
-// client of all groups makes the plugin larger.
+// memberClient queries a member's API server with the caller's own rights. It only has clients for four API groups,
+// because a client for all groups would make the plugin larger.
 type memberClient struct {
 	authentication authenticationclient.AuthenticationV1Interface
 	authorization  authorizationclient.AuthorizationV1Interface
@@ -53,7 +53,7 @@ func newMemberClient(config *rest.Config) (*memberClient, error) {
 	}, nil
 }
 
-// reach connects to the member and makes sure that it is the cluster that joined as that Cluster.
+// reach connects to the member and verifies that it is the cluster that joined as this Cluster.
 func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberClient, error) {
 	if err := g.neverJoined(); err != nil {
 		return nil, err
@@ -74,25 +74,25 @@ func (o *options) reach(ctx context.Context, h *cli.Hub, g *gathered) (*memberCl
 	system, err := m.core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	switch {
 	case err == nil && string(system.UID) != g.cluster.Status.ClusterUID:
-		return nil, fmt.Errorf("%s leads to another cluster: name the right context with --member-context", config.Host)
+		return nil, fmt.Errorf("%s leads to another cluster: set the right context with --member-context", config.Host)
 	case err != nil && !ownRefusal(err):
 		return nil, fmt.Errorf("ask %s: %w", config.Host, cli.Unreached(err))
 	case err != nil && !throughHub(config.Host, h.Workspace, o.cluster):
-		return nil, fmt.Errorf("%s may lead to another cluster, and you may not read namespace kube-system there, by whose UID it is known: ask for that right, or name a context that leads through the hub",
+		return nil, fmt.Errorf("%s may lead to another cluster, because you may not read namespace kube-system there, whose UID identifies a cluster: ask for this right, or use a context that leads through the hub",
 			config.Host)
 	}
 	return m, nil
 }
 
-// ownRefusal reports whether the member's RBAC refused a request, so that the member was reached. A refusal by the hub
-// concerns access to the cluster as a whole.
+// ownRefusal reports whether the member's RBAC refused the request, which means that the member was reached. The hub
+// only refuses access to a cluster as a whole.
 func ownRefusal(err error) bool {
 	var status apierrors.APIStatus
 	return apierrors.IsForbidden(err) && errors.As(err, &status) && status.Status().Details != nil && status.Status().Details.Kind == "namespaces"
 }
 
-// mapperOf returns a mapper that knows the resources of an API server and their short names, or nil if there is no way
-// to ask.
+// mapperOf returns a mapper that knows the resources of an API server and their short names. It returns nil if there is
+// no client configuration.
 func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 	client, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
@@ -111,7 +111,8 @@ func (m *memberClient) projectOf(ctx context.Context, namespace string) (string,
 	return found.Labels[v1.LabelProject], nil
 }
 
-// review asks the member's API server about the action. A caller who may not ask about others may ask about themselves.
+// review asks the member's API server about the action. Callers who may not ask about others can still ask about
+// themselves.
 func (m *memberClient) review(ctx context.Context, who principal, what access.Action) (authorizationv1.SubjectAccessReviewStatus, error) {
 	user, groups := who.userAndGroups()
 	spec := authorizationv1.SubjectAccessReviewSpec{User: user, Groups: groups}
@@ -157,11 +158,11 @@ const (
 	unread    presence = "Unread"
 )
 
-// delivered says which parts of a chain the member has.
+// delivered is the state of a chain's objects in the member.
 type delivered struct {
 	// Binding is Different if it grants another role or is for another subject.
 	Binding presence `json:"binding"`
-	// Role is Different if no rule of it allows the action.
+	// Role is Different if none of its rules allows the action.
 	Role presence `json:"role"`
 	// refusals are the reasons for Unread.
 	refusals []error
@@ -207,7 +208,7 @@ func (d *delivered) judge(err error, asExpected bool) presence {
 	return present
 }
 
-// isCaller reports whether the member knows the caller by that name.
+// isCaller reports whether the member knows the caller by this name.
 func (m *memberClient) isCaller(ctx context.Context, who principal) bool {
 	self, err := m.authentication.SelfSubjectReviews().Create(ctx, &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
 	return err == nil && who.Kind == v1.SubjectUser && self.Status.UserInfo.Username == who.Name

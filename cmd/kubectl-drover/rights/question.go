@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rights answers who may do what in a member, and why: from the objects of the hub, and from the member itself.
+// Package rights has the commands that answer who may do what in a member, and why. It uses the objects of the hub and
+// the member itself.
 package rights
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// options are the flags of a question.
+// options holds the flags of a question.
 type options struct {
 	*cli.Options
 
@@ -28,19 +29,20 @@ type options struct {
 	kind          string
 }
 
-// bind adds the flags that say where something is done, and in which form the answer is printed.
+// bind adds the flags that select the place of the action and the output format.
 func (o *options) bind(c *cobra.Command) {
 	flags := c.Flags()
-	flags.StringVar(&o.cluster, "cluster", "", "The member: the name of a Cluster in the workspace (required)")
+	flags.StringVar(&o.cluster, "cluster", "", "The member, a Cluster of the workspace (required)")
 	flags.StringVarP(&o.namespace, "namespace", "n", "",
-		"A namespace of the member; without it, all namespaces, or what is in none")
-	flags.StringVar(&o.subresource, "subresource", "", "The subresource, such as log or scale")
+		"A namespace of the member (default: all namespaces, or none for cluster-scoped resources)")
+	flags.StringVar(&o.subresource, "subresource", "", "A subresource, such as log or scale")
 	flags.StringVar(&o.memberContext, "member-context", "",
-		"A context of the kubeconfig that leads to the member, through the hub or not")
+		"A kubeconfig context that leads to the member, directly or through the hub")
 	o.BindWorkspace(c)
 	o.BindOutput(c)
-	c.MarkFlagsOneRequired("cluster")                                     // makes shells offer it
-	c.PreRunE = func(*cobra.Command, []string) error { return o.check() } // before cobra's own message about it
+	c.MarkFlagsOneRequired("cluster") // shells offer required flags
+	// runs before cobra's check of required flags, which has a less helpful message
+	c.PreRunE = func(*cobra.Command, []string) error { return o.check() }
 	cli.Complete(c, "namespace", o.completeNamespaces)
 	cli.Complete(c, "subresource", cli.Offer("log", "exec", "scale", "status"))
 	cli.Complete(c, "member-context", o.CompleteContexts)
@@ -50,13 +52,13 @@ func (o *options) bind(c *cobra.Command) {
 // check rejects invalid values of flags.
 func (o *options) check() error {
 	if o.cluster == "" {
-		return errors.New("it is not said in which member: " +
-			"give --cluster NAME, a Cluster of the workspace as \"kubectl get clusters\" lists them")
+		return errors.New("no member is given: " +
+			"set --cluster to a Cluster of the workspace; \"kubectl get clusters\" lists them")
 	}
 	return o.CheckOutput()
 }
 
-// completeNamespaces offers the namespaces of the member that --cluster names.
+// completeNamespaces completes the namespaces of the member of --cluster.
 func (o *options) completeNamespaces(c *cobra.Command, _ []string, start string) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)
 	defer cancel()
@@ -87,7 +89,7 @@ func (o *options) memberNamespaces(ctx context.Context) []string {
 	return found
 }
 
-// completeAction offers verbs for one argument, and resources for the next.
+// completeAction completes verbs for the argument at verbAt, and resources for the next argument.
 func completeAction(verbAt int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		switch len(args) {

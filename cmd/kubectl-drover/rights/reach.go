@@ -19,11 +19,12 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/cli"
 )
 
-// errNoWay says that no entry of the kubeconfig leads to the member.
-var errNoWay = errors.New("no entry of the kubeconfig leads to it")
+// errNoWay means that no entry of the kubeconfig leads to the member.
+var errNoWay = errors.New("no context of the kubeconfig leads to it")
 
-// memberConfig returns the way to the member. That is the context that --member-context names, or a context whose
-// server is the member's path at the hub, or one whose server is another path at the hub, changed to the member's.
+// memberConfig returns the client configuration for the member. It uses the context of --member-context if there is
+// one. Otherwise it uses a context whose server is the member's path at the hub, or else a context whose server is
+// another path at the hub, which it changes to the member's path.
 func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) {
 	raw, err := o.Kubeconfig().RawConfig()
 	if err != nil {
@@ -31,7 +32,7 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 	}
 	if o.memberContext != "" {
 		if raw.Contexts[o.memberContext] == nil {
-			return nil, fmt.Errorf("context %s is not in the kubeconfig: kubectl config get-contexts lists those that are", o.memberContext)
+			return nil, fmt.Errorf("context %s is not in the kubeconfig: \"kubectl config get-contexts\" lists the contexts", o.memberContext)
 		}
 		return o.contextConfig(raw, o.memberContext)
 	}
@@ -48,7 +49,7 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 	return config, nil
 }
 
-// asInMember turns the user whom the caller impersonates on the hub into that user's name in the member.
+// asInMember changes the impersonated user from the name on the hub to the name in the member.
 func asInMember(as *rest.ImpersonationConfig) {
 	if as.UserName != "" {
 		as.UserName = hubPrefix + as.UserName
@@ -58,7 +59,7 @@ func asInMember(as *rest.ImpersonationConfig) {
 	}
 }
 
-// contextConfig returns one context of the kubeconfig, with the impersonation that the flags ask for.
+// contextConfig returns the client configuration of one context, with the impersonation that the flags ask for.
 func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Config, error) {
 	overrides := &clientcmd.ConfigOverrides{CurrentContext: name, Timeout: o.Overrides.Timeout}
 	overrides.AuthInfo.Impersonate = o.Overrides.AuthInfo.Impersonate
@@ -72,9 +73,9 @@ func (o *options) contextConfig(raw clientcmdapi.Config, name string) (*rest.Con
 	return config, nil
 }
 
-// wayTo finds a context at the hub, and its server for the member: the current context if it leads to the hub, or else
-// a context that leads to this member, or else any context at the hub. It takes none if contexts of several hubs would
-// do.
+// wayTo returns a context at the hub and the server for the member. It prefers the current context if that leads to the
+// hub, then a context that leads to this member, then any context at the hub. It returns an error if contexts of
+// several hubs match.
 func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context, server string, err error) {
 	path := cli.MemberPath(workspace, cluster)
 	base := func(name string) (string, bool) {
@@ -100,18 +101,18 @@ func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context
 		exact = beside
 	}
 	if len(exact) == 0 {
-		return "", "", fmt.Errorf("%w: add a context whose server is https://<the hub's address>%s, or name one with --member-context", errNoWay, path)
+		return "", "", fmt.Errorf("%w: add a context whose server is https://<the hub's address>%s, or use --member-context", errNoWay, path)
 	}
 	first, _ := base(exact[0])
 	for _, name := range exact {
 		if at, _ := base(name); at != first {
-			return "", "", fmt.Errorf("%w for sure: contexts %s lead to several hubs: name one with --member-context", errNoWay, strings.Join(exact, ", "))
+			return "", "", fmt.Errorf("%w unambiguously: contexts %s lead to several hubs: choose one with --member-context", errNoWay, strings.Join(exact, ", "))
 		}
 	}
 	return exact[0], first + path, nil
 }
 
-// throughHub reports whether a server is a hub's way to the member of that name.
+// throughHub reports whether a server URL is the path of this member at a hub.
 func throughHub(server, workspace, cluster string) bool {
 	u, err := url.Parse(server)
 	return err == nil && strings.HasSuffix(strings.TrimRight(u.Path, "/"), cli.MemberPath(workspace, cluster))

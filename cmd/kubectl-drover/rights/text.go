@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// errCannotBeTold ends a command that has printed why there is no answer.
-var errCannotBeTold = errors.New("it cannot be told: the remarks say why")
+// errCannotBeTold ends a command that has already printed why there is no answer.
+var errCannotBeTold = errors.New("there is no answer: see the remarks for the reasons")
 
-// outcomeOf returns the error with which an answer ends.
+// outcomeOf returns the error that a command returns for an answer.
 func outcomeOf(answer string) error {
 	switch answer {
 	case allowed:
@@ -30,10 +30,10 @@ func outcomeOf(answer string) error {
 	return errCannotBeTold
 }
 
-// text explains the answer to a person.
+// text returns the explanation for people.
 func (e explanation) text() string {
 	var b strings.Builder
-	verbs := map[string]string{allowed: "Yes: %s may %s %s.\n", denied: "No: %s may not %s %s.\n", cannotBeTold: "It cannot be told whether %s may %s %s.\n"}
+	verbs := map[string]string{allowed: "Yes: %s may %s %s.\n", denied: "No: %s may not %s %s.\n", cannotBeTold: "It is not known whether %s may %s %s.\n"}
 	cli.Say(&b, verbs[e.Answer], e.Subject, e.Action, e.Action.in(e.Cluster))
 	if e.Member == nil {
 		b.WriteString(e.byHub())
@@ -43,7 +43,7 @@ func (e explanation) text() string {
 		l.write(&b, e.Workspace)
 	}
 	if missing := e.relevantMisses(); len(missing) > 0 {
-		b.WriteString("\nWhat is missing, the nearest first:\n")
+		b.WriteString("\nBindings that do not grant it, the closest first:\n")
 		for _, m := range missing {
 			m.write(&b)
 		}
@@ -59,20 +59,20 @@ func (e explanation) text() string {
 	return b.String()
 }
 
-// byHub gives the answer of the hub's objects, for a member that has not answered.
+// byHub describes the hub's answer if the member did not answer.
 func (e explanation) byHub() string {
 	switch e.Drover {
 	case access.Granted:
-		return "Drover grants it, if the member has received it: the member has not said.\n"
+		return "Drover grants it. It is not known whether the member has received this.\n"
 	case access.NotGranted:
-		return "Drover does not grant it. The member has not said whether something of its own does.\n"
+		return "Drover does not grant it. It is not known whether the member's own roles and bindings do.\n"
 	case access.Unknown:
 	}
-	return "Nor can it be told whether Drover grants it.\n"
+	return "Nor is it known whether Drover grants it.\n"
 }
 
-// relevantMisses returns the misses that matter. Where the action is granted none does, and where it is allowed only
-// expired bindings do.
+// relevantMisses returns the bindings to print. If the hub grants the action, it returns none. If the member allows the
+// action, it returns only expired bindings.
 func (e explanation) relevantMisses() []missedBinding {
 	switch {
 	case e.Drover == access.Granted && e.Answer != denied:
@@ -83,7 +83,7 @@ func (e explanation) relevantMisses() []missedBinding {
 	return slices.DeleteFunc(slices.Clone(e.Missing), func(m missedBinding) bool { return m.Lack != access.LackExpired })
 }
 
-// write writes a chain, each step below the one before.
+// write writes a chain. Each step is indented below the previous one.
 func (l link) write(b *strings.Builder, workspace string) {
 	cli.Say(b, "%s %s in workspace %s, for %s %s", l.Binding.Kind, l.Binding.Name, workspace, l.Subject.Kind, l.Subject.Name)
 	if l.Expires != nil {
@@ -91,21 +91,21 @@ func (l link) write(b *strings.Builder, workspace string) {
 	}
 	cli.Say(b, "\n└─ role template %s\n", strings.Join(l.Templates, " → "))
 	if l.External != "" {
-		cli.Say(b, "   └─ whatever ClusterRole %s of the member allows\n", l.External)
+		cli.Say(b, "   └─ the rules of ClusterRole %s in the member\n", l.External)
 	} else {
 		cli.Say(b, "   └─ rule: %s\n", ruleText(l.Rule))
 	}
 	cli.Say(b, "      └─ in the member %s, of ClusterRole %s%s\n", name(l.Object), l.Role, suffix(": ", l.Delivered.text()))
 }
 
-// text says which parts of a chain the member has.
+// text describes the state of a chain's objects in the member.
 func (d *delivered) text() string {
 	if d == nil {
 		return ""
 	}
-	words := map[presence]string{present: "is there", absent: "is not there", different: "is not as it should be", unread: "could not be read"}
+	words := map[presence]string{present: "exists", absent: "does not exist", different: "differs from the hub's", unread: "could not be read"}
 	if d.Binding == d.Role {
-		return map[presence]string{present: "both are there", absent: "neither is there", different: "neither is as it should be", unread: "neither could be read"}[d.Binding]
+		return map[presence]string{present: "both exist", absent: "neither exists", different: "both differ from the hub's", unread: "neither could be read"}[d.Binding]
 	}
 	role := words[d.Role]
 	if d.Role == different {
@@ -122,7 +122,7 @@ func (m missedBinding) write(b *strings.Builder) {
 	cli.Say(b, "- %s %s (%s, for %s %s): %s\n", m.Binding.Kind, m.Binding.Name, m.RoleTemplate, m.Subject.Kind, m.Subject.Name, m.Explanation)
 }
 
-// ruleText is a rule in one line.
+// ruleText formats a rule in one line.
 func ruleText(r rbacv1.PolicyRule) string {
 	if len(r.NonResourceURLs) > 0 {
 		return strings.Join(r.Verbs, ", ") + " " + strings.Join(r.NonResourceURLs, ", ")
@@ -141,18 +141,18 @@ func ruleText(r rbacv1.PolicyRule) string {
 	return said
 }
 
-// text is the list for a person. It only counts the components of the cluster itself.
+// text returns the list for people. It only counts the components of the cluster itself.
 func (h holders) text() string {
 	var b strings.Builder
 	shown := slices.DeleteFunc(slices.Clone(h.Holders), holder.component)
 	heading := "Who may %s %s:\n"
 	switch {
 	case !h.asked && len(shown) == 0:
-		heading = "It cannot be told who may %s %s. As far as the hub knows, Drover grants it to no one.\n"
+		heading = "It is not known who may %s %s. According to the hub, Drover grants it to no one.\n"
 	case !h.asked:
-		heading = "It cannot be told who may %s %s. As far as the hub knows, Drover grants it to these; the member has not said whether that is in force:\n"
+		heading = "It is not known who may %s %s. According to the hub, Drover grants it to the following; it is not known whether that is in effect in the member:\n"
 	case len(shown) == 0:
-		heading = "No one who is known may %s %s.\n"
+		heading = "No known user or group may %s %s.\n"
 	}
 	cli.Say(&b, heading, h.Action, h.Action.in(h.Cluster))
 	if len(shown) > 0 {
@@ -163,7 +163,7 @@ func (h holders) text() string {
 		b.WriteString("\n" + cli.Table("KIND\tNAME\tBY\tROLE\tUNTIL\tEFFECTIVE", rows))
 	}
 	if hidden := len(h.Holders) - len(shown); hidden > 0 {
-		cli.Say(&b, "\nBeside these %d components of the cluster itself, by bindings system:…; -o json lists them.\n", hidden)
+		cli.Say(&b, "\nIn addition, %d components of the cluster itself, by bindings system:…; -o json lists them.\n", hidden)
 	}
 	writeRemarks(&b, h.Remarks)
 	return b.String()

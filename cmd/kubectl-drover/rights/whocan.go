@@ -18,17 +18,20 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// NewWhoCan makes the command "who-can".
+// NewWhoCan returns the command "who-can".
 func NewWhoCan(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
 		Use:   "who-can VERB RESOURCE[/OBJECT] | URL",
-		Short: "List who may do something in a member, and by what",
-		Long: `List who may do something in a member, and by what: bindings on the hub, and those that the member has of its own.
+		Short: "List the users and groups that may do something in a member",
+		Long: `List the users and groups that may do something in a member, each with the binding that
+allows it: a binding on the hub, or a binding of the member's own.
 
-Where the member is not asked it cannot be told who may. Whom the hub grants it to is printed all the same.
+If the member cannot be queried, the answer is not known. The command still prints the users and
+groups that the hub grants the action to.
 
-Exit codes: 0 there is at least one who may, 1 no one may, 2 an error, or it cannot be told.`,
+Exit codes: 0 the list has at least one entry; 1 the list is empty; 2 an error occurred, or the
+answer is not known.`,
 		Example: `  kubectl drover who-can delete pods --cluster prod-eu -n web
   kubectl drover who-can get secrets --cluster prod-eu`,
 		Args: cli.Arguments(2, "VERB RESOURCE"),
@@ -41,29 +44,29 @@ Exit codes: 0 there is at least one who may, 1 no one may, 2 an error, or it can
 	return c
 }
 
-// holders are the answer to "who-can", as -o json prints it.
+// holders is the answer of "who-can", as printed by -o json.
 type holders struct {
 	Action    action   `json:"action"`
 	Workspace string   `json:"workspace"`
 	Cluster   string   `json:"cluster"`
 	Holders   []holder `json:"holders"`
 	Remarks   []string `json:"remarks,omitempty"`
-	// partial reports whether something could not be read, so that there may be more.
+	// partial reports whether the list may be incomplete because something could not be read.
 	partial bool
-	// asked reports whether the member was asked.
+	// asked reports whether the member was queried.
 	asked bool
 }
 
-// holder is a subject that may do it, and one binding that allows it.
+// holder is a subject that may perform the action, and one binding that allows it.
 type holder struct {
 	Subject rbacv1.Subject `json:"subject"`
 	// By is the binding, on the hub or in the member.
 	By      access.Reference `json:"by"`
 	Role    string           `json:"role"`
 	Expires *metav1.Time     `json:"expires,omitempty"`
-	// External is the ClusterRole whose rules only the member knows. It is empty if the hub knows the rules.
+	// External is a ClusterRole whose rules only the member knows. It is empty if the hub knows the rules.
 	External string `json:"external,omitempty"`
-	// Effective is True if the right is in force in the member, or else False or Unknown.
+	// Effective is True if the right is in effect in the member, and otherwise False or Unknown.
 	Effective metav1.ConditionStatus `json:"effective"`
 	// Origin is Hub or Member.
 	Origin string `json:"origin"`
@@ -75,7 +78,7 @@ const (
 	originMember = "Member"
 )
 
-// whoCan lists who may do something.
+// whoCan prints the subjects that may perform an action.
 func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource string) error {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -87,14 +90,14 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 	answer := holders{Action: q.what, Workspace: q.workspace, Cluster: o.cluster, Remarks: q.remarks, partial: len(q.hub.unread) > 0, asked: q.member != nil}
 	answer.Holders = fromHub(chains, q.follow(ctx, chains))
 	if answer.partial {
-		answer.Remarks = append(answer.Remarks, "there may be more: what is missing is the right to "+strings.Join(q.hub.unread, ", and to "))
+		answer.Remarks = append(answer.Remarks, "the list may be incomplete: you do not have the right to "+strings.Join(q.hub.unread, ", and to "))
 	}
 	if q.member != nil {
 		own, err := q.member.ownHolders(ctx, q.what.Action, chains)
 		answer.Holders = append(answer.Holders, own...)
 		if err != nil {
 			answer.partial = true
-			answer.Remarks = append(answer.Remarks, fmt.Sprintf("there may be more: %v", err))
+			answer.Remarks = append(answer.Remarks, fmt.Sprintf("the list may be incomplete: %v", err))
 		}
 	}
 	if !answer.asked {
@@ -106,7 +109,7 @@ func (o *options) whoCan(ctx context.Context, out io.Writer, verb, resource stri
 	return answer.outcome()
 }
 
-// fromHub returns the holders that chains lead to.
+// fromHub returns the subjects of the chains.
 func fromHub(chains []access.Chain, found []delivered) []holder {
 	var all []holder
 	for i, chain := range chains {
@@ -122,7 +125,7 @@ func fromHub(chains []access.Chain, found []delivered) []holder {
 	return all
 }
 
-// effective is True if the member has the whole chain, and Unknown if some of it could not be read.
+// effective returns True if the member has the whole chain, and Unknown if some of it could not be read.
 func (d delivered) effective() metav1.ConditionStatus {
 	switch {
 	case d.Binding == present && d.Role == present:
@@ -133,7 +136,7 @@ func (d delivered) effective() metav1.ConditionStatus {
 	return metav1.ConditionFalse
 }
 
-// outcome distinguishes "no one" from "not known".
+// outcome returns ErrDenied for an empty list, and another error if the answer is not known.
 func (h holders) outcome() error {
 	effective := func(status metav1.ConditionStatus) bool {
 		return slices.ContainsFunc(h.Holders, func(one holder) bool { return one.Effective == status })
@@ -201,7 +204,7 @@ func (m *memberClient) roles(ctx context.Context, namespace string) (map[access.
 	return rules, nil
 }
 
-// sweep collects the holders by the member's bindings.
+// sweep collects the subjects of the member's bindings.
 type sweep struct {
 	what   access.Action
 	roles  map[access.Reference][]rbacv1.PolicyRule

@@ -16,22 +16,25 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// NewWhy makes the command "why".
+// NewWhy returns the command "why".
 func NewWhy(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
 		Use:   "why NAME VERB RESOURCE[/OBJECT] | URL",
-		Short: "Say why a user or group may do something in a member, or what is missing",
-		Long: `Say why a user or group may do something in a member, or what is missing.
+		Short: "Explain why a user or group may or may not do something in a member",
+		Long: `Explain why a user or group may or may not do something in a member.
 
-NAME is the principal as the member sees it: github:alice, hub:carol, hub:system:serviceaccount:ci:deployer.
-Groups of a user are not known to the hub: name them with --group. For a group itself use --kind Group.
-VERB and RESOURCE are as in "kubectl auth can-i": get pods, create deployments.apps, get pods/web-0 --subresource log, get /metrics.
+NAME is the principal as the member sees it, for example github:alice, hub:carol or
+hub:system:serviceaccount:ci:deployer. The hub does not know the groups of a user: name them with
+--group. To ask about a group, use --kind Group. VERB and RESOURCE are the same as in "kubectl auth
+can-i", for example: get pods; create deployments.apps; get pods/web-0 --subresource log; get
+/metrics.
 
-The answer is the member's own word. Where the member is not asked, since it is away, has never joined, or nothing leads to it, the answer is that it
-cannot be told: what the hub grants may not have arrived, and the member may grant more. What the hub grants is printed all the same.
+The answer comes from the member itself. It is not known if the member is away, has never joined, or
+cannot be reached from your kubeconfig: objects of the hub may not have arrived in the member, and
+the member may grant more. The command still prints what the hub grants.
 
-Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
+Exit codes: 0 yes; 1 no; 2 an error occurred, or the answer is not known.`,
 		Example: `  kubectl drover why github:alice create deployments.apps --cluster prod-eu -n web
   kubectl drover why hub:system:serviceaccount:ci:deployer get secrets/registry --cluster prod-eu -n web -w team-a
   kubectl drover why github:alice impersonate serviceaccounts/deployer --cluster prod-eu -n web
@@ -53,17 +56,17 @@ Exit codes: 0 yes, 1 no, 2 an error, or it cannot be told.`,
 	return c
 }
 
-// inquiry is a question with what was gathered for it: the workspace, and the member if it can be reached.
+// inquiry is a question with the data that was gathered for it: the workspace, and the member if it can be reached.
 type inquiry struct {
 	what      action
 	where     access.Place
 	hub       *gathered
-	member    *memberClient // nil if it was not asked
+	member    *memberClient // nil if the member was not queried
 	workspace string
 	remarks   []string
 }
 
-// inquire gathers what "why" and "who-can" both need.
+// inquire gathers the data that both "why" and "who-can" need.
 func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry, error) {
 	h, err := o.Hub()
 	if err != nil {
@@ -74,9 +77,9 @@ func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry,
 		return nil, err
 	}
 	q := &inquiry{hub: g, workspace: h.Workspace, where: access.Place{Cluster: o.cluster}}
-	names := mapperOf(h.Config) // it knows the resources that most clusters have
+	names := mapperOf(h.Config) // the hub knows the resources that most clusters have
 	if q.member, err = o.reach(ctx, h, g); err != nil {
-		q.remarks = append(q.remarks, fmt.Sprintf("the member was not asked: %v", err))
+		q.remarks = append(q.remarks, fmt.Sprintf("the member was not queried: %v", err))
 	} else {
 		names = q.member.mapper
 	}
@@ -91,7 +94,7 @@ func (o *options) inquire(ctx context.Context, verb, resource string) (*inquiry,
 		case apierrors.IsNotFound(err):
 			q.remarks = append(q.remarks, fmt.Sprintf("namespace %s does not exist in the member", q.what.Namespace))
 		case err != nil:
-			q.remarks = append(q.remarks, fmt.Sprintf("which project the namespace is in is what the hub says: %v", err))
+			q.remarks = append(q.remarks, fmt.Sprintf("the project of the namespace is taken from the hub: %v", err))
 		}
 	}
 	return q, nil
@@ -108,7 +111,7 @@ func (q *inquiry) follow(ctx context.Context, chains []access.Chain) []delivered
 	return all
 }
 
-// why answers why a user or group may do something.
+// why prints why a user or group may or may not perform an action.
 func (o *options) why(ctx context.Context, out io.Writer, who principal, verb, resource string) error {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -127,7 +130,7 @@ func (o *options) why(ctx context.Context, out io.Writer, who principal, verb, r
 		if err == nil {
 			f.review = &review
 		} else {
-			f.remarks = append(f.remarks, fmt.Sprintf("the member's own word is missing: %v", err))
+			f.remarks = append(f.remarks, fmt.Sprintf("the member did not answer: %v", err))
 		}
 	}
 	e := conclude(f)
