@@ -325,7 +325,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 				t.Fatal("the tokens differ, or are the one of before")
 			}
 		}
-		says("another one follows without a question", "whoami")
+		says("then it is renewed without a question", "whoami")
 	})
 	t.Run("a session that was ended at the hub is begun anew for a person, and for no one else", func(t *testing.T) {
 		if err := s.hub.Client.DeleteAllOf(t.Context(), &corev1.Secret{}, client.InNamespace("drover-system"), client.MatchingLabels{v1.LabelSecretKind: v1.SecretKindSession}); err != nil {

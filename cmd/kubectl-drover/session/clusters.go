@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// reachable is the list of the Clusters that the user may reach, as the hub's /v1/clusters returns it.
+// reachable is the list of Clusters that the user can reach, as returned by the hub's /v1/clusters.
 type reachable struct {
 	Items []reachableCluster `json:"items"`
-	// Incomplete reports whether there may be others.
+	// Incomplete reports whether the list may be incomplete.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -31,17 +31,17 @@ type reachableCluster struct {
 	Ready     string `json:"ready"`
 	Reason    string `json:"reason,omitempty"`
 	Version   string `json:"version,omitempty"`
-	// Direct is the address at which the Cluster is reached without the hub, or nil.
+	// Direct is the address of the Cluster that does not lead through the hub, or nil.
 	Direct *directAccess `json:"direct,omitempty"`
 }
 
 func (c reachableCluster) String() string { return c.Namespace + "/" + c.Name }
 
-// NewClusters makes the command "clusters".
+// NewClusters returns the command "clusters".
 func NewClusters(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
-		Use: "clusters", Short: "List the Clusters that you may reach",
+		Use: "clusters", Short: "List the Clusters that you can reach",
 		Long: `List the Clusters that you may reach, in all workspaces or in one. It takes no right on the hub but that to reach them: a binding, or get on clusters/proxy.`,
 		Args: cobra.NoArgs, PreRunE: func(*cobra.Command, []string) error { return o.CheckOutput() },
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -58,7 +58,7 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 			return o.Print(c.OutOrStdout(), list, func() string { return list.text(o.Workspace, o.selector) })
 		},
 	}
-	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", "One workspace only: a namespace of the hub")
+	c.Flags().StringVarP(&o.Workspace, "workspace", "w", "", "List one workspace only, a namespace of the hub")
 	o.bindSelector(c)
 	o.BindOutput(c)
 	cli.Complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
@@ -66,12 +66,13 @@ func NewClusters(shared *cli.Options) *cobra.Command {
 	return c
 }
 
-// bindSelector adds the flag that chooses Clusters by their labels.
+// bindSelector adds the flag that selects Clusters by their labels.
 func (o *options) bindSelector(c *cobra.Command) {
-	c.Flags().StringVarP(&o.selector, "selector", "l", "", "Only Clusters with these labels, for example env=prod")
+	c.Flags().StringVarP(&o.selector, "selector", "l", "", "A label selector for Clusters, for example env=prod")
 }
 
-// clustersOf asks a hub for the Clusters that its user may reach, in one workspace or all, and with some labels or any.
+// clustersOf asks a hub for the Clusters that its user can reach. An empty workspace means all workspaces, and an empty
+// selector means all Clusters.
 func clustersOf(ctx context.Context, session *login.Session, workspace, selector string) (reachable, error) {
 	list, query := reachable{}, url.Values{}
 	if workspace != "" {
@@ -85,13 +86,13 @@ func clustersOf(ctx context.Context, session *login.Session, workspace, selector
 	}
 	for _, c := range list.Items { // they become part of URLs and of the kubeconfig
 		if len(validation.IsDNS1123Label(c.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(c.Name)) > 0 {
-			return list, fmt.Errorf("the hub %s names a Cluster %q, which cannot be: tell its administrator", session.Issuer, c)
+			return list, fmt.Errorf("the hub %s returned an invalid Cluster name %q: contact its administrator", session.Issuer, c)
 		}
 	}
 	return list, nil
 }
 
-// text is the table for a person.
+// text returns a table for people.
 func (l reachable) text(workspace, selector string) string {
 	var rows [][]string
 	for _, c := range l.Items {
@@ -100,19 +101,19 @@ func (l reachable) text(workspace, selector string) string {
 	table := cli.Table("WORKSPACE\tNAME\tREADY\tREASON\tVERSION", rows)
 	switch {
 	case len(l.Items) == 0 && !l.Incomplete && selector != "":
-		return "You may reach no Cluster with the labels " + cli.Plain(selector) + ".\n"
+		return "You cannot reach any Cluster with the labels " + cli.Plain(selector) + ".\n"
 	case len(l.Items) == 0 && !l.Incomplete:
-		return "You may reach no Cluster: ask for a binding to you.\n"
+		return "You cannot reach any Cluster: ask an administrator for a binding.\n"
 	case l.Incomplete && workspace == "":
-		table += "\nThere may be others: the hub could not look at all that gives you a right. Name a workspace with -w.\n"
+		table += "\nThe list may be incomplete, because the hub could not check all of your rights. Select a workspace with -w.\n"
 	case l.Incomplete:
-		table += "\nThere may be others: the hub could not look at all that gives you a right.\n"
+		table += "\nThe list may be incomplete, because the hub could not check all of your rights.\n"
 	}
 	return table
 }
 
-// reachableOf asks for the Clusters that arguments may name. For an argument with a workspace it asks for that
-// workspace alone: the hub is more thorough then.
+// reachableOf asks for the Clusters that arguments may name. For an argument with a workspace, it queries that
+// workspace alone, because the hub then checks more rights.
 func reachableOf(ctx context.Context, session *login.Session, names []string) (reachable, error) {
 	var all reachable
 	asked := map[string]bool{}
@@ -137,7 +138,8 @@ func reachableOf(ctx context.Context, session *login.Session, names []string) (r
 	return all, nil
 }
 
-// choose returns the Clusters that arguments name, as WORKSPACE/NAME, or as NAME if only one workspace has it.
+// choose returns the Clusters that the arguments name, as WORKSPACE/NAME, or as NAME if only one workspace has a
+// Cluster of that name.
 func (l reachable) choose(names []string) ([]reachableCluster, error) {
 	var chosen []reachableCluster
 	for _, name := range names {
@@ -149,15 +151,15 @@ func (l reachable) choose(names []string) ([]reachableCluster, error) {
 		}
 		switch len(found) {
 		case 0:
-			problem := fmt.Errorf("you may reach no Cluster %s: \"kubectl drover clusters\" lists those that you may", cli.Visible(name))
+			problem := fmt.Errorf("you cannot reach a Cluster %s: \"kubectl drover clusters\" lists the Clusters that you can reach", cli.Visible(name))
 			if l.Incomplete && !strings.Contains(name, "/") {
-				problem = fmt.Errorf("%w; there may be others: name one as WORKSPACE/NAME", problem)
+				problem = fmt.Errorf("%w; the list may be incomplete: use the form WORKSPACE/NAME", problem)
 			}
 			return nil, problem
 		case 1:
 			chosen = append(chosen, found[0])
 		default:
-			return nil, fmt.Errorf("several workspaces have a Cluster %s: name one as %s", cli.Visible(name), joined(found))
+			return nil, fmt.Errorf("several workspaces have a Cluster %s: use %s", cli.Visible(name), joined(found))
 		}
 	}
 	return chosen, nil
@@ -171,7 +173,7 @@ func joined(clusters []reachableCluster) string {
 	return strings.Join(names, " or ")
 }
 
-// completeReachable offers words for each Cluster that the user may reach.
+// completeReachable completes words for each Cluster that the user can reach.
 func (o *options) completeReachable(words func(reachableCluster) []string) cobra.CompletionFunc {
 	return func(c *cobra.Command, args []string, start string) ([]string, cobra.ShellCompDirective) {
 		ctx, cancel := context.WithTimeout(c.Context(), cli.CompletionLimit)

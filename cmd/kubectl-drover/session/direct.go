@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	// answerLimit is how long a Cluster's own address may take to answer if it should be preferred to the hub.
+	// answerLimit is how long a Cluster's own address may take to answer. After that, the hub is preferred.
 	answerLimit = 2 * time.Second
-	// renewLimit is how long the hub may take to renew a token that is still valid, and renewPause is the pause before it
+	// renewLimit is how long the hub may take to renew a token that is still valid. renewPause is the pause before the hub
 	// is asked again.
 	renewLimit, renewPause = 3 * time.Second, 30 * time.Second
 )
 
-// directAccess is the address at which a Cluster is reached without the hub.
+// directAccess is an address of a Cluster that does not lead through the hub.
 type directAccess struct {
 	Server string `json:"server"`
-	// CA is in PEM. It is empty if the computer's own CAs are meant.
+	// CA is in PEM. If it is empty, the computer's own CAs are trusted.
 	CA string `json:"caBundle,omitempty"`
-	// Mode is APIServer if the address is that of the Cluster's API server and not of its agent.
+	// Mode is APIServer if the address belongs to the Cluster's API server instead of its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// answers reports whether a Cluster's own address serves the user now. For an agent it is enough that it refuses a
-// request without a token. An API server refuses such a request even if it was not set up to accept tokens of the hub,
-// so it is sent the token that kubectl would send.
+// answers reports whether a Cluster's own address serves the user at present. For an agent, it is enough that it
+// rejects a request without a token. An API server rejects such a request even if it does not accept tokens of the hub,
+// so the request carries the token that kubectl would send.
 func (c reachableCluster) answers(ctx context.Context, token func(context.Context) (string, error)) bool {
 	if c.Direct == nil {
 		return false
@@ -51,7 +51,7 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if code := c.Direct.ask(ctx, client, ""); c.Direct.Mode != v1.AuthorizedEndpointAPIServer {
 		return code == http.StatusUnauthorized
-	} else if code == 0 { // no server is there, or another one
+	} else if code == 0 { // there is no server, or another one
 		return false
 	}
 	own, err := token(ctx)
@@ -62,8 +62,8 @@ func (c reachableCluster) answers(ctx context.Context, token func(context.Contex
 	return code == http.StatusOK || code == http.StatusForbidden
 }
 
-// ask returns the status code of the answer to a request, with a token unless that is empty. It returns 0 for no
-// answer.
+// ask returns the status code of the response to a request, or 0 if there is no response. The request carries the token
+// unless it is empty.
 func (d *directAccess) ask(ctx context.Context, client *http.Client, token string) int {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -82,7 +82,7 @@ func (d *directAccess) ask(ctx context.Context, client *http.Client, token strin
 	return resp.StatusCode
 }
 
-// directToken returns a function that gets a token of a session for a Cluster's own address.
+// directToken returns a function that gets a token of the session for a Cluster's own address.
 func directToken(session *login.Session, c reachableCluster) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		ctx, cancel := context.WithTimeout(ctx, renewLimit)
@@ -96,11 +96,11 @@ func directToken(session *login.Session, c reachableCluster) func(context.Contex
 	}
 }
 
-// directAudience returns the audience of tokens for a Cluster's own address: its URL at the hub.
+// directAudience returns the audience of tokens for a Cluster's own address, which is its URL at the hub.
 func directAudience(issuer, cluster string) string { return issuer + "/k8s/clusters/" + cluster }
 
-// addDirect adds the context of a Cluster's own address to a kubeconfig, beside the context through the hub. It returns
-// the name, or "" if the Cluster has no such address.
+// addDirect adds a context with the Cluster's own address to a kubeconfig, in addition to the context through the hub.
+// It returns the name of the context, or "" if the Cluster has no such address.
 func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableCluster, hub string) string {
 	if c.Direct == nil {
 		return ""
@@ -115,8 +115,8 @@ func addDirect(config *clientcmdapi.Config, session *login.Session, c reachableC
 	return name
 }
 
-// getDirectToken prints a token for a Cluster's own address. The token is kept and renewed after half of its life,
-// since it must last while there is no hub.
+// getDirectToken prints a token for a Cluster's own address. The token is stored and is renewed after half of its
+// lifetime, because it is needed while the hub is down.
 func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store, issuer string) error {
 	now := store.Now()
 	kept, there := login.DirectToken{}, false
@@ -144,12 +144,12 @@ func (o *options) getDirectToken(c *cobra.Command, s signing, store login.Store,
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(c.Context()), renewLimit)
 	defer cancel()
 	if err := store.KeepDirect(ctx, issuer, o.cluster, kept); err != nil {
-		fmt.Fprintln(c.ErrOrStderr(), "The hub is asked again at the next command:", cli.Plain(err.Error()))
+		fmt.Fprintln(c.ErrOrStderr(), "The token was not renewed; the next command tries again:", cli.Plain(err.Error()))
 	}
 	return printDirect(c, kept, now)
 }
 
-// fetchDirect gets a token from the hub and keeps it. The user is asked to sign in only without a valid token.
+// fetchDirect gets a token from the hub and stores it. It asks the user to sign in only if there is no valid token.
 func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (login.DirectToken, error) {
 	session, err := o.freshSession(ctx, c, s, store, issuer, quiet)
 	if err != nil {
@@ -168,8 +168,8 @@ func (o *options) fetchDirect(ctx context.Context, c *cobra.Command, s signing, 
 	return next, store.KeepDirect(ctx, issuer, o.cluster, next)
 }
 
-// printDirect prints a token with the time of its renewal as its end, so that a program that runs for days asks in
-// time.
+// printDirect prints a token. It prints the time of renewal as the expiration time, so that a program that runs for
+// days renews the token in time.
 func printDirect(c *cobra.Command, t login.DirectToken, now time.Time) error {
 	until := t.Half()
 	if !now.Before(until) {

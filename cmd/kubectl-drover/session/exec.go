@@ -24,33 +24,38 @@ import (
 )
 
 const (
-	// envCluster tells a command for which Cluster it runs, as WORKSPACE/NAME.
+	// envCluster is the environment variable that has the Cluster, as WORKSPACE/NAME.
 	envCluster = "DROVER_CLUSTER"
-	// execGrace is how long a command may take to end after an interrupt.
+	// execGrace is how long a command may take to exit after an interrupt.
 	execGrace = 5 * time.Second
 	// maxCaptured bounds the output of a command that is kept for -o json, in bytes.
 	maxCaptured = 1 << 20
 )
 
-// fanout says how a command runs for many Clusters.
+// fanout holds the flags of "exec".
 type fanout struct {
 	all      bool
 	parallel int
 	timeout  time.Duration
 }
 
-// NewExec makes the command "exec".
+// NewExec returns the command "exec".
 func NewExec(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	var f fanout
 	c := &cobra.Command{
-		Use: "exec {CLUSTER… | --all} -- COMMAND [ARGUMENT…]", Short: "Run a command for each of many Clusters",
-		Long: `Run a command on this computer for each of many Clusters, some at once. Each gets a kubeconfig for its Cluster (KUBECONFIG), without a token in it, and ` + envCluster + `.
-CLUSTER is a name, or WORKSPACE/NAME. --all are all that you may reach, or those of them with labels (-l).
+		Use: "exec {CLUSTER… | --all} -- COMMAND [ARGUMENT…]", Short: "Run a command for each of several Clusters",
+		Long: `Run a command on this computer for each of several Clusters. CLUSTER is a name, or
+WORKSPACE/NAME. --all selects all Clusters that you can reach, or with -l those with matching labels.
 
-Lines of its output begin with the Cluster that they are of. At the end it says for which Clusters the command failed, and which were not connected, so that it was not run for them.
+The environment of each run has KUBECONFIG, a kubeconfig for the Cluster without a token, and
+` + envCluster + `, the Cluster as WORKSPACE/NAME.
 
-Exit codes: 0 the command succeeded for all of them, 1 for some it failed or was not run, 2 an error.`,
+Each line of output begins with its Cluster. At the end, the command lists the Clusters for which it
+failed, and the Clusters for which it was not run because they are not connected.
+
+Exit codes: 0 the command succeeded for all Clusters; 1 it failed or was not run for some; 2 an
+error occurred.`,
 		Example: `  kubectl drover exec --all -l env=prod -- kubectl get nodes
   kubectl drover exec prod-eu prod-us -- helm list -A
   kubectl drover exec --all -o json -- kubectl get pods -A -o name`,
@@ -64,11 +69,11 @@ Exit codes: 0 the command succeeded for all of them, 1 for some it failed or was
 		},
 	}
 	flags := c.Flags()
-	flags.BoolVar(&f.all, "all", false, "All Clusters that you may reach")
-	flags.IntVar(&f.parallel, "parallel", 8, "For how many Clusters it runs at once")
-	flags.DurationVar(&f.timeout, "timeout", 0, "How long it may take for one Cluster (default: no limit)")
-	flags.StringVarP(&o.Workspace, "workspace", "w", "", "With --all, one workspace only: a namespace of the hub")
-	o.BindOutputAs(c, "The output: text, json or yaml; but for text, all is printed at the end")
+	flags.BoolVar(&f.all, "all", false, "Run the command for all Clusters that you can reach")
+	flags.IntVar(&f.parallel, "parallel", 8, "For how many Clusters the command runs at the same time")
+	flags.DurationVar(&f.timeout, "timeout", 0, "How long the command may take for one Cluster (default: no limit)")
+	flags.StringVarP(&o.Workspace, "workspace", "w", "", "With --all, select one workspace only, a namespace of the hub")
+	o.BindOutputAs(c, "The output format: text, json or yaml; json and yaml are printed at the end")
 	o.bindSelector(c)
 	cli.Complete(c, "workspace", o.completeReachable(func(c reachableCluster) []string { return []string{c.Namespace} }))
 	c.ValidArgsFunction = o.completeReachable(namesOf)
@@ -80,15 +85,15 @@ Exit codes: 0 the command succeeded for all of them, 1 for some it failed or was
 func (f fanout) split(c *cobra.Command, args []string) (names, command []string, err error) {
 	dash := c.ArgsLenAtDash()
 	if dash < 0 || dash == len(args) {
-		return nil, nil, errors.New(`it is not said what to run: write "-- COMMAND" after the Clusters`)
+		return nil, nil, errors.New(`no command is given: add "-- COMMAND" after the Clusters`)
 	}
 	names, command = args[:dash], args[dash:]
 	chosen := c.Flags().Changed("selector") || c.Flags().Changed("workspace")
 	switch {
 	case f.all == (len(names) > 0):
-		return nil, nil, errors.New("name Clusters, or all that you may reach by --all, if need be with -l LABELS")
+		return nil, nil, errors.New("no Clusters are given: name Clusters, or use --all to select all that you can reach, optionally with -l LABELS")
 	case chosen && !f.all:
-		return nil, nil, errors.New("-l and -w choose among --all: name Clusters as WORKSPACE/NAME, or give --all")
+		return nil, nil, errors.New("-l and -w require --all: use --all, or name Clusters as WORKSPACE/NAME")
 	case f.parallel < 1:
 		return nil, nil, fmt.Errorf("--parallel is %d: it must be 1 or more", f.parallel)
 	}
@@ -98,21 +103,21 @@ func (f fanout) split(c *cobra.Command, args []string) (names, command []string,
 // outcome is the result of the command for one Cluster.
 type outcome struct {
 	Cluster string `json:"cluster"`
-	// ExitCode is absent if the command did not run or was ended.
+	// ExitCode is absent if the command did not run or was killed.
 	ExitCode *int `json:"exitCode,omitempty"`
-	// Error says why the command failed, or was not run.
+	// Error is the reason why the command failed or was not run.
 	Error string `json:"error,omitempty"`
-	// Stdout and Stderr are the beginning of its output, at most 1 MiB each.
+	// Stdout and Stderr are the beginning of the command's output, at most 1 MiB each.
 	Stdout string `json:"stdout,omitempty"`
 	Stderr string `json:"stderr,omitempty"`
 	// Truncated reports whether there was more output.
 	Truncated bool `json:"truncated,omitempty"`
 }
 
-// outcomes has the outcome for each Cluster, in the order of their names.
+// outcomes has the outcome for each Cluster, ordered by name.
 type outcomes struct {
 	Items []outcome `json:"items"`
-	// Incomplete reports whether there may be Clusters for which the command was not run.
+	// Incomplete reports whether there may be more Clusters, for which the command was not run.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
@@ -132,7 +137,7 @@ func (o *options) fanOut(c *cobra.Command, f fanout, session *login.Session, lis
 	}
 	dir, err := os.MkdirTemp("", "kubectl-drover-exec-")
 	if err != nil {
-		return fmt.Errorf("make a folder for kubeconfigs: %w", err)
+		return fmt.Errorf("create a folder for kubeconfigs: %w", err)
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	r := runner{session: session, program: program, args: command[1:], dir: dir, timeout: f.timeout, capture: o.Output != cli.OutputText}
@@ -161,7 +166,7 @@ func (o *options) fanOut(c *cobra.Command, f fanout, session *login.Session, lis
 	return nil
 }
 
-// execTargets returns the Clusters for which a command runs, and the session of its user.
+// execTargets returns the Clusters to run a command for, and the user's session.
 func (o *options) execTargets(ctx context.Context, f fanout, names []string) (*login.Session, reachable, error) {
 	ctx, cancel := cli.Bounded(ctx)
 	defer cancel()
@@ -182,7 +187,7 @@ func (o *options) execTargets(ctx context.Context, f fanout, names []string) (*l
 	return session, list, err
 }
 
-// runner runs the command for one Cluster after the other.
+// runner runs the command for the Clusters.
 type runner struct {
 	session         *login.Session
 	program         string
@@ -253,7 +258,7 @@ func (d outcomes) failed() bool {
 	return d.Incomplete
 }
 
-// text says for which Clusters the command did not succeed.
+// text lists the Clusters for which the command did not succeed.
 func (d outcomes) text() string {
 	var b strings.Builder
 	bad := 0
@@ -265,7 +270,7 @@ func (d outcomes) text() string {
 	}
 	fmt.Fprintf(&b, "%d of %d Clusters: succeeded\n", len(d.Items)-bad, len(d.Items))
 	if d.Incomplete {
-		b.WriteString("There may be others: the hub could not look at all that gives you a right. Name a workspace with -w.\n")
+		b.WriteString("The list may be incomplete, because the hub could not check all of your rights. Select a workspace with -w.\n")
 	}
 	return b.String()
 }

@@ -10,10 +10,10 @@ import (
 	"sync"
 )
 
-// maxLine bounds a line that waits for its end, in bytes. A longer one is printed in pieces.
+// maxLine bounds a buffered line, in bytes. A longer line is printed in pieces.
 const maxLine = 64 << 10
 
-// merged prints lines of several Clusters. Each line is whole and begins with its Cluster.
+// merged prints lines of several Clusters. Lines are not mixed, and each begins with its Cluster.
 type merged struct {
 	to io.Writer
 
@@ -21,7 +21,7 @@ type merged struct {
 	err error
 }
 
-// of returns a writer for the output of one Cluster. It is for one goroutine.
+// of returns a writer for the output of one Cluster. It is not safe for concurrent use.
 func (m *merged) of(cluster string) *lines { return &lines{merged: m, prefix: "[" + cluster + "] "} }
 
 func (m *merged) write(line string) {
@@ -32,14 +32,14 @@ func (m *merged) write(line string) {
 	}
 }
 
-// lines keeps the beginning of a line until its end comes.
+// lines buffers an unfinished line.
 type lines struct {
 	merged  *merged
 	prefix  string
 	pending []byte
 }
 
-// Write never fails: a problem with the output must not end the command.
+// Write never returns an error, because a problem with the output must not end the command.
 func (l *lines) Write(text []byte) (int, error) {
 	l.pending = append(l.pending, text...)
 	for {
@@ -55,7 +55,7 @@ func (l *lines) Write(text []byte) (int, error) {
 	}
 }
 
-// end prints the last line if it has no end.
+// end prints the last line if it is unfinished.
 func (l *lines) end() {
 	if len(l.pending) > 0 {
 		l.merged.write(l.prefix + string(l.pending) + "\n")
@@ -66,10 +66,10 @@ func (l *lines) end() {
 // bounds keeps the first maxCaptured bytes.
 type bounds struct {
 	strings.Builder
-	more bool // whether there was more
+	more bool // there was more output
 }
 
-// Write accepts everything and keeps what there is room for.
+// Write accepts everything but keeps only what fits.
 func (b *bounds) Write(text []byte) (int, error) {
 	kept := text[:min(len(text), maxCaptured-b.Len())]
 	b.more = b.more || len(kept) < len(text)

@@ -22,30 +22,32 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// execInfo is the variable in which kubectl tells an exec plugin the purpose of a call.
+// execInfo is the environment variable in which kubectl describes a call to an exec plugin.
 const execInfo = "KUBERNETES_EXEC_INFO"
 
-// NewGetToken makes the command "get-token".
+// NewGetToken returns the command "get-token".
 func NewGetToken(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	var s signing
 	c := &cobra.Command{
-		Use: "get-token --hub URL", Short: "Print a token, for kubeconfigs",
-		Long: `Print a token as an ExecCredential (client.authentication.k8s.io/v1), which kubeconfigs call that "kubectl drover kubeconfig" and "kubectl drover use" write.
+		Use: "get-token --hub URL", Short: "Print a token; kubeconfigs run this command",
+		Long: `Print a token as an ExecCredential (client.authentication.k8s.io/v1). The kubeconfigs that
+"kubectl drover kubeconfig" and "kubectl drover use" write run this command.
 
-If the last token has ended, another one is fetched without a question where the hub gave a refresh token. Else the browser asks, if a person is at the terminal.`,
+If the last token has expired and the hub gave a refresh token, a new token is fetched without a
+question. Otherwise the command opens the browser to sign in if it runs in a terminal.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
 	}
-	c.Flags().StringVar(&o.cluster, "cluster", "", "A token for one Cluster only, WORKSPACE/NAME, which is worthless elsewhere")
-	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, a token for the Cluster's own address: it is valid for longer, and worthless at the hub")
+	c.Flags().StringVar(&o.cluster, "cluster", "", "Print a token that is valid for one Cluster only, WORKSPACE/NAME")
+	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, print a token for the Cluster's own address, which is valid longer but not at the hub")
 	s.bind(c)
 	o.bindHub(c)
 	return c
 }
 
 func (o *options) bindHub(c *cobra.Command) {
-	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: that of the kubeconfig's context, or the only one)")
+	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: the hub of the kubeconfig's context, or the only one)")
 	cli.Complete(c, "hub", completeHubs)
 }
 
@@ -62,7 +64,8 @@ func completeHubs(_ *cobra.Command, _ []string, start string) ([]string, cobra.S
 	return cli.Beginning(start, issuers)
 }
 
-// session returns the store of sessions, and the hub of --hub, of the kubeconfig, or of the only session.
+// session returns the store of sessions, and the hub: the value of --hub, the hub of the kubeconfig, or the hub of the
+// only session.
 func (o *options) session() (login.Store, string, error) {
 	store, err := sessions()
 	if err != nil {
@@ -107,12 +110,12 @@ func chooseHub(sessions []*login.Session, server string) (string, error) {
 	case 1:
 		return all[0], nil
 	}
-	return "", fmt.Errorf("you are signed in at several hubs: name one with --hub: %s", strings.Join(all, ", "))
+	return "", fmt.Errorf("you are signed in at several hubs: choose one with --hub: %s", strings.Join(all, ", "))
 }
 
-// signedOut adds the command that signs in to an error.
+// signedOut adds the command to sign in to an error.
 func signedOut(why error, issuer string) error {
-	return fmt.Errorf("%w: type \"kubectl drover login %s\"", why, issuer)
+	return fmt.Errorf("%w: run \"kubectl drover login %s\"", why, issuer)
 }
 
 func (o *options) getToken(c *cobra.Command, s signing) error {
@@ -122,7 +125,7 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	}
 	if o.direct {
 		if o.cluster == "" {
-			return errors.New("--direct is for one Cluster: name it with --cluster")
+			return errors.New("--direct requires --cluster")
 		}
 		return o.getDirectToken(c, s, store, issuer)
 	}
@@ -146,8 +149,8 @@ func (o *options) getToken(c *cobra.Command, s signing) error {
 	return printCredential(c, token, metav1.NewTime(until))
 }
 
-// freshSession returns the session at a hub with a token that is valid for a while. It asks the user to sign in if need
-// be, unless quiet is set.
+// freshSession returns the session at a hub, with a token that is valid for a while. If necessary, it asks the user to
+// sign in, unless quiet is set.
 func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing, store login.Store, issuer string, quiet bool) (*login.Session, error) {
 	asked := caller(os.Getenv(execInfo), os.Stdin)
 	return store.Fresh(ctx, issuer, func(ctx context.Context, before *login.Session) (*login.Session, error) {
@@ -169,7 +172,7 @@ func (o *options) freshSession(ctx context.Context, c *cobra.Command, s signing,
 	})
 }
 
-// printCredential prints a token in the form that client-go reads from exec plugins.
+// printCredential prints a token in the format that client-go reads from exec plugins.
 func printCredential(c *cobra.Command, token string, until metav1.Time) error {
 	return json.NewEncoder(c.OutOrStdout()).Encode(clientauthenticationv1.ExecCredential{
 		TypeMeta: metav1.TypeMeta{APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Kind: "ExecCredential"},
@@ -177,7 +180,7 @@ func printCredential(c *cobra.Command, token string, until metav1.Time) error {
 	})
 }
 
-// renew renews a session without asking the user. The error matches login.ErrRefused if only the user can renew it.
+// renew renews a session without asking the user. The error matches login.ErrRefused if the user has to sign in.
 func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 	if before.Refresh == "" {
 		return nil, fmt.Errorf("%w at %s", login.ErrRefused, before.Issuer)
@@ -196,7 +199,8 @@ func renew(ctx context.Context, before *login.Session) (*login.Session, error) {
 // call is kubectl's description of the request that needs a token.
 type call clientauthenticationv1.ExecCredentialSpec
 
-// caller reads kubectl's description of a call. Without one, a person calls if the input is a terminal.
+// caller parses kubectl's description of a call. Without a description, the call is interactive if the input is a
+// terminal.
 func caller(info string, in *os.File) call {
 	var said clientauthenticationv1.ExecCredential
 	if info == "" || json.NewDecoder(io.LimitReader(strings.NewReader(info), 1<<20)).Decode(&said) != nil {
@@ -205,7 +209,7 @@ func caller(info string, in *os.File) call {
 	return call(said.Spec)
 }
 
-// ca returns the CA that the kubeconfig has for the hub. It is enough for a user who has never signed in on this
+// ca returns the CA that the kubeconfig has for the hub. It lets a user sign in who has never signed in on this
 // computer.
 func (c call) ca(issuer string) []byte {
 	if c.Cluster != nil && strings.HasPrefix(c.Cluster.Server, issuer+"/") {

@@ -22,11 +22,11 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// NewUse makes the command "use".
+// NewUse returns the command "use".
 func NewUse(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
-		Use: "use CLUSTER", Short: "Have kubectl talk to a Cluster from now on",
+		Use: "use CLUSTER", Short: "Make a Cluster the current context of kubectl",
 		Long: `Have kubectl talk to a Cluster from now on: your kubeconfig gets a context for it, which becomes the current one. CLUSTER is a name, or WORKSPACE/NAME.`,
 		Args: cli.Arguments(1, "a Cluster"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -43,17 +43,17 @@ func NewUse(shared *cli.Options) *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The namespace of the Cluster that is meant where none is named (default: as before)")
+	c.Flags().StringVarP(&o.namespace, "namespace", "n", "", "The default namespace of the context (default: unchanged)")
 	c.ValidArgsFunction = o.completeReachable(namesOf)
 	o.bindHub(c)
 	return c
 }
 
-// namesOf returns the names of a Cluster in arguments.
+// namesOf returns the names by which arguments can name a Cluster.
 func namesOf(c reachableCluster) []string { return []string{c.Name, c.String()} }
 
-// withReachable runs do with the Clusters that the user may reach and arguments may name, or with all if there are
-// none.
+// withReachable calls do with the Clusters that the user can reach and that arguments may name. Without arguments, it
+// calls do with all Clusters.
 func (o *options) withReachable(c *cobra.Command, names []string, do func(*login.Session, reachable) error) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
@@ -71,36 +71,41 @@ func (o *options) withReachable(c *cobra.Command, names []string, do func(*login
 	return do(session, list)
 }
 
-// target says what a kubeconfig contains, and where it goes.
+// target holds the flags of "kubeconfig".
 type target struct {
 	all   bool
 	merge bool
 	file  string
-	// static gives each context a token for scripts that is good for its Cluster only, for ttl.
+	// static adds a token for scripts to each context. The token is only valid for its Cluster, and for ttl.
 	static bool
 	ttl    time.Duration
 }
 
-// NewKubeconfig makes the command "kubeconfig".
+// NewKubeconfig returns the command "kubeconfig".
 func NewKubeconfig(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	var to target
 	c := &cobra.Command{
-		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token in it unless you ask for one",
-		Long: `Print a kubeconfig for Clusters, or merge it into yours. No token is in it: kubectl gets one by "kubectl-drover get-token", which signs in if need be, so that
-you can pass it on to others. CLUSTER is a name, or WORKSPACE/NAME.
+		Use: "kubeconfig [CLUSTER…]", Short: "Print a kubeconfig for Clusters, without a token unless you ask for one",
+		Long: `Print a kubeconfig for Clusters, or merge it into yours. CLUSTER is a name, or
+WORKSPACE/NAME.
 
-With --static-token each Cluster gets a token for scripts of yours that is good for it alone: for programs that cannot run the plugin. Keep such a file as you keep a password;
-"kubectl drover token list" has the tokens, and "revoke" ends them.`,
+The kubeconfig contains no token, so you can pass it on to others. kubectl gets a token from
+"kubectl-drover get-token", which asks the user to sign in if necessary.
+
+With --static-token, the kubeconfig contains a token for scripts for each Cluster, which is only
+valid for that Cluster. Use it for programs that cannot run the plugin. Protect such a file like a
+password. "kubectl drover token list" lists the tokens, and "kubectl drover token revoke" revokes
+them.`,
 		Example: `  kubectl drover kubeconfig prod > prod.kubeconfig
   kubectl drover kubeconfig prod --static-token --ttl 24h -o ci.kubeconfig
   kubectl drover kubeconfig --all --merge`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if to.all == (len(args) > 0) {
-				return errors.New("name Clusters, or all that you may reach by --all")
+				return errors.New("no Clusters are given: name Clusters, or use --all to select all that you can reach")
 			}
 			if to.ttl != 0 && !to.static {
-				return errors.New("--ttl is of tokens, which are in the kubeconfig with --static-token only")
+				return errors.New("--ttl requires --static-token")
 			}
 			return o.withReachable(c, args, func(session *login.Session, list reachable) error {
 				return o.writeKubeconfig(c, to, session, list, args)
@@ -108,11 +113,11 @@ With --static-token each Cluster gets a token for scripts of yours that is good 
 		},
 	}
 	flags := c.Flags()
-	flags.BoolVar(&to.all, "all", false, "All Clusters that you may reach")
-	flags.BoolVar(&to.merge, "merge", false, "Merge it into your kubeconfig, where the current context stays")
-	flags.StringVarP(&to.file, "output", "o", "", "A file to write it to, which must not exist")
-	flags.BoolVar(&to.static, "static-token", false, "Put a token for scripts into it for each Cluster")
-	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or less where the hub allows less)")
+	flags.BoolVar(&to.all, "all", false, "Add all Clusters that you can reach")
+	flags.BoolVar(&to.merge, "merge", false, "Merge the contexts into your kubeconfig, without changing the current context")
+	flags.StringVarP(&to.file, "output", "o", "", "The file to write to, which must not exist")
+	flags.BoolVar(&to.static, "static-token", false, "Add a token for scripts for each Cluster")
+	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or the hub's limit if that is shorter)")
 	c.MarkFlagsMutuallyExclusive("merge", "output")
 	c.MarkFlagsMutuallyExclusive("merge", "static-token")
 	c.ValidArgsFunction = o.completeReachable(namesOf)
@@ -129,7 +134,7 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 		return err
 	}
 	if list.Incomplete && to.all {
-		fmt.Fprintln(c.ErrOrStderr(), "There may be other Clusters: name them.")
+		fmt.Fprintln(c.ErrOrStderr(), "The list of Clusters may be incomplete: name the missing ones.")
 	}
 	if to.merge {
 		_, err := o.merge(c.Context(), session, chosen, false)
@@ -171,14 +176,13 @@ func (o *options) writeKubeconfig(c *cobra.Command, to target, session *login.Se
 	return nil
 }
 
-// kubeconfigFile is the file of a kubeconfig, or the output.
+// kubeconfigFile is the file to write a kubeconfig to, or standard output.
 type kubeconfigFile struct {
 	*os.File
 	out io.Writer
 }
 
-// open creates the file. It comes before the tokens: if the file exists, no tokens may be left that are written
-// nowhere.
+// open creates the file. It is called before tokens are created, so that no tokens are left unsaved if the file exists.
 func (to target) open(c *cobra.Command) (kubeconfigFile, error) {
 	if to.file == "" {
 		return kubeconfigFile{out: c.OutOrStdout()}, nil
@@ -186,9 +190,9 @@ func (to target) open(c *cobra.Command) (kubeconfigFile, error) {
 	file, err := os.OpenFile(to.file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist) && to.static:
-		return kubeconfigFile{}, fmt.Errorf("%s exists: name another file", to.file)
+		return kubeconfigFile{}, fmt.Errorf("%s already exists: use another file", to.file)
 	case errors.Is(err, fs.ErrExist):
-		return kubeconfigFile{}, fmt.Errorf("%s exists: add to it with --kubeconfig %s --merge", to.file, to.file)
+		return kubeconfigFile{}, fmt.Errorf("%s already exists: add to it with --kubeconfig %s --merge", to.file, to.file)
 	}
 	return kubeconfigFile{File: file, out: file}, err
 }
@@ -204,23 +208,23 @@ func (f kubeconfigFile) write(config *clientcmdapi.Config) error {
 	return err
 }
 
-// remove removes a file without a kubeconfig in it.
+// remove removes the file if no kubeconfig was written to it.
 func (f kubeconfigFile) remove() error {
 	if f.File == nil {
 		return nil
 	}
-	_ = f.Close() // it may be closed already
+	_ = f.Close() // it may already be closed
 	return os.Remove(f.Name())
 }
 
 // revokeAll revokes the tokens of a kubeconfig that was not written.
 func revokeAll(ctx context.Context, session *login.Session, tokens []scriptToken) error {
-	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // also after an interrupt
+	ctx, cancel := cli.Bounded(context.WithoutCancel(ctx)) // even after an interrupt
 	defer cancel()
 	var all []error
 	for _, token := range tokens {
 		if err := revokeToken(ctx, session, token.ID); err != nil {
-			all = append(all, fmt.Errorf("the token %s for cluster %s stays: %w", token.ID, token.Cluster, err))
+			all = append(all, fmt.Errorf("the token %s for cluster %s was not revoked: %w", token.ID, token.Cluster, err))
 		}
 	}
 	return errors.Join(all...)
@@ -236,14 +240,14 @@ func addToken(ctx context.Context, config *clientcmdapi.Config, session *login.S
 	}
 	made, err := makeToken(ctx, session, wanted)
 	if err != nil {
-		return made, fmt.Errorf("make a token for cluster %s: %w", cluster, err)
+		return made, fmt.Errorf("create a token for cluster %s: %w", cluster, err)
 	}
 	delete(config.AuthInfos, config.Contexts[name].AuthInfo)
 	config.AuthInfos[name], config.Contexts[name].AuthInfo = &clientcmdapi.AuthInfo{Token: made.Token}, name
 	return made, nil
 }
 
-// countContexts returns how many contexts Clusters have: through the hub, and by their own addresses.
+// countContexts returns the number of contexts of Clusters, through the hub and with their own addresses.
 func countContexts(clusters []reachableCluster) int {
 	n := len(clusters)
 	for _, c := range clusters {
@@ -254,8 +258,8 @@ func countContexts(clusters []reachableCluster) int {
 	return n
 }
 
-// merge adds contexts to the user's kubeconfig and returns the name of the last one. With current, it becomes the
-// current context.
+// merge adds contexts to the user's kubeconfig and returns the name of the last context. If current is set, the last
+// context becomes the current context.
 func (o *options) merge(ctx context.Context, session *login.Session, clusters []reachableCluster, current bool) (string, error) {
 	config, err := o.Loading.GetStartingConfig()
 	if err != nil {
@@ -284,7 +288,7 @@ func (o *options) merge(ctx context.Context, session *login.Session, clusters []
 	return name, nil
 }
 
-// addContext adds a Cluster to a kubeconfig, through the hub, and returns the name of its context.
+// addContext adds a context for a Cluster through the hub to a kubeconfig, and returns its name.
 func addContext(config *clientcmdapi.Config, session *login.Session, c reachableCluster) string {
 	host := strings.TrimPrefix(session.Issuer, "https://")
 	name := c.String() + "@" + host
@@ -293,8 +297,8 @@ func addContext(config *clientcmdapi.Config, session *login.Session, c reachable
 	return name
 }
 
-// setContext sets a context in a kubeconfig, with its cluster and the user who gets tokens from exec. An existing
-// context keeps its other settings, such as its namespace, and each part stays in the file that it came from.
+// setContext sets a context in a kubeconfig, with its cluster and a user who gets tokens from exec. An existing context
+// keeps its other settings, such as its namespace. Each part stays in the file that it came from.
 func setContext(config *clientcmdapi.Config, name, user, server string, ca []byte, exec *clientcmdapi.ExecConfig) {
 	cluster, auth, context := clientcmdapi.NewCluster(), clientcmdapi.NewAuthInfo(), clientcmdapi.NewContext()
 	if was := config.Clusters[name]; was != nil {
@@ -316,6 +320,6 @@ func execCredential(args ...string) *clientcmdapi.ExecConfig {
 	return &clientcmdapi.ExecConfig{
 		APIVersion: clientauthenticationv1.SchemeGroupVersion.String(), Command: "kubectl-drover", Args: args,
 		InteractiveMode: clientcmdapi.IfAvailableExecInteractiveMode, ProvideClusterInfo: true,
-		InstallHint: "kubectl-drover is the plugin of kubectl for Drover: put it into a directory of the PATH.",
+		InstallHint: "kubectl-drover is kubectl's plugin for Drover: install it in a directory of the PATH.",
 	}
 }

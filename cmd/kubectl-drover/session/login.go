@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session signs users in at a hub, gives kubectl their tokens, and reaches the Clusters that the hub shows
-// them.
+// Package session has the commands that sign users in to a hub, provide kubectl with their tokens, and give access to
+// their Clusters.
 package session
 
 import (
@@ -22,21 +22,21 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// signInLimit is how long a user may take to sign in without --timeout. The login page is open for 10 minutes.
+// signInLimit is the default of --timeout. The login page is valid for 10 minutes.
 const signInLimit = 5 * time.Minute
 
-// options are the flags of the commands of this package.
+// options holds the flags of the commands in this package.
 type options struct {
 	*cli.Options
 
 	issuer    string // the URL of a hub where the user is signed in
 	cluster   string
-	direct    bool // asks for a token for the Cluster's own address
+	direct    bool // request a token for the Cluster's own address
 	selector  string
 	namespace string
 }
 
-// signing says how a user signs in.
+// signing holds the flags for signing in.
 type signing struct {
 	device    bool
 	noBrowser bool
@@ -44,16 +44,18 @@ type signing struct {
 	caFile    string
 }
 
-// NewLogin makes the command "login".
+// NewLogin returns the command "login".
 func NewLogin(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	var s signing
 	c := &cobra.Command{
-		Use: "login URL", Short: "Sign in at a hub by a browser",
-		Long: `Sign in at a hub by a browser.
+		Use: "login URL", Short: "Sign in to a hub with a browser",
+		Long: `Sign in to a hub with a browser.
 
-The URL is that of signIn.issuer in the hub's configuration. The tokens are kept in ~/.kube/cache/drover, for you alone. Your kubeconfig stays as it is: "kubectl drover use" and
-"kubectl drover kubeconfig" write to it, and kubectl gets tokens by "kubectl drover get-token" then.`,
+URL is the value of signIn.issuer in the hub's configuration. The tokens are stored in
+~/.kube/cache/drover, readable only by you. Your kubeconfig is not changed. "kubectl drover use" and
+"kubectl drover kubeconfig" write contexts to it that make kubectl get tokens from "kubectl drover
+get-token".`,
 		Example: `  kubectl drover login https://hub.example.com
   kubectl drover login https://hub.example.com --ca hub-ca.crt
   kubectl drover login https://hub.example.com --device`,
@@ -61,23 +63,23 @@ The URL is that of signIn.issuer in the hub's configuration. The tokens are kept
 		RunE: func(c *cobra.Command, args []string) error { return o.login(c, args[0], s) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: that of the last sign-in there, or those that this computer trusts)")
-	flags.BoolVar(&s.device, "device", false, "Sign in by a browser on another computer, and a code")
+	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: the CA of the last sign-in there, or the CAs that this computer trusts)")
+	flags.BoolVar(&s.device, "device", false, "Sign in with a code and a browser on any computer")
 	s.bind(c)
 	return c
 }
 
-// bind adds the flags that all commands that sign in have.
+// bind adds the flags of all commands that sign in.
 func (s *signing) bind(c *cobra.Command) {
-	c.Flags().BoolVar(&s.noBrowser, "no-browser", false, "Open no browser; the address is printed either way")
-	c.Flags().DurationVar(&s.timeout, "timeout", signInLimit, "How long to wait for the browser")
+	c.Flags().BoolVar(&s.noBrowser, "no-browser", false, "Do not open a browser; the address is printed in any case")
+	c.Flags().DurationVar(&s.timeout, "timeout", signInLimit, "How long to wait for the sign-in in the browser")
 }
 
 // sessions returns the store of the user's sessions at all hubs.
 func sessions() (login.Store, error) {
 	home := homedir.HomeDir()
 	if home == "" {
-		return login.Store{}, errors.New("this computer says of no directory that it is your home: set HOME")
+		return login.Store{}, errors.New("your home directory is not known: set HOME")
 	}
 	return login.Store{Dir: filepath.Join(home, ".kube", "cache", "drover"), Now: time.Now}, nil
 }
@@ -111,18 +113,18 @@ func (o *options) login(c *cobra.Command, raw string, s signing) error {
 	})
 }
 
-// untrustedHub says what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.
+// untrustedHub explains what to do if the CA of a hub's certificate is not trusted. It returns other errors unchanged.
 func untrustedHub(err error) error {
 	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
-		return errors.New("the hub has a certificate that this computer does not trust: " + untrusted.Error() +
-			": give the hub's CA with \"kubectl drover login URL --ca FILE\"; its administrator has it")
+		return errors.New("this computer does not trust the hub's certificate: " + untrusted.Error() +
+			": pass the hub's CA with \"kubectl drover login URL --ca FILE\"; ask the hub's administrator for it")
 	}
 	return err
 }
 
-// signIn signs the user in, and tells them on out what to do.
+// signIn signs the user in. It writes instructions for the user to out.
 func (s signing) signIn(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("waited for %s: begin again, with --timeout for longer", s.timeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, fmt.Errorf("timed out after %s: start again, with a longer --timeout if necessary", s.timeout))
 	defer cancel()
 	session, err := s.ask(ctx, out, at)
 	if err != nil {
@@ -132,9 +134,9 @@ func (s signing) signIn(ctx context.Context, out io.Writer, at *login.Issuer) (*
 	return session, nil
 }
 
-// welcome returns the message to a user who has signed in.
+// welcome returns the message after a user has signed in.
 func welcome(s *login.Session) string {
-	text := fmt.Sprintf("Signed in at %s as %s.\n", s.Issuer, cli.Plain(s.Claims().Subject))
+	text := fmt.Sprintf("Signed in to %s as %s.\n", s.Issuer, cli.Plain(s.Claims().Subject))
 	if s.Notice != "" {
 		text += fmt.Sprintf("Warning: %s.\n", cli.Plain(s.Notice))
 	}
@@ -144,21 +146,21 @@ func welcome(s *login.Session) string {
 func (s signing) ask(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {
 	if s.device {
 		return at.Device(ctx, func(url, code string) {
-			fmt.Fprintf(out, "Open on any computer\n\n  %s\n\nand enter the code\n\n  %s\n\nWaiting for it …\n", cli.Plain(url), cli.Plain(code))
+			fmt.Fprintf(out, "On any computer, open\n\n  %s\n\nand enter the code\n\n  %s\n\nWaiting …\n", cli.Plain(url), cli.Plain(code))
 		})
 	}
 	return at.Code(ctx, func(url string) {
-		fmt.Fprintf(out, "Sign in by the browser on this computer, at\n\n  %s\n\n", cli.Plain(url))
+		fmt.Fprintf(out, "Sign in with the browser on this computer at\n\n  %s\n\n", cli.Plain(url))
 		if !s.noBrowser {
 			if err := login.OpenBrowser(ctx, url); err != nil {
-				fmt.Fprintf(out, "No browser could be opened (%v): open the address yourself, or use --device to sign in by another computer.\n", err)
+				fmt.Fprintf(out, "No browser could be opened (%v): open the address yourself, or use --device to sign in on another computer.\n", err)
 			}
 		}
-		fmt.Fprintf(out, "Waiting for it for up to %s …\n", s.timeout)
+		fmt.Fprintf(out, "Waiting for up to %s …\n", s.timeout)
 	})
 }
 
-// NewLogout makes the command "logout".
+// NewLogout returns the command "logout".
 func NewLogout(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	var local bool
@@ -168,7 +170,7 @@ func NewLogout(shared *cli.Options) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.logout(c, local) },
 	}
-	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, where the hub cannot be reached")
+	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, for a hub that cannot be reached")
 	o.bindHub(c)
 	return c
 }
@@ -186,10 +188,10 @@ func (o *options) logout(c *cobra.Command, local bool) error {
 		}
 		if !local {
 			if err := revoke(ctx, before); err != nil {
-				return before, fmt.Errorf("%w; you are still signed in: try again, or remove the tokens from this computer only with --local", err)
+				return before, fmt.Errorf("%w; you are still signed in: try again, or use --local to only remove the tokens from this computer", err)
 			}
 		}
-		_, err := fmt.Fprintf(c.OutOrStdout(), "Signed out at %s, where you were %s.\n", issuer, cli.Plain(before.Claims().Subject))
+		_, err := fmt.Fprintf(c.OutOrStdout(), "Signed out of %s as %s.\n", issuer, cli.Plain(before.Claims().Subject))
 		return nil, err
 	})
 }

@@ -30,7 +30,7 @@ type scriptToken struct {
 	Created     time.Time  `json:"created"`
 	Expires     time.Time  `json:"expires"`
 	LastUsed    *time.Time `json:"lastUsed,omitempty"`
-	// Token is the token itself. The hub gives it only once.
+	// Token is the token itself. The hub returns it only once.
 	Token string `json:"token,omitempty"`
 }
 
@@ -38,18 +38,18 @@ type scriptTokens struct {
 	Items []scriptToken `json:"items"`
 }
 
-// wantedToken is a request for a token. Empty fields leave the choice to the hub.
+// wantedToken is a request for a token. The hub chooses the values of empty fields.
 type wantedToken struct {
 	Description string `json:"description,omitempty"`
 	Cluster     string `json:"cluster,omitempty"`
 	TTL         string `json:"ttl,omitempty"`
 }
 
-// NewToken makes the command "token".
+// NewToken returns the command "token".
 func NewToken(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
-		Use: "token", Short: "Make, list and revoke your tokens for scripts",
+		Use: "token", Short: "Create, list and revoke your tokens for scripts",
 		Long: `Make, list and revoke your tokens for scripts. Whoever has such a token is you in the Clusters that it is good for, until it expires, is revoked, or you may no longer sign in.`,
 	}
 	c.AddCommand(newTokenCreate(o), newTokenList(o), newTokenRevoke(o))
@@ -60,7 +60,7 @@ func newTokenCreate(o *options) *cobra.Command {
 	var wanted wantedToken
 	var ttl time.Duration
 	c := &cobra.Command{
-		Use: "create", Short: "Make a token, and print it this once",
+		Use: "create", Short: "Create a token, and print it once",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if ttl != 0 {
@@ -75,45 +75,45 @@ func newTokenCreate(o *options) *cobra.Command {
 					return err
 				}
 				var b strings.Builder
-				cli.Say(&b, "Token %s of %s is good for %s until %s, and is shown this once:\n", made.ID, session.Claims().Subject, cmp.Or(made.Cluster, "all Clusters"),
+				cli.Say(&b, "Token %s of %s is valid for %s until %s, and is shown only once:\n", made.ID, session.Claims().Subject, cmp.Or(made.Cluster, "all Clusters"),
 					made.Expires.Local().Format(time.RFC3339))
 				if _, err := c.ErrOrStderr().Write([]byte(b.String())); err != nil {
 					return err
 				}
-				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // alone, for a file or a variable
+				_, err = fmt.Fprintln(c.OutOrStdout(), cli.Plain(made.Token)) // the token alone, for a file or a variable
 				return err
 			})
 		},
 	}
-	c.Flags().StringVar(&wanted.Description, "description", "", "What the token is for")
-	c.Flags().StringVar(&wanted.Cluster, "cluster", "", "The only Cluster that the token is good for, as WORKSPACE/NAME (default: all)")
-	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or less where the hub allows less)")
+	c.Flags().StringVar(&wanted.Description, "description", "", "A description of the token's use")
+	c.Flags().StringVar(&wanted.Cluster, "cluster", "", "The only Cluster that the token is valid for, as WORKSPACE/NAME (default: all Clusters)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or the hub's limit if that is shorter)")
 	cli.Complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
 	o.bindHub(c)
 	return c
 }
 
-// checkReach returns an error if the user does not reach a Cluster, <namespace>/<name>: a token for it would be
-// useless. An empty cluster stands for all.
+// checkReach returns an error if the user cannot reach a Cluster, <namespace>/<name>, because a token for it would be
+// useless. An empty cluster means all Clusters.
 func checkReach(ctx context.Context, session *login.Session, cluster string) error {
 	if cluster == "" {
 		return nil
 	}
 	workspace, _, named := strings.Cut(cluster, "/")
 	if !named {
-		return fmt.Errorf("--cluster %s: name it as WORKSPACE/NAME", cli.Visible(cluster))
+		return fmt.Errorf("--cluster %s: use the form WORKSPACE/NAME", cli.Visible(cluster))
 	}
 	list, err := clustersOf(ctx, session, workspace, "")
 	if err != nil {
 		return err
 	}
 	if !list.Incomplete && !slices.ContainsFunc(list.Items, func(c reachableCluster) bool { return c.String() == cluster }) {
-		return fmt.Errorf("you reach no Cluster %s: \"kubectl drover clusters\" lists those that you reach. No token was made", cli.Visible(cluster))
+		return fmt.Errorf("you cannot reach a Cluster %s: \"kubectl drover clusters\" lists the Clusters that you can reach. No token was created", cli.Visible(cluster))
 	}
 	return nil
 }
 
-// makeToken has the hub make a token.
+// makeToken creates a token on the hub.
 func makeToken(ctx context.Context, session *login.Session, wanted wantedToken) (scriptToken, error) {
 	var made scriptToken
 	err := callHub(ctx, session, http.MethodPost, pathTokens, wanted, &made)
@@ -141,7 +141,7 @@ func newTokenList(o *options) *cobra.Command {
 
 func newTokenRevoke(o *options) *cobra.Command {
 	c := &cobra.Command{
-		Use: "revoke ID...", Short: "Revoke tokens: the hub refuses them at once",
+		Use: "revoke ID...", Short: "Revoke tokens; the hub rejects them immediately",
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, ids []string) error {
 			return o.withSession(c, func(ctx context.Context, session *login.Session) error {
@@ -166,7 +166,7 @@ func revokeToken(ctx context.Context, session *login.Session, id string) error {
 	return nil
 }
 
-// withSession runs do with the user's session at the hub.
+// withSession calls do with the user's session at the hub.
 func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.Session) error) error {
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
@@ -177,7 +177,7 @@ func (o *options) withSession(c *cobra.Command, do func(context.Context, *login.
 	return do(ctx, session)
 }
 
-// text is the table for a person.
+// text returns a table for people.
 func (l scriptTokens) text() string {
 	if len(l.Items) == 0 {
 		return "You have no tokens for scripts.\n"
@@ -192,6 +192,6 @@ func (l scriptTokens) text() string {
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Plain(t.ID), cli.Plain(cmp.Or(t.Cluster, "all")), t.Expires.Local().Format(time.RFC3339), used, cli.Plain(t.Description))
 	}
-	_ = table.Flush() // it writes to memory
+	_ = table.Flush() // writing to memory does not fail
 	return b.String()
 }

@@ -21,11 +21,11 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// NewWhoAmI makes the command "whoami".
+// NewWhoAmI returns the command "whoami".
 func NewWhoAmI(shared *cli.Options) *cobra.Command {
 	o := &options{Options: shared}
 	c := &cobra.Command{
-		Use: "whoami", Short: "Say as whom you are signed in, and what the hub says to that",
+		Use: "whoami", Short: "Print the user that you are signed in as, according to the hub",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.whoAmI(c) },
 	}
@@ -53,9 +53,9 @@ func (o *options) whoAmI(c *cobra.Command) error {
 	if said := session.Claims().Subject; said != user.Username {
 		cli.Say(&b, "  token:   says %s\n", said)
 	}
-	then := "the browser asks then"
+	then := "then you have to sign in again"
 	if session.Refresh != "" {
-		then = "another one follows without a question"
+		then = "then it is renewed without a question"
 	}
 	cli.Say(&b, "  until:   %s; %s\n", session.Expires.Local().Format(time.RFC3339), then)
 	_, err = c.OutOrStdout().Write([]byte(b.String()))
@@ -85,12 +85,13 @@ func (o *options) signedIn(ctx context.Context) (*login.Session, error) {
 	return session, nil
 }
 
-// askHub reads a path of the hub as the user of a session.
+// askHub sends a GET request as the user of a session.
 func askHub(ctx context.Context, s *login.Session, path string, into any) error {
 	return callHub(ctx, s, http.MethodGet, path, nil, into)
 }
 
-// callHub sends a request as the user of a session, with content in JSON unless that is nil, and reads the response.
+// callHub sends a request as the user of a session and reads the response. The body is content as JSON, or empty if
+// content is nil.
 func callHub(ctx context.Context, s *login.Session, method, path string, content, into any) error {
 	client, err := login.Client(s.CA)
 	if err != nil {
@@ -118,19 +119,19 @@ func callHub(ctx context.Context, s *login.Session, method, path string, content
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusOK || resp.StatusCode == http.StatusCreated {
 		if err := json.NewDecoder(resp.Body).Decode(into); err != nil {
-			return fmt.Errorf("read what %s says: %w", s.Issuer, err)
+			return fmt.Errorf("read the response of %s: %w", s.Issuer, err)
 		}
 		return nil
 	}
 	var status metav1.Status
-	_ = json.NewDecoder(resp.Body).Decode(&status) // any other text has no message
+	_ = json.NewDecoder(resp.Body).Decode(&status) // any other body has no message
 	switch {
 	case resp.StatusCode == http.StatusUnauthorized:
-		return signedOut(fmt.Errorf("the hub %s refuses you: %s", s.Issuer, status.Message), s.Issuer)
+		return signedOut(fmt.Errorf("the hub %s rejected your token: %s", s.Issuer, status.Message), s.Issuer)
 	case resp.StatusCode == http.StatusNotFound && (method == http.MethodGet || status.Message == ""):
-		return fmt.Errorf("%s is of a version that has no %s: ask its administrator to upgrade it", s.Issuer, path)
+		return fmt.Errorf("the version of %s does not support %s: ask its administrator to upgrade it", s.Issuer, path)
 	case status.Message == "":
-		return fmt.Errorf("%s answers %s", s.Issuer, resp.Status)
+		return fmt.Errorf("%s responded with %s", s.Issuer, resp.Status)
 	}
 	return fmt.Errorf("%s: %s", s.Issuer, status.Message)
 }

@@ -9,7 +9,7 @@ import (
 	"runtime"
 )
 
-// OpenBrowser asks the desktop to open a URL in the user's browser, and does not wait for it.
+// OpenBrowser opens a URL in the user's browser. It does not wait for the browser to exit.
 func OpenBrowser(ctx context.Context, url string) error {
 	name, args := "xdg-open", []string{url}
 	switch runtime.GOOS {
@@ -18,7 +18,8 @@ func OpenBrowser(ctx context.Context, url string) error {
 	case "windows":
 		name, args = "rundll32", []string{"url.dll,FileProtocolHandler", url}
 	}
-	command := exec.CommandContext(context.WithoutCancel(ctx), name, args...) // a browser that it starts goes on
+	// a browser that the command starts goes on running
+	command := exec.CommandContext(context.WithoutCancel(ctx), name, args...)
 	if err := command.Start(); err != nil {
 		return err
 	}

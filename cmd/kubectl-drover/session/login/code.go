@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// callbackPath is the path to which the browser returns.
+	// callbackPath is the path of the redirect URI.
 	callbackPath = "/callback"
 	// pageLimit is how long the browser may take to read the last page.
 	pageLimit = 5 * time.Second
 )
 
-// Code signs a user in by a browser on the same computer: authorization code with PKCE and a loopback redirect (RFC
-// 8252). show is called with the URL that the user has to open.
+// Code signs a user in with a browser on the same computer. It uses the authorization code flow with PKCE and a
+// loopback redirect (RFC 8252). It calls show with the URL that the user has to open.
 func (i *Issuer) Code(ctx context.Context, show func(url string)) (*Session, error) {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,7 +43,7 @@ func (i *Issuer) Code(ctx context.Context, show func(url string)) (*Session, err
 	}
 	c.oauth.RedirectURL = "http://" + listener.Addr().String() + callbackPath
 	server := &http.Server{Handler: c, ReadHeaderTimeout: pageLimit, ReadTimeout: pageLimit, MaxHeaderBytes: 64 << 10}
-	go func() { _ = server.Serve(listener) }() // ends with the server
+	go func() { _ = server.Serve(listener) }() // returns when the server is closed
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pageLimit)
 		defer cancel()
@@ -56,7 +56,7 @@ func (i *Issuer) Code(ctx context.Context, show func(url string)) (*Session, err
 	case r := <-c.done:
 		return r.session, r.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no browser came back from %s: %w", i.URL, context.Cause(ctx))
+		return nil, fmt.Errorf("the browser did not return from %s: %w", i.URL, context.Cause(ctx))
 	}
 }
 
@@ -65,17 +65,17 @@ type result struct {
 	err     error
 }
 
-// callback serves the request with which the browser returns, once.
+// callback handles the redirect request, once.
 type callback struct {
 	issuer                 *Issuer
-	ctx                    context.Context // of the command: the browser may hang up
+	ctx                    context.Context // the command's context, because the browser may close the connection
 	oauth                  oauth2.Config
 	state, nonce, verifier string
 	used                   atomic.Bool
 	done                   chan result
 }
 
-// ServeHTTP implements http.Handler. A request without the state is of another page, which must not end the sign-in.
+// ServeHTTP implements http.Handler. A request without the state comes from another page and must not end the sign-in.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
@@ -88,33 +88,33 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil || !once(query) || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(c.state)) != 1 {
-		http.Error(w, "This does not belong to the sign-in that the terminal waits for. Open the address that the terminal shows.", http.StatusBadRequest)
+		http.Error(w, "This page does not belong to the current sign-in. Open the address that the terminal shows.", http.StatusBadRequest)
 		return
 	}
 	if !c.used.CompareAndSwap(false, true) {
-		http.Error(w, "This page was opened before. The terminal says what happened.", http.StatusBadRequest)
+		http.Error(w, "This page was already opened. See the terminal for the result.", http.StatusBadRequest)
 		return
 	}
 	session, err := c.redeem(query)
 	if err != nil {
 		w.WriteHeader(http.StatusBadRequest)
-		_, _ = io.WriteString(w, "You are not signed in. The terminal says why. You can close this window.\n")
+		_, _ = io.WriteString(w, "You are not signed in. See the terminal for the reason. You can close this window.\n")
 	} else {
-		_, _ = io.WriteString(w, "You are signed in. You can close this window and go on in the terminal.\n")
+		_, _ = io.WriteString(w, "You are signed in. You can close this window and continue in the terminal.\n")
 	}
 	c.done <- result{session, err}
 }
 
-// redeem makes a session from the code that the browser brought.
+// redeem exchanges the code in the redirect request for a session.
 func (c *callback) redeem(query url.Values) (*Session, error) {
 	names := c.issuer.metadata.NamesIssuer || query.Has("iss")
 	switch {
 	case names && query.Get("iss") != c.issuer.URL:
-		return nil, fmt.Errorf("the browser came back from %q and not from %s (RFC 9207): begin again, and use no other link meanwhile", query.Get("iss"), c.issuer.URL)
+		return nil, fmt.Errorf("the browser returned from %q instead of %s (RFC 9207): start again, and do not open other links in the meantime", query.Get("iss"), c.issuer.URL)
 	case query.Get("error") != "":
-		return nil, fmt.Errorf("%s refuses: %s (%s)", c.issuer.URL, query.Get("error_description"), query.Get("error"))
+		return nil, fmt.Errorf("%s refused the sign-in: %s (%s)", c.issuer.URL, query.Get("error_description"), query.Get("error"))
 	case query.Get("code") == "":
-		return nil, errors.New("the browser came back without a code")
+		return nil, errors.New("the browser returned without a code")
 	}
 	token, err := c.oauth.Exchange(c.issuer.context(c.ctx), query.Get("code"), oauth2.VerifierOption(c.verifier))
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *callback) redeem(query url.Values) (*Session, error) {
 	return c.issuer.session(c.ctx, token, c.nonce)
 }
 
-// once reports whether no parameter is given more than once.
+// once reports whether no parameter is repeated.
 func once(query url.Values) bool {
 	for _, values := range query {
 		if len(values) != 1 {

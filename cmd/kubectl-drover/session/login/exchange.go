@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// ForCluster exchanges the token of a session for a token that is good for one Cluster only, <namespace>/<name>, and
-// ends with the session (RFC 8693).
+// ForCluster exchanges the token of a session for a token that is only valid for one Cluster, <namespace>/<name> (RFC
+// 8693). The new token ends with the session.
 func (i *Issuer) ForCluster(ctx context.Context, s *Session, cluster string) (token string, until time.Time, err error) {
 	return i.ForAudience(ctx, s, "cluster:"+cluster)
 }
 
-// ForAudience exchanges the token of a session for a token with another audience. With the URL of a Cluster at the hub,
-// the token is for the Cluster's own address.
+// ForAudience exchanges the token of a session for a token with another audience. If the audience is the URL of a
+// Cluster at the hub, the token is for the Cluster's own address.
 func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (token string, until time.Time, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestLimit)
 	defer cancel()
@@ -50,7 +50,7 @@ func (i *Issuer) ForAudience(ctx context.Context, s *Session, audience string) (
 		return "", time.Time{}, fmt.Errorf("ask %s for a token for %s: %s: %w", i.URL, audience, resp.Status, err)
 	}
 	if resp.StatusCode != http.StatusOK || got.Token == "" {
-		return "", time.Time{}, fmt.Errorf("%s gives no token for %s: %s: %s", i.URL, audience, got.Error, got.Message)
+		return "", time.Time{}, fmt.Errorf("%s refused a token for %s: %s: %s", i.URL, audience, got.Error, got.Message)
 	}
 	return got.Token, asked.Add(time.Duration(got.Seconds) * time.Second), nil
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package login signs a user in at a hub's issuer, and keeps their tokens in the user's home.
+// Package login signs a user in to the issuer of a hub, and stores the tokens in the user's home directory.
 package login
 
 import (
@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	// clientID is the client that every hub knows without a registration. It is public.
+	// clientID is the public client that every hub knows without a registration.
 	clientID = "kubectl"
-	// scopeOffline asks for a refresh token.
+	// scopeOffline requests a refresh token.
 	scopeOffline = "offline_access"
-	// maxResponse bounds a response of the hub, in bytes, and requestLimit the time that one takes.
+	// maxResponse bounds a response of the hub, in bytes. requestLimit bounds the time of a request.
 	maxResponse  = 8 << 20
 	requestLimit = 30 * time.Second
-	// maxPause bounds the wait that a hub asks for, in seconds.
+	// maxPause bounds the pause that a hub can request, in seconds.
 	maxPause = 5
 )
 
-// ErrRefused means that the issuer does not renew the user's token: the user must sign in.
+// ErrRefused means that the issuer does not renew the user's token. The user has to sign in.
 var ErrRefused = errors.New("the session has ended")
 
-// metadata has the fields of an issuer's description that oidc.Provider does not read (RFC 8414, RFC 8628, RFC 9207).
+// metadata has the fields of the issuer's metadata that oidc.Provider does not read (RFC 8414, RFC 8628, RFC 9207).
 type metadata struct {
 	Authorization string   `json:"authorization_endpoint"`
 	Token         string   `json:"token_endpoint"`
@@ -49,9 +49,9 @@ type metadata struct {
 	NamesIssuer   bool     `json:"authorization_response_iss_parameter_supported"`
 }
 
-// Issuer is a hub that users sign in at. Discover makes it.
+// Issuer is a hub that users sign in to. Create one with Discover.
 type Issuer struct {
-	// URL is the hub's, and CA is in PEM, or empty to trust the computer's own CAs.
+	// URL is the URL of the hub. CA is in PEM. If it is empty, the computer's own CAs are trusted.
 	URL string
 	CA  []byte
 
@@ -61,22 +61,22 @@ type Issuer struct {
 	client   *http.Client
 }
 
-// ParseURL returns the URL of a hub in the one form that issuers have: of https, in lower case, without the port 443 or
-// a slash at the end.
+// ParseURL normalizes the URL of a hub to the form that issuers have: https, lower case, and without the port 443 or a
+// trailing slash.
 func ParseURL(raw string) (string, error) {
 	if !strings.Contains(raw, "://") {
 		raw = "https://" + raw
 	}
 	u, err := url.Parse(strings.TrimRight(raw, "/"))
 	if err != nil || u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
-		return "", fmt.Errorf("%q is no URL of a hub: give one such as https://hub.example.com", raw)
+		return "", fmt.Errorf("%q is not the URL of a hub: use a URL such as https://hub.example.com", raw)
 	}
 	u.Host = strings.TrimSuffix(strings.ToLower(u.Host), ":443")
 	return u.String(), nil
 }
 
-// Discover asks a hub how users sign in there. Every endpoint must be at the hub itself, so that no token
-// reaches another server.
+// Discover reads the metadata of a hub's issuer. Every endpoint must be at the hub itself, so that no token reaches
+// another server.
 func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	client, err := Client(ca)
 	if err != nil {
@@ -88,21 +88,21 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 		return nil, undiscovered(issuer, err)
 	}
 	if err := provider.Claims(&i.metadata); err != nil {
-		return nil, fmt.Errorf("read how users sign in at %s: %w", issuer, err)
+		return nil, fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
 	m := i.metadata
 	for _, endpoint := range []string{m.Authorization, m.Token, m.Keys, m.Revocation, m.Device} {
 		if endpoint != "" && !i.own(endpoint) {
-			return nil, fmt.Errorf("the hub %s names %q as an endpoint, which is not its own: tell its administrator", issuer, endpoint)
+			return nil, fmt.Errorf("the hub %s has the endpoint %q, which is not its own address: contact its administrator", issuer, endpoint)
 		}
 	}
 	if m.Authorization == "" || m.Token == "" || !slices.Contains(m.Challenges, "S256") {
-		return nil, fmt.Errorf("users cannot sign in at %s with PKCE (S256): is it a hub of Drover?", issuer)
+		return nil, fmt.Errorf("%s does not support PKCE (S256): is it a hub of Drover?", issuer)
 	}
 	i.verifier = provider.Verifier(&oidc.Config{ClientID: clientID})
 	i.oauth = oauth2.Config{
 		ClientID: clientID, Scopes: []string{oidc.ScopeOpenID},
-		// The style is given: to detect it, x/oauth2 would redeem a code twice.
+		// The style is set explicitly. To detect it, x/oauth2 would redeem a code twice.
 		Endpoint: oauth2.Endpoint{AuthURL: m.Authorization, TokenURL: m.Token, DeviceAuthURL: m.Device, AuthStyle: oauth2.AuthStyleInParams},
 	}
 	if slices.Contains(m.Scopes, scopeOffline) {
@@ -111,42 +111,42 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	return i, nil
 }
 
-// undiscovered says what to do if a hub could not be asked.
+// undiscovered explains what to do if the metadata of a hub could not be read.
 func undiscovered(issuer string, err error) error {
 	var other *oidc.IssuerMismatchError
 	if errors.As(err, &other) {
-		return fmt.Errorf("the hub at %s has users sign in at %q: use that URL", issuer, other.Discovered)
+		return fmt.Errorf("users of the hub at %s sign in at %q: use that URL", issuer, other.Discovered)
 	}
 	var failed *url.Error
 	if errors.As(err, &failed) {
-		return fmt.Errorf("ask %s how users sign in: %w", issuer, err)
+		return fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
-	return fmt.Errorf("users cannot sign in at %s: is it the URL that signIn.issuer of the hub's configuration has? %w", issuer, err)
+	return fmt.Errorf("users cannot sign in at %s: is it the value of signIn.issuer in the hub's configuration? %w", issuer, err)
 }
 
 func (i *Issuer) own(endpoint string) bool { return strings.HasPrefix(endpoint, i.URL+"/") }
 
-// context makes x/oauth2 and go-oidc use the client of the hub.
+// context makes x/oauth2 and go-oidc use the HTTP client of the hub.
 func (i *Issuer) context(ctx context.Context) context.Context {
 	return oidc.ClientContext(ctx, i.client)
 }
 
-// session makes a session from the issuer's response, after the checks that OpenID Connect requires of a client. nonce
-// is empty if the request had none.
+// session returns a session from the issuer's response, after the checks that OpenID Connect requires of a client.
+// nonce is empty if the request had none.
 func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string) (*Session, error) {
 	raw, _ := token.Extra("id_token").(string)
 	if raw == "" {
-		return nil, fmt.Errorf("%s gave no ID token: is it a hub of Drover?", i.URL)
+		return nil, fmt.Errorf("%s returned no ID token: is it a hub of Drover?", i.URL)
 	}
 	verified, err := i.verifier.Verify(i.context(ctx), raw)
 	var expired *oidc.TokenExpiredError
 	switch {
 	case errors.As(err, &expired):
-		return nil, fmt.Errorf("the token that %s gave has expired at %s: compare the clock of this computer with the hub's", i.URL, expired.Expiry.Format(time.RFC3339))
+		return nil, fmt.Errorf("the token from %s expired at %s: compare the clocks of this computer and the hub", i.URL, expired.Expiry.Format(time.RFC3339))
 	case err != nil:
-		return nil, fmt.Errorf("verify the token that %s gave: %w", i.URL, err)
+		return nil, fmt.Errorf("verify the token from %s: %w", i.URL, err)
 	case verified.Nonce != nonce && nonce != "":
-		return nil, fmt.Errorf("the token that %s gave belongs to another sign-in: its nonce differs", i.URL)
+		return nil, fmt.Errorf("the token from %s belongs to another sign-in: its nonce differs", i.URL)
 	}
 	s := &Session{Issuer: i.URL, CA: i.CA, Token: raw, Refresh: token.RefreshToken, Expires: token.Expiry}
 	s.Notice, _ = token.Extra("drover_notice").(string)
@@ -156,7 +156,7 @@ func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string)
 	return s, nil
 }
 
-// Refresh renews a session with a new token of the same user. The error matches ErrRefused if the issuer gives none.
+// Refresh renews a session with a new token of the same user. The error matches ErrRefused if the issuer refuses.
 func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 	if s.Refresh == "" {
 		return nil, fmt.Errorf("%w: the hub gave no refresh token", ErrRefused)
@@ -176,12 +176,12 @@ func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 		return nil, err
 	}
 	if was, is := s.Claims().Subject, next.Claims().Subject; was != is {
-		return nil, fmt.Errorf("the hub %s gave a token of %q to %q: sign in again, and tell its administrator", i.URL, is, was)
+		return nil, fmt.Errorf("the hub %s returned a token of %q to %q: sign in again, and contact its administrator", i.URL, is, was)
 	}
 	return next, nil
 }
 
-// patiently asks again a few times while the hub is unavailable: a replica that starts or stops is back soon.
+// patiently retries a few times while the hub is unavailable, because a replica may be starting or stopping.
 func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error)) (*oauth2.Token, error) {
 	for pauses := 3; ; pauses-- {
 		token, err := ask()
@@ -201,7 +201,7 @@ func (i *Issuer) patiently(ctx context.Context, ask func() (*oauth2.Token, error
 // Revoke ends a session at the issuer (RFC 7009).
 func (i *Issuer) Revoke(ctx context.Context, s *Session) error {
 	if i.metadata.Revocation == "" {
-		return fmt.Errorf("%s cannot revoke tokens: they end at %s", i.URL, s.Expires.Local().Format(time.TimeOnly))
+		return fmt.Errorf("%s cannot revoke tokens: they expire at %s", i.URL, s.Expires.Local().Format(time.TimeOnly))
 	}
 	for hint, token := range map[string]string{"refresh_token": s.Refresh, "access_token": s.Token} {
 		if token == "" {
@@ -219,20 +219,20 @@ func (i *Issuer) Revoke(ctx context.Context, s *Session) error {
 		}
 		_ = resp.Body.Close()
 		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("revoke the token: %s answers %s", i.URL, resp.Status)
+			return fmt.Errorf("revoke the token: %s responded with %s", i.URL, resp.Status)
 		}
 	}
 	return nil
 }
 
-// Client returns an HTTP client for a hub. It trusts the CA, or the CAs of the computer, follows no redirect, and
-// bounds responses.
+// Client returns an HTTP client for a hub. The client trusts ca, or the CAs of the computer if ca is empty. It does not
+// follow redirects, and it bounds responses.
 func Client(ca []byte) (*http.Client, error) {
 	settings := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(ca) > 0 {
 		settings.RootCAs = x509.NewCertPool()
 		if !settings.RootCAs.AppendCertsFromPEM(ca) {
-			return nil, errors.New("the CA of the hub is no certificate in PEM")
+			return nil, errors.New("the CA of the hub is not a PEM certificate")
 		}
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: settings, ForceAttemptHTTP2: true, IdleConnTimeout: requestLimit}
@@ -240,7 +240,7 @@ func Client(ca []byte) (*http.Client, error) {
 	return &http.Client{Transport: bounded{transport}, Timeout: requestLimit, CheckRedirect: stay}, nil
 }
 
-// bounded ends responses at maxResponse.
+// bounded cuts off responses at maxResponse.
 type bounded struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

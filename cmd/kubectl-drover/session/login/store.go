@@ -21,57 +21,57 @@ import (
 )
 
 const (
-	// margin is the time before the end of a token in which it is no longer used: requests take time, and clocks differ.
+	// margin is how long before its expiration a token is no longer used. Requests take time, and clocks differ.
 	margin = 30 * time.Second
-	// lockPause is how often another process is asked whether it is done.
+	// lockPause is the polling interval for a lock that another process holds.
 	lockPause = 50 * time.Millisecond
-	// maxSession bounds a session's file, in bytes.
+	// maxSession bounds the file of a session, in bytes.
 	maxSession = 1 << 20
 )
 
 // ErrSignedOut means that the user has no session at a hub.
 var ErrSignedOut = errors.New("you are not signed in")
 
-// Session holds the tokens of a user who has signed in at a hub.
+// Session holds the tokens of a user who has signed in to a hub.
 type Session struct {
 	Issuer string `json:"issuer"`
-	// CA of the hub in PEM, or empty to trust the computer's own CAs.
+	// CA of the hub in PEM. If it is empty, the computer's own CAs are trusted.
 	CA []byte `json:"ca,omitempty"`
-	// Token says who the user is, until Expires by the clock of this computer.
+	// Token identifies the user until Expires, by the clock of this computer.
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
-	// Refresh gets another token. Empty if the hub gave none.
+	// Refresh is the refresh token, or empty if the hub gave none.
 	Refresh string `json:"refresh,omitempty"`
 	// Direct has tokens for Clusters' own addresses, by <namespace>/<name>.
 	Direct map[string]DirectToken `json:"direct,omitempty"`
-	// Notice is the hub's message about the login. It is shown once, and not kept.
+	// Notice is a message of the hub about the login. It is shown once and not stored.
 	Notice string `json:"-"`
-	// UserAgent is how the plugin names itself to the hub. It is not kept.
+	// UserAgent is the User-Agent header of the plugin. It is not stored.
 	UserAgent string `json:"-"`
 }
 
-// DirectToken is a token for a Cluster's own address. It must last while there is no hub.
+// DirectToken is a token for a Cluster's own address. It is needed while the hub is down.
 type DirectToken struct {
 	Token string    `json:"token"`
 	From  time.Time `json:"from"`
 	Until time.Time `json:"until"`
-	// Tried is when the hub was asked for another one in vain.
+	// Tried is when the hub was last asked for another token without success.
 	Tried time.Time `json:"tried,omitzero"`
 }
 
-// Last is when the token should not be used any more.
+// Last returns the time after which the token should no longer be used.
 func (t DirectToken) Last() time.Time { return t.Until.Add(-margin) }
 
 // Usable reports whether the token is valid for a while.
 func (t DirectToken) Usable(now time.Time) bool { return t.Token != "" && now.Before(t.Last()) }
 
-// Half is when half of the token's life is over.
+// Half returns the time when half of the token's lifetime is over.
 func (t DirectToken) Half() time.Time { return t.From.Add(t.Until.Sub(t.From) / 2) }
 
-// maxDirect bounds the tokens that a session keeps: each is as long as the one of the session.
+// maxDirect bounds the number of tokens in a session. Each is as long as the session's token.
 const maxDirect = 64
 
-// KeepDirect keeps a token for a Cluster's own address in the session at an issuer.
+// KeepDirect stores a token for a Cluster's own address in the session at an issuer.
 func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token DirectToken) error {
 	return s.Change(ctx, issuer, func(before *Session) (*Session, error) {
 		if before == nil {
@@ -88,13 +88,13 @@ func (s Store) KeepDirect(ctx context.Context, issuer, cluster string, token Dir
 	})
 }
 
-// Claims of a token say who its user is.
+// Claims are the claims of a token that identify its user.
 type Claims struct {
 	Subject string   `json:"sub"`
 	Groups  []string `json:"groups"`
 }
 
-// Claims returns the claims of the token, which was verified when it came.
+// Claims returns the claims of the token. The token was verified when it was received.
 func (s *Session) Claims() Claims {
 	var c Claims
 	if parts := strings.Split(s.Token, "."); len(parts) == 3 {
@@ -104,12 +104,12 @@ func (s *Session) Claims() Claims {
 	return c
 }
 
-// Until is when the token should not be used any more.
+// Until returns the time after which the token should no longer be used.
 func (s *Session) Until() time.Time { return s.Expires.Add(-margin) }
 
 func (s *Session) usable(now time.Time) bool { return now.Before(s.Until()) }
 
-// Store keeps sessions in a directory, a file for each issuer. Several processes may use it at once.
+// Store keeps sessions in a directory, with one file for each issuer. Several processes may use it at the same time.
 type Store struct {
 	Dir string
 	Now func() time.Time
@@ -129,7 +129,7 @@ func (s Store) Load(issuer string) (*Session, error) {
 	return session, err
 }
 
-// read returns the session of a file. A damaged file gives an empty session, so that the user signs in again.
+// read reads a session from a file. For a damaged file it returns an empty session, so that the user signs in again.
 func read(file string) (*Session, error) {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -151,7 +151,7 @@ func read(file string) (*Session, error) {
 
 // List returns all sessions.
 func (s Store) List() ([]*Session, error) {
-	files, err := os.ReadDir(s.Dir) // filepath.Glob would read characters of the folder's own path as a pattern
+	files, err := os.ReadDir(s.Dir) // filepath.Glob would treat characters of the directory's own path as a pattern
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("list sessions: %w", err)
 	}
@@ -171,8 +171,8 @@ func (s Store) List() ([]*Session, error) {
 	return sessions, nil
 }
 
-// Fresh returns the session at an issuer with a token that is valid for a while. If there is none, one process calls
-// renew with the old session, or nil, and the others wait for it.
+// Fresh returns the session at an issuer, with a token that is valid for a while. If there is no such session, one
+// process calls renew with the old session, or nil, and other processes wait for it.
 func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Context, *Session) (*Session, error)) (*Session, error) {
 	if session, err := s.Load(issuer); err == nil && session.usable(s.Now()) {
 		return session, nil
@@ -193,8 +193,8 @@ func (s Store) Fresh(ctx context.Context, issuer string, renew func(context.Cont
 	return fresh, nil
 }
 
-// Change replaces the session at an issuer by the result of change. No other process changes it meanwhile. A session
-// that does not exist is nil.
+// Change replaces the session at an issuer with the result of change. change gets nil if there is no session. No other
+// process can change the session at the same time.
 func (s Store) Change(ctx context.Context, issuer string, change func(*Session) (*Session, error)) error {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the directory for sessions: %w", err)
@@ -206,7 +206,7 @@ func (s Store) Change(ctx context.Context, issuer string, change func(*Session) 
 	if _, err := lock.TryLockContext(ctx, lockPause); err != nil {
 		return fmt.Errorf("wait for another command that signs in at %s: %w", issuer, err)
 	}
-	defer func() { _ = lock.Unlock() }() // the end of the process does it too
+	defer func() { _ = lock.Unlock() }() // the lock is also released when the process ends
 	before, err := s.Load(issuer)
 	if err != nil && !errors.Is(err, ErrSignedOut) {
 		return err
@@ -232,13 +232,13 @@ func (s Store) close() error {
 	return errors.Join(dir.Chmod(".", 0o700), dir.Close())
 }
 
-// write replaces the file of a session as a whole. Only its owner may read it.
+// write replaces the file of a session atomically. Only its owner may read the file.
 func (s Store) write(session *Session) error {
 	raw, err := json.Marshal(session)
 	if err != nil {
 		return err
 	}
-	temporary, err := os.CreateTemp(s.Dir, "session-*.tmp") // of mode 0600
+	temporary, err := os.CreateTemp(s.Dir, "session-*.tmp") // created with mode 0600
 	if err != nil {
 		return fmt.Errorf("write the session: %w", err)
 	}
