@@ -21,11 +21,11 @@ import (
 
 const (
 	unitName = "drover-host-agent.service"
-	// maxToken bounds the first line of the input.
+	// maxToken bounds the first line of the input, in bytes.
 	maxToken = 4 << 10
 )
 
-// unit is that of systemd. An instruction goes on while the agent restarts: KillMode=process.
+// unit is the systemd unit of the agent. With KillMode=process, an instruction goes on while the agent restarts.
 const unit = `[Unit]
 Description=Drover host agent
 Wants=network-online.target
@@ -48,8 +48,8 @@ func joinCommand() *cobra.Command {
 	var trust, units string
 	var start bool
 	join := &cobra.Command{
-		Use: "join", Short: "Write the configuration of the agent, and start it as a systemd unit", Args: cobra.NoArgs,
-		Long: "The join token is read from standard input, so that it is not among the arguments of a process.",
+		Use: "join", Short: "Write the agent's configuration and start the agent as a systemd unit", Args: cobra.NoArgs,
+		Long: "The join token is read from standard input, because other users can see the arguments of a process.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			token, err := bufio.NewReader(io.LimitReader(cmd.InOrStdin(), maxToken)).ReadString('\n')
 			if err != nil && !errors.Is(err, io.EOF) {
@@ -68,9 +68,9 @@ func joinCommand() *cobra.Command {
 		},
 	}
 	flags := join.Flags()
-	flags.StringSliceVar(&config.Servers, "server", nil, "URL of the hub")
-	flags.StringVar(&trust, "trust", string(v1.TrustPinned), "Pinned, or System for a hub with a certificate of a public CA")
-	flags.StringSliceVar(&config.Checksums, "ca-checksum", nil, "SHA-256 of the hub's CA certificate")
+	flags.StringSliceVar(&config.Servers, "server", nil, "URL of the hub; can be repeated")
+	flags.StringVar(&trust, "trust", string(v1.TrustPinned), "Pinned, or System if the hub has a certificate of a public CA")
+	flags.StringSliceVar(&config.Checksums, "ca-checksum", nil, "SHA-256 checksum of the hub's CA certificate")
 	flags.StringSliceVar(&config.Roles, "role", nil, "role of the node: etcd, control-plane or worker")
 	flags.StringSliceVar(&config.Labels, "label", nil, "label of the node, key=value")
 	flags.StringSliceVar(&config.Taints, "taint", nil, "taint of the node, key=value:effect")

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-host-agent joins the machine that it runs on to a Drover hub, and carries out the instructions that the
-// hub gives it.
+// Command drover-host-agent joins the machine that it runs on to a Drover hub and carries out the instructions
+// that the hub gives it.
 package main
 
 import (
@@ -37,17 +37,18 @@ func main() {
 func command() *cobra.Command {
 	var root string
 	top := &cobra.Command{
-		Use: "drover-host-agent", Short: "Join this machine to a Drover hub, and carry out its instructions", SilenceErrors: true, SilenceUsage: true,
-		Long: "The configuration is in " + host.DefaultConfigDir + ", or where " + host.EnvConfigDir + " says. See docs/spec/host.md.",
+		Use: "drover-host-agent", Short: "Join this machine to a Drover hub and carry out its instructions", SilenceErrors: true, SilenceUsage: true,
+		Long: "The configuration is in " + host.DefaultConfigDir + " or in the folder of " + host.EnvConfigDir + ". See docs/spec/host.md.",
 	}
 	run := &cobra.Command{Use: "run", Short: "Run the agent", Args: cobra.NoArgs, RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), root) }}
-	run.Flags().StringVar(&root, "root", "", "folder to put before the paths of files, for tests")
+	run.Flags().StringVar(&root, "root", "", "folder to prefix to the paths of files, for tests")
 	cobra.CheckErr(run.Flags().MarkHidden("root"))
 	top.AddCommand(run, joinCommand(), s3Command(),
 		&cobra.Command{
 			Use: "instruction FOLDER", Short: "Run one instruction of the journal", Hidden: true, Args: cobra.ExactArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
-				return instructions.Supervise(context.WithoutCancel(cmd.Context()), args[0]) // the end of the agent is not its end
+				// the instruction goes on if the agent ends
+				return instructions.Supervise(context.WithoutCancel(cmd.Context()), args[0])
 			},
 		},
 		&cobra.Command{Use: "version", Short: "Print the version", Args: cobra.NoArgs, Run: func(cmd *cobra.Command, _ []string) { cmd.Println(version) }})
@@ -74,6 +75,6 @@ func run(ctx context.Context, root string) error {
 		ConfigDir: dir, Root: root, Version: version, Log: log,
 		Supervisor: func(entry string) *exec.Cmd {
 			return exec.CommandContext(context.WithoutCancel(ctx), self, "instruction", entry)
-		}, // it outlives the agent
+		}, // the instruction outlives the agent
 	})
 }

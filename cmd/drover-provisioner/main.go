@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-provisioner makes clusters of Hosts with k3s, RKE2 and Cluster API, and talks to Drover's manager
-// through objects of the hub only.
+// Command drover-provisioner creates clusters from Hosts with k3s, RKE2 and Cluster API. It communicates with Drover's
+// manager only through objects on the hub.
 package main
 
 import (

@@ -68,13 +68,13 @@ func TestErrorsSayWhatToGive(t *testing.T) {
 	for line, want := range map[string]string{
 		"why x get pods --clustr y":                     `error: unknown flag: --clustr: see "kubectl drover why --help"`,
 		"plan preview -f x":                             `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
-		"plan watch x --kubeconfig " + empty:            "it names no cluster: give the hub's with --kubeconfig or KUBECONFIG",
-		"uninstall --kubeconfig " + empty:               "it names no cluster: give the member's with --kubeconfig or KUBECONFIG",
+		"plan watch x --kubeconfig " + empty:            "it does not exist or has no cluster: set the kubeconfig of the hub with --kubeconfig or KUBECONFIG",
+		"uninstall --kubeconfig " + empty:               "it does not exist or has no cluster: set the kubeconfig of the member with --kubeconfig or KUBECONFIG",
 		"uninstall --context nope --kubeconfig " + away: "name the member's with --kubeconfig or --context",
 
-		"plan preview nosuch --kubeconfig " + away:                          "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the server in",
-		"who-can get pods --cluster c --kubeconfig " + away:                 "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the server in",
-		"uninstall --kubeconfig " + away:                                    "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the server in",
+		"plan preview nosuch --kubeconfig " + away:                          "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the network, HTTPS_PROXY, and the server in",
+		"who-can get pods --cluster c --kubeconfig " + away:                 "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the network, HTTPS_PROXY, and the server in",
+		"uninstall --kubeconfig " + away:                                    "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the network, HTTPS_PROXY, and the server in",
 		"who-can get pods --cluster c --context other --kubeconfig " + away: "check the certificate-authority-data of that server in the kubeconfig",
 	} {
 		var out strings.Builder

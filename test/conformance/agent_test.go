@@ -64,7 +64,7 @@ func TestAKubeconfigThatLeadsThroughTheHubIsRefused(t *testing.T) {
 }
 
 func TestTheCodeOfALoginIsRead(t *testing.T) {
-	const begun = "Open on any computer\n\n  https://10.90.0.1:4000/v1/auth/device\n\nand enter the code\n\n"
+	const begun = "On any computer, open\n\n  https://10.90.0.1:4000/v1/auth/device\n\nand enter the code\n\n"
 	for said, want := range map[string][2]string{
 		begun:                   {},
 		begun + "  BCDF-GHJK\n": {"https://10.90.0.1:4000/v1/auth/device", "BCDF-GHJK"},

@@ -77,7 +77,7 @@ func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 		}
 	})
 	t.Run("they are adopted and Ready", func(t *testing.T) {
-		if out := s.adopt(t, "--all"); strings.Count(out, "   yes   ") != 2 || !strings.Contains(out, "run it again with --yes") {
+		if out := s.adopt(t, "--all"); strings.Count(out, "   yes   ") != 2 || !strings.Contains(out, "run the command again with --yes") {
 			t.Errorf("the list is\n%s", out)
 		}
 		if out := s.adopt(t, "--all", "--yes"); !strings.Contains(out, "Adopted: 2.") {

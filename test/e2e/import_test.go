@@ -107,8 +107,8 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		t.Errorf("labels %v (%v)", cluster.Labels, err)
 	}
 
-	refuses("is there with other labels", "import", "imported", "--labels", "env=test")
-	refuses("is there with the profile Full", "import", "imported", "--profile", "ReadOnly")
+	refuses("exists with other labels", "import", "imported", "--labels", "env=test")
+	refuses("exists with the profile Full", "import", "imported", "--profile", "ReadOnly")
 	t.Run("a second time it changes nothing", func(t *testing.T) {
 		command, out, says := o.command(t, "import", "imported", "--labels", "env=prod", "--to-context", "member")
 		if err := command.Run(); err != nil || out.Len() != 0 || !strings.Contains(says.String(), "has an agent and is ready") {
@@ -158,7 +158,7 @@ func TestAClusterIsImportedByThePlugin(t *testing.T) {
 		if err := s.hub.Client.Status().Patch(t.Context(), cluster, client.MergeFrom(before)); err != nil {
 			t.Fatal(err)
 		}
-		refuses("is another one than that of context hub", "import", "imported", "--to-context", "hub")
+		refuses("already has another cluster than the one of context hub", "import", "imported", "--to-context", "hub")
 	})
 }
 

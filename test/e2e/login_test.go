@@ -209,10 +209,10 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	refuses("you are not signed in", "whoami")
 	refuses("--ca FILE", "login", s.hub.URL())
 	awaitKeys(t, s)
-	says("Signed in at "+s.hub.URL()+" as local:alice", "login", s.hub.URL(), "--ca", at.ca, "--timeout", "2m")
+	says("Signed in to "+s.hub.URL()+" as local:alice", "login", s.hub.URL(), "--ca", at.ca, "--timeout", "2m")
 	says("local:alice\n", "whoami")
-	says("You may reach no Cluster", "clusters")
-	refuses("you may reach no Cluster member", "use", "member")
+	says("You cannot reach any Cluster", "clusters")
+	refuses("you cannot reach a Cluster member", "use", "member")
 
 	for _, o := range []client.Object{
 		&v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{Name: "reader"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, External: "view"}},
@@ -241,7 +241,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	}
 	t.Run("a command runs for all Clusters that the user may reach", func(t *testing.T) {
 		says("[default/member] local:alice\n1 of 1 Clusters: succeeded\n", "exec", "--all", "--", s.programs.Kubectl, "auth", "whoami", "-o", `jsonpath={.status.userInfo.username}`)
-		refuses("You may reach no Cluster with the labels env=none", "exec", "--all", "-l", "env=none", "--", "true")
+		refuses("You cannot reach any Cluster with the labels env=none", "exec", "--all", "-l", "env=none", "--", "true")
 		if out, err := at.drover(t, "exec", "member", "-o", "json", "--", s.programs.Kubectl, "delete", "namespace", "kube-system"); err == nil || !strings.Contains(out, `"exitCode": 1`) || !strings.Contains(out, "Forbidden") {
 			t.Errorf("%v: %s", err, out)
 		}
@@ -260,7 +260,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	})
 	t.Run("a kubeconfig for programs has a token for its Cluster, if that is asked for", func(t *testing.T) {
 		file := filepath.Join(at.home, "ci.kubeconfig")
-		refuses("--static-token only", "kubeconfig", "default/member", "--ttl", "1h")
+		refuses("requires --static-token", "kubeconfig", "default/member", "--ttl", "1h")
 		says("", "kubeconfig", "default/member", "--static-token", "--ttl", "1h", "-o", file)
 		raw, err := os.ReadFile(file)
 		if err != nil || bytes.Count(raw, []byte("token: token-")) != 1 || bytes.Contains(raw, []byte("exec:")) {
@@ -341,7 +341,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		refuses(`the session has ended`, "get-token", "--hub", s.hub.URL())
 		person := *at
 		person.env = append(slices.Clone(at.env), `KUBERNETES_EXEC_INFO={"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","spec":{"interactive":true}}`)
-		if out, err := person.drover(t, "get-token", "--hub", s.hub.URL()); err != nil || !strings.Contains(out, "Signed in at") {
+		if out, err := person.drover(t, "get-token", "--hub", s.hub.URL()); err != nil || !strings.Contains(out, "Signed in to") {
 			t.Errorf("a person gets %s (%v)", out, err)
 		}
 		says("local:alice", "whoami")
@@ -352,7 +352,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 		t.Fatal(err)
 	}
 	says("Signed out", "logout")
-	refuses(`type "kubectl drover login `+s.hub.URL(), "get-token", "--hub", s.hub.URL())
+	refuses(`run "kubectl drover login `+s.hub.URL(), "get-token", "--hub", s.hub.URL())
 	refuses("you are not signed in", "logout")
 	if _, err := at.kubectl(t, "get", "configmaps"); err == nil || !strings.Contains(err.Error(), "kubectl drover login") {
 		t.Errorf("without a session kubectl says %v", err)
@@ -368,7 +368,7 @@ func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 
 // testScriptToken makes a token for one Cluster, uses it with kubectl and no kubeconfig, and revokes it.
 func testScriptToken(t *testing.T, at *computer, hub string) {
-	if out, err := at.drover(t, "token", "create", "--cluster", "default/nosuch"); err == nil || !strings.Contains(err.Error(), "you reach no Cluster default/nosuch") {
+	if out, err := at.drover(t, "token", "create", "--cluster", "default/nosuch"); err == nil || !strings.Contains(err.Error(), "you cannot reach a Cluster default/nosuch") {
 		t.Errorf("a token for a Cluster that its user does not reach: %v, %s, want an error that names it", err, out)
 	}
 	out, err := at.drover(t, "token", "create", "--description", "the pipeline", "--cluster", "default/member", "--ttl", "1h")
@@ -432,7 +432,7 @@ func testDeviceLogin(t *testing.T, s *system, at *computer) {
 	}
 	resp.Body.Close()
 	rest, _ := io.ReadAll(says)
-	if err := command.Wait(); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(rest), "Signed in at "+s.hub.URL()+" as local:alice") {
+	if err := command.Wait(); err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(rest), "Signed in to "+s.hub.URL()+" as local:alice") {
 		t.Fatalf("the page is answered with %s, and the plugin ends with %v: %s%s", resp.Status, err, said.String(), rest)
 	}
 	if out, err := server.drover(t, "whoami"); err != nil || !strings.Contains(out, "local:alice") {
@@ -464,7 +464,7 @@ func testClusterToken(t *testing.T, s *system, at *computer, cluster types.Names
 			t.Errorf("%s: in another Cluster: %v", name, err)
 		}
 	}
-	if out, err := at.drover(t, "get-token", "--cluster", "nonsense"); err == nil || !strings.Contains(err.Error(), "gives no token for cluster:nonsense: invalid_target") {
+	if out, err := at.drover(t, "get-token", "--cluster", "nonsense"); err == nil || !strings.Contains(err.Error(), "refused a token for cluster:nonsense: invalid_target") {
 		t.Errorf("for what is no Cluster: %s (%v)", out, err)
 	}
 }

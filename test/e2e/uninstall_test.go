@@ -111,7 +111,7 @@ func testUninstall(t *testing.T, s *system) {
 	if err := s.member.Client.Get(t.Context(), types.NamespacedName{Name: "demo"}, &rbacv1.ClusterRoleBinding{}); err != nil {
 		t.Errorf("what is not Drover's is gone: %v", err)
 	}
-	if out := uninstall(); !strings.Contains(out, "nothing that an agent brought is in the cluster") {
+	if out := uninstall(); !strings.Contains(out, "no objects of an agent are left in the cluster") {
 		t.Errorf("the second time it says\n%s", out)
 	}
 }

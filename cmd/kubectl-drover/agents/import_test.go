@@ -74,7 +74,7 @@ func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 			hub.Apply(t, planted)
 			for _, how := range [][]string{{"--to-context", "member"}, {}} {
 				code, out, says := say(append([]string{"import", name, "--timeout", "3s"}, how...)...)
-				if code == 0 || !strings.Contains(says, "is not the one that Drover makes: "+tt.want) {
+				if code == 0 || !strings.Contains(says, "was not created by Drover: "+tt.want) {
 					t.Errorf("import %v: exit code %d, %s, want a refusal that says %q", how, code, says, tt.want)
 				}
 				if strings.Contains(out+says, "command of") {

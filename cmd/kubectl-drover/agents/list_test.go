@@ -35,7 +35,7 @@ func TestTheStateOfAnAgent(t *testing.T) {
 		"its turn has not come":           {agent, said(v1.ReasonAgentWaiting), agentWaiting, "because"},
 		"it is being upgraded":            {upgrade(v1.AgentUpgrade{Since: at}), said(v1.ReasonAgentUpdating), agentUpgrading, "because"},
 		"it restored its Deployment":      {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), said(v1.ReasonAgentRolledBack), agentFailed, "because"},
-		"it did not come back":            {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), append(said(v1.ReasonAgentUpdating), lost), agentFailed, "It has not come back with its new Deployment in time"},
+		"it did not come back":            {upgrade(v1.AgentUpgrade{Since: at, Failed: &at}), append(said(v1.ReasonAgentUpdating), lost), agentFailed, "The agent did not reconnect in time after its Deployment was changed"},
 		"it is away, whatever it was":     {agent, append(said(v1.ReasonAgentUpdated), lost), agentAway, "lost"},
 		"the hub cannot change it":        {agent, said(v1.ReasonAgentUnmanaged), agentUnmanaged, "because"},
 		"a reason that is not known here": {agent, said("Later"), agentUpgrading, "because"},

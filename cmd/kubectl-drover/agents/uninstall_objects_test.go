@@ -86,7 +86,7 @@ func TestUninstallFindsWhatIsDrovers(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Errorf("uninstall finds %q, want %q", got, c.want)
 			}
-			if onHub := slices.Contains(c.there, runtime.Object(hub)); onHub != strings.Contains(out.String(), "is a hub: only what an agent brought is removed") {
+			if onHub := slices.Contains(c.there, runtime.Object(hub)); onHub != strings.Contains(out.String(), "is a hub: only the objects of an agent are removed") {
 				t.Errorf("on a hub %v, it says %q", onHub, out)
 			}
 		})

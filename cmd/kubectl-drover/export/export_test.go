@@ -47,7 +47,7 @@ func newRancherServer(t *testing.T) *rancherServer {
 	t.Helper()
 	env := testkit.Start(t)
 	s := &rancherServer{Env: env, kubeconfig: testkit.Kubeconfig(t, testkit.Context{Name: "rancher-local", Env: env})}
-	want := "serves no clusters.management.cattle.io: name the cluster that Rancher runs in"
+	want := "does not serve clusters.management.cattle.io: select the cluster that Rancher runs in"
 	if code, _, complaints := s.export(t, "nowhere", "-w", "team-a"); code != cli.ExitError || !strings.Contains(complaints, want) {
 		t.Errorf("a cluster without Rancher: exit code %d: %s, want %d and %q", code, complaints, cli.ExitError, want)
 	}
@@ -331,7 +331,7 @@ func testForbidden(t *testing.T, s *rancherServer, dir string) {
 	other := filepath.Join(t.TempDir(), "fleet")
 	code, _, complaints = s.export(t, other, "-w", "team-a", "--as", "half", "--partial")
 	report := files(t, other)["REPORT.md"]
-	if code != cli.ExitError || !strings.Contains(complaints, "not everything could be read") || !strings.Contains(report, "## What could not be read") || !strings.Contains(report, "`projectroletemplatebindings.management.cattle.io`") {
+	if code != cli.ExitError || !strings.Contains(complaints, "not everything could be read") || !strings.Contains(report, "## Objects that could not be read") || !strings.Contains(report, "`projectroletemplatebindings.management.cattle.io`") {
 		t.Errorf("exit code %d: %s\n%s", code, complaints, report)
 	}
 	code, _, complaints = s.export(t, other, "-w", "team-a", "--as", "no-one", "--partial")
@@ -368,14 +368,14 @@ func testWrongLines(t *testing.T, s *rancherServer) {
 	put(t, filepath.Join(dir, "bad.yaml"), "principals: [{rancher: x, kind: User, name: 'system:masters'}]")
 	for line, want := range map[string]string{
 		"":                                   "takes a folder",
-		dir:                                  "give --workspace",
-		dir + " -w ../x":                     "give --workspace",
+		dir:                                  "set --workspace",
+		dir + " -w ../x":                     "set --workspace",
 		dir + " -w team-a -o xml":            "use text, json or yaml",
 		dir + " -w team-a --cluster nope":    "rancher has no cluster nope",
 		dir + " -w team-a --principals nope": "read principals",
-		dir + " -w team-a --principals " + dir + "/bad.yaml":   "cannot be the name in a binding",
-		dir + " -w team-a --member-context prod-eu":            "write CLUSTER=CONTEXT",
-		dir + " -w team-a --member-context nope=rancher-local": "write CLUSTER=CONTEXT",
+		dir + " -w team-a --principals " + dir + "/bad.yaml":   "is not a valid name in a binding",
+		dir + " -w team-a --member-context prod-eu":            "use CLUSTER=CONTEXT",
+		dir + " -w team-a --member-context nope=rancher-local": "use CLUSTER=CONTEXT",
 		dir + " -w team-a --member-context prod-eu=not-there":  "--member-context prod-eu=not-there: read kubeconfig",
 	} {
 		if code, _, complaints := s.export(t, strings.Fields(line)...); code != cli.ExitError || !strings.Contains(complaints, want) {

@@ -64,7 +64,7 @@ func TestTheFolderOfAnExport(t *testing.T) {
 		}},
 		"a link in place of a file is not followed": {
 			between: func(t *testing.T, dir, outside string) { symlink(t, outside, filepath.Join(dir, "c.yaml")) },
-			folder:  folder{force: true}, err: "c.yaml is no file: links are not followed"},
+			folder:  folder{force: true}, err: "c.yaml is not a file: links are not followed"},
 		"a link in place of a folder is not followed": {
 			between: func(t *testing.T, dir, outside string) {
 				if err := os.RemoveAll(filepath.Join(dir, "clusters")); err != nil {
@@ -72,7 +72,7 @@ func TestTheFolderOfAnExport(t *testing.T) {
 				}
 				symlink(t, filepath.Dir(outside), filepath.Join(dir, "clusters"))
 			},
-			folder: folder{force: true}, err: "clusters is no folder: links are not followed"},
+			folder: folder{force: true}, err: "clusters is not a folder: links are not followed"},
 		"a link in place of the digests is not followed": {
 			between: func(t *testing.T, dir, outside string) {
 				if err := os.Remove(filepath.Join(dir, sumsFile)); err != nil {

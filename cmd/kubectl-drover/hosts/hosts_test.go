@@ -90,8 +90,8 @@ func TestTheCommandForAMachineIsPrinted(t *testing.T) {
 		hostIn("taken", v1.HostAvailable, metav1.ConditionTrue, v1.ReasonHostAvailable, ""),
 		awaiting("planted"), secretOf("planted-host-join", map[string][]byte{registration.KeyCommand: []byte("rm -rf /")}),
 		awaiting("former"), former, awaiting("relabelled"), relabelled)
-	for name, want := range map[string]string{"free": "", "taken": "a machine has joined", "late": "TokenExpired: delete Secret late-host-join", "No.Name": "cannot have the name",
-		"planted":    "planted-host-join is not the one that Drover makes: it has no label cluster.drover.dev/host",
+	for name, want := range map[string]string{"free": "", "taken": "a machine has already joined", "late": "TokenExpired: delete Secret late-host-join", "No.Name": "cannot have the name",
+		"planted":    "planted-host-join was not created by Drover: it has no label cluster.drover.dev/host",
 		"former":     `it belongs to the object with the UID "uid-of-another", and Drover's belongs to the Host, which has the UID uid-of-former`,
 		"relabelled": `it has the label cluster.drover.dev/host with the value "free", and Drover's has relabelled`} {
 		var out bytes.Buffer

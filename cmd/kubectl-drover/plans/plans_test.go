@@ -260,7 +260,7 @@ func TestPlanCommands(t *testing.T) {
 			r := &previewOptions{Options: o, upgrade: time.Minute, start: "2027-01-02T01:00:00+01:00"}
 			err := r.preview(t.Context(), strings.NewReader(text), piped, "-")
 			code, out := command(t.Context(), "plan", "preview", several)
-			if got := strings.Count(out, "Complete: 3 clusters complete"); got != want || (code != 0) != (want == 0) || want == 0 && !strings.Contains(out, "it has no Plan") {
+			if got := strings.Count(out, "Complete: 3 clusters complete"); got != want || (code != 0) != (want == 0) || want == 0 && !strings.Contains(out, "it contains no Plan") {
 				t.Errorf("%q: %d: %s", text, code, out)
 			}
 			if got := strings.Count(piped.String(), "Complete: 3 clusters complete"); got != want || (err != nil) != (want == 0) || want > 0 && !strings.Contains(piped.String(), "2027-01-02T00:00:00Z ") {
@@ -273,7 +273,7 @@ func TestPlanCommands(t *testing.T) {
 			"--nodes -3":                  "--nodes is -3: give 1 to 5000",
 			"--nodes 3000000":             "--nodes is 3000000: give 1 to 5000",
 			"--upgrade -5m":               "--upgrade is -5m0s",
-			"--start 2027-01-02T00:00:00": "give a time with its zone",
+			"--start 2027-01-02T00:00:00": "use a time with its zone",
 		} {
 			if code, out := command(t.Context(), append([]string{"plan", "preview", "k3s"}, strings.Fields(args)...)...); code != cli.ExitError || !strings.Contains(out, want) {
 				t.Errorf("%s: %d: %s, want an error with other text", args, code, out)
@@ -308,8 +308,8 @@ func TestPlanCommands(t *testing.T) {
 		code, out := command(t.Context(), "plan", "preview", some)
 		for _, want := range []string{
 			"# the hub does not know which nodes the nodeSelector selects: all nodes are simulated\n",
-			"# the hub does not know the nodes of b: each is simulated with 1 node; say with --nodes how many\n",
-			"# of the nodes of prod only 5000 are simulated\n", " 5000/5000 nodes",
+			"# the hub does not know the nodes of b: each is simulated with 1 node; set the number with --nodes\n",
+			"# only 5000 nodes of prod are simulated\n", " 5000/5000 nodes",
 		} {
 			if code != 0 || !strings.Contains(out, want) {
 				t.Errorf("%d: %q is not in %.600s", code, want, out)

@@ -15,13 +15,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// pending is a binding that is exported once it is known who its subject is in Drover.
+// pending is a binding that is exported after the name of its subject in Drover is known.
 type pending struct {
 	principal string
 	build     func(v1.Subject)
 }
 
-// bindings exports the bindings of clusters and projects, and of global roles that reach into clusters.
+// bindings exports the bindings of clusters and projects, and the bindings of global roles that grant rights in
+// clusters.
 func (c *conversion) bindings() {
 	todo := slices.Concat(c.clusterBindings(), c.projectBindings(), c.globalBindings())
 	for _, b := range todo {
@@ -44,7 +45,7 @@ func (c *conversion) clusterBindings() []pending {
 		cl, exported := c.chosen[b.Namespace]
 		switch {
 		case b.ClusterName != b.Namespace: // CVE-2022-31247
-			c.report.find(LeftOut, "The binding names another cluster than that whose namespace it is in.", what, b.ClusterName)
+			c.report.find(LeftOut, "The binding is in the namespace of another cluster than the one that it names.", what, b.ClusterName)
 			continue
 		case !exported:
 			if !c.other[b.Namespace] {
@@ -84,10 +85,10 @@ func (c *conversion) projectBindings() []pending {
 			}
 			continue
 		}
-		// The namespace is the project's own, or its backing namespace, "cluster-project". Whoever may write bindings in the
-		// namespace of one project may not do so in others.
+		// The namespace is the project's own, or its backing namespace, "cluster-project". A user who may write bindings in
+		// the namespace of one project may not do so in other projects.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
-			c.report.find(LeftOut, "The binding names another project than that whose namespace it is in.", what, b.ProjectName)
+			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what, b.ProjectName)
 			continue
 		}
 		if c.deleted(what, b.ObjectMeta) {
@@ -111,33 +112,33 @@ func (c *conversion) projectBindings() []pending {
 	return todo
 }
 
-// again reports whether an older binding grants the same.
+// again reports whether an older binding grants the same role to the same subject.
 func (c *conversion) again(seen map[string]bool, what string, where, role string, s v1.Subject) bool {
 	key := strings.Join([]string{where, role, string(s.Kind), s.Name}, "\x00")
 	if seen[key] {
-		c.report.find(LeftOut, "An older binding grants the same to the same.", what, "")
+		c.report.find(LeftOut, "An older binding grants the same role to the same subject.", what, "")
 	}
 	found := seen[key]
 	seen[key] = true
 	return found
 }
 
-// principalOf returns the principal of a binding. If it returns "", the reason is in the report.
+// principalOf returns the principal of a binding. If it returns "", the report has the reason.
 func (c *conversion) principalOf(s Subject, what string) string {
 	switch {
 	case s.several():
-		c.report.find(LeftOut, "It is for several subjects, and Rancher grants nothing by it.", what, "")
+		c.report.find(LeftOut, "It has several subjects. Rancher does not grant anything for such a binding.", what, "")
 		return ""
 	case s.ServiceAccount != "":
-		c.report.find(NoCounterpart, "It is for a ServiceAccount of the member: make a RoleBinding there.", what, s.ServiceAccount)
+		c.report.find(NoCounterpart, "It is for a ServiceAccount of the member: create a RoleBinding in the member.", what, s.ServiceAccount)
 		return ""
 	case s.GroupPrincipalName != "":
 		return s.GroupPrincipalName
 	case s.GroupName != "":
-		c.report.find(LeftOut, "It is for a group of Kubernetes itself, and not for one of a provider: make a binding in the member if it is meant.", what, s.GroupName)
+		c.report.find(LeftOut, "It is for a group of Kubernetes itself and not of a provider: create a binding in the member if you need it.", what, s.GroupName)
 		return ""
 	case s.UserName == "" && s.UserPrincipalName == "":
-		c.report.find(LeftOut, "It is for no user and no group.", what, "")
+		c.report.find(LeftOut, "It has no user and no group.", what, "")
 		return ""
 	}
 	name := s.UserName
@@ -149,14 +150,14 @@ func (c *conversion) principalOf(s Subject, what string) string {
 	}
 	user, found := c.people.users[name]
 	if !found {
-		c.report.find(LeftOut, "Its user does not exist, or could not be read.", what, name)
+		c.report.find(LeftOut, "Its user does not exist or could not be read.", what, name)
 		return ""
 	}
 	id := user.principal()
 	if s.UserPrincipalName != "" && slices.Contains(user.PrincipalIDs, s.UserPrincipalName) && id == "" {
 		id = s.UserPrincipalName
 	} else if s.UserPrincipalName != "" && !slices.Contains(user.PrincipalIDs, s.UserPrincipalName) && s.UserPrincipalName != "local://"+name {
-		c.report.find(Decide, "It names a user, and a principal of another one. It is not exported.", what, name+" and "+s.UserPrincipalName)
+		c.report.find(Decide, "It names a user and a principal of another user. It is not exported.", what, name+" and "+s.UserPrincipalName)
 		return ""
 	}
 	if id == "" {
@@ -165,7 +166,7 @@ func (c *conversion) principalOf(s Subject, what string) string {
 	return c.principalOfUsers([]string{name}, id, what)
 }
 
-// several reports whether a binding names more than one subject. A user has two names.
+// several reports whether a binding names more than one subject. A user may be named twice, by user and by principal.
 func (s Subject) several() bool {
 	n := 0
 	for _, name := range []string{s.UserName + s.UserPrincipalName, s.GroupPrincipalName, s.GroupName, s.ServiceAccount} {
@@ -176,7 +177,7 @@ func (s Subject) several() bool {
 	return n > 1
 }
 
-// principal returns the principal with which a user signs in at a provider, if it is the only one.
+// principal returns the user's principal at a provider, if there is only one.
 func (u User) principal() string {
 	elsewhere := u.elsewhere()
 	if len(elsewhere) == 1 {
@@ -185,7 +186,7 @@ func (u User) principal() string {
 	return ""
 }
 
-// elsewhere are the principals of a user that are of a provider.
+// elsewhere returns the user's principals at providers.
 func (u User) elsewhere() []string {
 	return slices.DeleteFunc(slices.Clone(u.PrincipalIDs), func(id string) bool {
 		s, _ := splitPrincipal(id)
@@ -193,12 +194,12 @@ func (u User) elsewhere() []string {
 	})
 }
 
-// principalOfUsers refuses users who are switched off, and accounts of Rancher itself.
+// principalOfUsers returns the principal of users. It refuses disabled users and accounts of Rancher itself.
 func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	for _, name := range users {
 		user := c.people.users[name]
 		if user.Enabled != nil && !*user.Enabled {
-			c.report.find(LeftOut, "Its user is switched off in Rancher.", what, name)
+			c.report.find(LeftOut, "Its user is disabled in Rancher.", what, name)
 			return ""
 		}
 		if slices.ContainsFunc(user.PrincipalIDs, func(id string) bool { return strings.HasPrefix(id, "system:") }) {
@@ -213,8 +214,8 @@ func (c *conversion) principalOfUsers(users []string, id, what string) string {
 	return id
 }
 
-// nameAll decides what each principal is called in Drover. Of two that would get one name, neither does: one of them
-// would have the other's rights, also where no binding is for that other one.
+// nameAll decides the name of each principal in Drover. If two principals would get the same name, neither gets it: one
+// of them would get the other's rights, even if no binding is for the other.
 func (c *conversion) nameAll() {
 	providers := map[string]Provider{}
 	for _, p := range c.Mapping.Providers {
@@ -242,7 +243,7 @@ func (c *conversion) nameAll() {
 	for _, p := range c.subjects.known {
 		hold(*p)
 	}
-	unnamed := maps.Clone(providers) // those without a binding are not in the file
+	unnamed := maps.Clone(providers) // principals without a binding are not in the file
 	for id := range c.people.seen {
 		if c.subjects.known[id] == nil {
 			hold(c.proposal(id, unnamed))
@@ -254,7 +255,7 @@ func (c *conversion) nameAll() {
 			p := c.subjects.known[id]
 			if p != nil && p.Name == "" && len(ids) > 1 {
 				other := ids[(i+1)%len(ids)]
-				p.Suggested, p.Decided, p.Why = p.Decided, "", "another principal would have the same name: "+ascii(other)
+				p.Suggested, p.Decided, p.Why = p.Decided, "", "another principal has the same name: "+ascii(other)
 			}
 		}
 	}
@@ -266,7 +267,7 @@ func (c *conversion) nameAll() {
 	}
 }
 
-// proposal returns the entry of a principal in the Mapping, as far as Rancher's objects tell.
+// proposal returns the entry of a principal in the Mapping, as far as Rancher's objects determine it.
 func (c *conversion) proposal(id string, providers map[string]Provider) Principal {
 	s, _ := splitPrincipal(id)
 	p := Principal{Rancher: id, Kind: s.subject()}
@@ -295,7 +296,7 @@ func (c *conversion) proposal(id string, providers map[string]Provider) Principa
 	return p
 }
 
-// defaultProvider is the name of the AuthProvider for a provider of Rancher, unless a person chooses another.
+// defaultProvider returns the default name of the AuthProvider for a provider of Rancher.
 func defaultProvider(name string) string {
 	switch {
 	case name == "openldap":
@@ -306,18 +307,18 @@ func defaultProvider(name string) string {
 	return join("rancher", name)
 }
 
-// reportPrincipals says whom Drover does not know yet.
+// reportPrincipals reports the principals without a name in Drover.
 func (c *conversion) reportPrincipals() {
 	for id, n := range c.subjects.count {
 		p := c.subjects.known[id]
 		detail := fmt.Sprintf("bindings: %d; %s", n, p.Why)
 		switch {
 		case p.Name == NoName:
-			c.report.find(LeftOut, "principals.yaml says that nothing is granted to it.", id, fmt.Sprintf("bindings: %d", n))
+			c.report.find(LeftOut, "According to principals.yaml, nothing is granted to it.", id, fmt.Sprintf("bindings: %d", n))
 		case p.effective() == "" && p.Suggested != "":
-			c.report.find(Decide, "Who this is in Drover is a guess. Its bindings are not exported: set its name in principals.yaml, or acceptSuggested for the provider.", id, detail+"; perhaps "+p.Suggested)
+			c.report.find(Decide, "Its name in Drover is only suggested. Its bindings are not exported: set the name in principals.yaml, or set acceptSuggested for the provider.", id, detail+"; perhaps "+p.Suggested)
 		case p.effective() == "":
-			c.report.find(Decide, "Who this is in Drover is not known. Its bindings are not exported: set its name in principals.yaml.", id, detail)
+			c.report.find(Decide, "Its name in Drover is not known. Its bindings are not exported: set the name in principals.yaml.", id, detail)
 		}
 	}
 }

@@ -16,17 +16,17 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Options choose the objects of an export.
+// Options select the objects of an export.
 type Options struct {
-	// Workspace that the objects are for.
+	// Workspace to export the objects for.
 	Workspace string
-	// Clusters by their name in Rancher, or as it is displayed. Without any, all but Rancher's own.
+	// Clusters by their name or display name in Rancher. If it is empty, all clusters are exported except Rancher's own.
 	Clusters []string
 	// Mapping that a person has completed.
 	Mapping Mapping
-	// SecretValues exports the Secrets of projects, with their values.
+	// SecretValues exports the Secrets of projects with their values.
 	SecretValues bool
-	// Members has the objects that were read from members, by the name of the cluster in Rancher.
+	// Members has the objects that were read from members, by the cluster's name in Rancher.
 	Members map[string]Member
 }
 
@@ -37,25 +37,25 @@ type Member struct {
 	Plans      []Plan
 }
 
-// Output is an object of Drover, and the file that it is written to.
+// Output is an object of Drover and the file to write it to.
 type Output struct {
-	// Path of the file below the folder, with slashes.
+	// Path of the file relative to the folder, with slashes.
 	Path string
-	// Origin in Rancher.
+	// Origin is the object in Rancher.
 	Origin string
 	Object runtime.Object
 }
 
-// Result is what an export writes.
+// Result is the content of an export.
 type Result struct {
 	Objects []Output
-	// Secrets are apart: they have values.
+	// Secrets are separate, because they have values.
 	Secrets []Output
 	Report  Report
 	Mapping Mapping
 }
 
-// Convert converts what was read from a Rancher server.
+// Convert converts the objects of a Rancher server.
 func Convert(in Objects, o Options) Result {
 	c := newConversion(in, o)
 	for _, u := range in.Unread {
@@ -94,34 +94,35 @@ type conversion struct {
 	roles    roles
 	chosen   map[string]cluster // exported clusters by their name in Rancher
 	inside   map[string]project // exported projects by "cluster:project"
-	other    map[string]bool    // clusters, and projects as "cluster:project", that are not exported and were reported where they are
+	// clusters, and projects as "cluster:project", that are not exported and were already reported
+	other map[string]bool
 }
 
-// subjects are the principals that bindings are for.
+// subjects holds the principals of bindings.
 type subjects struct {
-	given map[string]Principal  // in the Mapping that a person has completed
-	known map[string]*Principal // by their name in Rancher
-	count map[string]int        // bindings of each
+	given map[string]Principal  // from the Mapping that a person has completed
+	known map[string]*Principal // by name in Rancher
+	count map[string]int        // the number of bindings of each principal
 }
 
-// roles are the role templates.
+// roles holds the role templates.
 type roles struct {
 	all   map[string]RoleTemplate
-	names map[string]string // in Drover, by those in Rancher
-	state map[string]int    // by the name in Drover
+	names map[string]string // names in Drover, by names in Rancher
+	state map[string]int    // by name in Drover
 }
 
-// cluster is a cluster that is exported.
+// cluster is an exported cluster.
 type cluster struct {
 	Cluster
-	name string // of the Cluster
+	name string // the name of the Cluster
 }
 
-// project is a project that is exported.
+// project is an exported project.
 type project struct {
 	Project
 	cluster cluster
-	name    string // of the Project
+	name    string // the name of the Project
 }
 
 func newConversion(in Objects, o Options) *conversion {
@@ -132,7 +133,7 @@ func newConversion(in Objects, o Options) *conversion {
 		chosen:   map[string]cluster{}, inside: map[string]project{}, other: map[string]bool{}, files: map[string]bool{},
 	}
 	for _, p := range o.Mapping.Principals {
-		if p.Name != "" { // an entry without a name is decided anew
+		if p.Name != "" { // for an entry without a name, the name is decided again
 			c.subjects.given[p.Rancher] = p
 		}
 	}
@@ -151,8 +152,8 @@ func newConversion(in Objects, o Options) *conversion {
 	return c
 }
 
-// add adds an object to the export. If objects of two kinds have the same name in a folder, the first kind gets the
-// plain file name: users choose the names.
+// add adds an object to the export. Users choose the names of objects. If objects of two kinds have the same name in a
+// folder, the first one gets the plain file name.
 func (c *conversion) add(file, origin string, object runtime.Object) {
 	if c.files[file] {
 		file = strings.TrimSuffix(file, ".yaml") + "." + strings.ToLower(object.GetObjectKind().GroupVersionKind().Kind) + ".yaml"
@@ -161,7 +162,7 @@ func (c *conversion) add(file, origin string, object runtime.Object) {
 	c.out = append(c.out, Output{Path: file, Origin: origin, Object: object})
 }
 
-// folder of a cluster.
+// folder returns the folder of a cluster.
 func (cl cluster) folder() string { return path.Join("clusters", cl.name) }
 
 func typeMeta(kind string) metav1.TypeMeta {
@@ -172,7 +173,7 @@ func (c *conversion) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: c.Workspace, Name: name}
 }
 
-// describe names an object of Rancher for a reader.
+// describe formats the name of a Rancher object for people.
 func describe(kind string, meta metav1.ObjectMeta, display string) string {
 	name := meta.Name
 	if meta.Namespace != "" {
@@ -184,7 +185,7 @@ func describe(kind string, meta metav1.ObjectMeta, display string) string {
 	return kind + " " + name
 }
 
-// Wants reports whether a cluster is to be exported.
+// Wants reports whether to export a cluster.
 func (o Options) Wants(cl Cluster) bool {
 	if len(o.Clusters) == 0 {
 		return cl.Name != localCluster
@@ -192,8 +193,8 @@ func (o Options) Wants(cl Cluster) bool {
 	return slices.Contains(o.Clusters, cl.Name) || slices.Contains(o.Clusters, cl.Spec.DisplayName)
 }
 
-// ClusterNamed returns the name of the only cluster that has it, or is displayed by it; "" if there is none, or
-// several.
+// ClusterNamed returns the name of the only cluster with that name or display name. It returns "" if there is none or
+// more than one.
 func ClusterNamed(clusters []Cluster, name string) string {
 	found := ""
 	for _, cl := range clusters {
@@ -220,13 +221,13 @@ func (o Options) Missing(in Objects) []string {
 	return missing
 }
 
-// LabelFrom is on Clusters that come from Rancher: what its global roles grant in all clusters is for those, and not
-// for others of the workspace.
+// LabelFrom is a label of Clusters that come from Rancher. The cluster-wide roles of Rancher's global roles only apply
+// to Clusters with this label.
 const LabelFrom = "cluster.drover.dev/from-rancher"
 
 func fromRancher() map[string]string { return map[string]string{LabelFrom: "true"} }
 
-// deleted reports an object that is being deleted, which is not exported.
+// deleted reports whether an object is being deleted. Such objects are not exported.
 func (c *conversion) deleted(what string, meta metav1.ObjectMeta) bool {
 	if meta.DeletionTimestamp == nil {
 		return false
@@ -239,11 +240,11 @@ func (c *conversion) clusters() {
 	taken := names{}
 	for _, cl := range oldestFirst(c.in.Clusters, func(cl Cluster) metav1.ObjectMeta { return cl.ObjectMeta }) {
 		what := describe("Cluster", cl.ObjectMeta, cl.Spec.DisplayName)
-		// A name is taken whether the cluster is exported or not, so that members can be exported one by one.
+		// A name is reserved whether the cluster is exported or not, so that members can be exported one by one.
 		name := taken.take(cmp.Or(label(cl.Spec.DisplayName), label(cl.Name)), cl.Name)
 		if !c.Wants(cl) {
 			if cl.Name == localCluster && len(c.Clusters) == 0 {
-				c.report.find(LeftOut, "Rancher's own cluster is exported only if it is asked for with --cluster local.", what, "")
+				c.report.find(LeftOut, "Rancher's own cluster is only exported with --cluster local.", what, "")
 			}
 			c.other[cl.Name] = true
 			continue
@@ -255,7 +256,7 @@ func (c *conversion) clusters() {
 		found := cluster{cl, name}
 		c.chosen[cl.Name] = found
 		out := &v1.Cluster{TypeMeta: typeMeta("Cluster"), ObjectMeta: c.meta(name)}
-		if cl.Name != localCluster { // what global roles grant in all clusters does not reach it
+		if cl.Name != localCluster { // global roles do not apply to Rancher's own cluster
 			out.Labels = fromRancher()
 		}
 		c.add(path.Join(found.folder(), "cluster.yaml"), what, out)
@@ -263,30 +264,30 @@ func (c *conversion) clusters() {
 	}
 	for _, p := range c.in.Provisioned {
 		if cl, exported := c.chosen[p.Status.ClusterName]; exported && p.Spec.RKEConfig != nil {
-			c.report.find(NoCounterpart, "Rancher makes and upgrades the nodes of this cluster. Drover imports it and does not: decide who owns its machines before Rancher goes. "+
-				"Kubernetes can be upgraded by a Plan, snapshots of etcd by the distribution itself.", describe("provisioning.cattle.io Cluster", p.ObjectMeta, ""), "Cluster "+cl.name)
+			c.report.find(NoCounterpart, "Rancher creates and upgrades the nodes of this cluster. Drover only imports the cluster: decide what manages its machines before you remove Rancher. "+
+				"A Plan can upgrade Kubernetes. The distribution itself can take etcd snapshots.", describe("provisioning.cattle.io Cluster", p.ObjectMeta, ""), "Cluster "+cl.name)
 		}
 	}
 }
 
-// reportCluster says what a cluster has in Rancher that its Cluster has not.
+// reportCluster reports the properties of a cluster that its Cluster does not have.
 func (c *conversion) reportCluster(cl cluster, what string) {
 	s := cl.Spec
 	if s.DisplayName != cl.name {
-		c.report.find(Different, "It has another name in Drover: lower case, and one of its own.", what, "Cluster "+cl.name)
+		c.report.find(Different, "It has another name in Drover, because names must be unique and in lower case.", what, "Cluster "+cl.name)
 	}
 	for _, line := range []struct {
 		applies bool
 		class   Class
 		reason  string
 	}{
-		{len(s.AgentEnvVars) > 0, Decide, "Rancher's agent has variables of its own, such as a proxy. Their values may be secret, and are not exported: set spec.agent.env where the agent needs them."},
-		{s.Customization != nil, Decide, "Rancher's agent has tolerations, affinity or resources of its own: set them in spec.agent where the agent needs them."},
-		{s.LocalClusterAuthEndpoint.Enabled, Decide, "The authorized cluster endpoint is on. Kubeconfigs that lead to it stop working when Rancher's agent goes."},
-		{s.PodSecurityTemplate != "", NoCounterpart, "A template of Pod Security admission is a setting of the member's API server, and stays there. In Drover a Project has podSecurity."},
-		{s.ProjectMembersRole != "", NoCounterpart, "Members of projects get no role in the cluster by that. Bind one to them where they need it."},
+		{len(s.AgentEnvVars) > 0, Decide, "Rancher's agent has custom environment variables, such as a proxy. Their values may be secret and are not exported: set spec.agent.env if the agent needs them."},
+		{s.Customization != nil, Decide, "Rancher's agent has custom tolerations, affinity or resources: set them in spec.agent if the agent needs them."},
+		{s.LocalClusterAuthEndpoint.Enabled, Decide, "The authorized cluster endpoint is enabled. Kubeconfigs that use it stop working when Rancher's agent is removed."},
+		{s.PodSecurityTemplate != "", NoCounterpart, "The Pod Security admission template is a setting of the member's API server and stays there. In Drover, set podSecurity in a Project."},
+		{s.ProjectMembersRole != "", NoCounterpart, "Members of projects do not get this role in the cluster. Bind a role to them if they need it."},
 		{s.AKSConfig != nil || s.EKSConfig != nil || s.GKEConfig != nil || s.AliConfig != nil, NoCounterpart,
-			"Rancher may change this cluster at its provider. Drover imports it and does not."},
+			"Rancher may change this cluster at its provider. Drover only imports the cluster."},
 	} {
 		if line.applies {
 			c.report.find(line.class, line.reason, what, "")
@@ -294,7 +295,7 @@ func (c *conversion) reportCluster(cl cluster, what string) {
 	}
 }
 
-// projectID is how bindings and namespaces name a project.
+// projectID returns the identifier of a project in bindings and namespaces.
 func projectID(p Project) string {
 	return cmp.Or(p.Spec.ClusterName, p.Namespace) + ":" + p.Name
 }
@@ -305,8 +306,9 @@ func (c *conversion) projects() {
 		what := describe("Project", p.ObjectMeta, p.Spec.DisplayName)
 		cl, exported := c.chosen[p.Namespace]
 		switch {
-		case p.Spec.ClusterName != "" && p.Spec.ClusterName != p.Namespace: // CVE-2022-31247: what lies in one cluster's namespace says nothing of another
-			c.report.find(LeftOut, "It names another cluster than that whose namespace it is in.", what, p.Spec.ClusterName)
+		// CVE-2022-31247: an object in one cluster's namespace must not apply to another cluster
+		case p.Spec.ClusterName != "" && p.Spec.ClusterName != p.Namespace:
+			c.report.find(LeftOut, "It is in the namespace of another cluster than the one that it names.", what, p.Spec.ClusterName)
 			c.other[projectID(p)] = true
 			continue
 		case !exported:
@@ -316,7 +318,7 @@ func (c *conversion) projects() {
 			c.other[projectID(p)] = true
 			continue
 		case p.Labels[labelSystemProject] == "true":
-			c.report.find(NoCounterpart, "Namespaces of the system are in no Project. A binding there may become a ClusterRoleTemplateBinding, or a RoleBinding in the member.", what, "")
+			c.report.find(NoCounterpart, "System namespaces cannot be in a Project. Use a ClusterRoleTemplateBinding, or a RoleBinding in the member, in place of a binding in this project.", what, "")
 			c.other[projectID(p)] = true
 			continue
 		case c.deleted(what, p.ObjectMeta):
@@ -329,7 +331,7 @@ func (c *conversion) projects() {
 	}
 }
 
-// namespaceLimit is how many namespaces a Project can list.
+// namespaceLimit is the maximum number of namespaces in a Project.
 const namespaceLimit = 256
 
 func (c *conversion) convertProject(p project, what string) *v1.Project {
@@ -337,19 +339,19 @@ func (c *conversion) convertProject(p project, what string) *v1.Project {
 	out.Spec.ClusterName = p.cluster.name
 	if p.cluster.Spec.EnableNetworkPolicy {
 		out.Spec.NetworkIsolation = v1.IsolationProject
-		c.report.find(Different, "Rancher isolates projects in the whole cluster. The Project does by networkIsolation; connections from ingress controllers need the label cluster.drover.dev/ingress on their namespace.", what, "")
+		c.report.find(Different, "Rancher isolates all projects of the cluster. In Drover, each Project sets networkIsolation. Ingress controllers need the label cluster.drover.dev/ingress on their namespace.", what, "")
 	}
 	c.limit(p, out, what)
 	if member, read := c.Members[p.cluster.Name]; read {
 		for _, namespace := range slices.Sorted(slices.Values(member.Namespaces[p.Name])) {
 			if namespace == "default" || strings.HasPrefix(namespace, "kube-") || strings.HasPrefix(namespace, "drover-") {
-				c.report.find(LeftOut, "This namespace belongs to the cluster, and cannot be in a Project.", what, namespace)
+				c.report.find(LeftOut, "This namespace belongs to the cluster and cannot be in a Project.", what, namespace)
 				continue
 			}
 			out.Spec.Namespaces = append(out.Spec.Namespaces, namespace)
 		}
 		if more := len(out.Spec.Namespaces) - namespaceLimit; more > 0 {
-			c.report.find(Decide, "It has more than 256 namespaces. None is listed in the Project: label them in the member.", what, fmt.Sprintf("kubectl label namespaces -l %s=%s %s=%s", LabelProjectID, p.Name, v1.LabelProject, p.name))
+			c.report.find(Decide, "It has more than 256 namespaces. The Project lists none of them: label them in the member.", what, fmt.Sprintf("kubectl label namespaces -l %s=%s %s=%s", LabelProjectID, p.Name, v1.LabelProject, p.name))
 			out.Spec.Namespaces = nil
 		}
 	}

@@ -18,11 +18,11 @@ const (
 	ReportFile        = "REPORT.md"
 	PrincipalsFile    = "principals.yaml"
 	kustomizationFile = "kustomization.yaml"
-	// SecretsFolder has the values of Secrets. It is no part of the kustomization, and not to be committed.
+	// SecretsFolder has the values of Secrets. It is not part of the kustomization and must not be committed.
 	SecretsFolder = "secrets"
 )
 
-// Files are the files of an export by their paths.
+// Files returns the files of an export by path.
 func (r Result) Files() (map[string][]byte, error) {
 	files := map[string][]byte{ReportFile: r.Report.Markdown()}
 	for _, o := range slices.Concat(r.Objects, r.Secrets) {
@@ -31,14 +31,14 @@ func (r Result) Files() (map[string][]byte, error) {
 			return nil, fmt.Errorf("write %s: %w", o.Path, err)
 		}
 		if _, twice := files[o.Path]; twice {
-			return nil, fmt.Errorf("two objects have the file %s: %s is one", o.Path, ascii(o.Origin))
+			return nil, fmt.Errorf("two objects have the file %s, one of them is %s", o.Path, ascii(o.Origin))
 		}
 		files[o.Path] = text
 	}
 	kustomizations(files, r.Objects, "")
 	if len(r.Secrets) > 0 {
 		kustomizations(files, r.Secrets, SecretsFolder)
-		files[path.Join(SecretsFolder, ".gitignore")] = []byte("# Values of Secrets: not for Git.\n*\n")
+		files[path.Join(SecretsFolder, ".gitignore")] = []byte("# Values of Secrets: do not commit them.\n*\n")
 	}
 	text, err := r.Mapping.YAML()
 	if err != nil {
@@ -48,7 +48,7 @@ func (r Result) Files() (map[string][]byte, error) {
 	return files, nil
 }
 
-// object is the YAML of an object, without what only an API server fills in.
+// object returns an object as YAML, without the fields that only an API server sets.
 func object(o Output) ([]byte, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o.Object)
 	if err != nil {
@@ -59,7 +59,7 @@ func object(o Output) ([]byte, error) {
 		delete(meta, "creationTimestamp")
 	}
 	if spec, ok := fields["spec"].(map[string]any); ok && fields["kind"] == "Cluster" {
-		delete(spec, "registration") // empty objects, which stand for what was not set
+		delete(spec, "registration") // empty objects for unset fields
 		delete(spec, "agent")
 	}
 	text, err := yaml.Marshal(fields)
@@ -69,7 +69,7 @@ func object(o Output) ([]byte, error) {
 	return append([]byte("# From Rancher: "+ascii(o.Origin)+"\n"), text...), nil
 }
 
-// kustomizations adds one for each folder that has objects or folders, from the top down.
+// kustomizations adds a kustomization to each folder that has objects or folders, from the top down.
 func kustomizations(files map[string][]byte, objects []Output, top string) {
 	folders := map[string]map[string]bool{top: {}}
 	for _, o := range objects {

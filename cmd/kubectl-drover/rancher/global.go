@@ -12,8 +12,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// globalBindings exports what a global role grants in clusters, and reports the rest: rights on Rancher itself are RBAC
-// of the hub.
+// globalBindings exports the rights in clusters that global roles grant. It reports the other rights: rights on Rancher
+// itself correspond to RBAC on the hub.
 func (c *conversion) globalBindings() []pending {
 	roles, counted := map[string]GlobalRole{}, map[string]int{}
 	for _, r := range c.in.GlobalRoles {
@@ -29,8 +29,8 @@ func (c *conversion) globalBindings() []pending {
 		switch b.GlobalRoleName {
 		case "admin", "restricted-admin":
 			if id := c.principalOf(b.Subject, what); id != "" {
-				c.report.find(Decide, "It makes an administrator of Rancher, who owns all of its clusters. Nothing is exported for that: decide who administers the hub (a ClusterRoleBinding of cluster-admin there), "+
-					"and who owns the members (a ClusterRoleTemplateBinding of cluster-owner with clusterSelector {}).", what, b.GlobalRoleName+" for "+id)
+				c.report.find(Decide, "It makes its user an administrator of Rancher, who owns all of its clusters. Nothing is exported for it: decide who administers the hub (with a ClusterRoleBinding of cluster-admin there) "+
+					"and who owns the members (with a ClusterRoleTemplateBinding of cluster-owner and clusterSelector {}).", what, b.GlobalRoleName+" for "+id)
 			}
 			continue
 		}
@@ -42,13 +42,13 @@ func (c *conversion) globalBindings() []pending {
 		}
 	}
 	for name, n := range counted {
-		c.report.find(NoCounterpart, "A global role grants rights on Rancher itself. In Drover these are Kubernetes' RBAC of the hub.", describe("GlobalRole", metav1.ObjectMeta{Name: name}, roles[name].DisplayName), fmt.Sprintf("bindings: %d", n))
+		c.report.find(NoCounterpart, "This global role grants rights on Rancher itself. In Drover, use Kubernetes' RBAC on the hub.", describe("GlobalRole", metav1.ObjectMeta{Name: name}, roles[name].DisplayName), fmt.Sprintf("bindings: %d", n))
 	}
 	return todo
 }
 
-// inheritedBinding grants a cluster role of a global role in all members that come from Rancher, but for Rancher's own
-// cluster, as Rancher does.
+// inheritedBinding grants an inherited cluster role of a global role in all members that come from Rancher, except
+// Rancher's own cluster, as Rancher does.
 func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, taken names, seen map[string]bool) (pending, bool) {
 	principal := c.principalOf(b.Subject, what)
 	role := c.role(inherited, v1.ContextCluster, what)
@@ -63,6 +63,6 @@ func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, t
 		out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
 		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{MatchLabels: fromRancher()}, role, s
 		c.add(path.Join("global", name+".yaml"), what, out)
-		c.report.find(Different, "Its global role grants a role in all clusters, also in later ones. The ClusterRoleTemplateBinding does in the Clusters of this workspace that have the label "+LabelFrom+", as those of an export: give it to others, or not.", what, name)
+		c.report.find(Different, "Its global role grants a role in all clusters, including future ones. The ClusterRoleTemplateBinding grants it in the Clusters of this workspace that have the label "+LabelFrom+". Exported Clusters have this label: decide whether to add it to other Clusters.", what, name)
 	}}, true
 }

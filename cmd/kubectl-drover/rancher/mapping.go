@@ -17,22 +17,22 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// NoName is the name of a principal in a Mapping which says that nothing is granted to it.
+// NoName is the name of a principal in a Mapping to which nothing is granted.
 const NoName = "-"
 
-// localProvider has the users who sign in at the hub with a password.
+// localProvider is the provider of users who sign in to the hub with a password.
 const localProvider = "local"
 
-// Mapping says what Rancher's providers and principals are called in Drover. The export writes it, and a person
+// Mapping maps Rancher's providers and principals to their names in Drover. The export writes it, and a person
 // completes it.
 type Mapping struct {
-	// Providers of Rancher that principals are of.
+	// Providers of Rancher that principals belong to.
 	Providers []Provider `json:"providers"`
 	// Principals that bindings are for.
 	Principals []Principal `json:"principals"`
 }
 
-// Provider is a provider of Rancher, and the AuthProvider that takes its place.
+// Provider is a provider of Rancher and the AuthProvider that replaces it.
 type Provider struct {
 	Rancher string `json:"rancher"`
 	// Name of the AuthProvider.
@@ -41,30 +41,31 @@ type Provider struct {
 	AcceptSuggested bool `json:"acceptSuggested"`
 }
 
-// Principal is a user or group of Rancher, and its name in Drover.
+// Principal is a user or group of Rancher, with its name in Drover.
 type Principal struct {
 	Rancher string         `json:"rancher"`
 	Kind    v1.SubjectKind `json:"kind"`
-	// Name is the name in Drover that a person chose. It is empty if none did, and NoName if nothing should be granted.
+	// Name is the name in Drover that a person chose. It is empty if no name was chosen, and NoName if nothing should be
+	// granted.
 	Name string `json:"name"`
-	// Decided is the name by what Rancher has recorded. Each export decides anew.
+	// Decided is the name that follows from Rancher's records. Each export determines it again.
 	Decided string `json:"decided,omitempty"`
 	// Suggested is a name for a person to confirm.
 	Suggested string `json:"suggested,omitempty"`
-	// Why gives the origin of the name, or the reason why there is none.
+	// Why is the origin of the name, or the reason why there is no name.
 	Why string `json:"why,omitempty"`
 }
 
-// effective is the name that bindings get.
+// effective returns the name that bindings use.
 func (p Principal) effective() string { return cmp.Or(p.Name, p.Decided) }
 
-const mappingHead = `# Whom Rancher's principals are in Drover. Written by "kubectl drover rancher export": fill in the name of each that has nothing decided, and export
-# again with --principals and this file. A name is that of a binding in Drover, such as github:alice or ldap:ops; "-" grants nothing. It counts before what is
-# decided, which each export decides anew, with the providers' names here. What is suggested is a guess: with acceptSuggested: true it is decided for all of
-# that provider. Names and providers stay as they are here; comments are not kept.
+const mappingHead = `# The names of Rancher's principals in Drover. Written by "kubectl drover rancher export". Set the name of each principal without a decided name, and export
+# again with --principals and this file. The name is used in Drover's bindings, such as github:alice or ldap:ops; "-" grants nothing. It takes precedence over
+# the decided name, which each export determines again from the names of the providers below. Suggested names are not used unless acceptSuggested is true for
+# their provider. The next export keeps names and providers, but not comments.
 `
 
-// YAML is the file.
+// YAML returns the file.
 func (m Mapping) YAML() ([]byte, error) {
 	text, err := yaml.Marshal(m)
 	if err != nil {
@@ -73,7 +74,7 @@ func (m Mapping) YAML() ([]byte, error) {
 	return append([]byte(mappingHead), text...), nil
 }
 
-// ReadMapping reads the file. It refuses what a binding of Drover would refuse, and what contradicts itself.
+// ReadMapping parses the file. It rejects names that a binding of Drover would reject, and duplicate entries.
 func ReadMapping(text []byte) (Mapping, error) {
 	var m Mapping
 	if err := yaml.UnmarshalStrict(text, &m); err != nil {
@@ -84,16 +85,16 @@ func ReadMapping(text []byte) (Mapping, error) {
 	for _, p := range m.Providers {
 		switch {
 		case p.Rancher == "" || providers[p.Rancher]:
-			errs = append(errs, fmt.Errorf("provider %q is there twice, or has no name in Rancher", p.Rancher))
+			errs = append(errs, fmt.Errorf("provider %q is listed twice or has no name in Rancher", p.Rancher))
 		case !validProvider(p.Name):
-			errs = append(errs, fmt.Errorf("provider %q: %q is no name of an AuthProvider", p.Rancher, p.Name))
+			errs = append(errs, fmt.Errorf("provider %q: %q is not a valid name of an AuthProvider", p.Rancher, p.Name))
 		}
 		providers[p.Rancher] = true
 	}
 	seen := map[string]bool{}
 	for _, p := range m.Principals {
 		if p.Rancher == "" || seen[p.Rancher] {
-			errs = append(errs, fmt.Errorf("principal %q is there twice, or has no name in Rancher", p.Rancher))
+			errs = append(errs, fmt.Errorf("principal %q is listed twice or has no name in Rancher", p.Rancher))
 		} else if problem := problemOf(p); problem != "" {
 			errs = append(errs, fmt.Errorf("principal %q: %s", p.Rancher, problem))
 		}
@@ -104,7 +105,7 @@ func ReadMapping(text []byte) (Mapping, error) {
 
 var dnsLabel = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
-// validProvider reports whether an AuthProvider can have that name.
+// validProvider reports whether the name is valid for an AuthProvider.
 func validProvider(name string) bool {
 	return dnsLabel.MatchString(name) && !slices.Contains([]string{"hub", "system", localProvider, "kubeadm", "eks"}, name)
 }
@@ -116,20 +117,20 @@ func problemOf(p Principal) string {
 	case p.Name == "" || p.Name == NoName:
 		return ""
 	case !validSubject(p.Name):
-		return fmt.Sprintf("%q cannot be the name in a binding: write provider:name", p.Name)
+		return fmt.Sprintf("%q is not a valid name in a binding: use provider:name", p.Name)
 	}
 	return ""
 }
 
-// validSubject reports whether a binding takes a name, and it is one of a provider: others would be names of the member
-// itself.
+// validSubject reports whether a binding accepts a name that belongs to a provider. Names without a provider would be
+// names of the member itself.
 func validSubject(name string) bool {
 	provider, rest, found := strings.Cut(name, ":")
 	return found && provider != "" && rest != "" && len(name) <= 1024 && strings.TrimSpace(name) == name && !strings.HasSuffix(name, ":") &&
 		provider != "system" && provider != "drover" && !strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// order makes the file the same for the same principals.
+// order sorts the entries, so that the file is the same for the same principals.
 func (m *Mapping) order() {
 	slices.SortFunc(m.Providers, func(a, b Provider) int { return cmp.Compare(a.Rancher, b.Rancher) })
 	slices.SortFunc(m.Principals, func(a, b Principal) int {

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// nameLimit is how long a name in Drover may be.
+// nameLimit is the maximum length of a name in Drover.
 const nameLimit = 63
 
-// label turns a text into a DNS label, which may be empty. The name of an object in Drover is also the name of a file.
+// label turns a text into a DNS label, which may be empty. The name of an object in Drover is also used as a file name.
 func label(text string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(text) {
@@ -26,7 +26,7 @@ func label(text string) string {
 	return bounded(strings.Trim(b.String(), "-"))
 }
 
-// bounded returns a name that is short enough, with a hash of the whole where it was not.
+// bounded shortens a name that is too long. The short name ends with a hash of the whole name.
 func bounded(name string) string {
 	if len(name) <= nameLimit {
 		return name
@@ -35,7 +35,7 @@ func bounded(name string) string {
 	return strings.TrimRight(name[:nameLimit-9], "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
-// join returns the name of an object that belongs to another one.
+// join returns the name of an object that belongs to another object.
 func join(parts ...string) string {
 	var some []string
 	for _, part := range parts {
@@ -46,10 +46,10 @@ func join(parts ...string) string {
 	return bounded(strings.Join(some, "-"))
 }
 
-// names gives each object of a kind a name of its own.
+// names assigns unique names to the objects of a kind.
 type names map[string]bool
 
-// take returns the wanted name, or one with the ID where an older object has it already.
+// take returns the wanted name. If an older object already has it, take returns a name with the ID.
 func (n names) take(wanted, id string) string {
 	name := wanted
 	if name == "" || n[name] {

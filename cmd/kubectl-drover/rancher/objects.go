@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rancher converts the objects of a Rancher server to Drover's, and reports what has no counterpart and what a
-// person has to decide.
+// Package rancher converts the objects of a Rancher server to Drover's objects. It reports objects without a
+// counterpart, and decisions for a person.
 //
-// It is pure: the same objects always give the same files.
+// It has no side effects: the same objects always produce the same files.
 package rancher
 
 import (
@@ -18,21 +18,21 @@ import (
 
 // Labels and annotations of Rancher that the conversion reads.
 const (
-	// LabelSecretProject on a Secret of Rancher's cluster has the name of the project to which it is copied.
+	// LabelSecretProject on a Secret of Rancher's cluster is the name of the project that the Secret is copied to.
 	LabelSecretProject = "management.cattle.io/project-scoped-secret"
-	// LabelSecretCluster on such a Secret has the name of the cluster.
+	// LabelSecretCluster on such a Secret is the name of the cluster.
 	LabelSecretCluster = "management.cattle.io/project-scoped-secret-cluster"
-	// AnnotationIgnoreNamespaces on such a Secret names namespaces that get no copy.
+	// AnnotationIgnoreNamespaces on such a Secret lists namespaces that do not get a copy.
 	AnnotationIgnoreNamespaces = "management.cattle.io/project-scoped-secret-ignore-namespaces"
-	// LabelProjectID on a Namespace of a member has the name of its project.
+	// LabelProjectID on a Namespace of a member is the name of its project.
 	LabelProjectID = "field.cattle.io/projectId"
 
 	labelSystemProject = "authz.management.cattle.io/system-project"
 	localCluster       = "local"
 )
 
-// Objects are what was read from a Rancher server. Only fields that the conversion uses are there: no token, password
-// or key.
+// Objects are the objects that were read from a Rancher server. They only have the fields that the conversion uses: no
+// tokens, passwords or keys.
 type Objects struct {
 	Clusters        []Cluster
 	Projects        []Project
@@ -44,17 +44,17 @@ type Objects struct {
 	GlobalRoles     []GlobalRole
 	GlobalBindings  []GlobalBinding
 	Provisioned     []Provisioned
-	// Plans of Rancher's own cluster.
+	// Plans in Rancher's own cluster.
 	Plans []Plan
-	// Secrets that are copied to projects. Without values if these were not asked for.
+	// Secrets that Rancher copies to projects, without values unless they were requested.
 	Secrets []corev1.Secret
-	// SecretsForbidden says that their names could not be read.
+	// SecretsForbidden means that the caller may not list Secrets.
 	SecretsForbidden bool
-	// Unread are the kinds that could not be read, or not wholly.
+	// Unread has the kinds that could not be read completely.
 	Unread []Unread
 }
 
-// Unread is a kind, or an object, that could not be read.
+// Unread is a kind or an object that could not be read.
 type Unread struct {
 	What string
 	Why  string
@@ -95,12 +95,12 @@ type Project struct {
 	} `json:"status"`
 }
 
-// Quota has amounts by Rancher's keys.
+// Quota has amounts, by Rancher's keys.
 type Quota struct {
 	Limit QuotaLimit `json:"limit"`
 }
 
-// QuotaLimit is ResourceQuotaLimit of Rancher.
+// QuotaLimit is Rancher's ResourceQuotaLimit.
 type QuotaLimit struct {
 	Pods                   string            `json:"pods"`
 	Services               string            `json:"services"`
@@ -118,7 +118,7 @@ type QuotaLimit struct {
 	Extended               map[string]string `json:"extended"`
 }
 
-// ContainerLimit is ContainerResourceLimit of Rancher.
+// ContainerLimit is Rancher's ContainerResourceLimit.
 type ContainerLimit struct {
 	RequestsCPU    string `json:"requestsCpu"`
 	RequestsMemory string `json:"requestsMemory"`
@@ -141,7 +141,7 @@ type RoleTemplate struct {
 	RoleTemplateNames     []string            `json:"roleTemplateNames"`
 }
 
-// Subject is who a binding of Rancher is for.
+// Subject is the subject of a Rancher binding.
 type Subject struct {
 	UserName           string `json:"userName"`
 	UserPrincipalName  string `json:"userPrincipalName"`
@@ -174,8 +174,8 @@ type User struct {
 	Enabled           *bool    `json:"enabled"`
 }
 
-// UserAttribute is management.cattle.io/v3 UserAttribute: what a provider said of a user at the last login. Rancher
-// writes these keys in this way.
+// UserAttribute is management.cattle.io/v3 UserAttribute. It has what a provider returned about a user at the last
+// login. Rancher writes the keys in this spelling.
 type UserAttribute struct {
 	metav1.ObjectMeta `json:"metadata"`
 	GroupPrincipals   map[string]struct {

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Plan is upgrade.cattle.io/v1 Plan. Fields that mean the same are of Drover's types.
+// Plan is upgrade.cattle.io/v1 Plan. Fields with the same meaning have Drover's types.
 type Plan struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
@@ -27,7 +27,7 @@ type Plan struct {
 	} `json:"spec"`
 }
 
-// PlanPace is the part of a Plan about versions, nodes and times.
+// PlanPace has the fields of a Plan about versions, nodes and times.
 type PlanPace struct {
 	Concurrency           int64                 `json:"concurrency"`
 	JobActiveDeadlineSecs *int64                `json:"jobActiveDeadlineSecs"`
@@ -39,7 +39,7 @@ type PlanPace struct {
 	PostCompleteDelay     string                `json:"postCompleteDelay"`
 }
 
-// PlanWork is the part of a Plan about the work on a node.
+// PlanWork has the fields of a Plan about the work on a node.
 type PlanWork struct {
 	ServiceAccountName string                        `json:"serviceAccountName"`
 	Secrets            []v1.PlanSecret               `json:"secrets"`
@@ -63,7 +63,7 @@ type PlanWindow struct {
 
 // PlanDrain is DrainSpec of system-upgrade-controller.
 type PlanDrain struct {
-	// Timeout is a duration, or a number of nanoseconds, which may be more than an IntOrString holds.
+	// Timeout is a duration, or a number of nanoseconds, which may be too large for an IntOrString.
 	Timeout                  any                   `json:"timeout"`
 	GracePeriod              *int32                `json:"gracePeriod"`
 	DeleteLocalData          *bool                 `json:"deleteLocalData"`
@@ -75,14 +75,14 @@ type PlanDrain struct {
 	PodSelector              *metav1.LabelSelector `json:"podSelector"`
 }
 
-// plans exports the Plans of the members that were read, and of Rancher's own cluster if that is exported.
+// plans exports the Plans of the members that were read, and the Plans of Rancher's own cluster if that is exported.
 func (c *conversion) plans() {
 	taken := names{}
 	if local, exported := c.chosen[localCluster]; exported {
 		c.plansOf(local, c.in.Plans, taken)
 	} else {
 		for _, p := range c.in.Plans {
-			c.report.find(LeftOut, "It is for the nodes of Rancher's own cluster, which is not exported.", describe("Plan", p.ObjectMeta, ""), "")
+			c.report.find(LeftOut, "It is for nodes of Rancher's own cluster, which is not exported.", describe("Plan", p.ObjectMeta, ""), "")
 		}
 	}
 	for _, cl := range c.inOrder() {
@@ -92,7 +92,7 @@ func (c *conversion) plans() {
 	}
 }
 
-// inOrder are the exported clusters by their name in Drover.
+// inOrder returns the exported clusters, ordered by their name in Drover.
 func (c *conversion) inOrder() []cluster {
 	var all []cluster
 	for _, cl := range c.chosen {
@@ -110,15 +110,15 @@ func (c *conversion) plansOf(cl cluster, plans []Plan, taken names) {
 		}
 		name := taken.take(join(cl.name, p.Name), p.Namespace+p.Name)
 		if problem := planProblem(p); problem != "" {
-			c.report.find(Decide, "Drover does not take this Plan. It is not exported.", what, problem)
+			c.report.find(Decide, "Drover does not accept this Plan. It is not exported.", what, problem)
 			continue
 		}
 		out := c.convertPlan(p, what)
 		out.Name, out.Spec.ClusterName = name, cl.name
 		c.add(path.Join(cl.folder(), "plans", name+".yaml"), what, out)
-		c.report.find(Different, "The Plan is paused: Drover does not know which nodes are done, and would do all of them once more. Delete or pause system-upgrade-controller's Plan before you resume this one.", what, name)
+		c.report.find(Different, "The exported Plan is paused, because Drover does not know which nodes are done and would process all of them again. Delete or pause system-upgrade-controller's Plan before you resume this one.", what, name)
 		if len(p.Spec.Secrets)+len(p.Spec.ImagePullSecrets) > 0 {
-			c.report.find(Decide, "The Plan names Secrets: make them in the workspace, with the label plans.cluster.drover.dev/use: \"true\".", what, name)
+			c.report.find(Decide, "The Plan names Secrets: create them in the workspace, with the label plans.cluster.drover.dev/use: \"true\".", what, name)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func (c *conversion) convertPlan(p Plan, what string) *v1.Plan {
 		out.Spec.PostCompleteDelay = readDuration(&c.report, s.PostCompleteDelay, "postCompleteDelay", what)
 	}
 	if s.ServiceAccountName != "" {
-		c.report.find(Different, "Its ServiceAccount is left out: Drover's own, drover-plan, may read Plans and Nodes. Set serviceAccountName if the image needs more.", what, s.ServiceAccountName)
+		c.report.find(Different, "Its ServiceAccount is not exported: Drover's own, drover-plan, may read Plans and Nodes. Set serviceAccountName if the image needs more rights.", what, s.ServiceAccountName)
 	}
 	if s.Drain != nil {
 		out.Spec.Drain = convertDrain(&c.report, *s.Drain, what)
@@ -173,7 +173,7 @@ func convertDrain(report *Report, d PlanDrain, what string) *v1.Drain {
 		out.DeleteEmptydirData = d.DeleteLocalData
 	}
 	if d.GracePeriod != nil && *d.GracePeriod < 0 {
-		out.GracePeriod = nil // kubectl's word for the pod's own
+		out.GracePeriod = nil // in kubectl, this means the pod's own grace period
 	}
 	switch timeout := d.Timeout.(type) {
 	case nil:
@@ -187,11 +187,11 @@ func convertDrain(report *Report, d PlanDrain, what string) *v1.Drain {
 	return out
 }
 
-// readDuration reads a duration that Drover takes.
+// readDuration parses a duration and checks that Drover accepts it.
 func readDuration(report *Report, text, field, what string) *metav1.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		report.find(Decide, "A duration of the Plan cannot be read. It is exported without: set it.", what, field+": "+text)
+		report.find(Decide, "A duration of the Plan cannot be parsed. The Plan is exported without it: set it.", what, field+": "+text)
 		return nil
 	}
 	return &metav1.Duration{Duration: d}
@@ -202,7 +202,7 @@ var (
 	weekDays = []string{"sun", "mon", "tue", "wed", "thu", "fri", "sat"}
 )
 
-// clock reads a time of day as system-upgrade-controller takes it: 17:00, 5pm, 5:30 PM.
+// clock parses a time of day as system-upgrade-controller does: 17:00, 5pm, 5:30 PM.
 func clock(text string) (string, bool) {
 	parts := hour.FindStringSubmatch(text)
 	if parts == nil {
@@ -224,12 +224,12 @@ func clock(text string) (string, bool) {
 	return "", false
 }
 
-// convertWindow converts a window. A Plan whose window cannot be read stays paused, so nothing runs outside of it
-// meanwhile.
+// convertWindow converts a window. A Plan whose window cannot be parsed is paused, so that nothing runs outside the
+// window in the meantime.
 func convertWindow(report *Report, w PlanWindow, what string) *v1.TimeWindow {
-	const noWindow = "The window of the Plan cannot be read. It is exported without: set it before you resume the Plan."
+	const noWindow = "The window of the Plan cannot be parsed. The Plan is exported without it: set it before you resume the Plan."
 	out := &v1.TimeWindow{TimeZone: w.TimeZone}
-	if _, err := out.Location(); err != nil { // the hub would refuse the whole Plan
+	if _, err := out.Location(); err != nil { // the hub would reject the whole Plan
 		report.find(Decide, noWindow, what, w.TimeZone)
 		return nil
 	}

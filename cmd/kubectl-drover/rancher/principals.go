@@ -11,12 +11,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// scheme is the part of a principal's name before "://": a provider and the kind of principal.
+// scheme is the part of a principal's name before "://". It has a provider and the kind of the principal.
 type scheme struct {
 	provider, kind string
 }
 
-// splitPrincipal reads "github_user://123". What is no such name is of no provider.
+// splitPrincipal parses names such as "github_user://123". The result for other names has no provider.
 func splitPrincipal(id string) (scheme, string) {
 	front, name, found := strings.Cut(id, "://")
 	if !found || name == "" {
@@ -39,13 +39,13 @@ func (s scheme) subject() v1.SubjectKind {
 	return v1.SubjectGroup
 }
 
-// people holds Rancher's knowledge of principals.
+// people has Rancher's data about principals.
 type people struct {
 	users  map[string]User            // by name, u-xxxxx
 	owners map[string][]string        // names of users by principal
-	logins map[string]map[string]bool // login names by principal, as the provider said at a login
+	logins map[string]map[string]bool // login names by principal, as reported by the provider at a login
 	groups map[string]map[string]bool // login names of groups by principal
-	orgs   map[string]map[string]bool // for a team of GitHub, the organizations of all of its members
+	orgs   map[string]map[string]bool // for a GitHub team, the organizations of its members
 	seen   map[string]bool            // all principals of users and their groups
 }
 
@@ -60,7 +60,7 @@ func newPeople(users []User, attributes []UserAttribute) *people {
 	}
 	for _, a := range attributes {
 		for _, extra := range a.ExtraByProvider {
-			// Only one of each says whose login it is.
+			// If there is only one of each, the login belongs to the principal.
 			if ids, logins := extra["principalid"], extra["username"]; len(ids) == 1 && len(logins) == 1 {
 				note(p.logins, ids[0], logins[0])
 				p.seen[ids[0]] = true
@@ -112,7 +112,7 @@ func (p *people) noteGroups(items []GroupPrincipal) {
 	}
 }
 
-// one returns the only element of a set, or nothing.
+// one returns the only element of a set, or "".
 func one(set map[string]bool) string {
 	if len(set) != 1 {
 		return ""
@@ -123,18 +123,18 @@ func one(set map[string]bool) string {
 	return ""
 }
 
-// The names that users and groups can have when they sign in at the hub: docs/spec/authprovider.md.
+// The valid names of users and groups that sign in to the hub: docs/spec/authprovider.md.
 var (
 	userName  = regexp.MustCompile(`^[a-z0-9_]([a-z0-9._@+'-]{0,126}[a-z0-9_])?$`)
 	groupName = regexp.MustCompile(`^[!-9;-~]([ -9;-~]{0,254}[!-9;-~])?$`)
 )
 
-// identity is a principal's name without its provider: decided, or only suggested.
+// identity is a principal's name without its provider. The name is either decided or only suggested.
 type identity struct {
 	decided, suggested, why string
 }
 
-// identify says what a principal is called at its provider.
+// identify returns the name of a principal at its provider.
 func (p *people) identify(id string) identity {
 	s, name := splitPrincipal(id)
 	switch s.provider {
@@ -150,15 +150,15 @@ func (p *people) identify(id string) identity {
 		}
 		return checked(s, identity{suggested: one(p.logins[id]), why: "Rancher knows the user by the claim sub; the AuthProvider's nameClaim decides the name"})
 	case "":
-		return identity{why: "is no principal of a provider"}
+		return identity{why: "is not a principal of a provider"}
 	}
 	if s.kind == "group" && s.provider != "googleoauth" {
-		return checked(s, identity{suggested: name, why: "Drover has no SAML: this is the group's name if the provider says it by OpenID Connect, too"})
+		return checked(s, identity{suggested: name, why: "Drover does not support SAML: this is the group's name if the provider also uses it in OpenID Connect"})
 	}
 	return checked(s, identity{suggested: one(p.logins[id]), why: "the provider's AuthProvider in Drover decides the name"})
 }
 
-// identifyLocal is about a user with a password.
+// identifyLocal returns the name of a user with a password.
 func (p *people) identifyLocal(name string) identity {
 	user, found := p.users[name]
 	switch {
@@ -167,9 +167,9 @@ func (p *people) identifyLocal(name string) identity {
 	case len(user.elsewhere()) > 1:
 		return identity{why: "the user has several principals: " + ascii(strings.Join(user.elsewhere(), ", "))}
 	case user.Username == "":
-		return identity{why: "the user has no name for a password, and never signed in at a provider"}
+		return identity{why: "the user has no user name for a password and never signed in at a provider"}
 	}
-	return checked(scheme{localCluster, "user"}, identity{decided: user.Username, why: "the user's name in Rancher; make the User with \"kubectl drover user create\""})
+	return checked(scheme{localCluster, "user"}, identity{decided: user.Username, why: "the user's name in Rancher; create the User with \"kubectl drover user create\""})
 }
 
 func (p *people) identifyGitHub(s scheme, id string) identity {
@@ -178,18 +178,18 @@ func (p *people) identifyGitHub(s scheme, id string) identity {
 		if login := one(p.logins[id]); login != "" {
 			return checked(s, identity{decided: strings.ToLower(login), why: "the login when the user last signed in at Rancher"})
 		}
-		return identity{why: "Rancher has the number of the account only: no login is recorded"}
+		return identity{why: "Rancher only has the number of the account: no login is recorded"}
 	case "org":
 		if login := one(p.groups[id]); login != "" {
 			return checked(s, identity{decided: strings.ToLower(login), why: "the organization's login when a member last signed in at Rancher"})
 		}
 	case "team":
 		if org, slug := one(p.orgs[id]), one(p.groups[id]); org != "" && slug != "" {
-			return checked(s, identity{suggested: org + "/" + strings.ToLower(slug), why: "Rancher does not record a team's organization; this is the only one of its members"})
+			return checked(s, identity{suggested: org + "/" + strings.ToLower(slug), why: "Rancher does not record a team's organization; this is its members' only organization"})
 		}
 		return identity{why: "Rancher does not record a team's organization: write organization/team"}
 	}
-	return identity{why: "Rancher has the number only: no member has signed in since it records logins"}
+	return identity{why: "Rancher only has the number: no member has signed in since Rancher began to record logins"}
 }
 
 func (p *people) identifyDirectory(s scheme, id, dn string) identity {
@@ -209,7 +209,8 @@ func (p *people) identifyDirectory(s scheme, id, dn string) identity {
 	return identity{why: "no login is recorded: the user has not signed in at Rancher"}
 }
 
-// firstOf returns the first attribute of a distinguished name, if it has no escapes and stands alone.
+// firstOf returns the first attribute of a distinguished name, if it has no escapes and is not part of a multi-valued
+// RDN.
 func firstOf(dn string) (attribute, value string) {
 	first, _, _ := strings.Cut(dn, ",")
 	attribute, value, _ = strings.Cut(first, "=")
@@ -219,7 +220,7 @@ func firstOf(dn string) (attribute, value string) {
 	return strings.ToLower(strings.TrimSpace(attribute)), strings.TrimSpace(value)
 }
 
-// checked takes away names that no user or group can have when they sign in.
+// checked removes names that no user or group can have when signing in.
 func checked(s scheme, i identity) identity {
 	form := groupName
 	if s.subject() == v1.SubjectUser {
@@ -227,7 +228,7 @@ func checked(s scheme, i identity) identity {
 	}
 	for _, name := range []*string{&i.decided, &i.suggested} {
 		if *name != "" && !form.MatchString(*name) {
-			*name, i.why = "", "its name at the provider cannot sign in at Drover: "+ascii(*name)
+			*name, i.why = "", "its name at the provider is not valid in Drover: "+ascii(*name)
 		}
 	}
 	return i

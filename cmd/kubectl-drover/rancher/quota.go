@@ -14,12 +14,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// quotaKeys are how many resources a quota of Drover can have.
+// quotaKeys is the maximum number of resources in a quota of Drover.
 const quotaKeys = 24
 
 var extendedKey = regexp.MustCompile(`^(requests\.)?([a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?|hugepages-[0-9]+[KMGT]i)$`)
 
-// amounts are the limits of a quota by Kubernetes' keys.
+// amounts returns the limits of a quota by Kubernetes' keys.
 func (q *Quota) amounts() map[string]string {
 	if q == nil {
 		return nil
@@ -47,15 +47,15 @@ func (l *ContainerLimit) amounts() (requests, limits map[string]string) {
 	return requests, limits
 }
 
-// limit sets quota and defaults of a project as far as Drover takes them. What it does not take is reported: a quota
-// that is lost lets a team use more.
+// limit sets the quota and the defaults of a project as far as Drover accepts them. It reports everything else, because
+// a team could use more if a quota was lost.
 func (c *conversion) limit(p project, out *v1.Project, what string) {
 	whole := c.quantities(p.Spec.ResourceQuota.amounts(), what)
 	share := c.quantities(p.Spec.NamespaceDefaultResourceQuota.amounts(), what)
 	for _, key := range slices.Sorted(maps.Keys(whole)) {
 		part, found := share[key]
 		if quantity := whole[key]; !found || part.Cmp(quantity) > 0 {
-			c.report.find(Decide, "The quota of this resource has no share for each namespace that fits into it. It is not exported: set resourceQuota and namespaceDefaultResourceQuota.", what, string(key)+" "+quantity.String())
+			c.report.find(Decide, "The quota of this resource has no default share for each namespace, or the share exceeds the quota. It is not exported: set resourceQuota and namespaceDefaultResourceQuota.", what, string(key)+" "+quantity.String())
 			delete(whole, key)
 			delete(share, key)
 		}
@@ -75,19 +75,19 @@ func (c *conversion) limit(p project, out *v1.Project, what string) {
 	}
 }
 
-// quantities reads amounts. Those that Kubernetes or Drover refuse are reported.
+// quantities parses amounts. It reports amounts that Kubernetes or Drover would reject.
 func (c *conversion) quantities(amounts map[string]string, what string) corev1.ResourceList {
 	var list corev1.ResourceList
 	for _, key := range slices.Sorted(maps.Keys(amounts)) {
 		quantity, err := resource.ParseQuantity(amounts[key])
 		if err != nil || quantity.Sign() < 0 || extended(key) && !extendedKey.MatchString(key) || len(list) == quotaKeys {
-			c.report.find(Decide, "This amount is not exported: Drover does not take it.", what, key+": "+amounts[key])
+			c.report.find(Decide, "Drover does not accept this amount. It is not exported.", what, key+": "+amounts[key])
 			continue
 		}
 		if list == nil {
 			list = corev1.ResourceList{}
 		}
-		if quantity.Format == resource.DecimalExponent { // 1e3 is 1k
+		if quantity.Format == resource.DecimalExponent { // 1e3 becomes 1k
 			quantity = *resource.NewDecimalQuantity(*quantity.AsDec(), resource.DecimalSI)
 		}
 		list[corev1.ResourceName(key)] = resource.MustParse(quantity.String())
@@ -95,7 +95,7 @@ func (c *conversion) quantities(amounts map[string]string, what string) corev1.R
 	return list
 }
 
-// extended reports whether a key is none of Kubernetes' own resources.
+// extended reports whether a key is not one of Kubernetes' own resources.
 func extended(key string) bool {
 	return !slices.Contains([]string{
 		"cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory", "requests.storage", "requests.ephemeral-storage", "limits.cpu", "limits.memory", "limits.ephemeral-storage",

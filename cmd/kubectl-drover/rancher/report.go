@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Class says what a finding asks of the reader.
+// Class tells what a finding requires from the reader.
 type Class string
 
 // Classes of findings, in the order of the report.
 const (
-	// Unreadable: the export could not read the objects.
+	// Unreadable means that the export could not read the objects.
 	Unreadable Class = "Unreadable"
-	// Decide: a person has to decide, and the export did nothing meanwhile.
+	// Decide means that a person has to decide. The export did nothing.
 	Decide Class = "Decide"
-	// Different: it is exported, and its meaning differs from Rancher's.
+	// Different means that the object is exported, and its meaning differs from the meaning in Rancher.
 	Different Class = "Different"
-	// LeftOut: it is not exported, because it would grant or change more than in Rancher.
+	// LeftOut means that the object is not exported, because it would grant or change more than in Rancher.
 	LeftOut Class = "LeftOut"
-	// NoCounterpart: Drover has nothing that it could become.
+	// NoCounterpart means that Drover has no corresponding object.
 	NoCounterpart Class = "NoCounterpart"
 )
 
@@ -32,35 +32,35 @@ func classes() []Class { return []Class{Unreadable, Decide, Different, LeftOut, 
 
 func (c Class) heading() string {
 	return map[Class]string{
-		Unreadable:    "What could not be read",
-		Decide:        "What a person has to decide",
-		Different:     "What is exported and differs",
-		LeftOut:       "What is left out, and why",
-		NoCounterpart: "What has no counterpart",
+		Unreadable:    "Objects that could not be read",
+		Decide:        "Decisions for you",
+		Different:     "Exported objects that differ",
+		LeftOut:       "Omitted objects",
+		NoCounterpart: "Objects without a counterpart",
 	}[c]
 }
 
 // Finding is one line of the report.
 type Finding struct {
 	Class Class `json:"class"`
-	// Reason says why, and what to do. It is the same for all objects that it is about.
+	// Reason explains the finding and what to do. Objects with the same finding have the same reason.
 	Reason string `json:"reason"`
-	// Object of Rancher, such as "Project c-abcde/p-fghij (web)".
+	// Object is the object of Rancher, such as "Project c-abcde/p-fghij (web)".
 	Object string `json:"object"`
-	// Detail of this one object.
+	// Detail is specific to this object.
 	Detail string `json:"detail,omitempty"`
 }
 
-// Step is something to do, in order.
+// Step is one of the next steps, in order.
 type Step struct {
 	What     string   `json:"what"`
 	Commands []string `json:"commands,omitempty"`
 }
 
-// Report says what was exported, and what was not.
+// Report lists what was exported and what was not.
 type Report struct {
 	Workspace string `json:"workspace"`
-	// Exported counts the objects that were written, by kind.
+	// Exported is the number of exported objects, by kind.
 	Exported map[string]int `json:"exported"`
 	Steps    []Step         `json:"steps"`
 	Findings []Finding      `json:"findings"`
@@ -70,7 +70,7 @@ func (r *Report) find(class Class, reason, object, detail string) {
 	r.Findings = append(r.Findings, Finding{class, reason, object, detail})
 }
 
-// order makes the report the same for the same objects.
+// order sorts the report, so that it is the same for the same objects.
 func (r *Report) order() {
 	rank := classes()
 	slices.SortFunc(r.Findings, func(a, b Finding) int {
@@ -80,7 +80,7 @@ func (r *Report) order() {
 	r.Findings = slices.Compact(r.Findings)
 }
 
-// Count returns how many findings there are of a class.
+// Count returns the number of findings of a class.
 func (r *Report) Count(class Class) int {
 	n := 0
 	for _, f := range r.Findings {
@@ -91,18 +91,18 @@ func (r *Report) Count(class Class) int {
 	return n
 }
 
-// shown is how many objects of one reason the Markdown lists; -o json has all.
+// shown is how many objects with the same reason REPORT.md lists. -o json has all of them.
 const shown = 50
 
-// Markdown is REPORT.md.
+// Markdown returns the content of REPORT.md.
 func (r *Report) Markdown() []byte {
 	var b strings.Builder
-	b.WriteString("# Export from Rancher\n\nWritten by `kubectl drover rancher export`. Another export writes it anew; `-o json` has it whole.\n\n")
+	b.WriteString("# Export from Rancher\n\nWritten by `kubectl drover rancher export`. The next export overwrites it. `-o json` prints the complete report.\n\n")
 	fmt.Fprintf(&b, "The workspace is %s.\n\n| kind | exported |\n|---|---|\n", code(r.Workspace))
 	for _, kind := range exportedKinds() {
 		fmt.Fprintf(&b, "| %s | %d |\n", kind, r.Exported[kind])
 	}
-	b.WriteString("\n## What to do\n")
+	b.WriteString("\n## Next steps\n")
 	for i, step := range r.Steps {
 		fmt.Fprintf(&b, "\n%d. %s\n", i+1, step.What)
 		if len(step.Commands) > 0 {
@@ -147,8 +147,8 @@ func (r *Report) section(b *strings.Builder, class Class) {
 	}
 }
 
-// code puts a text of others into Markdown as one span of code on one line, in printable ASCII, so that it cannot
-// become a link, markup or a heading.
+// code formats untrusted text as a code span in one line of printable ASCII. The text cannot become a link, markup or a
+// heading.
 func code(text string) string {
 	return "`" + strings.NewReplacer("`", "'", "|", "¦").Replace(ascii(text)) + "`"
 }

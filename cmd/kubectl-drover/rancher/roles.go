@@ -16,8 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// counterparts maps role templates that come with Rancher to those that come with Drover. The rules of all others are
-// converted.
+// counterparts maps the role templates that come with Rancher to the role templates that come with Drover. All other
+// role templates are converted by their rules.
 func counterparts(context v1.RoleContext) map[string]string {
 	if context == v1.ContextCluster {
 		return map[string]string{"cluster-owner": "cluster-owner", "cluster-member": "cluster-member"}
@@ -32,8 +32,8 @@ func counterparts(context v1.RoleContext) map[string]string {
 	return same
 }
 
-// inPlaceOf maps ClusterRoles of Kubernetes to Drover's role templates, for role templates that inherit them: Drover
-// can inherit only role templates.
+// inPlaceOf maps ClusterRoles of Kubernetes to Drover's role templates, for role templates that inherit a ClusterRole.
+// In Drover, a role template can only inherit role templates.
 func inPlaceOf() map[string]string {
 	return map[string]string{"cluster-admin": "cluster-owner", "admin": "project-owner", "edit": "project-member", "view": "project-viewer"}
 }
@@ -54,11 +54,11 @@ func wider() map[string]string {
 }
 
 const (
-	onTheHub      = "It grants rights on Rancher's own objects. In Drover these are rights on the hub: bind a Role, or Kubernetes' admin, edit or view, in the workspace."
-	listNamespace = "Rancher lets members of a project make namespaces. In Drover spec.namespaces of the Project lists them, or an administrator of the member labels them."
+	onTheHub      = "It grants rights on Rancher's own objects. In Drover, these are rights on the hub: bind a Role, or Kubernetes' admin, edit or view, in the workspace."
+	listNamespace = "Rancher lets members of a project create namespaces. In Drover, list them in spec.namespaces of the Project, or let an administrator of the member label them."
 )
 
-// hubOnly are Rancher's own role templates that grant nothing in a member.
+// hubOnly has Rancher's own role templates that grant nothing in a member.
 func hubOnly() map[string]string {
 	return map[string]string{
 		"create-ns": listNamespace, "projects-create": onTheHub, "clusterroletemplatebindings-manage": onTheHub, "clusterroletemplatebindings-view": onTheHub,
@@ -67,7 +67,7 @@ func hubOnly() map[string]string {
 	}
 }
 
-// rancherGroups are the API groups that Rancher serves itself, or keeps in its own cluster.
+// rancherGroups returns the API groups that only exist in Rancher's own cluster.
 func rancherGroups() []string {
 	return []string{
 		"management.cattle.io", "provisioning.cattle.io", "rke.cattle.io", "rke-machine.cattle.io", "rke-machine-config.cattle.io", "ext.cattle.io", "ui.cattle.io",
@@ -85,15 +85,15 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 	return ""
 }
 
-// role returns the name in Drover of a binding's role template. If it returns "", the reason is in the report.
+// role returns the name in Drover of a binding's role template. If it returns "", the report has the reason.
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {
-		c.report.find(Decide, "The binding names a role template that Rancher does not have, or that could not be read. It is not exported.", binding, name)
+		c.report.find(Decide, "The binding names a role template that does not exist or could not be read. It is not exported.", binding, name)
 		return ""
 	}
 	if of := contextOf(rt); of != "" && of != context {
-		c.report.find(LeftOut, "The binding names a role template of the other context, which Rancher does not take any more.", binding, name)
+		c.report.find(LeftOut, "The binding names a role template of the other context, which Rancher no longer accepts.", binding, name)
 		return ""
 	}
 	if rt.Builtin {
@@ -109,23 +109,23 @@ func (c *conversion) role(name string, context v1.RoleContext, binding string) s
 	return c.write(rt, context)
 }
 
-// instead reports that a role template of Drover takes the place of Rancher's, if it grants more.
+// instead reports that a role template of Drover replaces one of Rancher's, if it grants more.
 func (c *conversion) instead(name, same string) {
 	if more := wider()[name]; more != "" {
-		c.report.find(Different, "Drover's role template for the same purpose takes the place of one that comes with Rancher. It also grants rights on what is named here: compare them, or have the bindings name another one.",
+		c.report.find(Different, "Drover's role template for the same purpose replaces one that comes with Rancher. It also grants rights on the listed resources: compare them, or use another role template in the bindings.",
 			"RoleTemplate "+name, same+": "+more)
 	}
 }
 
-// State of a role template in an export.
+// States of a role template in an export.
 const (
 	roleBegun = iota + 1
 	roleWritten
 	roleRefused
 )
 
-// write writes a role template and its inherited ones, once. It returns the name, or "" if the role template grants
-// nothing in a member.
+// write writes a role template and the role templates that it inherits, once. It returns the name, or "" if the role
+// template grants nothing in a member.
 func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	name := c.roles.names[rt.Name]
 	if contextOf(rt) == "" && context == v1.ContextCluster {
@@ -154,14 +154,14 @@ func (c *conversion) write(rt RoleTemplate, context v1.RoleContext) string {
 	return name
 }
 
-// inClusters marks the key of the second name that a role template without a context has.
+// inClusters marks the key of the second name of a role template that has no context.
 const inClusters = "\x00cluster"
 
 func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what string) (v1.RoleTemplateSpec, bool) {
 	spec := v1.RoleTemplateSpec{Context: context, Locked: rt.Locked}
 	if rt.External {
 		if strings.ContainsAny(rt.Name, "/%") || strings.HasPrefix(rt.Name, "drover:") || unprintable(rt.Name) {
-			c.report.find(LeftOut, "Drover does not bind a ClusterRole of that name.", what, rt.Name)
+			c.report.find(LeftOut, "Drover does not bind a ClusterRole with that name.", what, rt.Name)
 			return spec, false
 		}
 		spec.External = rt.Name
@@ -179,7 +179,7 @@ func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what s
 		c.report.find(Decide, "It has more than 256 rules, or inherits more than 32: split it.", what, "")
 		return spec, false
 	case len(spec.Rules)+len(spec.Inherits) == 0:
-		c.report.find(NoCounterpart, "Nothing that it grants is in a member, so its bindings are not exported either.", what, "")
+		c.report.find(NoCounterpart, "It grants nothing in a member, so its bindings are not exported either.", what, "")
 		return spec, false
 	}
 	return spec, true
@@ -187,19 +187,19 @@ func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what s
 
 func (c *conversion) reportRole(rt RoleTemplate, what string) {
 	if rt.Locked {
-		c.report.find(Different, "It is locked: whoever applies bindings of it needs the verb escalate on roletemplates.", what, "")
+		c.report.find(Different, "It is locked: to apply bindings to it, a user needs the verb escalate on roletemplates.", what, "")
 	}
 	if rt.ClusterCreatorDefault || rt.ProjectCreatorDefault {
-		c.report.find(NoCounterpart, "Who creates a cluster or project gets this role in Rancher. In Drover creating an object grants nothing.", what, "")
+		c.report.find(NoCounterpart, "In Rancher, the creator of a cluster or project gets this role. In Drover, creating an object grants nothing.", what, "")
 	}
 	if rt.Administrative {
-		c.report.find(NoCounterpart, "It is administrative, which only hides it from users of Rancher's page.", what, "")
+		c.report.find(NoCounterpart, "It is administrative, which only hides it in Rancher's user interface.", what, "")
 	}
 }
 
-// parent returns the name in Drover of a role template that another one inherits.
+// parent returns the name in Drover of an inherited role template.
 func (c *conversion) parent(name string, context v1.RoleContext, what string) string {
-	const missing = "A role template that it inherits is not there in Drover. It is exported without those rights."
+	const missing = "An inherited role template does not exist in Drover. It is exported without those rights."
 	rt, found := c.roles.all[name]
 	if !found {
 		c.report.find(Different, missing, what, name+" does not exist in Rancher")
@@ -219,7 +219,7 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 			c.report.find(Different, missing, what, name+" is external: only the member knows its rules")
 			return ""
 		}
-		c.report.find(Different, "It inherits a ClusterRole of Kubernetes. In Drover it inherits the role template for the same purpose: compare what these grant.", what, name+" became "+same)
+		c.report.find(Different, "It inherits a ClusterRole of Kubernetes. In Drover, it inherits the role template for the same purpose: compare their rights.", what, name+" became "+same)
 		return same
 	}
 	if rt.Builtin {
@@ -239,7 +239,7 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 	return written
 }
 
-// rules returns the rules that mean the same in a member, in Drover's form. It only ever takes rights away.
+// rules returns the rules that have the same meaning in a member, in Drover's form. It never adds rights.
 func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
 	dropped := map[string]bool{}
@@ -265,13 +265,13 @@ func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string)
 			continue
 		}
 		if context != v1.ContextCluster {
-			c.report.find(LeftOut, "A rule on URLs counts in whole clusters only. Drover refuses it in a project.", what, strings.Join(rule.NonResourceURLs, ","))
+			c.report.find(LeftOut, "A rule on URLs only applies to whole clusters. Drover rejects it in a project.", what, strings.Join(rule.NonResourceURLs, ","))
 			continue
 		}
 		rules = append(rules, rbacv1.PolicyRule{NonResourceURLs: rule.NonResourceURLs, Verbs: rule.Verbs})
 	}
 	for _, one := range slices.Sorted(maps.Keys(dropped)) {
-		c.report.find(NoCounterpart, "Rules on Rancher's own objects are not exported: they mean nothing in a member. Rights on Drover's objects are RBAC of the hub.", what, one)
+		c.report.find(NoCounterpart, "Rules on Rancher's own objects are not exported: they have no meaning in a member. Use RBAC on the hub for rights on Drover's objects.", what, one)
 	}
 	return rules
 }

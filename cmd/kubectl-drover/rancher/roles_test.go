@@ -56,32 +56,32 @@ func TestRoleTemplates(t *testing.T) {
 		"one that only has its name does not":           {role: template("read-only", "project", func(rt *RoleTemplate) { rt.Rules = []rbacv1.PolicyRule{rule("*", "", "secrets")} }), context: "Project", want: "rancher-read-only", text: "Project * secrets. external= inherits= locked=false"},
 		"Rancher's own without Drover's is converted":   {role: template("storage-manage", "cluster", builtin), context: "Cluster", want: "rancher-storage-manage", text: "Cluster get pods. external= inherits= locked=false"},
 		"what is about Rancher's objects is on the hub": {role: template("projects-create", "cluster", builtin), context: "Cluster", reported: "rights on the hub"},
-		"create-ns":                                       {role: template("create-ns", "project", builtin), context: "Project", reported: "make namespaces"},
+		"create-ns":                                       {role: template("create-ns", "project", builtin), context: "Project", reported: "create namespaces"},
 		"an external one is bound as it is":               {role: template("edit", "project", external), context: "Project", want: "rancher-edit", text: "Project  external=edit inherits= locked=false"},
-		"an external one that Drover makes itself is not": {role: template("drover:x", "project", external), context: "Project", reported: "does not bind a ClusterRole of that name"},
+		"an external one that Drover makes itself is not": {role: template("drover:x", "project", external), context: "Project", reported: "does not bind a ClusterRole with that name"},
 		"a locked one stays locked":                       {role: template("rt", "project", func(rt *RoleTemplate) { builtin(rt); rt.Builtin, rt.Locked = false, true }), context: "Project", want: "rancher-rt", text: "Project get pods. external= inherits= locked=true", reported: "verb escalate"},
 		"one for clusters is not bound in a project":      {role: template("rt", "cluster", builtin), context: "Project", reported: "of the other context"},
 		"one for projects is not bound in a cluster":      {role: template("rt", "project", builtin), context: "Cluster", reported: "of the other context"},
 		"one without a context gets that of the binding":  {role: template("rt", "", builtin), context: "Cluster", want: "rancher-rt-cluster", text: "Cluster get pods. external= inherits= locked=false"},
 		"Rancher's groups are taken out of a rule": {role: template("rt", "project", func(rt *RoleTemplate) {
 			rt.Rules = []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"management.cattle.io", "apps"}, Resources: []string{"x"}}}
-		}), context: "Project", want: "rancher-rt", text: "Project get x.apps external= inherits= locked=false", reported: "mean nothing in a member"},
+		}), context: "Project", want: "rancher-rt", text: "Project get x.apps external= inherits= locked=false", reported: "have no meaning in a member"},
 		"a rule without a group grants nothing": {role: template("rt", "project", func(rt *RoleTemplate) {
 			rt.Rules = []rbacv1.PolicyRule{{Verbs: []string{"get"}, Resources: []string{"x"}}}
-		}), context: "Project", reported: "Nothing that it grants"},
+		}), context: "Project", reported: "It grants nothing in a member"},
 		"a rule without a verb grants nothing": {role: template("rt", "project", func(rt *RoleTemplate) {
 			rt.Rules = []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"x"}}}
-		}), context: "Project", reported: "Nothing that it grants"},
+		}), context: "Project", reported: "It grants nothing in a member"},
 		"URLs in a cluster are a rule of their own": {role: template("rt", "cluster", func(rt *RoleTemplate) {
 			rt.Rules = []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"x"}, NonResourceURLs: []string{"/m"}}}
 		}), context: "Cluster", want: "rancher-rt", text: "Cluster get x.; get /m. external= inherits= locked=false"},
 		"URLs in a project are refused": {role: template("rt", "project", func(rt *RoleTemplate) {
 			rt.Rules = []rbacv1.PolicyRule{rule("get", "", "x"), {Verbs: []string{"get"}, NonResourceURLs: []string{"/m"}}}
-		}), context: "Project", want: "rancher-rt", text: "Project get x. external= inherits= locked=false", reported: "counts in whole clusters only"},
+		}), context: "Project", want: "rancher-rt", text: "Project get x. external= inherits= locked=false", reported: "only applies to whole clusters"},
 		"control characters are refused": {role: template("rt", "project", func(rt *RoleTemplate) {
 			rt.Rules = []rbacv1.PolicyRule{rule("get", "", "x"), rule("get", "", "y\x1b[2J")}
 		}), context: "Project", want: "rancher-rt", text: "Project get x. external= inherits= locked=false", reported: "control characters"},
-		"one that inherits Kubernetes' own inherits Drover's": {role: template("rt", "project", func(rt *RoleTemplate) { rt.RoleTemplateNames = []string{"edit"} }), context: "Project", others: []RoleTemplate{template("edit", "project", external)}, want: "rancher-rt", text: "Project  external= inherits=project-member locked=false", reported: "compare what these grant"},
+		"one that inherits Kubernetes' own inherits Drover's": {role: template("rt", "project", func(rt *RoleTemplate) { rt.RoleTemplateNames = []string{"edit"} }), context: "Project", others: []RoleTemplate{template("edit", "project", external)}, want: "rancher-rt", text: "Project  external= inherits=project-member locked=false", reported: "compare their rights"},
 		"one that inherits another external one lacks it":     {role: template("rt", "project", func(rt *RoleTemplate) { builtin(rt); rt.Builtin = false; rt.RoleTemplateNames = []string{"mine"} }), context: "Project", others: []RoleTemplate{template("mine", "project", func(rt *RoleTemplate) { rt.External = true })}, want: "rancher-rt", text: "Project get pods. external= inherits= locked=false", reported: "without those rights"},
 		"inherited ones are written too":                      {role: template("rt", "cluster", func(rt *RoleTemplate) { rt.RoleTemplateNames = []string{"a", "secrets-view"} }), context: "Cluster", others: []RoleTemplate{template("a", "project", func(rt *RoleTemplate) { rt.Rules = []rbacv1.PolicyRule{rule("get", "", "x")} }), template("secrets-view", "project", builtin)}, want: "rancher-rt", text: "Cluster  external= inherits=rancher-a,secrets-view locked=false"},
 		"a project's does not inherit a cluster's": {role: template("rt", "project", func(rt *RoleTemplate) {

@@ -13,12 +13,12 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// secrets exports the Secrets of projects if they were asked for with their values, and reports them otherwise.
+// secrets exports the Secrets of projects if their values were requested. Otherwise it reports them.
 func (c *conversion) secrets() {
 	if c.in.SecretsForbidden {
-		c.report.find(Unreadable, "You may not list Secrets. Those of projects are not exported without --with-secrets, and the report cannot name them.", "secrets", "")
+		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, and the report cannot name them.", "secrets", "")
 	}
-	owner := map[string]string{} // projects by the name of the Secret that is copied to them
+	owner := map[string]string{} // the project of each copied Secret, by name
 	for _, s := range oldestFirst(c.in.Secrets, func(s corev1.Secret) metav1.ObjectMeta { return s.ObjectMeta }) {
 		what := describe("Secret", s.ObjectMeta, "")
 		p, id := project{}, s.Labels[LabelSecretCluster]+":"+s.Labels[LabelSecretProject]
@@ -28,11 +28,11 @@ func (c *conversion) secrets() {
 		}
 		switch {
 		case len(owners) > 1: // CVE-2024-22031
-			c.report.find(Decide, "Projects of several clusters share the namespace that it is in. It is not exported: decide whose it is.", what, id)
+			c.report.find(Decide, "Projects of several clusters share its namespace. It is not exported: decide which project it belongs to.", what, id)
 			continue
 		case p.name == "":
 			if !c.other[id] {
-				c.report.find(LeftOut, "It is not in the namespace of the project that its label names, so Rancher does not copy it either.", what, id)
+				c.report.find(LeftOut, "It is not in the namespace of the project in its label, so Rancher does not copy it either.", what, id)
 			}
 			continue
 		case c.deleted(what, s.ObjectMeta):
@@ -41,15 +41,15 @@ func (c *conversion) secrets() {
 			c.report.find(LeftOut, "Drover never copies Secrets of this type.", what, string(s.Type))
 			continue
 		case strings.HasPrefix(s.Name, "drover-") || strings.HasSuffix(s.Name, v1.RegistrationSecretSuffix) || strings.HasSuffix(s.Name, v1.AgentSecretSuffix):
-			c.report.find(Decide, "A Secret of that name in a workspace may be Drover's own. It is not exported: give it another name, also where pods name it.", what, p.name)
+			c.report.find(Decide, "Drover's own Secrets use names like this in a workspace. It is not exported: use another name, also in the pods that use it.", what, p.name)
 			continue
 		case owner[s.Name] != "":
-			c.report.find(Decide, "Another project has a Secret of this name, and in a workspace only one can. It is not exported: give it another name, or put the projects into two workspaces.", what, p.name+" and "+owner[s.Name])
+			c.report.find(Decide, "Another project has a Secret of this name, and names are unique in a workspace. It is not exported: use another name, or put the projects into two workspaces.", what, p.name+" and "+owner[s.Name])
 			continue
 		}
 		owner[s.Name] = p.name
 		if !c.SecretValues {
-			c.report.find(Decide, "A Secret of a project is not exported: it has values. Make it in the workspace with the label cluster.drover.dev/project, by your own store of secrets, or export with --with-secrets.",
+			c.report.find(Decide, "The Secret of a project is not exported, because it has values. Create it in the workspace with the label cluster.drover.dev/project, for example from your own secret store, or export with --with-secrets.",
 				what, v1.LabelProject+": "+p.name)
 			continue
 		}
@@ -57,8 +57,8 @@ func (c *conversion) secrets() {
 	}
 }
 
-// ownersOf are the projects to which Rancher copies a Secret. Old projects of one name in two clusters have one
-// namespace, and the Secret says whose it is, or does not.
+// ownersOf returns the projects that Rancher copies a Secret to. Old projects with the same name in two clusters share
+// a namespace. The Secret may or may not tell which project it belongs to.
 func (c *conversion) ownersOf(s corev1.Secret) []project {
 	var owners []project
 	for _, p := range c.inside {

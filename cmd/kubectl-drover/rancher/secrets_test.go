@@ -35,9 +35,9 @@ func TestSecretsOfProjects(t *testing.T) {
 		"two of a name: the older one":                  {[]corev1.Secret{younger, secret("c-1-p-a", "registry", "p-a")}, "one-a", "Another project has a Secret of this name"},
 		"one of a type that is never copied":            {[]corev1.Secret{serviceAccount}, "", "never copies Secrets of this type"},
 		"one that is being deleted":                     {[]corev1.Secret{dying}, "", "is deleting it"},
-		"one that would be an agent's":                  {[]corev1.Secret{secret("c-1-p-a", "one-agent", "p-a")}, "", "may be Drover's own"},
-		"one that would be a cluster's registration":    {[]corev1.Secret{secret("c-1-p-a", "one-registration", "p-a")}, "", "may be Drover's own"},
-		"one that would be a session":                   {[]corev1.Secret{secret("c-1-p-a", "drover-session-x", "p-a")}, "", "may be Drover's own"},
+		"one that would be an agent's":                  {[]corev1.Secret{secret("c-1-p-a", "one-agent", "p-a")}, "", "use names like this in a workspace"},
+		"one that would be a cluster's registration":    {[]corev1.Secret{secret("c-1-p-a", "one-registration", "p-a")}, "", "use names like this in a workspace"},
+		"one that would be a session":                   {[]corev1.Secret{secret("c-1-p-a", "drover-session-x", "p-a")}, "", "use names like this in a workspace"},
 		"one whose file would be that of the folder":    {[]corev1.Secret{secret("c-1-p-a", "kustomization", "p-a")}, "one-a", ""},
 		"one whose name is too long for that of a file": {[]corev1.Secret{secret("c-1-p-a", strings.Repeat("x", 253), "p-a")}, "one-a", ""},
 	}

@@ -11,17 +11,17 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// steps says what to do with the export. Names in commands are ours: labels of DNS, but for the names of projects in
+// steps adds the next steps. Names in commands are DNS labels that the export chose, except the names of projects in
 // Rancher, which are quoted.
 func (c *conversion) steps() {
 	add := func(what string, commands ...string) {
 		c.report.Steps = append(c.report.Steps, Step{what, commands})
 	}
-	add("Read this report, and decide what it asks for. Who a principal is in Drover goes into `principals.yaml`; then export again with `--principals` and that file.")
+	add("Read this report and make the decisions below. Set the names of principals in `principals.yaml`, then export again with `--principals` and that file.")
 	c.signInStep(add)
 	c.applyStep(add)
 	if len(c.hidden) > 0 {
-		add("Apply the Secrets by themselves. They are readable only by you; do not commit them, and delete the folder afterwards.", "kubectl apply -k "+SecretsFolder)
+		add("Apply the Secrets separately. Only you can read them. Do not commit them, and delete the folder afterwards.", "kubectl apply -k "+SecretsFolder)
 	}
 	clusters := c.inOrder()
 	var imports []string
@@ -29,12 +29,12 @@ func (c *conversion) steps() {
 		imports = append(imports, fmt.Sprintf("kubectl drover import %s -w %s --to-context CONTEXT-OF-%s", cl.name, c.Workspace, strings.ToUpper(cl.name)))
 	}
 	if len(imports) > 0 {
-		add("Import the members one by one. Drover's agent runs beside Rancher's, each in a namespace of its own. CONTEXT-OF-… is a context of your kubeconfig that leads to the member itself.", imports...)
+		add("Import the members one by one. Drover's agent runs beside Rancher's agent, in its own namespace. CONTEXT-OF-… is a kubeconfig context that connects directly to the member.", imports...)
 	}
 	c.labelStep(add)
 }
 
-// signInStep says where the users of the bindings sign in.
+// signInStep describes how the users of the bindings sign in.
 func (c *conversion) signInStep(add func(string, ...string)) {
 	var providers, users []string
 	for _, p := range c.mapping.Providers {
@@ -47,33 +47,33 @@ func (c *conversion) signInStep(add func(string, ...string)) {
 	}
 	if len(providers) > 0 {
 		slices.Sort(providers)
-		add("Have users sign in at the hub. The names in the bindings are those of AuthProviders: " + strings.Join(slices.Compact(providers), ", ") + ". Name them so, or change the names of `providers` in `principals.yaml`.")
+		add("Set up sign-in to the hub. The bindings use the names of these AuthProviders: " + strings.Join(slices.Compact(providers), ", ") + ". Use these names, or change the names of `providers` in `principals.yaml`.")
 	}
 	if len(users) > 0 {
 		slices.Sort(users)
-		add("Make the Users who have a password. Rancher's passwords are not exported.", slices.Compact(users)...)
+		add("Create the Users who have a password. Rancher's passwords are not exported.", slices.Compact(users)...)
 	}
 }
 
-// wholeLimit is how many objects one run of kustomize can have: its time grows with more than their square, 1 s for
-// 1,000 and minutes for 10,000.
+// wholeLimit is how many objects one run of kustomize can handle. The time grows faster than the square of their
+// number: 1 s for 1,000 objects, minutes for 10,000.
 const wholeLimit = 2000
 
 func (c *conversion) applyStep(add func(string, ...string)) {
 	namespace := "kubectl create namespace " + c.Workspace
 	if len(c.out) <= wholeLimit {
-		add("Make the workspace on the hub, and deliver this folder by GitOps or apply it. It can be applied again.", namespace, "kubectl apply -k .")
+		add("Create the workspace on the hub, and deliver this folder with GitOps or apply it. You can apply it repeatedly.", namespace, "kubectl apply -k .")
 		return
 	}
 	commands := []string{namespace, "kubectl apply -k roles"}
 	if slices.ContainsFunc(c.out, func(o Output) bool { return strings.HasPrefix(o.Path, "global/") }) {
 		commands = append(commands, "kubectl apply -k global")
 	}
-	add("Make the workspace on the hub, and deliver this folder by GitOps or apply it. It can be applied again. It has too many objects for one run of kustomize: apply it folder by folder, "+
-		"and give GitOps one source for `roles` and one for each folder in `clusters`.", append(commands, `for cluster in clusters/*/; do kubectl apply -k "$cluster"; done`)...)
+	add("Create the workspace on the hub, and deliver this folder with GitOps or apply it. You can apply it repeatedly. It has too many objects for one run of kustomize: apply each folder separately, "+
+		"and configure one GitOps source for `roles` and one for each folder in `clusters`.", append(commands, `for cluster in clusters/*/; do kubectl apply -k "$cluster"; done`)...)
 }
 
-// labelStep says how namespaces join their Projects, where the export could not read which ones do.
+// labelStep describes how to add namespaces to Projects if the export could not read the namespaces of a project.
 func (c *conversion) labelStep(add func(string, ...string)) {
 	var commands []string
 	for _, p := range c.inside {
@@ -83,6 +83,6 @@ func (c *conversion) labelStep(add func(string, ...string)) {
 	}
 	if len(commands) > 0 {
 		slices.Sort(commands)
-		add("Put the namespaces into their Projects. Rancher's cluster does not know which namespaces a project has: members do. Label them there, or export with `--member-context`, which lists them in the Projects.", commands...)
+		add("Add the namespaces to their Projects. Only the members know the namespaces of a project. Label the namespaces there, or export with `--member-context`, which lists them in the Projects.", commands...)
 	}
 }

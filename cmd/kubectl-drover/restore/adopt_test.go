@@ -69,7 +69,7 @@ func TestAdopt(t *testing.T) {
 		want    []string // in what is printed
 		err     string
 	}{
-		"all are listed, and nothing is changed": {nil, false, "", []string{"alpha", "member-beta", "its agent already", "no Secret never-agent", "adopt the 2 above, run it again with --yes"}, ""},
+		"all are listed, and nothing is changed": {nil, false, "", []string{"alpha", "member-beta", "its agent already", "no Secret never-agent", "adopt the 2 agents above, run the command again with --yes"}, ""},
 		"all are adopted":                        {nil, true, "alpha-agent beta-agent", []string{"Adopted: 2."}, ""},
 		"one is adopted":                         {[]string{"beta"}, true, "beta-agent", []string{"Adopted: 1."}, ""},
 		"one that has joined needs nothing":      {[]string{"joined"}, true, "", []string{"its agent already", "Nothing was changed."}, ""},

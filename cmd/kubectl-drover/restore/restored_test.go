@@ -51,7 +51,7 @@ func TestRestored(t *testing.T) {
 		return now.Annotations[v1.AnnotationRestored]
 	}
 	out, err := confirmed(consent{})
-	for _, want := range []string{"team-a/prod: 3 to add", "add     crtb/alice", "add     and 2 more", "remove  project/web", "team-a/host/rack1: 0 to add", "remove  rack1-host-plan", "\n  It would be cleaned.\n", "2 members, run it again with --yes", "all of theirs are confirmed: team-a/k3s. Delete", "revoked after the backup"} {
+	for _, want := range []string{"team-a/prod: 3 to add", "add     crtb/alice", "add     and 2 more", "remove  project/web", "team-a/host/rack1: 0 to add", "remove  rack1-host-plan", "\n  It would be cleaned.\n", "2 members, run the command again with --yes", "all their members are confirmed: team-a/k3s. Delete", "revoked after the backup"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in:\n%s", want, out)
 		}

@@ -123,7 +123,7 @@ func TestRevokedAgentsOfHostsAreFound(t *testing.T) {
 		if err := listRevocations(&out, secrets, members); err != nil {
 			t.Fatal(err)
 		}
-		if want := "Host team-a/rack1 was deleted at 2026-03-01T02:40:00Z by alice, and is back: delete it again"; tt.back != strings.Contains(out.String(), want) {
+		if want := "Host team-a/rack1 was deleted at 2026-03-01T02:40:00Z by alice and is restored: delete it again"; tt.back != strings.Contains(out.String(), want) {
 			t.Errorf("%s: %q is not as it should in:\n%s", name, want, out.String())
 		}
 		if len(secrets) > 0 && !strings.Contains(out.String(), "team-a      host/rack1") {
@@ -274,10 +274,10 @@ func TestAuditLogsAreReadWhole(t *testing.T) {
 		"the second of two":              {[]string{write("first.log", logged(clock(30), "get", "secrets/team-a/x")), write("second.log", event)}, true, ""},
 		"events over several lines":      {[]string{write("pretty.log", strings.ReplaceAll(event, ",", ",\n  "))}, true, ""},
 		"no file of that name":           {[]string{filepath.Join(dir, "none"), write("a.log", event)}, true, "none"},
-		"an end within an event":         {[]string{write("torn.log", event+event[:100])}, true, "what follows byte"},
+		"an end within an event":         {[]string{write("torn.log", event+event[:100])}, true, "invalid event at byte"},
 		"an event that was written over": {[]string{write("over.log", event[:100]+event)}, false, "is not read"},
-		"JSON that is no event":          {[]string{write("no.log", `{"kind":"Status"}`)}, false, "no event of an audit log"},
-		"text":                           {[]string{write("text.log", "I0301 started\n")}, false, "what follows byte 0"},
+		"JSON that is no event":          {[]string{write("no.log", `{"kind":"Status"}`)}, false, "not an audit event"},
+		"text":                           {[]string{write("text.log", "I0301 started\n")}, false, "invalid event at byte 0"},
 	}
 	for name, tt := range tests {
 		log, err := readAuditLogs(nil, &bytes.Buffer{}, tt.files)
@@ -381,7 +381,7 @@ func TestRevocationsAreRepeated(t *testing.T) {
 	}{
 		"they are listed, and nothing is changed": {early + revoked, false, both, "delete by alice", "denied"},
 		"they are repeated":                       {early + revoked, true, "", "Deleted: 2.", ""},
-		"nothing was revoked":                     {early, true, both, "no revocation of an agent that this hub has forgotten", ""},
+		"nothing was revoked":                     {early, true, both, "no revocation that this hub has forgotten", ""},
 		"a log that begins too late":              {revoked, true, "", "Deleted: 2.", "begins at 2026-03-01T02:40:00Z, after the backup of 2026-03-01T02:30:00Z"},
 		"a log without Secrets":                   {logged(clock(20), "get", "secrets/team-a/x"), true, both, "", "no request that writes a Secret"},
 		"an empty log":                            {"", true, both, "", "is empty"},

@@ -73,17 +73,17 @@ func TestActionsAreReadAsKubectlReadsThem(t *testing.T) {
 		"resource, version and group":           {"get", "deployments.v1.apps", options{}, mapper, access.Action{Verb: "get", Group: "apps", Resource: "deployments"}, "get deployments.apps in all namespaces of cluster prod", "", ""},
 		"one object's subresource":              {"get", "pods/web-0", options{namespace: "web", subresource: "log"}, mapper, access.Action{Verb: "get", Resource: "pods/log", Name: "web-0", Namespace: "web"}, "get pods/log web-0 in namespace web of cluster prod", "", ""},
 		"a subresource of another group":        {"update", "deployments.apps", options{namespace: "web", subresource: "scale"}, mapper, access.Action{Verb: "update", Group: "apps", Resource: "deployments/scale", Namespace: "web"}, "update deployments.apps/scale in namespace web of cluster prod", "", ""},
-		"what is in no namespace":               {"get", "nodes", options{namespace: "web"}, mapper, access.Action{Verb: "get", Resource: "nodes"}, "get nodes in cluster prod", "are in no namespace", ""},
+		"what is in no namespace":               {"get", "nodes", options{namespace: "web"}, mapper, access.Action{Verb: "get", Resource: "nodes"}, "get nodes in cluster prod", "are not namespaced", ""},
 		"a namespace counts as one within":      {"get", "namespaces/web", options{}, mapper, access.Action{Verb: "get", Resource: "namespaces", Name: "web", Namespace: "web"}, "get namespaces web in namespace web of cluster prod", "", ""},
-		"an unknown resource is taken as it is": {"get", "routes.example.com", options{namespace: "web"}, mapper, access.Action{Verb: "get", Group: "example.com", Resource: "routes", Namespace: "web"}, "get routes.example.com in namespace web of cluster prod", "no resource type", ""},
+		"an unknown resource is taken as it is": {"get", "routes.example.com", options{namespace: "web"}, mapper, access.Action{Verb: "get", Group: "example.com", Resource: "routes", Namespace: "web"}, "get routes.example.com in namespace web of cluster prod", "does not know the resource type", ""},
 		"without an API server":                 {"get", "pods", options{}, nil, access.Action{Verb: "get", Resource: "pods"}, "get pods in cluster prod", "", ""},
 		"everything":                            {"*", "*", options{}, mapper, access.Action{Verb: "*", Resource: "*"}, "* * in cluster prod", "", ""},
 		"a URL":                                 {"get", "/metrics", options{}, mapper, access.Action{Verb: "get", URL: "/metrics"}, "get /metrics in cluster prod", "", ""},
 		"to act as an account":                  {"impersonate", "serviceaccounts/x", options{namespace: "web"}, nil, access.Action{Verb: "impersonate", Resource: "serviceaccounts", Name: "x", Namespace: "web"}, "impersonate serviceaccounts x in namespace web of cluster prod", "", ""},
-		"to act as the agent":                   {"impersonate", "serviceaccounts/drover-agent", options{namespace: "drover-agent"}, nil, access.Action{Verb: "impersonate", Resource: "serviceaccounts", Name: "drover-agent", Namespace: "drover-agent"}, "impersonate serviceaccounts drover-agent in namespace drover-agent of cluster prod", "no one acts as a ServiceAccount", ""},
+		"to act as the agent":                   {"impersonate", "serviceaccounts/drover-agent", options{namespace: "drover-agent"}, nil, access.Action{Verb: "impersonate", Resource: "serviceaccounts", Name: "drover-agent", Namespace: "drover-agent"}, "impersonate serviceaccounts drover-agent in namespace drover-agent of cluster prod", "no one may act as a ServiceAccount", ""},
 		"to act as the system":                  {"impersonate", "users/system:admin", options{}, nil, access.Action{Verb: "impersonate", Resource: "users", Name: "system:admin"}, "impersonate users system:admin in cluster prod", "ask about serviceaccounts", ""},
-		"a URL is in no namespace":              {"get", "/metrics", options{namespace: "web"}, mapper, access.Action{}, "", "", "leave --namespace and --subresource out"},
-		"too many parts":                        {"get", "pods/web-0/log", options{}, mapper, access.Action{}, "", "", "--subresource for what is below"},
+		"a URL is in no namespace":              {"get", "/metrics", options{namespace: "web"}, mapper, access.Action{}, "", "", "omit --namespace and --subresource"},
+		"too many parts":                        {"get", "pods/web-0/log", options{}, mapper, access.Action{}, "", "", "--subresource for a subresource"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

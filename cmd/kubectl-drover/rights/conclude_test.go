@@ -106,7 +106,7 @@ func TestConclusions(t *testing.T) {
 	}{
 		"hub and member agree": {"granted.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, whole,
 			yes(`RBAC: allowed by RoleBinding "drover:prtb:web-devs:drover:project:deployer/web" of ClusterRole "drover:project:deployer" to Group "github:acme/web"`), nil, nil, allowed},
-		"the member was not asked":                        {"granted-unasked.txt", "github:dave", nil, "prod", getNodes, nil, nil, nil, []string{"the member was not asked: it is not connected: TunnelLost: since 10:00"}, cannotBeTold},
+		"the member was not asked":                        {"granted-unasked.txt", "github:dave", nil, "prod", getNodes, nil, nil, nil, []string{"the member was not queried: it is not connected: TunnelLost: since 10:00"}, cannotBeTold},
 		"the member was not asked, and the binding waits": {"granted-waiting.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, nil, nil, nil, nil, cannotBeTold},
 		"the binding is not there yet":                    {"undelivered.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, []delivered{{Binding: absent, Role: present}}, no, nil, nil, denied},
 		"the role is not there":                           {"no-role.txt", "github:alice", []string{"github:acme/web"}, "prod", getPods, []delivered{{Binding: present, Role: absent}}, no, nil, nil, denied},
@@ -123,7 +123,7 @@ func TestConclusions(t *testing.T) {
 		"an external role that allows it":                 {"external.txt", "github:root", nil, "prod", getNodes, whole, yes("RBAC: allowed"), nil, nil, allowed},
 		"an external role that does not":                  {"external-denies.txt", "github:root", nil, "prod", getNodes, []delivered{{Binding: present, Role: different}}, no, nil, nil, denied},
 		"what cannot be read decides nothing": {"unread.txt", "github:mallory", nil, "prod", getPods, nil, nil,
-			[]string{"list projects.cluster.drover.dev in namespace team-a of the hub (ClusterRole view has it there)"}, nil, cannotBeTold},
+			[]string{"list projects.cluster.drover.dev in namespace team-a of the hub (granted by ClusterRole view)"}, nil, cannotBeTold},
 		"a right by what cannot be read": {"unread-granted.txt", "github:mallory", nil, "prod", getPods, nil,
 			yes(`RBAC: allowed by ClusterRoleBinding "drover:crtb:x:view" of ClusterRole "view" to User "github:mallory"`), []string{"list one thing", "list another"}, nil, allowed},
 		"the member shows no roles": {"unread-there.txt", "github:bob", nil, "prod", getNodes,

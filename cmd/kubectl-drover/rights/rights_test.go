@@ -110,27 +110,27 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 		code int
 		want []string // in what is printed, to either
 	}{
-		"a group's right in a labelled namespace":   {"why github:acme/web create deploy --kind Group -n web" + there, 0, []string{"Yes: Group github:acme/web may create deployments.apps in namespace web of cluster prod.", "both are there", "The member says yes: RBAC: allowed by RoleBinding"}},
+		"a group's right in a labelled namespace":   {"why github:acme/web create deploy --kind Group -n web" + there, 0, []string{"Yes: Group github:acme/web may create deployments.apps in namespace web of cluster prod.", "both exist", "The member says yes: RBAC: allowed by RoleBinding"}},
 		"a user's by the group":                     {"why github:alice get deployments.apps/site --group github:acme/web -n web" + there, 0, []string{"for Group github:acme/web"}},
 		"not in another namespace":                  {"why github:alice get deployments --group github:acme/web -n default" + there, 1, []string{"No: ", "namespace default is not in project web"}},
-		"not what no rule allows":                   {"why github:alice get pods --group github:acme/web -n web" + there, 1, []string{"no rule of role template deployer allows it"}},
+		"not what no rule allows":                   {"why github:alice get pods --group github:acme/web -n web" + there, 1, []string{"role template deployer has no rule that allows it"}},
 		"a subresource is another right":            {"why github:alice update deployments --subresource scale --group github:acme/web -n web" + there, 1, []string{"update deployments.apps/scale"}},
-		"the member's own binding":                  {"why ops get deployments -n web" + there, 0, []string{"it is not Drover that grants it"}},
+		"the member's own binding":                  {"why ops get deployments -n web" + there, 0, []string{"the member itself grants it, not Drover"}},
 		"who can, by both":                          {"who-can get deployments -n web" + there, 0, []string{"github:acme/web", "ProjectRoleTemplateBinding devs", "ClusterRoleBinding own (the member's)", "components of the cluster itself"}},
-		"who can, not asked there, granted to none": {"who-can get nosuchthings.example.com -n web --cluster prod", 2, []string{"It cannot be told who may", "As far as the hub knows, Drover grants it to no one", "the member was not asked: it has not connected yet"}},
-		"who can, not asked there, granted":         {"who-can get deployments -n site --cluster prod", 2, []string{"It cannot be told who may", "github:acme/web", "error: it cannot be told"}},
-		"who can, by a context that is not there":   {"who-can get deployments -n web --cluster prod --member-context nope", 2, []string{"It cannot be told who may", "context nope is not in the kubeconfig"}},
-		"who can, in what never joined":             {"who-can get deployments -n web --cluster never --member-context hub", 2, []string{"It cannot be told who may", "it has never joined the hub"}},
-		"the member is away":                        {"why github:alice get deployments --group github:acme/web -n web --cluster prod", 2, []string{"It cannot be told", "Nor can it be told whether Drover grants it.", "only the member knows whether namespace web has the label of project web", "the member was not asked: it has not connected yet: kubectl describe"}},
-		"a context that is not there":               {"why github:alice get deployments --group github:acme/web -n site --cluster prod --member-context nope", 2, []string{"It cannot be told", "Drover grants it, if the member has received it", "context nope is not in the kubeconfig: kubectl config get-contexts"}},
-		"what never joined":                         {"why ops get deployments -n web --cluster never --member-context hub", 2, []string{"It cannot be told", "it has never joined the hub", "never-registration"}},
-		"who may list nothing on the hub":           {"why x get pods --as mallory --cluster prod", 2, []string{"you may not: ask for the right to list clusters.cluster.drover.dev in namespace " + s.workspace}},
-		"an unknown cluster":                        {"why x get pods --cluster nope", 2, []string{"cluster nope does not exist in workspace " + s.workspace + ": there are never, prod"}},
-		"another workspace":                         {"why x get pods --cluster prod -w other", 2, []string{"name the workspace with -w"}},
+		"who can, not asked there, granted to none": {"who-can get nosuchthings.example.com -n web --cluster prod", 2, []string{"It is not known who may", "According to the hub, Drover grants it to no one", "the member was not queried: it has not connected yet"}},
+		"who can, not asked there, granted":         {"who-can get deployments -n site --cluster prod", 2, []string{"It is not known who may", "github:acme/web", "error: there is no answer"}},
+		"who can, by a context that is not there":   {"who-can get deployments -n web --cluster prod --member-context nope", 2, []string{"It is not known who may", "context nope is not in the kubeconfig"}},
+		"who can, in what never joined":             {"who-can get deployments -n web --cluster never --member-context hub", 2, []string{"It is not known who may", "it has never joined the hub"}},
+		"the member is away":                        {"why github:alice get deployments --group github:acme/web -n web --cluster prod", 2, []string{"It is not known", "Nor is it known whether Drover grants it.", "only the member knows whether namespace web has the label of project web", "the member was not queried: it has not connected yet: see \"kubectl describe"}},
+		"a context that is not there":               {"why github:alice get deployments --group github:acme/web -n site --cluster prod --member-context nope", 2, []string{"It is not known", "It is not known whether the member has received this", "context nope is not in the kubeconfig: \"kubectl config get-contexts"}},
+		"what never joined":                         {"why ops get deployments -n web --cluster never --member-context hub", 2, []string{"It is not known", "it has never joined the hub", "never-registration"}},
+		"who may list nothing on the hub":           {"why x get pods --as mallory --cluster prod", 2, []string{"forbidden: ask for the right to list clusters.cluster.drover.dev in namespace " + s.workspace}},
+		"an unknown cluster":                        {"why x get pods --cluster nope", 2, []string{"cluster nope does not exist in workspace " + s.workspace + ", which has never, prod"}},
+		"another workspace":                         {"why x get pods --cluster prod -w other", 2, []string{"select another workspace with -w"}},
 		"an unknown context":                        {"why x get pods --cluster prod --context nope", 2, []string{`context "nope" does not exist`}},
-		"no cluster":                                {"why x get pods", 2, []string{"error: it is not said in which member: give --cluster NAME"}},
-		"no cluster, who can":                       {"who-can get pods", 2, []string{"error: it is not said in which member: give --cluster NAME"}},
-		"too few words":                             {"why x get --cluster prod", 2, []string{"takes NAME VERB RESOURCE"}},
+		"no cluster":                                {"why x get pods", 2, []string{"error: no member is given: set --cluster"}},
+		"no cluster, who can":                       {"who-can get pods", 2, []string{"error: no member is given: set --cluster"}},
+		"too few words":                             {"why x get --cluster prod", 2, []string{"requires NAME VERB RESOURCE"}},
 		"an unknown output":                         {"why x get pods --cluster prod -o xml", 2, []string{"use text, json or yaml"}},
 		"an unknown kind":                           {"why x get pods --cluster prod --kind Robot", 2, []string{"use User or Group"}},
 		"completion of Clusters":                    {"__complete why x get pods --cluster p", 0, []string{"prod\n"}},
@@ -173,7 +173,7 @@ func testSelf(t *testing.T, s *fixture) {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "github:alice"}}})
 	s.AwaitRights(t, "github:alice", s.workspace, rules...)
 	code, out, _ = s.say(t, "why github:alice get deployments --group github:acme/web"+as)
-	if code != cli.ExitError || !strings.Contains(out, "It cannot be told") || !strings.Contains(out, "may lead to another cluster, and you may not read namespace kube-system there") {
+	if code != cli.ExitError || !strings.Contains(out, "It is not known") || !strings.Contains(out, "may lead to another cluster, because you may not read namespace kube-system there") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 	system := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"namespaces"}, ResourceNames: []string{metav1.NamespaceSystem}, Verbs: []string{"get"}}}
@@ -182,7 +182,7 @@ func testSelf(t *testing.T, s *fixture) {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "github:alice"}}})
 	s.AwaitRights(t, "github:alice", "", system...)
 	code, out, _ = s.say(t, "why github:alice get deployments --group github:acme/web"+as)
-	for _, want := range []string{"Yes: ", "The member says yes", "the right to list roletemplates.cluster.drover.dev on the hub", "the namespace is in is what the hub says"} {
+	for _, want := range []string{"Yes: ", "The member says yes", "the right to list roletemplates.cluster.drover.dev on the hub", "the project of the namespace is taken from the hub"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in:\n%s", want, out)
 		}
@@ -191,7 +191,7 @@ func testSelf(t *testing.T, s *fixture) {
 		t.Errorf("exit code %d", code)
 	}
 	code, out, _ = s.say(t, "why github:bob get deployments"+as)
-	if code != 2 || !strings.Contains(out, "the member's own word is missing: create subjectaccessreview") {
+	if code != 2 || !strings.Contains(out, "the member did not answer: create subjectaccessreview") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }
@@ -214,8 +214,8 @@ func testJSON(t *testing.T, s *fixture) {
 func testOtherMember(t *testing.T, s *fixture) {
 	s.join(t, "other", "another")
 	code, out, _ := s.say(t, "why ops get deployments -n web --cluster other --member-context hub")
-	if code != cli.ExitError || !strings.Contains(out, "It cannot be told") || !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
-		t.Errorf("a context of another cluster: %v, %v, want exit code 2 and that it cannot be told", code, out)
+	if code != cli.ExitError || !strings.Contains(out, "It is not known") || !strings.Contains(out, "leads to another cluster") || strings.Contains(out, "The member says") {
+		t.Errorf("a context of another cluster: %v, %v, want exit code 2 and that it is not known", code, out)
 	}
 }
 
@@ -225,7 +225,7 @@ func testTaken(t *testing.T, s *fixture) {
 	}
 	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the authorizer hears of it by a watch
 		code, out, _ := s.say(t, "why github:acme/web get deployments --kind Group -n web --cluster prod --member-context hub")
-		if code != cli.ExitDenied || !strings.Contains(out, "the binding is not there, the role is there") || !strings.Contains(out, "the member does not have RoleBinding drover:prtb:devs:drover:project:deployer in namespace web") {
+		if code != cli.ExitDenied || !strings.Contains(out, "the binding does not exist, the role exists") || !strings.Contains(out, "RoleBinding drover:prtb:devs:drover:project:deployer in namespace web in the member is missing") {
 			return fmt.Errorf("exit code %d:\n%s", code, out)
 		}
 		return nil

@@ -43,7 +43,7 @@ func (e explanation) text() string {
 		l.write(&b, e.Workspace)
 	}
 	if missing := e.relevantMisses(); len(missing) > 0 {
-		b.WriteString("\nBindings that do not grant it, the closest first:\n")
+		b.WriteString("\nWhat is missing, the closest first:\n")
 		for _, m := range missing {
 			m.write(&b)
 		}

@@ -60,19 +60,19 @@ func TestATokenIsMadeOnlyForTheAddressThatItIsSentTo(t *testing.T) {
 	}{
 		"the profile's audience":          {user, `{"server": "` + member + `", "config": {"audience": "` + member + `"}}`, member, ""},
 		"no audience":                     {user, `{"server": "` + member + `"}`, member, ""},
-		"an audience of another cluster":  {user, `{"server": "https://evil.example.com/", "config": {"audience": "` + member + `"}}`, "", "only for the address that it is sent to"},
-		"a server that is not verified":   {user, `{"server": "` + member + `", "insecure-skip-tls-verify": true}`, "", "not verified"},
+		"an audience of another cluster":  {user, `{"server": "https://evil.example.com/", "config": {"audience": "` + member + `"}}`, "", "they must be the same"},
+		"a server that is not verified":   {user, `{"server": "` + member + `", "insecure-skip-tls-verify": true}`, "", "only sent to verified servers"},
 		"a proxy of the profile's writer": {user, `{"server": "` + member + `", "proxy-url": "http://evil.example.com:3128"}`, "", "proxy-url"},
 		"a name of the profile's writer":  {user, `{"server": "` + member + `", "tls-server-name": "evil.example.com"}`, "", "tls-server-name"},
-		"the hub, which is all clusters":  {user, `{"server": "https://hub.example.com"}`, "", "none of one cluster"},
-		"the hub with a slash":            {user, `{"server": "https://hub.example.com/", "config": {"audience": "https://hub.example.com/"}}`, "", "none of one cluster"},
-		"the hub's own API":               {user, `{"server": "https://hub.example.com/k8s/local"}`, "", "none of one cluster"},
-		"a path in a cluster":             {user, `{"server": "` + member + `/api"}`, "", "none of one cluster"},
-		"a path that leads out":           {user, `{"server": "https://hub.example.com/k8s/clusters/team/.."}`, "", "none of one cluster"},
-		"an escape in the path":           {user, `{"server": "https://hub.example.com/k8s/clusters/team%2fweb"}`, "", "none of one cluster"},
-		"a query":                         {user, `{"server": "` + member + `?x"}`, "", "none of one cluster"},
-		"no TLS":                          {user, `{"server": "http://hub.example.com/k8s/clusters/team/web"}`, "", "none of one cluster"},
-		"the audience of API servers":     {user, `{"server": "https://kubernetes.default.svc"}`, "", "none of one cluster"},
+		"the hub, which is all clusters":  {user, `{"server": "https://hub.example.com"}`, "", "not the address of a cluster"},
+		"the hub with a slash":            {user, `{"server": "https://hub.example.com/", "config": {"audience": "https://hub.example.com/"}}`, "", "not the address of a cluster"},
+		"the hub's own API":               {user, `{"server": "https://hub.example.com/k8s/local"}`, "", "not the address of a cluster"},
+		"a path in a cluster":             {user, `{"server": "` + member + `/api"}`, "", "not the address of a cluster"},
+		"a path that leads out":           {user, `{"server": "https://hub.example.com/k8s/clusters/team/.."}`, "", "not the address of a cluster"},
+		"an escape in the path":           {user, `{"server": "https://hub.example.com/k8s/clusters/team%2fweb"}`, "", "not the address of a cluster"},
+		"a query":                         {user, `{"server": "` + member + `?x"}`, "", "not the address of a cluster"},
+		"no TLS":                          {user, `{"server": "http://hub.example.com/k8s/clusters/team/web"}`, "", "not the address of a cluster"},
+		"the audience of API servers":     {user, `{"server": "https://kubernetes.default.svc"}`, "", "not the address of a cluster"},
 		"a slash at the end":              {user, `{"server": "` + member + `/"}`, member + "/", ""},
 		"no cluster":                      {user, `null`, "", "provideClusterInfo"},
 		"a user who is no ServiceAccount": {"alice", `{"server": "` + member + `"}`, "", "alice is no ServiceAccount"},
@@ -102,8 +102,8 @@ func TestATokenIsMadeOnlyForTheAddressThatItIsSentTo(t *testing.T) {
 func TestATokenOfAUserGoesToTheirHubOnly(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	for name, tt := range map[string]struct{ hub, server, problem string }{
-		"a cluster of the hub, by another way to write it": {"https://HUB.example.com:443/", "https://hub.example.com/k8s/clusters/team/web", `type "kubectl drover login https://hub.example.com"`},
-		"a cluster of another hub":                         {"https://hub.example.com", "https://hub.example.com.evil/k8s/clusters/team/web", "no token of yours is sent there"},
+		"a cluster of the hub, by another way to write it": {"https://HUB.example.com:443/", "https://hub.example.com/k8s/clusters/team/web", `run "kubectl drover login https://hub.example.com"`},
+		"a cluster of another hub":                         {"https://hub.example.com", "https://hub.example.com.evil/k8s/clusters/team/web", "your tokens are not sent there"},
 		"no hub":                                           {"hub.example.com:x", "https://hub.example.com/k8s/clusters/team/web", "https"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -228,9 +228,9 @@ func TestWhatExecAsksFor(t *testing.T) {
 	}{
 		"nothing to run":              {[]string{"exec", "--all"}, `write "-- COMMAND"`},
 		"nothing after the dashes":    {[]string{"exec", "--all", "--"}, `write "-- COMMAND"`},
-		"no Cluster":                  {[]string{"exec", "--", "true"}, "name Clusters, or all"},
-		"both":                        {[]string{"exec", "--all", "prod", "--", "true"}, "name Clusters, or all"},
-		"labels of named Clusters":    {[]string{"exec", "prod", "-l", "a=b", "--", "true"}, "choose among --all"},
+		"no Cluster":                  {[]string{"exec", "--", "true"}, "name Clusters, or use --all"},
+		"both":                        {[]string{"exec", "--all", "prod", "--", "true"}, "name Clusters, or use --all"},
+		"labels of named Clusters":    {[]string{"exec", "prod", "-l", "a=b", "--", "true"}, "require --all"},
 		"none at once":                {[]string{"exec", "--all", "--parallel", "0", "--", "true"}, "must be 1 or more"},
 		"an output that is not known": {[]string{"exec", "--all", "-o", "wide", "--", "true"}, "wide"},
 	} {

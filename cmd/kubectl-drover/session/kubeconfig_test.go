@@ -114,9 +114,9 @@ func TestAKubeconfigThatIsNotWrittenLeavesNoTokenAndNoFile(t *testing.T) {
 		problem  string
 		made     int
 	}{
-		"the file exists":                  {taken, []string{"prod"}, "exists: name another file", 0},
+		"the file exists":                  {taken, []string{"prod"}, "exists: use another file", 0},
 		"the folder does not":              {filepath.Join(dir, "none", "file"), []string{"prod"}, "no such file", 0},
-		"the hub makes no more":            {filepath.Join(dir, "new"), []string{"prod", "test", "bad", "last"}, "make a token for cluster team/bad: ", 2},
+		"the hub makes no more":            {filepath.Join(dir, "new"), []string{"prod", "test", "bad", "last"}, "create a token for cluster team/bad: ", 2},
 		"the hub makes no more, to stdout": {"", []string{"prod", "bad"}, "too many tokens", 1},
 	} {
 		t.Run(name, func(t *testing.T) {

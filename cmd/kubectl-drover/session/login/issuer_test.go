@@ -333,7 +333,7 @@ func TestASignInWithoutABrowserEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err = at.Code(ctx, func(string) {}); err == nil || !strings.Contains(err.Error(), "no browser came back from "+h.URL) {
+	if _, err = at.Code(ctx, func(string) {}); err == nil || !strings.Contains(err.Error(), "the browser did not return from "+h.URL) {
 		t.Errorf("the error is %v", err)
 	}
 }
@@ -353,7 +353,7 @@ func TestAUserSignsInByACode(t *testing.T) {
 	if at, err = Discover(t.Context(), h.URL, h.ca()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := at.Device(t.Context(), func(string, string) {}); err == nil || !strings.Contains(err.Error(), "leave out --device") {
+	if _, err := at.Device(t.Context(), func(string, string) {}); err == nil || !strings.Contains(err.Error(), "omit --device") {
 		t.Errorf("without an endpoint the error is %v", err)
 	}
 }

@@ -186,7 +186,7 @@ func TestARefreshIsRefusedOrOfTheSameUser(t *testing.T) {
 		t.Errorf("a hub that is busy for a second is %v", err)
 	}
 	h.claims = map[string]any{"sub": "local:mallory"}
-	if _, err := at.Refresh(t.Context(), session); err == nil || !strings.Contains(err.Error(), `gave a token of "local:mallory"`) {
+	if _, err := at.Refresh(t.Context(), session); err == nil || !strings.Contains(err.Error(), `returned a token of "local:mallory"`) {
 		t.Errorf("a token of another user is %v", err)
 	}
 	if _, err := at.Refresh(t.Context(), session); !errors.Is(err, ErrRefused) {
