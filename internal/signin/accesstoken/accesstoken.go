@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package accesstoken identifies users by the tokens of their sessions.
+// Package accesstoken authenticates users with the access tokens of their sessions.
 package accesstoken
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// maxVerified bounds the tokens whose signature is remembered.
+// maxVerified bounds the cache of tokens whose signature was verified.
 const maxVerified = 8192
 
 // Digest identifies a token in caches.
@@ -38,14 +38,15 @@ type Digest = [sha256.Size]byte
 type Verified struct {
 	token.Claims
 	key string // the ID of the key that verified it
-	// groups are the groups of the claims, as a session stores them.
+	// groups has the groups of the claims, in the encoding of a session.
 	groups []byte
 }
 
-// Cluster returns the only cluster that the token is good for, or "" if it is good for all.
+// Cluster returns the only cluster that the token is valid for, or "" if it is valid for all clusters.
 func (v Verified) Cluster() string { return ClusterOf(v.Claims) }
 
-// ClusterOf returns the only cluster that a token with verified claims is good for, or "" if it is good for all.
+// ClusterOf returns the only cluster that a token with verified claims is valid for, or "" if it is valid for all
+// clusters.
 func ClusterOf(c token.Claims) string {
 	cluster, one := strings.CutPrefix(c.Audience[0], oauth.AudienceCluster) // Verify has checked that there is one audience
 	if !one {
@@ -54,8 +55,8 @@ func ClusterOf(c token.Claims) string {
 	return cluster
 }
 
-// Lifetime returns the longest life of a token that the hub accepts for an audience. It is 0 for direct access: such
-// tokens live longer and are worthless at the hub.
+// Lifetime returns the maximum lifetime of tokens that the hub accepts for an audience. It is 0 for direct access,
+// because these tokens live longer and are not valid at the hub.
 func Lifetime(audience string) time.Duration {
 	if _, one := oauth.ClusterOf(audience); one || audience == oauth.ClientID {
 		return token.Lifetime
@@ -63,7 +64,7 @@ func Lifetime(audience string) time.Duration {
 	return 0
 }
 
-// Verifier verifies tokens. It may be used concurrently.
+// Verifier verifies tokens. It is safe for concurrent use.
 type Verifier struct {
 	issuer   string
 	keyring  *keyring.Keyring
@@ -74,7 +75,7 @@ type Verifier struct {
 	verified *cache.LRUExpireCache // of Verified, by Digest
 }
 
-// New returns a Verifier of an issuer's tokens. member returns the member that a request is for.
+// New returns a Verifier for an issuer's tokens. member returns the member of a request.
 func New(
 	issuer string, keys *keyring.Keyring, sessions *session.Store, accounts *account.Accounts,
 	member func(*http.Request) string, now func() time.Time,
@@ -82,13 +83,13 @@ func New(
 	return &Verifier{issuer, keys, sessions, accounts, member, now, cache.NewLRUExpireCache(maxVerified)}
 }
 
-// Claims reports whether a token claims to be of this issuer.
+// Claims reports whether a token claims to be from this issuer.
 func (v *Verifier) Claims(raw string, sum Digest) bool {
 	_, known := v.verified.Get(sum)
 	return known || token.IssuedBy(raw, v.issuer)
 }
 
-// Identify returns the user of a request that has a token of this issuer.
+// Identify returns the user of a request with a token of this issuer.
 func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.Identity, error) {
 	t, err := v.verify(r.Context(), raw, sum)
 	if err == nil {
@@ -100,8 +101,9 @@ func (v *Verifier) Identify(r *http.Request, raw string, sum Digest) (identity.I
 	return v.user(r.Context(), t)
 }
 
-// BySession returns the claims and the user of a token that is good for all clusters. A token of one cluster is good
-// for that cluster's path only: it gives no other token, and ends no session.
+// BySession returns the claims and the user of a token that is valid for all clusters. It refuses a token for one
+// cluster, which is only valid for paths of that cluster: it cannot be exchanged for another token and cannot end a
+// session.
 func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identity.Identity, error) {
 	t, err := v.verify(ctx, raw, sha256.Sum256([]byte(raw)))
 	if err != nil {
@@ -115,7 +117,7 @@ func (v *Verifier) BySession(ctx context.Context, raw string) (Verified, identit
 	return t, id, err
 }
 
-// Reaches returns a refusal if a token is good for one cluster only and the request is for another.
+// Reaches returns a refusal if a token is only valid for one cluster and the request is for another cluster.
 func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	if cluster == "" || v.member(r) == cluster {
 		return nil
@@ -123,7 +125,7 @@ func (v *Verifier) Reaches(r *http.Request, cluster string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is good for cluster %q only", cluster))
 }
 
-// verify returns a token that a key of this issuer has signed. It may be good for one cluster only.
+// verify verifies that a key of this issuer signed the token. The token may be valid for one cluster only.
 func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified, error) {
 	current, err := v.keyring.Current(ctx)
 	if apierrors.IsNotFound(err) {
@@ -133,7 +135,7 @@ func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified
 		return Verified{}, refusal.Unavailable("the hub cannot check the token at the moment; try again").Because(err)
 	}
 	if known, ok := v.verified.Get(sum); ok {
-		known := known.(Verified) // only Verified is ever added
+		known := known.(Verified) // only values of type Verified are added
 		if _, published := current.Set.Public(known.key); published {
 			return known, nil
 		}
@@ -150,7 +152,8 @@ func (v *Verifier) verify(ctx context.Context, raw string, sum Digest) (Verified
 	return fresh, nil
 }
 
-// user returns the user of a token, if it is valid now and its user and session are in good standing.
+// user returns the user of a token, if the token is valid at present and neither its user nor its session is disabled
+// or ended.
 func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, error) {
 	if err := t.Current(v.now()); err != nil {
 		groups, ended := v.inSession(ctx, t)
@@ -178,19 +181,19 @@ func (v *Verifier) user(ctx context.Context, t Verified) (identity.Identity, err
 	return identity.Principal(t.Subject, t.UID, groups...)
 }
 
-// inSession returns the groups of a token that its session still has: a refresh may have found fewer. It refuses a
-// token whose session was revoked or removed.
+// inSession returns the groups of a token that its session still has, because a refresh may have found fewer. It
+// refuses a token whose session was revoked or removed.
 func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) {
 	s, err := v.sessions.Cached(ctx, t.Session)
 	if apierrors.IsNotFound(err) && v.now().Sub(t.IssuedAt.Time()) < session.Settle {
-		s, err = v.sessions.Live(ctx, t.Session) // the cache of this replica may not have it yet
+		s, err = v.sessions.Live(ctx, t.Session) // the cache of this replica may be behind
 	}
 	ended := refusal.Unauthorized("the session was ended; sign in again")
 	switch {
 	case err == nil && s.Revoked():
 		return nil, ended.Because(identity.ErrEnded)
 	case apierrors.IsNotFound(err) && !strings.HasPrefix(t.Subject, v1.PrincipalPrefixLocal):
-		// The provider is not asked about the user any more: without ErrEnded an open request would never end.
+		// The provider is no longer asked about this user. Without ErrEnded, an open request would never end.
 		return nil, ended.Because(identity.ErrEnded)
 	case apierrors.IsNotFound(err), err == nil && (s.UID() != t.UID || s.Principal() != t.Subject):
 		return nil, ended
@@ -202,8 +205,8 @@ func (v *Verifier) inSession(ctx context.Context, t Verified) ([]string, error) 
 	return t.Groups, nil
 }
 
-// ofProvider returns the groups of a token that its session still has. It refuses a session of a provider that was
-// deleted or recreated.
+// ofProvider returns the groups of a token that its session still has. It refuses a session whose provider was deleted
+// or recreated.
 func (v *Verifier) ofProvider(ctx context.Context, s session.Session, t Verified) ([]string, error) {
 	p, err := v.accounts.Provider(ctx, v.accounts.Cache, s.Provider())
 	switch {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package account decides who may sign in: local Users, and users of AuthProviders.
+// Package account decides which users may sign in: local Users, and users of AuthProviders.
 package account
 
 import (
@@ -26,22 +26,22 @@ import (
 	"github.com/drover-dev/drover/internal/signin/quietlog"
 )
 
-// Local takes the place of a provider's name for local Users.
+// Local is used in place of a provider's name for local Users.
 const Local = "local"
 
-// ErrNotStanding means that a user or their provider is disabled or gone, or was recreated.
+// ErrNotStanding means that a user or their provider is disabled, was deleted, or was recreated.
 var ErrNotStanding = errors.New("the user is disabled or no longer exists")
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users;authproviders,verbs=get;list;watch
 
-// Accounts looks up Users and AuthProviders. It may be used concurrently.
+// Accounts looks up Users and AuthProviders. It is safe for concurrent use.
 type Accounts struct {
-	// Cache reads Users, AuthProviders, and the passwords in Secrets of Namespace. Live reads them from the API server.
+	// Cache reads Users, AuthProviders, and the password Secrets in Namespace. Live reads them from the API server.
 	Cache, Live client.Reader
 	Namespace   string
 	// Disabled reports whether a User with spec.principal disables a principal.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the groups that bindings name.
+	// Named returns the groups that are named in bindings.
 	Named func(groups []string) ([]string, error)
 	Log   *quietlog.Log
 }
@@ -93,7 +93,7 @@ func (a *Accounts) Provider(ctx context.Context, from client.Reader, name string
 	return p, nil
 }
 
-// Enabled returns ErrNotStanding if a User disables a principal.
+// Enabled returns ErrNotStanding if a User disables the principal.
 func (a *Accounts) Enabled(ctx context.Context, principal string) error {
 	off, err := a.Disabled(ctx, principal)
 	if err == nil && off {
@@ -102,7 +102,7 @@ func (a *Accounts) Enabled(ctx context.Context, principal string) error {
 	return err
 }
 
-// Welcome returns the Claims of a user whom a provider describes, or the error of the provider. It returns
+// Welcome returns the Claims of a user whom a provider describes. It returns err if the provider failed, and
 // connector.ErrRefused if the hub does not let the user in.
 func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.User, err error) (Claims, error) {
 	if err != nil {
@@ -113,15 +113,15 @@ func (a *Accounts) Welcome(ctx context.Context, p *v1.AuthProvider, u connector.
 		return Claims{}, err
 	}
 	err = a.Enabled(ctx, claims.Principal())
-	audit.From(ctx).Identified(claims.Audited(), nil) // also a user whom the hub refuses
+	audit.From(ctx).Identified(claims.Audited(), nil) // also records a user whom the hub refuses
 	if errors.Is(err, ErrNotStanding) {
 		err = fmt.Errorf("%w: the hub refuses the user", connector.ErrRefused)
 	}
 	return claims, err
 }
 
-// Claim returns the Claims of a user whom a provider describes. It returns connector.ErrRefused if the user's name
-// cannot be a principal.
+// Claim returns the Claims of a user whom a provider describes. It returns connector.ErrRefused if the user's name is
+// not valid in a principal.
 func (a *Accounts) Claim(p *v1.AuthProvider, u connector.User) (Claims, error) {
 	if _, err := Principal(p.Name, u.Name); err != nil {
 		return Claims{}, fmt.Errorf("%w: %w", connector.ErrRefused, err)
@@ -172,12 +172,12 @@ const (
 	maxGroup = 256
 )
 
-// nameForm is the form of users' names. Capitals and other scripts have look-alikes, a colon ends the name of a
-// provider, and a slash separates the parts of a path.
+// nameForm is the form of user names. Capital letters and other scripts contain look-alikes, a colon separates the name
+// of the provider, and a slash separates the parts of a path.
 var nameForm = regexp.MustCompile(`^[a-z0-9_]([-a-z0-9._@+']*[a-z0-9_])?$`)
 
-// Principal returns the principal of a provider's user. It refuses a name that could be taken for another principal,
-// and never changes one: two users of a provider must not become one principal.
+// Principal returns the principal of a provider's user. It rejects a name that could be mistaken for another principal.
+// It never changes a name, because two users of a provider must not become one principal.
 func Principal(provider, name string) (string, error) {
 	if Reserved(provider) {
 		return "", fmt.Errorf("a provider must not be named %q", provider)
@@ -189,7 +189,7 @@ func Principal(provider, name string) (string, error) {
 	return provider + ":" + name, nil
 }
 
-// Groups returns the names that a provider's groups have in bindings. It leaves out groups that no binding can name.
+// Groups returns the names of a provider's groups in bindings. It omits groups that no binding can name.
 func Groups(provider string, groups []string) []string {
 	var named []string
 	for _, g := range groups {
@@ -202,15 +202,15 @@ func Groups(provider string, groups []string) []string {
 	return named
 }
 
-// unseen reports whether a letter is invisible in a binding, or does not arrive unchanged in a header.
+// unseen reports whether a character is invisible in a binding or would be changed in a header.
 func unseen(r rune) bool { return !unicode.IsPrint(r) || r > unicode.MaxASCII }
 
-// reserved precede names of users and groups that others create: the hub, API servers, and installers of clusters.
-// Members made by kubeadm bind the group kubeadm:cluster-admins to cluster-admin, and members on EKS bind users such as
-// eks:addon-manager to many rights.
+// reserved are prefixes of user and group names that others create: the hub, API servers, and cluster installers.
+// Members created by kubeadm bind the group kubeadm:cluster-admins to cluster-admin. Members on EKS grant many rights
+// to users such as eks:addon-manager.
 var reserved = []string{Local, "hub", "system", "kubeadm", "eks"}
 
-// Reserved reports whether a provider must not have a name.
+// Reserved reports whether the name of a provider is reserved.
 func Reserved(provider string) bool {
 	return provider == "" || strings.Contains(provider, ":") || slices.Contains(reserved, provider)
 }

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a token, in bytes. Groups that do not fit are left out, and the user is let in all
-	// the same: otherwise an editor of bindings in one workspace could keep users of others from signing in, by naming
+	// maxGroups bounds the groups of a token, in bytes. Groups that do not fit are omitted, and the user is still let in.
+	// Otherwise an editor of bindings in one workspace could keep users of other workspaces from signing in, by naming
 	// many of their groups.
 	maxGroups = 6 << 10
 	// maxID bounds the ID of a provider's user.
@@ -24,20 +24,20 @@ const (
 	MaxState = 4 << 10
 )
 
-// Claims say who has signed in. An authorization code carries them.
+// Claims identify the user who has signed in. An authorization code carries them.
 type Claims struct {
-	// User and UID are the name and the UID of a local User, or the name and the ID at a provider.
+	// User and UID are the name and UID of a local User, or the name and ID at a provider.
 	User string    `json:"u"`
 	UID  types.UID `json:"d"`
-	// Password is the digest of the password hash that a local User has signed in with.
+	// Password is the digest of the password hash that a local User signed in with.
 	Password string `json:"p,omitempty"`
-	// The other fields are for users of a provider. Groups are the principals that bindings name.
+	// The other fields are for users of a provider. Groups are the principals that are named in bindings.
 	Provider    string    `json:"v,omitempty"`
 	ProviderUID types.UID `json:"w,omitempty"`
 	Groups      []string  `json:"g,omitempty"`
-	// State is the connector's, and secret.
+	// State belongs to the connector, and is secret.
 	State []byte `json:"x,omitempty"`
-	// Notice is shown to the user.
+	// Notice is a message for the user.
 	Notice string `json:"m,omitempty"`
 }
 
@@ -54,7 +54,7 @@ func (c Claims) Audited() audit.User {
 	return audit.User{Name: c.Principal(), UID: string(c.UID)}
 }
 
-// Fitting returns the groups that a token has room for, sorted. Groups that come first have precedence.
+// Fitting returns the groups that fit into a token, sorted. Groups that come first have precedence.
 func Fitting(groups []string) []string {
 	var fit []string
 	size := len("[]")
@@ -68,10 +68,10 @@ func Fitting(groups []string) []string {
 	return fit
 }
 
-// EncodeGroups returns groups as a session stores them.
+// EncodeGroups returns groups in the encoding of a session.
 func EncodeGroups(groups []string) []byte {
 	raw, err := json.Marshal(groups)
-	if err != nil { // a list of strings always marshals
+	if err != nil { // marshaling a list of strings does not fail
 		return nil
 	}
 	return raw

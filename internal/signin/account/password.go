@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/password"
 )
 
-// Password returns a User with the hash of their password. If there is no such User or password, it returns a hash that
-// no password has, so that checking it takes the same time.
+// Password returns a User and the hash of their password. If there is no such User or password, it returns a hash that
+// no password matches, so that checking it takes the same time.
 func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string, error) {
 	if len(validation.IsDNS1123Label(name)) > 0 {
 		return nil, password.Nothing(), nil
@@ -38,8 +38,8 @@ func (a *Accounts) Password(ctx context.Context, name string) (*v1.User, string,
 	return user, string(secret.Data[v1.UserSecretKey]), nil
 }
 
-// SamePassword returns ErrNotStanding if the password of a User has another hash than the one with this digest: setting
-// a password ends the sessions that began with the one before.
+// SamePassword returns ErrNotStanding if the digest of the User's password hash has changed. Setting a password ends
+// all sessions that began with the previous one.
 func (a *Accounts) SamePassword(ctx context.Context, from client.Reader, name, digest string) error {
 	secret := &corev1.Secret{}
 	if err := from.Get(ctx, a.secret(name), secret); client.IgnoreNotFound(err) != nil {
@@ -56,8 +56,8 @@ func (a *Accounts) secret(user string) types.NamespacedName {
 	return types.NamespacedName{Namespace: a.Namespace, Name: v1.UserSecretPrefix + user}
 }
 
-// HoldsPassword reports whether a Secret is meant to hold the password of this User, and not of an earlier one with the
-// same name.
+// HoldsPassword reports whether a Secret holds the password of this User, rather than of an earlier User with the same
+// name.
 func HoldsPassword(secret *corev1.Secret, user *v1.User) bool {
 	return secret.Labels[v1.LabelSecretKind] == v1.SecretKindUser && user.UID != "" &&
 		string(secret.Data[v1.UserSecretUID]) == string(user.UID)

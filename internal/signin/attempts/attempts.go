@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attempts slows down the guessing of passwords.
+// Package attempts slows down password guessing.
 package attempts
 
 import (
@@ -11,43 +11,43 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// bound says how many failures are free, and how long the wait after the others may become.
+// bound is the number of failures without a delay, and the maximum delay after further failures.
 type bound struct {
 	free int
 	max  time.Duration
 }
 
-// Of one user at one address or device, of one user at all addresses, and of one address.
+// The bounds of one user at one address or device, of one user at all addresses, and of one address.
 var bounds = [3]bound{{5, 15 * time.Minute}, {50, time.Minute}, {50, time.Minute}}
 
 const (
-	// first is the wait after the first failure that is not free. It doubles with each that follows.
+	// first is the delay after the first failure over the bound. It doubles with each further failure.
 	first = time.Second
-	// forget is how long after the last failure it begins anew.
+	// forget is the time after the last failure when the count restarts.
 	forget = time.Hour
-	// remembered is how many users and addresses are remembered, those that failed last.
+	// remembered is the number of users and addresses that are remembered. The most recent failures are kept.
 	remembered = 16 << 10
 )
 
-// failures are those of one key.
+// failures are the failures of one key.
 type failures struct {
 	count int
 	last  time.Time
 }
 
-// Log remembers attempts that failed. New makes it. It may be used concurrently.
+// Log remembers failed attempts. Create one with New. It is safe for concurrent use.
 type Log struct {
-	mu    sync.Mutex // guards what the cache holds
+	mu    sync.Mutex // guards the values in the cache
 	known *lru.Cache
 }
 
-// New makes an empty Log.
+// New returns an empty Log.
 func New() *Log { return &Log{known: lru.New(remembered)} }
 
-// Attempt is one to sign in.
+// Attempt is an attempt to sign in.
 type Attempt struct {
 	User, Source string
-	// Device is one on which the user has signed in before. What others do does not slow it down.
+	// Device is a browser that the user has signed in with before. Failures elsewhere do not slow it down.
 	Device string
 }
 
@@ -63,8 +63,8 @@ func (a Attempt) keys() []key {
 	return []key{{0, a.User, a.Source}, {1, a.User, ""}, {2, "", a.Source}}
 }
 
-// Begin counts an attempt as failed before it is made, so that many at once do not pass together. Succeeded and
-// Withdrawn take that back. If the attempt must not be made yet, it returns how long to wait.
+// Begin counts an attempt as failed before it is made, so that many concurrent attempts cannot all pass. Succeeded and
+// Withdrawn undo that. If the attempt must not be made yet, Begin returns how long to wait.
 func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -84,10 +84,10 @@ func (l *Log) Begin(a Attempt, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// Succeeded forgets the failures of a user at an address or device, and takes back the attempt from the other counts.
+// Succeeded forgets the failures of a user at an address or device, and removes the attempt from the other counts.
 func (l *Log) Succeeded(a Attempt, now time.Time) { l.takeBack(a, now, true) }
 
-// Withdrawn takes back an attempt whose password was not checked.
+// Withdrawn removes an attempt whose password was not checked.
 func (l *Log) Withdrawn(a Attempt, now time.Time) { l.takeBack(a, now, false) }
 
 func (l *Log) takeBack(a Attempt, now time.Time, succeeded bool) {
@@ -105,14 +105,14 @@ func (l *Log) takeBack(a Attempt, now time.Time, succeeded bool) {
 
 func (l *Log) get(k key, now time.Time) failures {
 	if f, ok := l.known.Get(k); ok {
-		if f := f.(failures); now.Sub(f.last) < forget { // only failures are ever added
+		if f := f.(failures); now.Sub(f.last) < forget { // only values of type failures are added
 			return f
 		}
 	}
 	return failures{}
 }
 
-// delay is the wait after so many failures that were not free.
+// delay returns the delay after the given number of failures over the bound.
 func delay(over int, most time.Duration) time.Duration {
 	wait := first
 	for range over {

@@ -8,17 +8,17 @@ import (
 	"k8s.io/utils/lru"
 )
 
-// maxSources bounds the addresses whose rate limiters are remembered.
+// maxSources bounds the number of addresses with a rate limiter.
 const maxSources = 4096
 
-// Rates are rate limiters, one for each address. The addresses that were used last are remembered.
+// Rates has a rate limiter for each address. It keeps the addresses that were used most recently.
 type Rates struct {
 	perSecond rate.Limit
 	atOnce    int
-	known     *lru.Cache // of *rate.Limiter, by address
+	known     *lru.Cache // *rate.Limiter by address
 }
 
-// NewRates returns Rates that allow so many events per second, and so many at once.
+// NewRates returns Rates with the given rate per second and burst.
 func NewRates(perSecond rate.Limit, atOnce int) Rates {
 	return Rates{perSecond, atOnce, lru.New(maxSources)}
 }
@@ -26,7 +26,7 @@ func NewRates(perSecond rate.Limit, atOnce int) Rates {
 // Of returns the rate limiter of an address.
 func (r Rates) Of(source string) *rate.Limiter {
 	if known, ok := r.known.Get(source); ok {
-		return known.(*rate.Limiter) // only these are ever added
+		return known.(*rate.Limiter) // only values of this type are added
 	}
 	fresh := rate.NewLimiter(r.perSecond, r.atOnce)
 	r.known.Add(source, fresh)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authcode has the authorization codes that login pages give and the token endpoint takes.
+// Package authcode has the authorization codes that login pages issue and the token endpoint redeems.
 package authcode
 
 import (
@@ -11,10 +11,11 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keyring"
 )
 
-// Code is the content of an authorization code. It is sealed: before it is redeemed no object exists for it.
+// Code is the content of an authorization code. The code is sealed, and no object is stored for it before it is
+// redeemed.
 type Code struct {
 	account.Claims
-	// ID is the ID of the session that the code begins.
+	// ID is the ID of the session that begins when the code is redeemed.
 	ID        string    `json:"i"`
 	Redirect  string    `json:"r"`
 	Nonce     string    `json:"n"`
@@ -24,12 +25,12 @@ type Code struct {
 	Offline bool `json:"o,omitempty"`
 }
 
-// Seal returns the code as the client carries it.
+// Seal returns the code that is given to the client.
 func (c Code) Seal(keys *keyring.Keys) (string, error) {
 	return keys.Seal(keyring.PurposeCode, c)
 }
 
-// Open returns a code that Seal has returned.
+// Open decodes a code that Seal returned.
 func Open(keys *keyring.Keys, sealed string) (c Code, err error) {
 	return c, keys.Open(keyring.PurposeCode, sealed, &c)
 }

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct knows what members need in order to verify users' tokens without the hub.
+// Package direct provides the data that members need to verify users' tokens without the hub.
 package direct
 
 import (
@@ -24,17 +24,17 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// Options are the issuer's settings for direct access. With the zero value it gives no token for direct access.
+// Options are the issuer's settings for direct access. With the zero value, no tokens for direct access are issued.
 type Options struct {
-	// Path, between the issuer and <namespace>/<name>, makes the audience of a token for direct access: the URL of the
-	// cluster at the hub.
+	// Path is the part between the issuer and <namespace>/<name> in the audience of a token for direct access. The
+	// audience is the URL of the cluster at the hub.
 	Path string
-	// Lifetime returns how long such a token of a user is valid for a cluster: 0 if the user may not reach the cluster,
-	// or the cluster has no direct access.
+	// Lifetime returns the lifetime of a user's token for direct access to a cluster. It returns 0 if the user may not
+	// reach the cluster or the cluster has no direct access.
 	Lifetime func(context.Context, identity.Identity, types.NamespacedName) (time.Duration, error)
 }
 
-// Access tells members which tokens to accept. It may be used concurrently.
+// Access tells members which tokens to accept. It is safe for concurrent use.
 type Access struct {
 	Options
 
@@ -56,7 +56,7 @@ func (a *Access) Audience(cluster types.NamespacedName) string {
 	return a.URL + a.Path + cluster.String()
 }
 
-// Issuer returns the URL that tokens name as their issuer.
+// Issuer returns the issuer claim of tokens.
 func (a *Access) Issuer() string { return a.URL }
 
 // PublishedKeys returns the keys that verify tokens, as a JSON Web Key Set.
@@ -68,8 +68,8 @@ func (a *Access) PublishedKeys(ctx context.Context) ([]byte, error) {
 	return json.Marshal(current.Set.JWKS())
 }
 
-// Denied returns the sorted IDs of the sessions whose tokens for direct access members must refuse, although the tokens
-// may not have expired. It also returns when the first of these sessions leaves the list, or zero.
+// Denied returns the sorted IDs of the sessions whose tokens for direct access members must refuse before the tokens
+// expire. It also returns the time when the first of these sessions can be removed from the list, or the zero time.
 func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, err error) {
 	all, err := a.Sessions.All(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (a *Access) Denied(ctx context.Context) (denied []string, again time.Time, 
 	return denied, again, nil
 }
 
-// stands reports, from the cache, whether a session was not ended and its user may still sign in.
+// stands reports whether a session was not ended and its user may still sign in, according to the cache.
 func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	if s.Revoked() {
 		return false, nil
@@ -112,7 +112,7 @@ func (a *Access) stands(ctx context.Context, s session.Session) (bool, error) {
 	return err == nil, err
 }
 
-// KeepDeleted restores a session whose Secret someone has deleted although members may accept its tokens.
+// KeepDeleted restores the Secret of a session that someone deleted while members may accept the session's tokens.
 func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 	secret, ok := deleted.(*corev1.Secret)
 	if !ok || !a.Decides(deleted) || !a.Now().Before(session.TimeOf(secret, session.KeyDirect)) {
@@ -121,9 +121,9 @@ func (a *Access) KeepDeleted(ctx context.Context, deleted client.Object) error {
 	return a.Sessions.Restore(ctx, session.Session{Secret: secret})
 }
 
-// Changes reports whether an event of an object that Decides may change what members are told of sessions and keys.
-// before is nil for an object that was created, and after for one that was deleted. A further token of a session that
-// was not ended changes nothing: such events are as frequent as users of direct access.
+// Changes reports whether an event may change the sessions and keys that members are informed of. The event's object
+// must satisfy Decides. before is nil for a created object, and after is nil for a deleted one. Another token of a
+// session that was not ended changes nothing. Such events are as frequent as users of direct access.
 func (a *Access) Changes(ctx context.Context, before, after client.Object) bool {
 	is := func(o client.Object) *session.Session {
 		if secret, ok := o.(*corev1.Secret); ok && secret.Labels[v1.LabelSecretKind] == v1.SecretKindSession {
@@ -131,7 +131,7 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 		}
 		return nil
 	}
-	told := func(s *session.Session) bool { // reports whether members are told of the session
+	told := func(s *session.Session) bool { // reports whether members are informed of the session
 		if !a.Now().Before(s.Direct()) {
 			return false
 		}
@@ -148,7 +148,7 @@ func (a *Access) Changes(ctx context.Context, before, after client.Object) bool 
 	return told(now) || was != nil && told(was)
 }
 
-// Decides reports whether a Secret decides about direct access: a session that has tokens for it, the keys, or the
+// Decides reports whether a Secret affects direct access: a session with tokens for direct access, the keys, or the
 // password of a user.
 func (a *Access) Decides(o client.Object) bool {
 	if o.GetNamespace() != a.Accounts.Namespace {

@@ -25,16 +25,17 @@ import (
 )
 
 const (
-	maxBody    = 2 << 20 // of one page, as it is after decompression
+	maxBody    = 2 << 20 // of one decompressed page
 	maxMessage = 200
 )
 
-// bounds of one page. A hundred teams have 16,000 values.
+// bounds returns the bounds of one page. A hundred teams have 16,000 values.
 func bounds() untrusted.Bounds {
 	return untrusted.Bounds{Bytes: maxBody, Nodes: 64 << 10, Depth: 16}
 }
 
-// bounded bounds the answer to a code, of which the library makes a map. Other answers are bounded where they are read.
+// bounded bounds the token response, because the library decodes it into a map. Other responses are bounded where they
+// are read.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -56,17 +57,17 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, nil
 }
 
-// errorForm is the form of error codes in OAuth: nothing else of an answer is repeated, since a page may repeat what
-// was sent to it.
+// errorForm is the form of OAuth error codes. Nothing else of a response is included in errors, because a page may
+// repeat the request.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// statusError is an answer of the API that is no success. Error says nothing that GitHub wrote.
+// statusError is an error response of the API. Error does not contain text from GitHub.
 type statusError struct {
 	path    string
 	code    int
-	message string // of GitHub, only compared
-	wait    string // what is known of a rate limit
-	sso     bool   // whether an organization requires single sign-on
+	message string // text from GitHub, only used for comparison
+	wait    string // the known details of a rate limit
+	sso     bool   // an organization requires single sign-on
 }
 
 func (e *statusError) Error() string {
@@ -87,8 +88,8 @@ func (e *statusError) Error() string {
 	}
 }
 
-// suspended reports whether GitHub speaks of a suspended account, which it does in words only: "Sorry. Your account was
-// suspended".
+// suspended reports whether GitHub's message is about a suspended account. There is no code for it, only the text
+// "Sorry. Your account was suspended".
 func (e *statusError) suspended() bool {
 	return e.code == http.StatusForbidden && e.wait == "" && strings.Contains(strings.ToLower(e.message), "account was suspended")
 }
@@ -98,7 +99,7 @@ func bearer(token string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 }
 
-// get reads one answer of the API into value. A token that GitHub no longer takes is ErrRefused.
+// get decodes one response of the API into value. It returns ErrRefused for a token that GitHub no longer accepts.
 func (c *Connector) get(ctx context.Context, path string, authenticate func(*http.Request), value any) (http.Header, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.api+path, nil)
 	if err != nil {
@@ -116,7 +117,7 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxBody+1))
 	if err == nil {
-		err = ctx.Err() // the server may have ended the body when the connection was given up
+		err = ctx.Err() // the body may have ended because the request was canceled
 	}
 	switch {
 	case err != nil:
@@ -146,14 +147,14 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	if e.wait == "" && strings.Contains(strings.ToLower(e.message), "secondary rate limit") {
 		e.wait = "try again in some minutes"
 	}
-	// A proxy in between may answer 401 too, with a page: only the API's own ends the login.
+	// A proxy in between may respond with 401 and a page. Only a response of the API itself ends the login.
 	if e.code == http.StatusUnauthorized && e.message != "" && strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
 		return fmt.Errorf("%w: GitHub no longer takes the token of the login: the user or an administrator revoked it, or it was not used for a year", connector.ErrRefused)
 	}
 	return e
 }
 
-// limited says how long to wait by the headers of an answer, or nothing if they speak of no limit.
+// limited returns how long to wait according to the headers of a response, or "" if they contain no limit.
 func (c *Connector) limited(resp *http.Response) string {
 	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
 		return ""
@@ -173,7 +174,7 @@ func (c *Connector) limited(resp *http.Response) string {
 	return ""
 }
 
-// redeem returns the user's token for a code.
+// redeem exchanges a code for the user's token.
 func (c *Connector) redeem(ctx context.Context, callback, verifier, code string) (string, error) {
 	app := c.app
 	app.RedirectURL = callback
@@ -181,8 +182,8 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 	if err != nil {
 		return "", c.unredeemed(err)
 	}
-	// GitHub grants what the user left ticked. The token of a GitHub App has no scopes, and sees only organizations that
-	// installed it.
+	// GitHub grants the scopes that the user left selected. The token of a GitHub App has no scopes, and sees only
+	// organizations that installed the app.
 	granted, _ := token.Extra("scope").(string)
 	readable := func(s string) bool {
 		return slices.Contains([]string{scope, "write:org", "admin:org"}, strings.TrimSpace(s))
@@ -196,7 +197,7 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 	return token.AccessToken, nil
 }
 
-// unredeemed says why a code was not redeemed, without the answer's text.
+// unredeemed explains why a code was not redeemed, without text from the response.
 func (c *Connector) unredeemed(err error) error {
 	var answered *oauth2.RetrieveError
 	if errors.As(err, &answered) {
@@ -213,7 +214,7 @@ func (c *Connector) unredeemed(err error) error {
 	return fmt.Errorf("what answers at %s is not GitHub's: compare the URL of the provider, and look for a proxy in between", c.app.Endpoint.TokenURL)
 }
 
-// answered is what an error code of GitHub's OAuth means.
+// answered returns the error for an error code of GitHub's OAuth.
 func (c *Connector) answered(code string) error {
 	if !errorForm.MatchString(code) {
 		code = "an unknown error"

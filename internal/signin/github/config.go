@@ -20,10 +20,10 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// Bounds of the connections to GitHub. A login asks three addresses, one after the other.
+// Bounds of the connections to GitHub. A login queries three addresses, one after the other.
 const (
 	dialTimeout    = 5 * time.Second
-	answerTimeout  = 10 * time.Second // of one request, with its body
+	answerTimeout  = 10 * time.Second // of one request, including the body
 	maxHeader      = 64 << 10
 	maxConnections = 16
 	publicHost     = "github.com"
@@ -31,30 +31,32 @@ const (
 )
 
 // loginForm is the form of logins of users and organizations: letters, digits and hyphens, and an underscore before the
-// short code of a managed user. teamForm is that of the names that GitHub makes of teams' titles.
+// short code of a managed user. teamForm is the form of the slugs that GitHub derives from names of teams.
 var (
 	loginForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,99}$`)
 	teamForm  = regexp.MustCompile(`^[a-z0-9_][a-z0-9._-]{0,254}$`)
 )
 
-// Config is what the connector of one GitHub needs to know.
+// Config is the configuration of the connector for one GitHub.
 type Config struct {
-	// URL is where users sign in: empty for https://github.com, or that of a GitHub Enterprise.
+	// URL is the address where users sign in. It is empty for https://github.com, or the URL of a GitHub Enterprise.
 	URL string
-	// ClientID and ClientSecret are those of the OAuth app.
+	// ClientID and ClientSecret are the credentials of the OAuth app.
 	ClientID, ClientSecret string
-	// Roots are the authorities that GitHub's certificate is checked against, those of the system if it is nil.
+	// Roots verify GitHub's certificate. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// Organizations are those of which a user must be an active member of one. Groups come from these only.
+	// Organizations lists the allowed organizations. A user must be an active member of at least one of them. Groups come
+	// only from these organizations.
 	Organizations []string
-	// AnyUser lets in users of every organization and of none, and must be set if there are no Organizations: on
-	// github.com it is everyone in the world.
+	// AnyUser lets in users of every organization and without an organization. It must be set if there are no
+	// Organizations. On github.com, this means everyone in the world.
 	AnyUser bool
-	// Teams are those, as organization/team, of which a user must be in one. Empty means that the organization is enough.
+	// Teams lists the allowed teams, as organization/team. A user must be in at least one of them. If it is empty,
+	// membership in an organization is sufficient.
 	Teams []string
 }
 
-// New returns the connector of a GitHub, which it does not ask yet.
+// New returns the connector for a GitHub. It sends no requests yet.
 func New(c Config) (*Connector, error) {
 	base, api, err := addresses(c.URL)
 	if err != nil {
@@ -88,8 +90,8 @@ func New(c Config) (*Connector, error) {
 	}, nil
 }
 
-// addresses returns the addresses of a GitHub's pages and of its API: one of their own for github.com and for tenants
-// of ghe.com, a path at an Enterprise Server.
+// addresses returns the base addresses of GitHub's pages and API. github.com and tenants of ghe.com have a separate
+// host for the API. An Enterprise Server has a path.
 func addresses(configured string) (base, api string, err error) {
 	if configured == "" {
 		configured = "https://" + publicHost
@@ -141,8 +143,8 @@ func consistent(orgs, teams []string, anyUser bool) error {
 	return nil
 }
 
-// httpClient returns a client that follows no redirect: none of the addresses that are asked has one, and a redirect
-// would carry a token or the secret of the app elsewhere.
+// httpClient returns a client that follows no redirects. None of the used addresses redirects, and a redirect would
+// carry a token or the app's secret elsewhere.
 func httpClient(roots *x509.CertPool) *http.Client {
 	return &http.Client{
 		Timeout:       answerTimeout,

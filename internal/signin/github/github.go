@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package github asks GitHub, or a GitHub Enterprise, who a user is and which organizations and teams they are in.
+// Package github queries GitHub, or a GitHub Enterprise, for a user and the user's organizations and teams.
 //
-// It asks three addresses of the REST API by net/http. go-github v88 would add 0.7 MB and two modules to a program for
-// these, and puts no bound on what it reads. golang.org/x/oauth2 makes the address of the login and redeems the code.
+// It uses three addresses of the REST API with net/http. go-github v88 would add 0.7 MB and two modules to the program
+// for them, and does not bound the responses. golang.org/x/oauth2 builds the address of the login and redeems the code.
 package github
 
 import (
@@ -33,7 +33,7 @@ const (
 	askTimeout = 40 * time.Second // of all requests of one login or refresh
 )
 
-// Connector is the connector of one GitHub.
+// Connector is the connector for one GitHub.
 type Connector struct {
 	api, host   string
 	orgs, teams []string
@@ -47,7 +47,7 @@ var (
 	_ connector.Refresher = (*Connector)(nil)
 )
 
-// state is what Refresh asks with.
+// state is the stored state for Refresh.
 type state struct {
 	Token string `json:"token"`
 }
@@ -59,7 +59,7 @@ func (c *Connector) Begin(_ context.Context, callback, state string) (address st
 	return app.AuthCodeURL(state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("allow_signup", "false")), []byte(verifier), nil
 }
 
-// Finish redeems the code of GitHub's answer and returns the user who gave it.
+// Finish redeems the code in GitHub's answer and returns the user.
 func (c *Connector) Finish(ctx context.Context, callback string, private []byte, answer url.Values) (connector.User, error) {
 	if code := answer.Get("error"); code != "" {
 		return connector.User{}, c.answered(code)
@@ -77,7 +77,8 @@ func (c *Connector) Finish(ctx context.Context, callback string, private []byte,
 	return c.user(ctx, token)
 }
 
-// Refresh asks again with the token of the login. A user who changed their login has the new name, and their ID stays.
+// Refresh queries the user with the token of the login. A user who has changed their login gets the new name, and the
+// ID stays the same.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	var s state
 	if len(last.State) > maxState || untrusted.JSON(last.State, &s, untrusted.Small()) != nil || s.Token == "" {
@@ -95,7 +96,7 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 	return u, nil
 }
 
-// Check reports whether GitHub answers and knows the app. /rate_limit is not counted against any limit.
+// Check reports whether GitHub responds and knows the app. Requests to /rate_limit do not count against any limit.
 func (c *Connector) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -132,8 +133,8 @@ func (c *Connector) user(ctx context.Context, token string) (connector.User, err
 	return connector.User{ID: a.id, Name: a.name, Groups: groups, Notice: notice, State: kept}, err
 }
 
-// admit refuses a user who is in none of the organizations, or in none of the teams, of which they must be in one.
-// Groups has those of the allowed organizations only.
+// admit refuses a user who is in none of the allowed organizations, or in none of the allowed teams. groups only has
+// groups of the allowed organizations.
 func (c *Connector) admit(name string, groups []string) error {
 	in := func(allowed []string) bool {
 		return slices.ContainsFunc(allowed, func(one string) bool { return slices.Contains(groups, one) })
@@ -148,7 +149,7 @@ func (c *Connector) admit(name string, groups []string) error {
 	return nil
 }
 
-// account is GitHub's /user, as far as it is used.
+// account has the fields of GitHub's /user that are used.
 type account struct{ id, name string }
 
 func (c *Connector) account(ctx context.Context, token string) (account, error) {
@@ -156,7 +157,7 @@ func (c *Connector) account(ctx context.Context, token string) (account, error) 
 		ID          int64   `json:"id"`
 		Login       string  `json:"login"`
 		Type        string  `json:"type"`
-		SuspendedAt *string `json:"suspended_at"` // of an Enterprise Server
+		SuspendedAt *string `json:"suspended_at"` // only set by an Enterprise Server
 	}
 	_, err := c.get(ctx, "/user", bearer(token), &answer)
 	var status *statusError

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Bounds of lists. A page of 100 teams has some 300 KB.
+// Bounds of lists. A page of 100 teams has about 300 KB.
 const (
 	perPage   = 100
 	maxPages  = 120
@@ -21,8 +21,8 @@ const (
 	maxLink   = 8 << 10
 )
 
-// groups returns the organizations of which the user is an active member, and the teams in these, as organization/team,
-// and a notice if GitHub left some out.
+// groups returns the organizations of which the user is an active member, and the user's teams in these organizations
+// as organization/team. It returns a notice if GitHub omitted some.
 func (c *Connector) groups(ctx context.Context, token string) (groups []string, notice string, err error) {
 	type organization struct {
 		Login string `json:"login"`
@@ -32,7 +32,7 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 		Organization organization `json:"organization"`
 	}
 	partial, err := list(ctx, c, token, "/user/memberships/orgs", url.Values{"state": {"active"}}, func(m membership) {
-		// One that the user was invited to and has not accepted is pending: an invitation needs no consent.
+		// A membership is pending until the user accepts the invitation. An invitation does not need the user's consent.
 		if org := strings.ToLower(m.Organization.Login); m.State == "active" && loginForm.MatchString(org) && c.counts(org) {
 			groups = append(groups, org)
 		}
@@ -67,23 +67,23 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 	return groups, notice, nil
 }
 
-// headerSSO is where GitHub says that a list lacks organizations, or that one refuses the request, because the user has
-// not signed in by its SAML single sign-on with this app.
+// headerSSO is the header in which GitHub tells that a list omits organizations, or that an organization refuses the
+// request, because the user has not authorized this app with the organization's SAML single sign-on.
 const headerSSO = "X-GitHub-SSO"
 
-// leftOut is for users and the log. GitHub names the organizations by numbers only.
+// leftOut is for users and the log. GitHub identifies the organizations by numbers only.
 const leftOut = "GitHub left out organizations that require SAML single sign-on, and their teams: " +
 	"sign in at the single sign-on of yours at GitHub, let it authorize this app, and sign in here again"
 
-// counts reports whether an organization's groups are used: one that may not sign in gives none, or whoever makes an
-// organization of a name that a binding has would have its rights.
+// counts reports whether the groups of an organization are used. Organizations that are not allowed provide no groups.
+// Otherwise anyone could create an organization with the name in a binding and get its rights.
 func (c *Connector) counts(org string) bool {
 	return len(c.orgs) == 0 || slices.Contains(c.orgs, org)
 }
 
-// list calls each with the items of all pages. It takes no more than the next page's number from the Link header, and
-// asks the address that it knows: what GitHub answers never decides where the token goes. It reports whether GitHub
-// left items out because of single sign-on.
+// list calls each with the items of all pages. It takes only the number of the next page from the Link header, and uses
+// the known address. A response of GitHub never decides where the token is sent. list reports whether GitHub omitted
+// items because of single sign-on.
 func list[T any](ctx context.Context, c *Connector, token, path string, query url.Values, each func(T)) (partial bool, err error) {
 	for page := 1; page <= maxPages; page++ {
 		q := url.Values{"per_page": {strconv.Itoa(perPage)}, "page": {strconv.Itoa(page)}}
@@ -113,8 +113,8 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 	return partial, fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)
 }
 
-// nextPage returns the number of the page that follows by the Link header, as in
-// <https://api.github.com/user/teams?page=2>; rel="next". It is 0 if a page follows whose number is not there.
+// nextPage returns the number of the next page in the Link header, for example
+// <https://api.github.com/user/teams?page=2>; rel="next". The number is 0 if a page follows but its number is missing.
 func nextPage(header http.Header) (page int, follows bool) {
 	for _, value := range header.Values("Link") {
 		if len(value) > maxLink {

@@ -22,13 +22,13 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// refusedCode returns the one error for everything that is wrong with a code.
+// refusedCode returns the same error for every problem with a code.
 func refusedCode() error {
 	return &oauth.Error{Code: "invalid_grant", Description: "the code is not valid, has expired or was used before, " +
 		"or redirect_uri or code_verifier do not belong to it"}
 }
 
-// redeem gives tokens for a code.
+// redeem issues tokens for a code.
 func (s *Server) redeem(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	c, err := authcode.Open(keys, fields.Get("code"))
 	if err != nil {
@@ -58,8 +58,8 @@ func proves(verifier, challenge string) bool {
 	return subtle.ConstantTimeCompare([]byte(oauth.Digest(verifier)), []byte(challenge)) == 1
 }
 
-// Begin begins the session of a code, once, and returns it with its refresh token, if the client asked for one. A code
-// that comes again was stolen, by its first or by its second sender: the session is revoked.
+// Begin begins the session of a code. It returns the session with its refresh token, if the client requested one. If a
+// code is redeemed twice, one of the two clients has stolen it, so Begin revokes the session.
 func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c authcode.Code) (session.Session, string, error) {
 	none := session.Session{}
 	err := s.Accounts.Standing(ctx, s.Accounts.Cache, c.Claims)
@@ -68,7 +68,8 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c authcode.Code)
 	} else if err != nil {
 		return none, "", err
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), session.WriteLimit) // also if the client hangs up
+	// continue even if the client disconnects
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), session.WriteLimit)
 	defer cancel()
 	if known, err := s.Sessions.Cached(ctx, c.ID); err == nil {
 		return none, "", s.replayed(ctx, c, known.Revoked())
@@ -90,8 +91,8 @@ func (s *Server) Begin(ctx context.Context, keys *keyring.Keys, c authcode.Code)
 	return begun, first, nil
 }
 
-// replayed refuses a code that was redeemed before, and revokes its session unless it is revoked: a code that comes
-// again and again causes one write.
+// replayed refuses a code that was already redeemed. It revokes the session unless the session is already revoked, so
+// that a repeated code causes only one write.
 func (s *Server) replayed(ctx context.Context, c authcode.Code, revoked bool) error {
 	if revoked {
 		return refusedCode()

@@ -24,17 +24,18 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// pollEvery is how often a device may ask whether its user has approved.
+// pollEvery is the minimum interval at which a device may poll.
 const pollEvery = 5 * time.Second
 
-// deviceCode is the content of a device code. It is sealed: before a user approves it, no object exists for it.
+// deviceCode is the content of a device code. The code is sealed, and no object is stored for it until a user approves
+// it.
 type deviceCode struct {
 	User    string    `json:"u"` // the code that the user types
 	Offline bool      `json:"o,omitempty"`
 	At      time.Time `json:"t"`
 }
 
-// DeviceCodes is the response to a device that asks for a code.
+// DeviceCodes is the response to a device that requests a code.
 type DeviceCodes struct {
 	Device   string `json:"device_code"`
 	User     string `json:"user_code"`
@@ -44,7 +45,7 @@ type DeviceCodes struct {
 	Interval int    `json:"interval"`
 }
 
-// device gives a device its codes (RFC 8628).
+// device issues codes to a device (RFC 8628).
 func (s *Server) device(w http.ResponseWriter, r *http.Request) { serve(s, w, r, s.deviceCodes) }
 
 func (s *Server) deviceCodes(r *http.Request, fields url.Values) (DeviceCodes, error) {
@@ -77,7 +78,7 @@ func (s *Server) deviceCodes(r *http.Request, fields url.Values) (DeviceCodes, e
 	}, nil
 }
 
-// redeemDevice gives tokens for a device code that a user has approved, once.
+// redeemDevice issues tokens for a device code that a user has approved, once.
 func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	var c deviceCode
 	if keys.Open(keyring.PurposeDeviceCode, fields.Get("device_code"), &c) != nil {
@@ -92,7 +93,7 @@ func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields ur
 		return Granted{}, &oauth.Error{Code: "slow_down", Description: "ask every " + pollEvery.String() +
 			", and five seconds later after each such response"}
 	}
-	_, err := s.Sessions.Cached(ctx, id) // before a user approves, no poll reaches the API server
+	_, err := s.Sessions.Cached(ctx, id) // before a user approves, polls do not reach the API server
 	if apierrors.IsNotFound(err) {
 		return Granted{}, &oauth.Error{
 			Code: "authorization_pending", Description: "no user has approved the code yet",
@@ -114,8 +115,8 @@ func (s *Server) redeemDevice(ctx context.Context, keys *keyring.Keys, fields ur
 	return Granted{}, fmt.Errorf("redeem a device code: %d times another replica wrote session %s", contended, id)
 }
 
-// take makes an approved session the device's, and returns its first refresh token, if the device asked for one. A
-// device code that comes again was stolen, by its first or by its second sender: the session is revoked.
+// take assigns an approved session to the device. It returns the first refresh token, if the device requested one. If a
+// device code is redeemed twice, one of the two clients has stolen it, so take revokes the session.
 func (s *Server) take(
 	ctx context.Context, keys *keyring.Keys, c deviceCode, id string,
 ) (of session.Session, first string, err error) {
@@ -144,7 +145,7 @@ func (s *Server) take(
 			return of, "", err
 		}
 	}
-	if err := s.Sessions.Save(ctx, of); err != nil { // a conflict if it was written since it was read
+	if err := s.Sessions.Save(ctx, of); err != nil { // fails with a conflict if it was written in the meantime
 		return of, "", fmt.Errorf("write session %s: %w", id, err)
 	}
 	return of, first, nil

@@ -12,21 +12,21 @@ import (
 	"github.com/drover-dev/drover/internal/signin/attempts"
 )
 
-// Bounds of the codes that devices may ask for at one replica: per second and at once, from all addresses and from one.
-// With many codes an attacker could hope that a user types one of them by chance.
+// Bounds of the codes that devices may request at one replica: the rate per second and the burst, for all addresses and
+// for one address. With many codes, an attacker could hope that a user types one of them by chance.
 const (
 	codesPerSecond, codesAtOnce              = 20, 100
 	codesPerSecondOfSource, codesOfOneAtOnce = 0.5, 10
 )
 
-// maxPolls bounds the devices whose last poll is remembered.
+// maxPolls bounds the number of devices whose last poll is remembered.
 const maxPolls = 8192
 
-// deviceLimits bounds what devices cost at one replica.
+// deviceLimits bounds the cost of devices at one replica.
 type deviceLimits struct {
 	all     *rate.Limiter
 	sources attempts.Rates
-	polls   *lru.Cache // of time.Time, by session
+	polls   *lru.Cache // time.Time by session
 }
 
 func newDeviceLimits() deviceLimits {
@@ -37,11 +37,11 @@ func newDeviceLimits() deviceLimits {
 	}
 }
 
-// wait counts a code that a device at an address asks for. It returns how long the device has to wait, or 0 if it gets
-// a code.
+// wait counts a request for a code by a device at an address. It returns how long the device has to wait, or 0 if it
+// gets a code.
 func (d deviceLimits) wait(source string, now time.Time) time.Duration {
 	if !d.sources.Of(source).AllowN(now, 1) {
-		return 2 * time.Second // for one code at codesPerSecondOfSource
+		return 2 * time.Second // until codesPerSecondOfSource allows one code
 	}
 	if !d.all.AllowN(now, 1) {
 		return time.Second
@@ -49,14 +49,14 @@ func (d deviceLimits) wait(source string, now time.Time) time.Duration {
 	return 0
 }
 
-// tooSoon reports whether a device polls earlier than it was told to, and remembers the poll. It allows for a second of
-// delay in the network.
+// tooSoon reports whether a device polls before the end of its interval, and remembers the poll. It allows for one
+// second of network delay.
 func (d deviceLimits) tooSoon(session string, now time.Time) bool {
 	last, known := d.polls.Get(session)
 	d.polls.Add(session, now)
 	if !known {
 		return false
 	}
-	since := now.Sub(last.(time.Time)) // only times are ever added
+	since := now.Sub(last.(time.Time)) // only values of this type are added
 	return since >= 0 && since < pollEvery-time.Second
 }

@@ -31,9 +31,9 @@ const (
 	typeIDToken     = "urn:ietf:params:oauth:token-type:id_token"
 )
 
-// exchange gives a token for one cluster for a token for all clusters (RFC 8693). It ends with the token that it was
-// made from, belongs to the same session, and needs no object. As with all tokens, each request asks whether the user
-// may reach the cluster. A token for direct access differs: see giveDirect.
+// exchange issues a token for one cluster in exchange for a token for all clusters (RFC 8693). The new token expires
+// with the original one and belongs to the same session. No object is stored for it. As for all tokens, each request
+// checks whether the user may reach the cluster. A token for direct access is different: see giveDirect.
 func (s *Server) exchange(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	audience, err := s.parseExchange(fields)
 	if err != nil {
@@ -64,8 +64,8 @@ func (s *Server) exchange(ctx context.Context, keys *keyring.Keys, fields url.Va
 	}, nil
 }
 
-// parseExchange checks a request, and returns the audience of the token to give. It refuses parameters that this issuer
-// does not support instead of ignoring them: a client that asks for less must not get more.
+// parseExchange checks a request and returns the requested audience. It refuses unsupported parameters instead of
+// ignoring them, because a client that requests fewer rights must not get more.
 func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 	audience = fields.Get("audience")
 	_, one := oauth.ClusterOf(audience)
@@ -96,9 +96,9 @@ func (s *Server) parseExchange(fields url.Values) (audience string, err error) {
 	return audience, nil
 }
 
-// giveDirect gives a token by which the user of a session reaches a cluster without the hub. It lives longer than other
-// tokens and is worthless at the hub. The session notes it: as long as there may be such tokens, members must be told
-// when the session ends.
+// giveDirect issues a token that lets the user of a session reach a cluster without the hub. It lives longer than other
+// tokens and is not valid at the hub. The session records it: as long as such tokens may exist, members must be
+// informed when the session ends.
 func (s *Server) giveDirect(
 	ctx context.Context, keys *keyring.Keys, t accesstoken.Verified, id identity.Identity, cluster string,
 ) (Granted, error) {
@@ -106,7 +106,7 @@ func (s *Server) giveDirect(
 	lifetime, err := s.Direct.Lifetime(ctx, id, types.NamespacedName{Namespace: namespace, Name: name})
 	if err != nil {
 		return Granted{}, err
-	} else if lifetime <= 0 { // one answer, so that it does not tell which clusters exist
+	} else if lifetime <= 0 { // the same answer in both cases, so that it does not reveal which clusters exist
 		return Granted{}, &oauth.Error{
 			Code: "invalid_target", Description: "the cluster has no direct access, or you may not reach it",
 		}

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grant is the token endpoint: it gives tokens for codes, refresh tokens and other tokens, and revokes
+// Package grant implements the token endpoint. It issues tokens for codes, refresh tokens and other tokens, and revokes
 // sessions.
 package grant
 
@@ -33,7 +33,7 @@ const (
 	PathRevoke = "/v1/auth/revoke"
 )
 
-// Types of grants.
+// Grant types.
 const (
 	grantCode     = "authorization_code"
 	grantRefresh  = "refresh_token"
@@ -41,13 +41,13 @@ const (
 	grantExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
 )
 
-// contended bounds how often a write to a session is decided anew because another replica wrote the session in between.
+// contended bounds how often a write to a session is retried after another replica wrote the session.
 const contended = 4
 
-// Types returns the types of grants that the issuer supports.
+// Types returns the grant types that the issuer supports.
 func Types() []string { return []string{grantCode, grantRefresh, grantDevice, grantExchange} }
 
-// Options of a Server. All are needed.
+// Options of a Server. All are required.
 type Options struct {
 	Issuer       string
 	Keyring      *keyring.Keyring
@@ -60,12 +60,12 @@ type Options struct {
 	Log          *quietlog.Log
 }
 
-// Server serves the token endpoint of one replica. It may be used concurrently.
+// Server serves the token endpoint of one replica. It is safe for concurrent use.
 type Server struct {
 	Options
 
 	reviewer  reviewer
-	refreshes *limit.Gate // where refreshes of sessions of providers wait, by session
+	refreshes *limit.Gate // limits refreshes of sessions of providers, by session
 	devices   deviceLimits
 }
 
@@ -98,10 +98,10 @@ type Granted struct {
 	Notice string `json:"drover_notice,omitempty"`
 }
 
-// token gives a token for a code, a refresh token, a device code or another token.
+// token issues tokens for a code, a refresh token, a device code or another token.
 func (s *Server) token(w http.ResponseWriter, r *http.Request) { serve(s, w, r, s.grant) }
 
-// serve reads the form of a client and writes the response to it, or the error.
+// serve reads the form of a client, and writes the response or the error.
 func serve[T any](s *Server, w http.ResponseWriter, r *http.Request,
 	respond func(*http.Request, url.Values) (T, error),
 ) {
@@ -131,7 +131,7 @@ func (s *Server) grant(r *http.Request, fields url.Values) (Granted, error) {
 	return s.byType(kind)(r.Context(), keys, fields)
 }
 
-// byType returns the function for a type of grant.
+// byType returns the function for a grant type.
 func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Values) (Granted, error) {
 	switch kind {
 	case grantCode:
@@ -144,7 +144,7 @@ func (s *Server) byType(kind string) func(context.Context, *keyring.Keys, url.Va
 	return s.exchange
 }
 
-// give returns the tokens of a session. A nonce belongs to a login, and is not repeated at a refresh (OpenID Connect
+// give returns the tokens of a session. A nonce belongs to a login and is not repeated at a refresh (OpenID Connect
 // Core, section 12.2).
 func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh string) (Granted, error) {
 	groups, err := of.Groups()
@@ -168,8 +168,8 @@ func (s *Server) give(keys *keyring.Keys, of session.Session, nonce, refresh str
 	}, nil
 }
 
-// orRefused returns the error of a revocation, or else the refusal: a client is told that a session has ended only once
-// it has.
+// orRefused returns err if the revocation failed, and otherwise the refusal. A client is told that a session has ended
+// only after it has ended.
 func orRefused(err, refusal error) error {
 	if err != nil {
 		return err

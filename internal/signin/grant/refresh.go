@@ -21,16 +21,17 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// askingPause is how long a request waits before it looks again whether another replica has asked the provider.
+// askingPause is the polling interval while another replica queries the provider.
 const askingPause = 100 * time.Millisecond
 
-// refreshGate lets one request at a time refresh a session of a provider. The others wait, and get the same result.
+// refreshGate returns a gate that lets one request at a time refresh a session of a provider. The others wait and get
+// the same result.
 func refreshGate() *limit.Gate {
 	bounds := limit.Bounds{User: 1, Queue: 1024, QueueUser: 32, Wait: session.AskLimit}
 	return limit.NewGate(bounds, limit.Observer{})
 }
 
-// Refresh gives new tokens for a refresh token.
+// Refresh issues new tokens for a refresh token.
 func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Values) (Granted, error) {
 	given, ok := refresh.Parse(fields.Get("refresh_token"))
 	if !ok {
@@ -41,7 +42,8 @@ func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Val
 		return Granted{}, err
 	}
 	audit.From(ctx).Identified(audit.User{Name: known.Principal(), UID: known.UID()}, nil)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), session.WriteLimit) // also if the client hangs up
+	// continue even if the client disconnects
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), session.WriteLimit)
 	defer cancel()
 	if known.Provider() != "" {
 		seat, err := s.refreshes.Enter(ctx, limit.Requester{User: given.Session})
@@ -70,9 +72,9 @@ func (s *Server) Refresh(ctx context.Context, keys *keyring.Keys, fields url.Val
 	return Granted{}, fmt.Errorf("refresh session %s: %d times another replica wrote it", given.Session, contended)
 }
 
-// rotate reads a session from the API server, and writes it with the refresh token that follows the given one, which it
-// returns. If another replica writes the session in between, the error is a conflict, and that replica's write decides
-// what the token is worth.
+// rotate reads a session from the API server, and writes it with the refresh token that follows the given one. It
+// returns the new refresh token. If another replica writes the session in between, the error is a conflict, and the
+// given token has to be evaluated again with the session that this replica wrote.
 func (s *Server) rotate(
 	ctx context.Context, keys *keyring.Keys, given refresh.Token,
 ) (of session.Session, token string, err error) {

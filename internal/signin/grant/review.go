@@ -25,10 +25,11 @@ type reviewer struct {
 	log        *quietlog.Log
 }
 
-// review returns account.ErrNotStanding if the user of a session may no longer sign in. The session was read from the
-// API server just now. With provider set, a session of a provider's user gets what the provider says of them now, which
-// the caller writes together with the next refresh token. A refresh token that comes twice within the grace, or at two
-// replicas at once, is reviewed twice, but the provider is asked once: see session.Store.ClaimAsking.
+// review returns account.ErrNotStanding if the user of a session may no longer sign in. The session has just been read
+// from the API server. If provider is set, review updates a session of a provider's user with the provider's current
+// description. The caller writes it together with the next refresh token. A refresh token that is used twice within the
+// grace period, or at two replicas at the same time, is reviewed twice, but the provider is queried once: see
+// session.Store.ClaimAsking.
 func (v reviewer) review(ctx context.Context, of session.Session, provider bool) error {
 	switch {
 	case of.Provider() == "":
@@ -39,7 +40,7 @@ func (v reviewer) review(ctx context.Context, of session.Session, provider bool)
 	return v.accounts.Standing(ctx, v.accounts.Live, of.Claims())
 }
 
-// reviewLocal reviews the session of a local User. The cache may lag, so the API server has the last word before the
+// reviewLocal reviews the session of a local User. The cache may be behind, so it checks the API server before the
 // session is revoked.
 func (v reviewer) reviewLocal(ctx context.Context, of session.Session) error {
 	inCacheOrLive := func(check func(client.Reader) error) error {
@@ -59,8 +60,8 @@ func (v reviewer) reviewLocal(ctx context.Context, of session.Session) error {
 	})
 }
 
-// askProvider asks the provider of a session again. It returns account.ErrNotStanding for a user whom the provider
-// refuses, or knows under another name or ID now: they have to sign in again.
+// askProvider queries the provider of a session again. It returns account.ErrNotStanding for a user whom the provider
+// refuses or now knows under another name or ID. Such a user has to sign in again.
 func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 	p, err := v.accounts.Provider(ctx, v.accounts.Live, of.Provider())
 	if err != nil {
@@ -77,7 +78,7 @@ func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 		return err
 	}
 	refresher, ok := made.(connector.Refresher)
-	if !ok { // the session ends with its first token
+	if !ok { // the session ends when its first token expires
 		return account.ErrNotStanding
 	}
 	if err := v.sessions.ClaimAsking(ctx, of); err != nil {
@@ -98,7 +99,7 @@ func (v reviewer) askProvider(ctx context.Context, of session.Session) error {
 		return account.ErrNotStanding
 	} else if err != nil {
 		if len(u.State) <= account.MaxState {
-			of.Data[session.KeyState] = u.State // the provider may not accept the earlier state any more
+			of.Data[session.KeyState] = u.State // the provider may no longer accept the earlier state
 		}
 		v.sessions.EndAsking(ctx, of)
 		return err

@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// revoke ends the session of a token (RFC 7009). Whoever has a token may end its session: a found token should end.
+// revoke ends the session of a token (RFC 7009). Anyone who has a token may end its session. This is also desired for a
+// token that was found.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request) {
 	serve(s, w, r, func(r *http.Request, fields url.Values) (struct{}, error) {
 		return struct{}{}, s.end(r, fields) // no error for an invalid token, as the RFC says
@@ -41,7 +42,7 @@ func (s *Server) end(r *http.Request, fields url.Values) error {
 	if err != nil {
 		return nil //nolint:nilerr // there is nothing to end
 	}
-	if accesstoken.ClusterOf(claims) != "" { // its holder has less than the session
+	if accesstoken.ClusterOf(claims) != "" { // a token for one cluster has fewer rights than the session
 		return &oauth.Error{Code: "unsupported_token_type",
 			Description: "a token of one cluster ends no session; revoke one of the session"}
 	}
@@ -49,7 +50,7 @@ func (s *Server) end(r *http.Request, fields url.Values) error {
 	of, err := s.Sessions.Cached(r.Context(), claims.Session)
 	settled := s.Now().Sub(claims.IssuedAt.Time()) > session.Settle
 	if err == nil && of.Revoked() || apierrors.IsNotFound(err) && settled {
-		return nil // it has ended: a token that comes again and again causes no writes
+		return nil // it has already ended: repeated requests cause no writes
 	}
 	return s.Sessions.Revoke(r.Context(), claims.Session)
 }

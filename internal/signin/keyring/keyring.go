@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/seal"
 )
 
-// The Secret with the signing keys is in the manager's namespace. Field is their key there.
+// The Secret with the signing keys is in the manager's namespace. Field is the key of the Secret's data.
 const (
 	Secret = "drover-sign-in"
 	Field  = "keys"
@@ -34,21 +34,22 @@ const (
 	PurposeBrowser    = "device"
 )
 
-// Keys are the keys of one version of the Secret, while one of them signs.
+// Keys are the keys of one version of the Secret, for as long as the same key is active.
 type Keys struct {
-	// UID is the UID of the Secret. A Secret that was recreated has another UID: all sessions have ended.
+	// UID is the UID of the Secret. A Secret that was recreated has another UID, which ends all sessions.
 	UID types.UID
-	// Set has all keys that are published. Active is the one that signs.
+	// Set has all published keys. Active is the key that signs.
 	Set    keys.Set
 	Active keys.Key
-	// Sealing has secrets that are derived from the keys, the active key's first. Sealer seals with the first.
+	// Sealing has secrets that are derived from the keys. The secret of the active key is first. Sealer seals with the
+	// first secret.
 	Sealing [][]byte
 	*seal.Sealer
 
 	version string
 }
 
-// Keyring caches the decoded keys. It may be used concurrently.
+// Keyring caches the decoded keys. It is safe for concurrent use.
 type Keyring struct {
 	reader client.Reader
 	name   types.NamespacedName
@@ -61,8 +62,7 @@ func New(cache client.Reader, namespace string, now func() time.Time) *Keyring {
 	return &Keyring{reader: cache, name: types.NamespacedName{Namespace: namespace, Name: Secret}, now: now}
 }
 
-// Current returns the keys as the cache has them. Without their Secret no token is valid: deleting it ends all
-// sessions.
+// Current returns the keys in the cache. Without the Secret, no token is valid: deleting the Secret ends all sessions.
 func (k *Keyring) Current(ctx context.Context) (*Keys, error) {
 	secret := &corev1.Secret{}
 	if err := k.reader.Get(ctx, k.name, secret); err != nil {

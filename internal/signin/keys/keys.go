@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package keys holds the issuer's signing keys, and decides when one follows another.
+// Package keys holds the issuer's signing keys and decides when to rotate them.
 package keys
 
 import (
@@ -22,18 +22,18 @@ import (
 )
 
 const (
-	// Lead is how long a key is published before it signs, so that all who cache the set have it.
+	// Lead is how long a key is published before it signs, so that every cache of the set has it.
 	Lead = time.Hour
 	// Lifetime is how long a key signs.
 	Lifetime = 30 * 24 * time.Hour
-	// Overlap is how long a key is published after the next one has begun to sign: longer than any token lives, which is
-	// 12 hours for direct access.
+	// Overlap is how long a key stays published after the next key has begun to sign. It is longer than the lifetime of
+	// any token, which is 12 hours for direct access.
 	Overlap = 13 * time.Hour
-	// maxKeys bounds a stored set. Two are usual.
+	// maxKeys bounds a stored set. A set usually has two keys.
 	maxKeys = 8
 )
 
-// Key is one signing key.
+// Key is a signing key.
 type Key struct {
 	// ID is the thumbprint of the public key (RFC 7638).
 	ID      string
@@ -41,10 +41,10 @@ type Key struct {
 	Private *ecdsa.PrivateKey
 }
 
-// Set is all keys that are published, the oldest first.
+// Set has all published keys, the oldest first.
 type Set []Key
 
-// New makes a key.
+// New generates a key.
 func New(now time.Time) (Key, error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -61,7 +61,7 @@ func of(private *ecdsa.PrivateKey, created time.Time) (Key, error) {
 	return Key{ID: base64.RawURLEncoding.EncodeToString(sum), Created: created.UTC().Truncate(time.Second), Private: private}, nil
 }
 
-// Active returns the key that signs: the newest that was published for long enough, or the first.
+// Active returns the key that signs: the newest key that was published for long enough, or else the first key.
 func (s Set) Active(now time.Time) (Key, error) {
 	for _, key := range slices.Backward(s) {
 		if now.Sub(key.Created) >= Lead {
@@ -83,7 +83,7 @@ func (s Set) Public(id string) (*ecdsa.PublicKey, bool) {
 	return &s[i].Private.PublicKey, true
 }
 
-// JWKS is the set as it is published.
+// JWKS returns the set in its published form.
 func (s Set) JWKS() jose.JSONWebKeySet {
 	var set jose.JSONWebKeySet
 	for _, key := range s {
@@ -92,8 +92,8 @@ func (s Set) JWKS() jose.JSONWebKeySet {
 	return set
 }
 
-// Sealing returns keys for package seal, that of the active key first: all replicas have it. They are derived, so that
-// no further secret has to be kept.
+// Sealing returns keys for package seal, which all replicas share. The key that is derived from the active key is
+// first. The keys are derived, so that no other secret has to be stored.
 func (s Set) Sealing(active Key) ([][]byte, error) {
 	var all [][]byte
 	others := slices.DeleteFunc(slices.Clone(s), func(key Key) bool { return key.ID == active.ID })
@@ -111,16 +111,16 @@ func (s Set) Sealing(active Key) ([][]byte, error) {
 	return all, nil
 }
 
-// Step is what is due in a set.
+// Step is the next step in the rotation of a set.
 type Step struct {
-	// Add reports whether a key is to be made. Remove is how many of the oldest keys are to be left out.
+	// Add reports whether to add a key. Remove is the number of the oldest keys to remove.
 	Add    bool
 	Remove int
-	// Again is when to look again.
+	// Again is the time of the next step.
 	Again time.Time
 }
 
-// Next decides what is due in a set.
+// Next returns the next step for a set.
 func Next(s Set, now time.Time) Step {
 	if len(s) == 0 {
 		return Step{Add: true, Again: now}
@@ -145,13 +145,13 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// stored is a key as Encode writes it.
+// stored is the encoding of a key.
 type stored struct {
 	Created time.Time `json:"created"`
 	Private []byte    `json:"private"`
 }
 
-// Encode returns a set as it is kept in a Secret.
+// Encode returns a set in the encoding that is stored in a Secret.
 func Encode(s Set) ([]byte, error) {
 	all := make([]stored, 0, len(s))
 	for _, key := range s {
@@ -164,7 +164,7 @@ func Encode(s Set) ([]byte, error) {
 	return json.Marshal(all)
 }
 
-// Decode reads what Encode returned. Nothing is the empty set. Its errors hold nothing of the keys.
+// Decode decodes the result of Encode. An empty input is the empty set. Errors contain no part of the keys.
 func Decode(raw []byte) (Set, error) {
 	if len(raw) == 0 {
 		return nil, nil

@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// objectGUID is the attribute of Active Directory that identifies an entry: 16 bytes, of which the first three groups
+// objectGUID is the attribute that identifies an entry in Active Directory. It has 16 bytes, and the first three groups
 // are little-endian.
 const objectGUID = "objectGUID"
 

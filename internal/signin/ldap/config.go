@@ -18,69 +18,71 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Config says which directory is asked, and how.
+// Config is the configuration of a directory.
 type Config struct {
-	// Servers are tried in turn: ldaps://host[:port], or ldap://host[:port], where TLS begins with StartTLS. There is no
-	// connection without TLS.
+	// Servers are tried in turn: ldaps://host[:port], or ldap://host[:port], where TLS begins with StartTLS. Connections
+	// always use TLS.
 	Servers []string
-	// Roots verify the certificates of the servers. Nil means those of the system.
+	// Roots verify the certificates of the servers. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// BindDN is the name of the service account: a DN, or what else the server takes, such as drover@example.com for
-	// Active Directory.
+	// BindDN is the name of the service account: a DN, or another form that the server accepts, such as drover@example.com
+	// for Active Directory.
 	BindDN string
-	// BindPassword returns the password of the service account. It is called for each connection, so that a changed one is
-	// used at once.
+	// BindPassword returns the password of the service account. It is called for each connection, so that a changed
+	// password is used immediately.
 	BindPassword func(context.Context) (string, error)
 	Users        Users
 	Groups       Groups
-	// AllowedGroups are those of which a user must be in one. None means that every user may sign in.
+	// AllowedGroups lists the groups that may sign in. A user must be in at least one of them. If it is empty, every user
+	// may sign in.
 	AllowedGroups []string
-	// Timeout bounds a login, a refresh or a check as a whole. 0 means 10 s.
+	// Timeout bounds a whole login, refresh or check. 0 means 10 s.
 	Timeout time.Duration
 }
 
-// Users says where users are and which attributes describe them.
+// Users describes where users are and which attributes they have.
 type Users struct {
 	// Base is the DN below which users are searched.
 	Base string
-	// Filter finds a user; {name} is what was typed, escaped: (&(objectClass=person)(uid={name})). With any name in its
-	// place, it bounds who may refresh.
+	// Filter finds a user. {name} is replaced by the typed name, escaped: (&(objectClass=person)(uid={name})). With any
+	// name in its place, the filter limits which users may refresh.
 	Filter string
-	// ID is the attribute that is never given to another user: entryUUID, ipaUniqueID, objectGUID.
+	// ID is an attribute whose value is never assigned to another user: entryUUID, ipaUniqueID, objectGUID.
 	ID string
-	// Name is the attribute whose value, in lower case, is the name in principals. It is unique below Base.
+	// Name is the attribute whose value, in lower case, is the user's name in principals. It is unique below Base.
 	Name string
 }
 
-// Source is where a user's groups are read.
+// Source tells where the groups of a user are read.
 type Source string
 
 const (
-	// TokenGroups are the SIDs that Active Directory computes for a user: all security groups, nested ones too.
+	// TokenGroups reads the SIDs that Active Directory computes for a user: all security groups, including nested ones.
 	TokenGroups Source = "TokenGroups"
-	// MemberOf is the attribute of the user: FreeIPA, or OpenLDAP with the overlay memberof.
+	// MemberOf reads the attribute of the user, which FreeIPA and OpenLDAP with the overlay memberof have.
 	MemberOf Source = "MemberOf"
-	// Search asks for the groups that name the user.
+	// Search searches for groups that name the user.
 	Search Source = "Search"
 )
 
-// Groups says how the groups of a user are found.
+// Groups describes how the groups of a user are found.
 type Groups struct {
 	Source Source
-	// Base is the DN below which groups are. Groups elsewhere are left out.
+	// Base is the DN below which groups are searched. Other groups are ignored.
 	Base string
-	// Filter finds groups of a user or, when they are nested, of a group: {dn} is the DN of either, {name} the name of the
-	// user. TokenGroups has none; MemberOf needs one only for groups in groups, by default (member={dn}).
+	// Filter finds groups of a user or, for nested groups, of a group. {dn} is the DN of the user or group, and {name} is
+	// the name of the user. TokenGroups does not use it. MemberOf needs it only for nested groups, where the default is
+	// (member={dn}).
 	Filter string
-	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf it
+	// Name is the attribute whose value, in lower case, is the name of a group. It is unique below Base. With MemberOf, it
 	// is the first part of the DN.
 	Name string
-	// Depth is how many levels of groups in groups are followed; 0 means those that name the user. TokenGroups has all
-	// levels.
+	// Depth is the number of levels of nested groups. 0 means only the groups that name the user. TokenGroups always has
+	// all levels.
 	Depth int
 }
 
-// Bounds of a configuration, and of what is taken from a directory.
+// Bounds of a configuration, and of data from a directory.
 const (
 	maxServers     = 8
 	maxDepth       = 10
@@ -167,7 +169,7 @@ func (p *parsed) parseUsers() error {
 	if p.find, err = parseTemplate(p.Users.Filter, placeName); err != nil {
 		return fmt.Errorf("filter of users: %w", err)
 	}
-	// A refresh asks for any name.
+	// A refresh uses the filter with any name.
 	if _, err := goldap.CompileFilter(p.find.any()); err != nil {
 		return fmt.Errorf("filter of users: %s cannot be put where a * is not allowed", placeName)
 	}
@@ -224,11 +226,11 @@ func parseBase(text string) (*goldap.DN, error) {
 	return dn, nil
 }
 
-// attributeForm is that of an attribute's name, without options.
+// attributeForm is the form of an attribute's name, without options.
 var attributeForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9-]{0,63}$`)
 
-// checkAttribute refuses what lists the members of a group, which takes minutes for a large one, and what holds
-// passwords.
+// checkAttribute refuses attributes that list the members of a group, because reading them takes minutes for a large
+// group. It also refuses attributes with passwords.
 func checkAttribute(name string) error {
 	if !attributeForm.MatchString(name) {
 		return fmt.Errorf("%q is not the name of an attribute", bounded(name))

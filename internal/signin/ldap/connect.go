@@ -16,28 +16,28 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Bounds of what a server sends.
+// Bounds of data from a server.
 const (
-	// dialShare is which part of the time is for the way to one server, with TLS and the service account's bind, so that
-	// the next one has its turn.
+	// dialShare is the share of the time for connecting to one server, including TLS and the service account's bind. It
+	// leaves time for the next server.
 	dialShare = 3
-	// maxPacket bounds one message. A user in 10,000 groups has an entry of about 1 MB.
+	// maxPacket bounds one message. The entry of a user in 10,000 groups has about 1 MB.
 	maxPacket = 4 << 20
-	// maxNesting bounds how deep a message is nested; LDAP needs 8.
+	// maxNesting bounds the nesting of a message. LDAP needs 8 levels.
 	maxNesting = 32
-	// maxTraffic bounds a connection.
+	// maxTraffic bounds the bytes that are read from a connection.
 	maxTraffic = 32 << 20
-	// maxConnections bounds the connections of a provider. Others wait.
+	// maxConnections bounds the connections of a provider. Further requests wait.
 	maxConnections = 8
 )
 
-// setBounds sets the bounds of the BER reader, which are the process's. It reads for this package alone.
+// setBounds sets the bounds of the BER reader. They apply to the whole process, but only this package uses the reader.
 var setBounds = sync.OnceFunc(func() {
 	ber.MaxPacketLengthBytes, ber.MaxNestingDepth = maxPacket, maxNesting
 })
 
-// session is a connection on which one request of ours is served, bound as the service account. A login binds as the
-// user in between, so a connection has one user at a time and is not shared.
+// session is a connection for one request, bound as the service account. A login binds as the user in between, so a
+// connection serves one user at a time and is not shared.
 type session struct {
 	conn             *goldap.Conn
 	server           string
@@ -46,7 +46,7 @@ type session struct {
 	release, stopped func()
 }
 
-// connect returns a session with the first server that serves, beginning with the one that served last.
+// connect returns a session with the first server that responds. It begins with the server that was used last.
 func (c *Connector) connect(ctx context.Context) (*session, error) {
 	secret, err := c.BindPassword(ctx)
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 			return s, nil
 		}
 		failures = append(failures, err)
-		// What one server says of the service account, the others say too: asking them could lock it out.
+		// All servers would answer the same about the service account. Trying the others could lock it out.
 		if ctx.Err() != nil || !unavailable(err) {
 			break
 		}
@@ -79,7 +79,7 @@ func (c *Connector) connect(ctx context.Context) (*session, error) {
 	return nil, joined(failures)
 }
 
-// open returns a session with one server. The context bounds the session, a part of its time its beginning.
+// open returns a session with one server. ctx bounds the session, and a share of its time bounds the setup.
 func (c *Connector) open(ctx context.Context, to server, secret string) (_ *session, err error) {
 	early, cancel := context.WithTimeout(ctx, c.dial)
 	defer cancel()
@@ -93,7 +93,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 	if s.conn, err = handshake(early, conn, to, &tls.Config{MinVersion: tls.VersionTLS12, ServerName: to.host, RootCAs: c.Roots}); err == nil {
 		err = s.bindAccount()
 	}
-	if !stop() { // the time is over, and the connection closed
+	if !stop() { // ctx has ended, and the connection is closed
 		err = &failure{server: to.url, what: "connect", err: context.DeadlineExceeded}
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *Connector) open(ctx context.Context, to server, secret string) (_ *sess
 	return s, nil
 }
 
-// handshake begins TLS. Nothing is sent without it but the request to begin it.
+// handshake begins TLS. Before that, it only sends the request to begin TLS.
 func handshake(ctx context.Context, conn net.Conn, to server, config *tls.Config) (*goldap.Conn, error) {
 	deadline, _ := ctx.Deadline()
 	what := "begin TLS"
@@ -132,7 +132,7 @@ func started(conn net.Conn, deadline time.Time) *goldap.Conn {
 	return c
 }
 
-// close ends the session. The network connection was bounded by the context, so this waits for no server.
+// close ends the session. ctx bounded the network connection, so this does not wait for a server.
 func (s *session) close() {
 	s.stopped()
 	s.conn.Close()
@@ -146,14 +146,14 @@ func (s *session) bindAccount() error {
 	return s.failed("sign in as the service account", err, s.secret)
 }
 
-// limit gives the next operation the time that is left, and a second in which the context ends it first.
+// limit sets the timeout of the next operation to the remaining time plus one second, so that ctx ends first.
 func (s *session) limit() {
 	if deadline, ok := s.ctx.Deadline(); ok {
 		s.conn.SetTimeout(max(time.Until(deadline), 0) + time.Second)
 	}
 }
 
-// boundedConn is a connection that reads at most so many bytes.
+// boundedConn is a connection that limits the number of bytes read.
 type boundedConn struct {
 	net.Conn
 	left int

@@ -16,14 +16,15 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// failure is an operation that a server did not do. It has no filter, since a filter has what a user typed.
+// failure is an operation that failed at a server. It does not contain the filter, because the filter contains what a
+// user typed.
 type failure struct {
 	server, what string
 	err          error
 	secrets      []string
 }
 
-// Error says what was asked of which server, and its answer without what was secret.
+// Error returns the server, the operation, and the server's answer without secrets.
 func (f *failure) Error() string {
 	text := fmt.Sprintf("%s: %s: %s", f.server, f.what, f.reason())
 	if advice := f.advice(); advice != "" {
@@ -32,7 +33,7 @@ func (f *failure) Error() string {
 	return text
 }
 
-// Unwrap returns the cause, so that a caller sees that time was over.
+// Unwrap returns the cause, so that callers can detect a timeout.
 func (f *failure) Unwrap() error { return f.err }
 
 func (f *failure) reason() string {
@@ -55,7 +56,7 @@ func (f *failure) reason() string {
 	return bounded(text)
 }
 
-// advice says what to do about an answer.
+// advice returns what to do about an answer.
 func (f *failure) advice() string {
 	switch f.code() {
 	case goldap.LDAPResultNoSuchObject:
@@ -72,7 +73,7 @@ func (f *failure) advice() string {
 	return ""
 }
 
-// code returns the result code that the server answered with, or 0.
+// code returns the result code of the server, or 0.
 func (f *failure) code() uint16 {
 	var answer *goldap.Error
 	if errors.As(f.err, &answer) && answer.ResultCode < goldap.ErrorNetwork {
@@ -81,7 +82,7 @@ func (f *failure) code() uint16 {
 	return 0
 }
 
-// failed returns the failure of an operation, or nil.
+// failed returns the failure of an operation, or nil if err is nil.
 func (s *session) failed(what string, err error, secrets ...string) error {
 	if err == nil {
 		return nil
@@ -92,7 +93,8 @@ func (s *session) failed(what string, err error, secrets ...string) error {
 	return &failure{server: s.server, what: what, err: err, secrets: secrets}
 }
 
-// unavailable reports whether another server may serve: there was no answer, or it was that this one cannot serve now.
+// unavailable reports whether another server may be able to serve the request: this server did not answer, or answered
+// that it cannot serve it at present.
 func unavailable(err error) bool {
 	var f *failure
 	if !errors.As(err, &f) {
@@ -105,14 +107,14 @@ func unavailable(err error) bool {
 	return false
 }
 
-// refusesUser reports whether the answer to a user's bind is about the user or the password. Directories say with
-// several codes that a user is locked.
+// refusesUser reports whether the answer to a user's bind is about the user or the password. Directories use several
+// codes for a locked user.
 func refusesUser(err error) bool {
 	return goldap.IsErrorAnyOf(err, goldap.LDAPResultInvalidCredentials, goldap.LDAPResultUnwillingToPerform, goldap.LDAPResultConstraintViolation,
 		goldap.LDAPResultInappropriateAuthentication, goldap.LDAPResultNoSuchObject, goldap.LDAPResultInsufficientAccessRights)
 }
 
-// refuse returns an error that says that the directory answered and the user is not let in.
+// refuse returns an error which means that the directory answered and does not let the user in.
 func refuse(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{connector.ErrRefused}, args...)...)
 }
@@ -129,7 +131,7 @@ func joined(failures []error) error {
 	return fmt.Errorf("no server of the directory serves: %s", strings.Join(texts, "; "))
 }
 
-// bounded returns foreign text so that it can stand in a line of a log.
+// bounded returns foreign text in a form that is safe in one line of a log.
 func bounded(text string) string {
 	const most = 200
 	text = strings.Map(func(r rune) rune {

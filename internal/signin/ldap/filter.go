@@ -11,20 +11,20 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Places in the template of a filter.
+// Placeholders in the template of a filter.
 const (
 	placeName = "{name}"
 	placeDN   = "{dn}"
 )
 
-// mark stands for a value when a template is checked. It needs no escape.
+// mark is the value that is used to check a template. It needs no escaping.
 const mark = "drover-0-value"
 
-// template is a filter with places for values. A value cannot change what the filter is: it is escaped, and a place is
-// only where a value is compared.
+// template is the template of a filter with placeholders for values. A value cannot change the structure of the filter:
+// it is escaped, and a placeholder is only allowed as a value that an attribute is compared with.
 type template struct{ text string }
 
-// parseTemplate returns the template if it is a filter, and has at least one of the places and no other.
+// parseTemplate returns the template if it is a valid filter with at least one of the placeholders and no other.
 func parseTemplate(text string, places ...string) (template, error) {
 	if text == "" || len(text) > 4<<10 || strings.Contains(text, mark) {
 		return template{}, fmt.Errorf("%q is not a filter", bounded(text))
@@ -77,21 +77,21 @@ func marks(packet *ber.Packet) int {
 
 func (t template) has(place string) bool { return strings.Contains(t.text, place) }
 
-// fill returns the filter with values. What a value contains is never taken for a place.
+// fill returns the filter with values. A placeholder within a value is not replaced.
 func (t template) fill(name, dn string) string {
 	return strings.NewReplacer(placeName, goldap.EscapeFilter(name), placeDN, goldap.EscapeFilter(dn)).Replace(t.text)
 }
 
-// any returns the filter for whatever name.
+// any returns the filter that matches any name.
 func (t template) any() string { return strings.ReplaceAll(t.text, placeName, "*") }
 
-// equals returns the filter for entries whose attribute has a value. Bytes that are no text are compared as they are.
+// equals returns a filter for entries whose attribute has the value. Bytes that are not text are compared unchanged.
 func equals(attribute, value string) string {
 	return "(" + attribute + "=" + goldap.EscapeFilter(value) + ")"
 }
 
-// either returns the filter for entries that match one of several.
+// either returns a filter for entries that match one of several filters.
 func either(filters []string) string { return "(|" + strings.Join(filters, "") + ")" }
 
-// both returns the filter for entries that match two.
+// both returns a filter for entries that match two filters.
 func both(a, b string) string { return "(&" + a + b + ")" }

@@ -11,16 +11,17 @@ import (
 	ber "github.com/go-asn1-ber/asn1-ber"
 )
 
-// timeForm is the syntax of RFC 4517, section 3.3.13: minutes, seconds and a fraction can be left out, the zone cannot.
+// timeForm is the syntax of RFC 4517, section 3.3.13. Minutes, seconds and a fraction are optional, the zone is
+// required.
 var timeForm = regexp.MustCompile(`^[0-9]{10}([0-9]{2}([0-9]{2})?)?([.,][0-9]{1,20})?(Z|[+-][0-9]{2}([0-9]{2})?)$`)
 
-// generalizedTime reads a value of the syntax Generalized Time in any of its forms.
+// generalizedTime parses a value of the syntax Generalized Time.
 func generalizedTime(text string) (time.Time, error) {
 	if !timeForm.MatchString(text) {
 		return time.Time{}, errors.New("it is no generalized time")
 	}
 	raw, leap := []byte(text), time.Duration(0)
-	if timeForm.FindStringSubmatch(text)[2] == "60" { // a leap second is the first one of the next minute here
+	if timeForm.FindStringSubmatch(text)[2] == "60" { // a leap second is treated as the first second of the next minute
 		copy(raw[12:], "59")
 		leap = time.Second
 	}

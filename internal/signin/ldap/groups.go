@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// maxGroups bounds the groups of a user. A user in more is refused: a part of them, chosen by the order of a server,
-	// would give other rights each time.
+	// maxGroups bounds the groups of a user. A user in more groups is refused. A part of the groups, in the order of a
+	// server, would give different rights each time.
 	maxGroups = 20_000
-	// batch is how many groups are asked for in one filter.
+	// batch is the number of groups in one filter.
 	batch = 100
 )
 
-// attribute returns the attribute of users that has their groups, if one has.
+// attribute returns the attribute of users with their groups, or "" if there is none.
 func (s Source) attribute() string {
 	switch s {
 	case TokenGroups:
@@ -31,7 +31,7 @@ func (s Source) attribute() string {
 	return ""
 }
 
-// groups returns the names of the groups that an account is in, sorted. No group is asked for its members.
+// groups returns the sorted names of the groups that an account is in. It never requests the members of a group.
 func (c *Connector) groups(s *session, a account) ([]string, error) {
 	f := &finder{directory: c, session: s, names: map[string]bool{}, seen: map[string]bool{}}
 	var err error
@@ -60,14 +60,14 @@ func (c *Connector) groups(s *session, a account) ([]string, error) {
 	return names, nil
 }
 
-// finder gathers the groups of one user.
+// finder collects the groups of one user.
 type finder struct {
 	directory *Connector
 	session   *session
 	names     map[string]bool
-	// seen has the DNs of groups that were found, so that groups which contain each other end.
+	// seen has the DNs of the groups that were found. It stops the search if groups contain each other.
 	seen map[string]bool
-	// last has the DNs that the last level added.
+	// last has the DNs that were added at the last level.
 	last []string
 }
 
@@ -87,14 +87,14 @@ func (f *finder) tokens(a account) error {
 	return f.searched(filters)
 }
 
-// memberOf adds the groups that the attribute of the user names. Their names are in their DNs.
+// memberOf adds the groups in the attribute of the user. Their names are in their DNs.
 func (f *finder) memberOf(a account) error {
 	values, err := f.session.values(a.entry, MemberOf.attribute(), f.directory.most)
 	if err != nil {
 		return err
 	}
 	for _, value := range values {
-		// What is not a DN is not below the base.
+		// A value that is not a DN is not below the base.
 		if dn, err := goldap.ParseDN(string(value)); err == nil && f.directory.groupBase.AncestorOfFold(dn) {
 			f.add(string(value), firstPart(string(value), f.directory.Groups.Name))
 		}
@@ -102,7 +102,7 @@ func (f *finder) memberOf(a account) error {
 	return nil
 }
 
-// searched adds the groups that match one of the filters, asked in batches.
+// searched adds the groups that match one of the filters. It searches in batches.
 func (f *finder) searched(filters []string) error {
 	for some := range slices.Chunk(filters, batch) {
 		found, err := f.session.search(request{
@@ -123,7 +123,7 @@ func (f *finder) searched(filters []string) error {
 	return nil
 }
 
-// nested adds the groups that contain those of the last level, over as many levels as are configured.
+// nested adds the groups that contain the groups of the last level, for the configured number of levels.
 func (f *finder) nested() error {
 	for range f.directory.Groups.Depth {
 		level := f.last
@@ -139,7 +139,7 @@ func (f *finder) nested() error {
 	return nil
 }
 
-// add adds a group. One without a usable name gives no rights, but what contains it may.
+// add adds a group. A group without a usable name grants no rights, but the groups that contain it may.
 func (f *finder) add(dn, name string) {
 	key := strings.ToLower(dn)
 	if f.seen[key] {

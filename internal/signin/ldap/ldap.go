@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ldap asks OpenLDAP, FreeIPA and Active Directory who a user is and which groups they are in.
+// Package ldap queries OpenLDAP, FreeIPA and Active Directory for a user and the user's groups.
 package ldap
 
 import (
@@ -18,21 +18,21 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// Bounds of what a user types.
+// Bounds of a user's input.
 const (
 	maxTyped    = 256
 	maxPassword = 1024
 )
 
-// Connector is the connector of one directory. Each call has a connection of its own, at most maxConnections at once: a
-// login binds as the user in between, and what is kept open must be found dead by a user. A connection costs a TLS
-// handshake, at a login and then at each refresh.
+// Connector is the connector for one directory. Each call uses its own connection, at most maxConnections at the same
+// time. A login binds as the user in between, and with an idle connection a user would be the first to notice that it
+// is dead. A connection costs one TLS handshake at a login and at each refresh.
 type Connector struct {
 	*parsed
 	seats *semaphore.Weighted
-	last  atomic.Int32  // the index of the server that served last
-	most  int           // groups of a user
-	dial  time.Duration // for the way to one server
+	last  atomic.Int32  // the index of the server that was used last
+	most  int           // the maximum number of groups of a user
+	dial  time.Duration // for connecting to one server
 	now   func() time.Time
 }
 
@@ -41,7 +41,7 @@ var (
 	_ connector.Refresher = (*Connector)(nil)
 )
 
-// New returns the connector of a directory, which it does not ask yet.
+// New returns the connector for a directory. It does not connect yet.
 func New(c Config) (*Connector, error) {
 	setBounds()
 	p, err := parse(c)
@@ -51,14 +51,14 @@ func New(c Config) (*Connector, error) {
 	return &Connector{parsed: p, seats: semaphore.NewWeighted(maxConnections), most: maxGroups, dial: p.Timeout / dialShare, now: time.Now}, nil
 }
 
-// Login returns the user of a name and a password.
+// Login returns the user with a name and a password.
 func (c *Connector) Login(ctx context.Context, name, password string) (connector.User, error) {
-	// A bind with a name and no password is an anonymous one and succeeds (RFC 4513 §5.1.2).
+	// A bind with a name and an empty password is an anonymous bind and succeeds (RFC 4513 §5.1.2).
 	if password == "" || len(password) > maxPassword {
 		return connector.User{}, refuse("the password is empty or too long")
 	}
-	// Directories take forms of a name for the same, which would each have attempts of their own: with more spaces, with
-	// wide letters.
+	// Directories treat several forms of a name as equal, for example with more spaces or with wide letters. Each form
+	// would have its own count of attempts.
 	if name == "" || len(name) > maxTyped || !printable(name) || strings.TrimSpace(name) != name || strings.Contains(name, "  ") || !norm.NFKC.IsNormalString(name) {
 		return connector.User{}, refuse("the name is empty, too long or malformed")
 	}
@@ -73,12 +73,13 @@ func (c *Connector) Login(ctx context.Context, name, password string) (connector
 		if err := s.bindAccount(); err != nil {
 			return account{}, err
 		}
-		// What a bind changes, such as an old lock, is read after it.
+		// A bind may change the entry, for example reset an old lock, so the entry is read after it.
 		return c.read(s, dn)
 	})
 }
 
-// Refresh returns a user who signed in before as the directory has them now, wherever in it they are.
+// Refresh returns the current description of a user who signed in before. The user's entry may have moved in the
+// directory.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	byID, err := c.byID(last.ID)
 	if err != nil {
@@ -102,7 +103,7 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 	})
 }
 
-// Check reports whether a server takes the service account and has the bases of users and groups.
+// Check reports whether a server accepts the service account and has the bases of users and groups.
 func (c *Connector) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
@@ -125,7 +126,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return nil
 }
 
-// ask returns the user of the account that find finds, if the directory lets them in.
+// ask returns the user of the account that find returns, if the directory lets the user in.
 func (c *Connector) ask(ctx context.Context, find func(*session) (account, error)) (connector.User, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()

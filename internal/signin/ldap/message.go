@@ -14,11 +14,12 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// maxElements bounds the elements of one message. The library makes about 300 bytes of each, and a user in 20,000
-// groups has as many.
+// maxElements bounds the elements of one message. The library allocates about 300 bytes for each. A user in 20,000
+// groups has as many elements.
 const maxElements = 24 << 10
 
-// counted is a connection that reads whole messages, and gives the library none with more elements than are read here.
+// counted is a connection that reads whole messages. It only passes messages to the library whose number of elements is
+// within the bounds.
 type counted struct {
 	net.Conn
 	message bytes.Reader
@@ -36,7 +37,7 @@ func (c *counted) Read(p []byte) (int, error) {
 	return c.message.Read(p)
 }
 
-// readMessage reads one message. Those of LDAP have a definite length (RFC 4511, section 5.1).
+// readMessage reads one message. Messages of LDAP have a definite length (RFC 4511, section 5.1).
 func readMessage(from io.Reader) ([]byte, error) {
 	head := make([]byte, 2, 8)
 	if _, err := io.ReadFull(from, head); err != nil {
@@ -55,7 +56,7 @@ func readMessage(from io.Reader) ([]byte, error) {
 	if size > maxPacket {
 		return nil, fmt.Errorf("the server sent a message of %d bytes, more than %d", size, maxPacket)
 	}
-	raw := bytes.NewBuffer(head) // which grows as the bytes come, not as they are announced
+	raw := bytes.NewBuffer(head) // grows as bytes arrive, not to the announced size
 	if _, err := io.CopyN(raw, from, int64(size)); err != nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func readMessage(from io.Reader) ([]byte, error) {
 
 var errMessage = errors.New("the server sent a message that is not of LDAP")
 
-// lengthOf returns the length of an element's content, and where that begins.
+// lengthOf returns the length of an element's content and the offset of the content.
 func lengthOf(raw []byte) (size, content int, err error) {
 	if len(raw) < 2 || raw[0]&0x1f == 0x1f { // LDAP has no tags of several bytes
 		return 0, 0, errMessage
@@ -83,7 +84,7 @@ func lengthOf(raw []byte) (size, content int, err error) {
 	return size, 2 + more, nil
 }
 
-// count counts the elements in the content of an element, and those within.
+// count counts the elements in the content of an element, including nested ones.
 func count(raw []byte, content, depth int, room *int) error {
 	if *room--; *room < 0 || depth == 0 {
 		return fmt.Errorf("the server sent a message of more than %d elements, or nested more than %d deep", maxElements, maxNesting)
@@ -104,10 +105,11 @@ func count(raw []byte, content, depth int, room *int) error {
 	return nil
 }
 
-// oidStartTLS names the request to begin TLS (RFC 4511, section 4.14.1).
+// oidStartTLS identifies the request to begin TLS (RFC 4511, section 4.14.1).
 const oidStartTLS = "1.3.6.1.4.1.1466.20037"
 
-// startTLS asks the server to begin TLS. The library would keep the connection that comes of it to itself, uncounted.
+// startTLS asks the server to begin TLS. The library's own function would use a connection that does not count
+// elements.
 func startTLS(conn net.Conn) error {
 	request := ber.Encode(ber.ClassUniversal, ber.TypeConstructed, ber.TagSequence, nil, "message")
 	request.AppendChild(ber.NewInteger(ber.ClassUniversal, ber.TypePrimitive, ber.TagInteger, 1, "ID"))

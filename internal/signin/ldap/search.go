@@ -14,19 +14,19 @@ import (
 )
 
 const (
-	// page is how many entries are asked for at once. Active Directory gives at most 1000.
+	// page is the page size of searches. Active Directory returns at most 1000 entries.
 	page = 500
-	// anyEntry is the filter that each entry matches.
+	// anyEntry is a filter that matches every entry.
 	anyEntry = "(objectClass=*)"
 )
 
-// none asks for no attribute. An empty list would ask for all, of which the members of a group may be 100,000.
+// none requests no attributes. An empty list would request all attributes, including up to 100,000 members of a group.
 func none() []string { return []string{"1.1"} }
 
-// errMany means that more entries match than a request takes.
+// errMany means that more entries match than the request allows.
 var errMany = errors.New("more entries than are taken")
 
-// request is a search. More than most entries are an error: errMany.
+// request is a search. If more than most entries match, the error is errMany.
 type request struct {
 	what, base string
 	scope      int
@@ -35,9 +35,9 @@ type request struct {
 	most       int
 }
 
-// search returns the entries that match. References to other servers are left out, and aliases are not followed.
+// search returns the matching entries. It ignores references to other servers and does not follow aliases.
 func (s *session) search(r request) ([]*goldap.Entry, error) {
-	// Without a limit of ours, the client would take whatever a server sends.
+	// Without this limit, the client would accept any number of entries from a server.
 	ask := &goldap.SearchRequest{
 		BaseDN: r.base, Scope: r.scope, DerefAliases: goldap.NeverDerefAliases, SizeLimit: r.most + 1, EnforceSizeLimit: true,
 		Filter: r.filter, Attributes: r.attributes,
@@ -69,7 +69,7 @@ func (s *session) search(r request) ([]*goldap.Entry, error) {
 	}
 }
 
-// seconds returns the time that is left, for the server.
+// seconds returns the remaining time, for the server.
 func (s *session) seconds() int {
 	deadline, ok := s.ctx.Deadline()
 	if !ok {
@@ -78,8 +78,8 @@ func (s *session) seconds() int {
 	return max(1, int(time.Until(deadline)/time.Second))
 }
 
-// values returns the values of an attribute of an entry. Active Directory gives the first 1500 and has the rest asked
-// for.
+// values returns the values of an attribute of an entry. Active Directory returns the first 1500 values, and the client
+// has to request the others.
 func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, error) {
 	var all [][]byte
 	for {
@@ -107,7 +107,8 @@ func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, 
 	}
 }
 
-// ranged returns the values of an attribute in an entry, and the index of the next one if the entry has a part of them.
+// ranged returns the values of an attribute in an entry. If the entry has only a part of them, ranged also returns the
+// index of the next value.
 func ranged(entry *goldap.Entry, name string) (values [][]byte, next int) {
 	for _, attribute := range entry.Attributes {
 		base, option, ok := strings.Cut(attribute.Name, ";range=")
@@ -118,7 +119,7 @@ func ranged(entry *goldap.Entry, name string) (values [][]byte, next int) {
 		default:
 			values = append(values, attribute.ByteValues...)
 			if _, last, _ := strings.Cut(option, "-"); last != "*" {
-				// A number that cannot be read, or that is not the last one of these, is found by the caller.
+				// The caller detects a number that is invalid or that does not match the number of values.
 				n, err := strconv.Atoi(last)
 				if err != nil {
 					n = -2

@@ -12,8 +12,8 @@ import (
 	goldap "github.com/go-ldap/ldap/v3"
 )
 
-// Attributes that say whether an account may be used. Those of other directories are not there, and a server does not
-// mind being asked for them.
+// Attributes with the state of an account. Attributes of other directories do not exist, and servers ignore requests
+// for them.
 const (
 	// Active Directory.
 	attributeControl = "userAccountControl"
@@ -30,14 +30,15 @@ const (
 // bitDisabled of userAccountControl.
 const bitDisabled = 1 << 1
 
-// changeAttributes say when a password was set: in Active Directory, OpenLDAP and FreeIPA.
+// changeAttributes returns the attributes with the time when a password was set, in Active Directory, OpenLDAP and
+// FreeIPA.
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
 func stateAttributes() []string {
 	return append(changeAttributes(), attributeControl, attributeExpires, attributeLocked, attributeReset, attributeEnd, attributeLock, attributeExpiration)
 }
 
-// changed returns when the password of an entry was set, in whatever form the directory has.
+// changed returns the time when the password of an entry was set, in the format of the directory.
 func changed(entry *goldap.Entry) string {
 	for _, attribute := range changeAttributes() {
 		if value := entry.GetEqualFoldAttributeValue(attribute); value != "" {
@@ -47,11 +48,12 @@ func changed(entry *goldap.Entry) string {
 	return ""
 }
 
-// refusal returns why an account may not be used now, or nothing. A value that cannot be read is a reason.
+// refusal returns the reason why an account may not be used at present, or "". A value that cannot be parsed is a
+// reason.
 //
-// A lock for wrong passwords is none. Anyone may type these, and would end the sessions of the user; it ends after a
-// time that the directory knows, and its attributes stay until the next bind. Where a password is given, the bind
-// itself is refused while the lock lasts.
+// A lock because of wrong passwords is not a reason. Anyone can type wrong passwords, and could end the user's
+// sessions. Such a lock ends after a time that only the directory knows, and its attributes stay until the next bind.
+// When a user gives a password, the bind fails while the lock lasts.
 func refusal(entry *goldap.Entry, now time.Time) string {
 	value := entry.GetEqualFoldAttributeValue
 	number := func(attribute string) int64 {
@@ -84,8 +86,8 @@ func refusal(entry *goldap.Entry, now time.Time) string {
 	return ""
 }
 
-// lockedForGood reports whether a value of pwdAccountLockedTime is a lock that only an administrator ends:
-// 000001010000Z. Other values are the time of a lock for wrong passwords.
+// lockedForGood reports whether a value of pwdAccountLockedTime is a lock that only an administrator can remove:
+// 000001010000Z. Other values are the time of a lock because of wrong passwords.
 func lockedForGood(value string) bool {
 	if value == "" {
 		return false
@@ -94,8 +96,8 @@ func lockedForGood(value string) bool {
 	return err != nil || at.UTC().Year() <= 0
 }
 
-// expired reports whether a time of Active Directory, in steps of 100 ns since 1601, has come. 0 and the largest number
-// mean never.
+// expired reports whether a time of Active Directory, in units of 100 ns since 1601, has passed. 0 and the maximum
+// value mean never.
 func expired(steps int64, now time.Time) bool {
 	if steps == 0 || steps == math.MaxInt64 {
 		return false

@@ -19,14 +19,14 @@ const maxName = 255
 
 // account is the entry of a user.
 type account struct {
-	// raw is the value of the name's attribute, as groups may have it; name is the one in principals.
+	// raw is the value of the name attribute, which groups may contain. name is the user's name in principals.
 	dn, id, raw, name string
-	// changed says when the password was set: a session ends when it is changed.
+	// changed is the time when the password was set. A session ends when the password is changed.
 	changed string
 	entry   *goldap.Entry
 }
 
-// locate returns the DN of the one user who matches a filter.
+// locate returns the DN of the only user who matches a filter.
 func (c *Connector) locate(s *session, filter string) (string, error) {
 	found, err := s.search(request{
 		what: "search users below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree, filter: filter, attributes: none(), most: 1,
@@ -44,10 +44,10 @@ func (c *Connector) locate(s *session, filter string) (string, error) {
 	return found[0].DN, nil
 }
 
-// bindUser binds as a user, whose password is right if it succeeds.
+// bindUser binds as a user. If it succeeds, the password is correct.
 func (s *session) bindUser(dn, password string) error {
 	s.limit()
-	// The control asks OpenLDAP and FreeIPA whether the password must be changed first.
+	// With this control, OpenLDAP and FreeIPA tell whether the password must be changed first.
 	ask := goldap.NewSimpleBindRequest(dn, password, []goldap.Control{goldap.NewControlBeheraPasswordPolicy()})
 	result, err := s.conn.SimpleBind(ask)
 	if refusesUser(err) {
@@ -69,7 +69,7 @@ func (s *session) bindUser(dn, password string) error {
 	return nil
 }
 
-// read returns the account that has a DN.
+// read returns the account with a DN.
 func (c *Connector) read(s *session, dn string) (account, error) {
 	attributes := append([]string{c.Users.ID, c.Users.Name}, stateAttributes()...)
 	if attribute := c.Groups.Source.attribute(); attribute != "" {
@@ -95,7 +95,7 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	if a.name, err = normalize(a.raw); err != nil {
 		return account{}, fmt.Errorf("%s: %s of %s: %w", s.server, c.Users.Name, bounded(dn), err)
 	}
-	// Without the right to read it, a disabled user would pass.
+	// If the attribute could not be read, a disabled user would be let in.
 	if strings.EqualFold(c.Users.ID, objectGUID) && a.entry.GetEqualFoldAttributeValue(attributeControl) == "" {
 		return account{}, fmt.Errorf("%s: %s of %s cannot be read: give the service account the right to", s.server, attributeControl, bounded(dn))
 	}
@@ -105,8 +105,8 @@ func (c *Connector) read(s *session, dn string) (account, error) {
 	return a, nil
 }
 
-// unique returns an error if another entry has the user's name too: a filter with several attributes, or one of two
-// branches, could make one user another.
+// unique returns an error if another entry has the same user name. With a filter on several attributes, or with two
+// branches, one user could otherwise be taken for another.
 func (c *Connector) unique(s *session, a account) error {
 	found, err := s.search(request{
 		what: "search " + c.Users.Name + " below " + c.Users.Base, base: c.Users.Base, scope: goldap.ScopeWholeSubtree,
@@ -123,7 +123,7 @@ func (c *Connector) unique(s *session, a account) error {
 	return nil
 }
 
-// idOf returns the ID of an entry, as text.
+// idOf returns the ID of an entry as text.
 func (c *Connector) idOf(entry *goldap.Entry) (string, error) {
 	values := entry.GetEqualFoldRawAttributeValues(c.Users.ID)
 	if len(values) != 1 {
@@ -154,7 +154,7 @@ func (c *Connector) byID(id string) (string, error) {
 	return equals(c.Users.ID, id), nil
 }
 
-// single returns the one value of an attribute: of several, that in the DN.
+// single returns the only value of an attribute. If there are several, it returns the value in the DN.
 func single(entry *goldap.Entry, name string) string {
 	values := entry.GetEqualFoldAttributeValues(name)
 	if len(values) == 1 {
@@ -180,17 +180,18 @@ func firstPart(text, name string) string {
 	return ""
 }
 
-// normalize returns a name as principals have it: directories compare without case, principals with it.
+// normalize returns a name in the form of principals. Directories compare names without case, and principals are
+// case-sensitive.
 func normalize(name string) (string, error) {
-	lower := strings.Map(lowerRune, name) // which makes malformed text well-formed
+	lower := strings.Map(lowerRune, name) // this makes malformed text valid
 	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {
 		return "", fmt.Errorf("%q is empty, longer than %d bytes, not printable or begins or ends with a space", bounded(name), maxName)
 	}
 	return lower, nil
 }
 
-// lowerRune returns the small letter of a capital one. Some have the small letter of another, such as the Kelvin sign
-// that of K: they stay, so that two names which a directory takes for different do not become one.
+// lowerRune returns the lower case of a letter. Some letters have the lower case of another letter, such as the Kelvin
+// sign and K. They are not changed, so that two names that differ in a directory do not become the same.
 func lowerRune(r rune) rune {
 	if lower := unicode.ToLower(r); unicode.ToUpper(lower) == r {
 		return lower
@@ -198,8 +199,8 @@ func lowerRune(r rune) rune {
 	return r
 }
 
-// printable reports whether text has letters, marks, digits, punctuation and plain spaces only, and so nothing that is
-// not seen.
+// printable reports whether text has only letters, marks, digits, punctuation and plain spaces, so that all characters
+// are visible.
 func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }

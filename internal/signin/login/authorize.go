@@ -19,7 +19,7 @@ import (
 // maxRedirect bounds a redirect URI, in bytes.
 const maxRedirect = 256
 
-// authorization is a request to sign in that was checked.
+// authorization is a checked authorization request.
 type authorization struct {
 	Redirect  string `json:"r"`
 	State     string `json:"s"`
@@ -27,14 +27,14 @@ type authorization struct {
 	Challenge string `json:"c"`
 	// Offline reports whether the client asked for refresh tokens.
 	Offline bool `json:"o,omitempty"`
-	// Device is the user code of the device that asks. A device has no redirect.
+	// Device is the user code of the device that requests it. A device has no redirect URI.
 	Device string `json:"d,omitempty"`
-	// Browser is the digest of the cookie of the browser that asked, and At the time.
+	// Browser is the digest of the cookie of the requesting browser. At is the time of the request.
 	Browser string    `json:"b"`
 	At      time.Time `json:"t"`
 }
 
-// authorize shows the login page. It creates no object.
+// authorize shows the login page. It stores no object.
 func (p *Pages) authorize(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -55,7 +55,7 @@ func (p *Pages) authorize(w http.ResponseWriter, r *http.Request) {
 	p.open(w, r, a)
 }
 
-// open shows the login page for a request that begins.
+// open shows the login page for a new request.
 func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
 	keys := p.keys(w, r)
 	if keys == nil {
@@ -64,8 +64,8 @@ func (p *Pages) open(w http.ResponseWriter, r *http.Request, a authorization) {
 	p.show(r.Context(), w, keys, a, failure{status: http.StatusOK})
 }
 
-// parseAuthorization checks a request of kubectl, or of the hub's page at a URL. As long as redirect is false, the
-// error must not be sent to the redirect URI.
+// parseAuthorization checks a request of kubectl, or of the hub's page at the URL hub. If redirect is false, the error
+// must not be sent to the redirect URI.
 func parseAuthorization(q url.Values, hub string) (a authorization, redirect bool, problem *oauth.Error) {
 	for name, values := range q {
 		if len(values) > 1 {
@@ -109,8 +109,8 @@ func parseAuthorization(q url.Values, hub string) (a authorization, redirect boo
 	return a, true, nil
 }
 
-// loopback reports whether a redirect URI leads to the user's own computer (RFC 8252) and is written in the one form
-// that all parsers read alike.
+// loopback reports whether a redirect URI leads to the user's own computer (RFC 8252) and has the only form that all
+// parsers interpret in the same way.
 func loopback(raw string) bool {
 	if len(raw) > maxRedirect || strings.ContainsFunc(raw, func(c rune) bool {
 		return c <= ' ' || c >= 0x7f || c == '\\'

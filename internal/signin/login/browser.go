@@ -19,41 +19,42 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// Cookies. Their names begin with __Host-, so that browsers take them only from this host, over TLS, for all paths
+// Cookies. Their names begin with __Host-, so that browsers accept them only from this host, over TLS, for all paths
 // (RFC 6265bis).
 const (
 	// pageCookie binds login pages to the browser that opened them.
 	pageCookie = "__Host-drover-sign-in"
-	// knownCookie says which user has signed in with the browser. It proves nothing else: it keeps an attacker who
-	// guesses the user's password elsewhere from slowing down the user here. Browsers send it also when a page of a
-	// provider leads back to the hub.
+	// knownCookie tells which user has signed in with the browser. It proves nothing else. It keeps an attacker who
+	// guesses the user's password elsewhere from slowing down the user's own logins. Browsers also send it when a page of
+	// a provider leads back to the hub.
 	knownCookie = "__Host-drover-device"
 )
 
 const (
-	// pageLifetime is how long a login page may be open.
+	// pageLifetime is how long a login page may stay open.
 	pageLifetime = 10 * time.Minute
-	// knownLifetime is the lifetime of knownCookie. The cookie ends earlier with the key that sealed it.
+	// knownLifetime is the lifetime of knownCookie. The cookie becomes invalid earlier if the key that sealed it is
+	// removed.
 	knownLifetime = 30 * 24 * time.Hour
 )
 
 // browser describes the browser that sent a request.
 type browser struct {
-	// page is the digest of its pageCookie, and source its address.
+	// page is the digest of the browser's pageCookie. source is the browser's address.
 	page, source string
 	known        knownBrowser
 }
 
-// knownBrowser is the content of knownCookie, which is sealed. UID is the UID of the User, or of the account's
-// provider: a user who was recreated has not signed in with any browser yet.
+// knownBrowser is the sealed content of knownCookie. UID is the UID of the User, or of the provider of the account.
+// After a user was recreated, no browser is known for them.
 type knownBrowser struct {
 	ID   string    `json:"i"`
 	User string    `json:"u"`
 	UID  types.UID `json:"d"`
 }
 
-// bind returns the digest of the browser's pageCookie. It renews the cookie for as long as the page may be open, and
-// two open pages share one.
+// bind returns the digest of the browser's pageCookie. It extends the cookie for as long as the page may stay open. Two
+// open pages share one cookie.
 func bind(w http.ResponseWriter, r *http.Request) string {
 	var raw [sha256.Size]byte
 	_, _ = rand.Read(raw[:]) // never fails
@@ -86,8 +87,8 @@ func (b browser) opened(a authorization, now time.Time) bool {
 		subtle.ConstantTimeCompare([]byte(b.page), []byte(a.Browser)) == 1
 }
 
-// counted returns the name by which failures of the browser are counted: its own if a user has signed in with it
-// before, or its address.
+// counted returns the name under which the browser's failures are counted: its own ID if a user has signed in with it
+// before, and otherwise its address.
 func (b browser) counted() string {
 	if b.known.ID != "" {
 		return "device " + b.known.ID

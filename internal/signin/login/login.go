@@ -18,19 +18,19 @@ type attempt struct {
 	request authorization
 	browser browser
 	record  *audit.Record
-	// provider is account.Local or the name of a provider. user and password are as the form has them.
+	// provider is account.Local or the name of a provider. user and password are the values in the form.
 	provider, user, password string
 }
 
-// outcome is the outcome of an attempt.
+// outcome is the result of an attempt.
 type outcome struct {
 	claims account.Claims
-	// browser is what the browser is to remember of the user.
+	// browser is stored in the browser's cookie.
 	browser knownBrowser
 	failure *failure // nil if the user has signed in
 }
 
-// login takes the form of the login page.
+// login handles the form of the login page.
 func (p *Pages) login(w http.ResponseWriter, r *http.Request) {
 	a, failed := p.readForm(w, r)
 	if failed != nil {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package login serves the pages on which users sign in, and gives a code to the client that asked.
+// Package login serves the pages on which users sign in, and issues codes to clients.
 package login
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/upstream"
 )
 
-// Paths of the pages. A browser leaves for a provider at PathProvider, and comes back to PathCallback.
+// Paths of the pages. A browser is redirected to a provider from PathProvider, and returns to PathCallback.
 const (
 	PathAuthorize = "/v1/auth/authorize"
 	PathLogin     = "/v1/auth/login"
@@ -26,7 +26,7 @@ const (
 	PathCallback  = "/v1/auth/callback/"
 )
 
-// Options of Pages. All are needed.
+// Options of Pages. All are required.
 type Options struct {
 	Issuer     string
 	Keyring    *keyring.Keyring
@@ -37,7 +37,7 @@ type Options struct {
 	Log        *quietlog.Log
 }
 
-// Pages are the login pages of one replica. They may be used concurrently.
+// Pages are the login pages of one replica. They are safe for concurrent use.
 type Pages struct {
 	Options
 
@@ -61,7 +61,7 @@ func (p *Pages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+oauth.PathDevice, p.device)
 }
 
-// keys returns the issuer's keys. If they cannot be read it responds, and returns nil.
+// keys returns the issuer's keys. If they cannot be read, it writes the response and returns nil.
 func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
 	keys, err := p.Keyring.Current(r.Context())
 	if err != nil {
@@ -71,7 +71,7 @@ func (p *Pages) keys(w http.ResponseWriter, r *http.Request) *keyring.Keys {
 	return keys
 }
 
-// unavailable answers a request that the hub cannot serve. The log says why.
+// unavailable responds to a request that the hub cannot serve. The log has the reason.
 func (p *Pages) unavailable(w http.ResponseWriter, err error) {
 	p.Log.Complain(err, "sign-in not served")
 	page.WriteUnavailable(w)

@@ -34,15 +34,15 @@ const (
 	maxTypedName = 256
 	// loginLimit bounds how long a login waits for a provider.
 	loginLimit = 10 * time.Second
-	// Bounds of the logins of one address that may fail at providers at one replica.
+	// Bounds of failed logins at providers from one address, at one replica.
 	failuresPerSecond, failuresAtOnce = 0.2, 20
 )
 
-// passwords bounds the guessing of passwords, and the cost of checking them.
+// passwords limits password guessing and the cost of checking passwords.
 type passwords struct {
 	attempts *attempts.Log
-	// Logins wait at known if their user has signed in with the browser before, and at strangers otherwise: guessing
-	// elsewhere does not delay a user with a known browser.
+	// Logins wait at known if their user has signed in with the browser before, and otherwise at strangers. Password
+	// guessing elsewhere does not delay a user with a known browser.
 	known, strangers *limit.Gate
 }
 
@@ -52,20 +52,20 @@ func newPasswords() passwords {
 	return passwords{attempts: attempts.New(), known: hashGate(1), strangers: hashGate(strangers)}
 }
 
-// hashGate bounds how many passwords are checked at once: one for each user or address.
+// hashGate bounds how many passwords are checked at the same time: one for each user or address.
 func hashGate(all int) *limit.Gate {
 	return limit.NewGate(limit.Bounds{User: 1, All: all, Queue: 32, QueueUser: 2, Wait: hashWait}, limit.Observer{})
 }
 
-// checkPassword checks the name and the password of a local User. A name that no user has may be a password in the
-// wrong field, so it is not written to any log.
+// checkPassword checks the name and password of a local User. A name that no user has may be a password in the wrong
+// field, so it is never logged.
 func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	if len(a.user) > validation.DNS1123LabelMaxLength {
 		a.user = a.user[:validation.DNS1123LabelMaxLength] + "…" // no user has this name
 	}
 	user, hash, err := p.Accounts.Password(ctx, a.user)
 	claims := account.Claims{}
-	if user != nil { // the digest is of the hash that is checked: the User may get another password meanwhile
+	if user != nil { // the digest of the checked hash, because the User may get another password in the meantime
 		claims = account.Claims{User: user.Name, UID: user.UID, Password: oauth.Digest(hash)}
 		a.record.Claimed(claims.Principal())
 	}
@@ -94,7 +94,7 @@ func (p *Pages) checkPassword(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// verify reports whether a password has a hash. It takes the same time for a user who does not exist.
+// verify reports whether a password matches a hash. It takes the same time for a user who does not exist.
 func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secret string) (bool, error) {
 	gate, requester := p.strangers, limit.Requester{User: try.Source}
 	if try.Device != "" {
@@ -106,7 +106,7 @@ func (p passwords) verify(ctx context.Context, try attempts.Attempt, hash, secre
 	}
 	defer seat.Release()
 	matches, err := password.Verify(hash, secret)
-	if err != nil { // the User's status says so; the response must say nothing about users
+	if err != nil { // the User's status has the problem; the response must not reveal anything about users
 		matches, err = password.Verify(password.Nothing(), secret)
 	}
 	return matches, err
@@ -151,10 +151,10 @@ func (p *Pages) askDirectory(ctx context.Context, a attempt) outcome {
 	return outcome{claims: claims, browser: known}
 }
 
-// errNoPassword means that a provider takes no passwords.
+// errNoPassword means that a provider does not accept passwords.
 var errNoPassword = errors.New("the provider takes no passwords")
 
-// directory returns an AuthProvider that takes passwords, and its connector.
+// directory returns an AuthProvider that accepts passwords, and its connector.
 func (p *Pages) directory(ctx context.Context, name string) (*v1.AuthProvider, connector.Password, error) {
 	provider, err := p.Accounts.Provider(ctx, p.Accounts.Cache, name)
 	if err != nil {
@@ -179,8 +179,8 @@ func (b browser) knownTo(user string, uid types.UID) string {
 	return b.known.ID
 }
 
-// folded returns a name in the form in which directories compare names: without case and, in some, without accents.
-// Otherwise each spelling of a name would have attempts of its own.
+// folded returns a name in the form in which directories compare names: case-insensitively and, in some, without
+// accents. Otherwise each spelling of a name would have its own count of attempts.
 func folded(name string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.Is(unicode.Mn, c) {
@@ -190,20 +190,21 @@ func folded(name string) string {
 	}, norm.NFKD.String(strings.ToLower(name)))
 }
 
-// upstreams bounds how providers are asked.
+// upstreams limits the queries to providers.
 type upstreams struct {
-	gate   *limit.Gate    // where logins wait that ask a provider
-	failed attempts.Rates // of logins that failed at providers
+	gate   *limit.Gate    // limits concurrent logins at providers
+	failed attempts.Rates // failed logins at providers
 }
 
-// newUpstreams lets a number of logins ask providers at once: few from one address, and not all at one provider.
+// newUpstreams limits how many logins query providers at the same time: a few from one address, and not all at one
+// provider.
 func newUpstreams() upstreams {
 	bounds := limit.Bounds{User: 8, Member: 16, All: 32, Queue: 64, QueueUser: 8, Wait: hashWait}
 	return upstreams{limit.NewGate(bounds, limit.Observer{}), attempts.NewRates(failuresPerSecond, failuresAtOnce)}
 }
 
-// enter returns a context in which a provider may be asked, once it is the turn of the address and of the provider. A
-// slow provider leaves room for logins at others.
+// enter waits for the turn of the address and of the provider. It returns a context in which the provider may be
+// queried. A slow provider leaves room for logins at other providers.
 func (u upstreams) enter(ctx context.Context, source, provider string) (context.Context, func(), error) {
 	seat, err := u.gate.Enter(ctx, limit.Requester{User: source, Member: provider})
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 // maxAnswer bounds the answer of a provider, in bytes.
 const maxAnswer = 16 << 10
 
-// stateField is the parameter with the state in addresses.
+// stateField is the default name of the parameter with the state.
 const stateField = "state"
 
 // stateOf returns the name of the parameter with the state at an upstream.
@@ -38,15 +38,16 @@ func stateOf(redirect connector.Redirect) string {
 	return stateField
 }
 
-// departure is a browser that was sent to a provider. It is sealed and comes back as the state.
+// departure describes a browser that was sent to a provider. It is sealed and comes back as the state.
 type departure struct {
 	Request  authorization `json:"a"`
 	Provider types.UID     `json:"p"`
-	// Private is what the connector needs to finish the login.
+	// Private is the data that the connector needs to finish the login.
 	Private []byte `json:"k"`
 }
 
-// chosen returns the provider of a path and its connector, if it has a login page. Otherwise it writes the response.
+// chosen returns the provider in a path and its connector, if the provider has a login page. Otherwise it writes the
+// response.
 func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider, connector.Redirect) {
 	provider, err := p.Accounts.Provider(r.Context(), p.Accounts.Cache, r.PathValue("provider"))
 	if errors.Is(err, account.ErrNotStanding) {
@@ -68,7 +69,8 @@ func (p *Pages) chosen(w http.ResponseWriter, r *http.Request) (*v1.AuthProvider
 	return nil, nil
 }
 
-// leave sends the browser to a provider. The request to sign in goes with it, sealed: the hub keeps nothing.
+// leave sends the browser to a provider. The sealed authorization request is part of the state, so the hub stores
+// nothing.
 func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	keys := p.keys(w, r)
 	if keys == nil {
@@ -101,13 +103,13 @@ func (p *Pages) leave(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Referrer-Policy", "no-referrer")
-	// The address is the configured provider's, whatever the request says.
+	// The address is the configured provider's and does not depend on the request.
 	w.Header().Set("Location", address)
 	w.WriteHeader(http.StatusSeeOther)
 }
 
-// begin returns the address of the provider's login page. The state seals what the connector returns together with the
-// address, so it is put into the address afterwards.
+// begin returns the address of the provider's login page. The state also seals the data that the connector returns
+// together with the address. Therefore it is added to the address afterwards.
 func (d departure) begin(
 	ctx context.Context, redirect connector.Redirect, callback string, keys *keyring.Keys,
 ) (string, error) {
@@ -130,9 +132,9 @@ func (d departure) begin(
 	return u.String(), nil
 }
 
-// failsTooOften reports whether so many logins have failed that no provider is asked for another now, and writes the
-// response then. Answers of a provider can be invented without end, and a provider that the hub asks about them again
-// and again would refuse the hub itself.
+// failsTooOften reports whether too many logins have failed to query a provider again. In that case, it writes the
+// response. An attacker can invent any number of provider answers. A provider that the hub queries again and again
+// would block the hub.
 func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from browser) bool {
 	if p.upstreams.failed.Of(from.counted()).TokensAt(p.Now()) >= 1 {
 		return false
@@ -144,7 +146,7 @@ func (p *Pages) failsTooOften(w http.ResponseWriter, r *http.Request, from brows
 	return true
 }
 
-// callback takes the answer of a provider that sends the browser back with an address.
+// callback handles the answer of a provider in an address.
 func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	if len(r.URL.RawQuery) > maxAnswer {
 		page.WriteError(w, http.StatusBadRequest, "The provider's answer is too long. Begin again in the terminal.")
@@ -163,8 +165,8 @@ func (p *Pages) callback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, answer.Get(stateField))
 }
 
-// postedCallback takes the answer of a provider that sends the browser back with a form. Browsers send no cookies with
-// a form of another site, so its fields come again in a form of the hub's, which the user sends.
+// postedCallback handles the answer of a provider in a form. Browsers send no cookies with a form from another site, so
+// the hub sends the fields back in its own form, which the user submits.
 func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	provider, redirect := p.chosen(w, r)
 	if provider == nil {
@@ -195,7 +197,7 @@ func (p *Pages) postedCallback(w http.ResponseWriter, r *http.Request) {
 	p.take(w, r, keys, answer, state)
 }
 
-// take finishes the login of an answer. Only the browser that was sent to the provider may bring it.
+// take finishes the login of an answer. Only the browser that was sent to the provider may deliver the answer.
 func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys, answer url.Values, state string) {
 	var d departure
 	from := browserOf(r, keys)
@@ -209,7 +211,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	if provider == nil {
 		return
 	}
-	if provider.UID != d.Provider { // also an answer of one provider at the path of another
+	if provider.UID != d.Provider { // also refuses an answer of one provider at the path of another
 		page.WriteError(w, http.StatusBadRequest,
 			"The login was begun at another provider. Begin again in the terminal.")
 		return
@@ -223,7 +225,7 @@ func (p *Pages) take(w http.ResponseWriter, r *http.Request, keys *keyring.Keys,
 	}))
 }
 
-// finish asks a provider for the user of its answer.
+// finish queries a provider for the user of its answer.
 func (p *Pages) finish(
 	ctx context.Context, a attempt, provider *v1.AuthProvider, ask func(context.Context) (connector.User, error),
 ) outcome {

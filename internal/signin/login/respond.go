@@ -28,23 +28,22 @@ import (
 	"github.com/drover-dev/drover/internal/signin/usercode"
 )
 
-// wrong is the one message for everything that is wrong with a name and a password, so that it says nothing about
-// users.
+// wrong is the same message for every problem with a name and a password, so that it reveals nothing about users.
 const wrong = "The user name or the password is wrong, or the user may not sign in."
 
-// failure says why an attempt failed, and how to tell the user.
+// failure is the reason why an attempt failed, and the message for the user.
 type failure struct {
 	status  int
 	message string
-	// reason goes to the audit log.
+	// reason is written to the audit log.
 	reason string
-	// page is the kind of page with the message.
+	// page is the kind of page for the message.
 	page pageKind
-	// user fills the login page.
+	// user is the user name to fill in on the login page.
 	user string
 	// provider is the name of the provider that did not let the user in.
 	provider string
-	// cause is logged, with the message log unless the failure is a provider's.
+	// cause is logged with the message log, unless a provider caused the failure.
 	cause error
 	log   string
 	// wait is in seconds.
@@ -57,7 +56,7 @@ type pageKind int
 const (
 	loginPage pageKind = iota
 	errorPage
-	// unavailablePage has its own message. The log says why.
+	// unavailablePage has its own message. The log has the reason.
 	unavailablePage
 )
 
@@ -88,13 +87,13 @@ func turnedAway(provider *v1.AuthProvider, err error) outcome {
 	return outcome{failure: &f}
 }
 
-// unavailable returns the outcome if the hub cannot do its part.
+// unavailable returns the outcome if the hub cannot serve the attempt.
 func unavailable(err error) outcome {
 	return outcome{failure: &failure{page: unavailablePage, cause: err, log: "sign-in not served"}}
 }
 
-// answer writes the response to an attempt. If the user has signed in, the browser remembers it, and the client or the
-// device gets what it asked for.
+// answer writes the response to an attempt. If the user has signed in, it stores the known browser's cookie and gives
+// the client or device its code or session.
 func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outcome) {
 	if o.failure != nil {
 		p.fail(w, r, a, *o.failure)
@@ -113,7 +112,7 @@ func (p *Pages) answer(w http.ResponseWriter, r *http.Request, a attempt, o outc
 	p.approve(w, r, a, o.claims)
 }
 
-// giveCode sends the browser back to the client with a code.
+// giveCode redirects the browser to the client with a code.
 func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
 	code, err := authcode.Code{
 		Claims: claims, ID: randomID(), Redirect: a.request.Redirect, Nonce: a.request.Nonce,
@@ -126,7 +125,7 @@ func (p *Pages) giveCode(w http.ResponseWriter, r *http.Request, a attempt, clai
 	p.redirect(w, r, a.request, url.Values{"code": {code}})
 }
 
-// fail writes the response to an attempt that failed.
+// fail writes the response to a failed attempt.
 func (p *Pages) fail(w http.ResponseWriter, r *http.Request, a attempt, f failure) {
 	switch {
 	case f.provider != "":
@@ -169,7 +168,8 @@ func (p *Pages) show(
 	shown.Write(w, f.status)
 }
 
-// choose puts the providers into a login page: those that take a password, and those with a page of their own.
+// choose adds the providers to a login page: providers that accept a password, and providers that have their own login
+// page.
 func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	var all v1.AuthProviderList
 	if err := p.Accounts.Cache.List(ctx, &all); err != nil {
@@ -201,7 +201,7 @@ func (p *Pages) choose(ctx context.Context, shown *page.Login) error {
 	return nil
 }
 
-// asks says in HTML who asks the user to sign in.
+// asks returns HTML that tells who asks the user to sign in.
 func (p *Pages) asks(a authorization) string {
 	switch {
 	case a.Device != "":
@@ -215,7 +215,7 @@ func (p *Pages) asks(a authorization) string {
 	return "<p>kubectl on this computer asks to act as you.</p>"
 }
 
-// redirect sends the browser back to the client, with its state and the issuer's name (RFC 9207).
+// redirect redirects the browser to the client, with the client's state and the issuer's name (RFC 9207).
 func (p *Pages) redirect(w http.ResponseWriter, r *http.Request, a authorization, result url.Values) {
 	result.Set("state", a.State)
 	result.Set("iss", p.Issuer)
@@ -224,7 +224,7 @@ func (p *Pages) redirect(w http.ResponseWriter, r *http.Request, a authorization
 	http.Redirect(w, r, a.Redirect+"?"+result.Encode(), http.StatusSeeOther)
 }
 
-// approve begins the session that a device waits for. Its user has signed in on a page that shows the code.
+// approve begins the session that a device waits for. The user has signed in on a page that shows the code.
 func (p *Pages) approve(w http.ResponseWriter, r *http.Request, a attempt, claims account.Claims) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), session.WriteLimit)
 	defer cancel()

@@ -9,16 +9,16 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// AudienceCluster precedes <namespace>/<name> in the audience of a token for one cluster.
+// AudienceCluster is the prefix of <namespace>/<name> in the audience of a token for one cluster.
 const AudienceCluster = "cluster:"
 
-// ClusterOf returns the cluster, <namespace>/<name>, of the audience of a token for one cluster.
+// ClusterOf returns the cluster, <namespace>/<name>, in the audience of a token for one cluster.
 func ClusterOf(audience string) (cluster string, one bool) {
 	cluster, one = strings.CutPrefix(audience, AudienceCluster)
 	return cluster, one && IsCluster(cluster)
 }
 
-// IsCluster reports whether a text can be the namespace and the name of a Cluster.
+// IsCluster reports whether a text has the form of a Cluster's namespace and name.
 func IsCluster(s string) bool {
 	namespace, name, _ := strings.Cut(s, "/")
 	return len(validation.IsDNS1123Label(namespace)) == 0 && len(validation.IsDNS1123Subdomain(name)) == 0

@@ -12,11 +12,11 @@ import (
 	"net/url"
 )
 
-// MaxForm bounds a form, in bytes. The longest form has a code with the groups of a user and the state of their
+// MaxForm bounds a form, in bytes. The longest form has a code with the groups of a user and the state of the user's
 // provider.
 const MaxForm = 32 << 10
 
-// Form reads a form. It refuses one that is too long or has a field more than once.
+// Form parses a form. It refuses a form that is too long or repeats a field.
 func Form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/x-www-form-urlencoded" {
@@ -38,7 +38,7 @@ func Form(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return values, nil
 }
 
-// ClientForm reads a form that the client sends.
+// ClientForm parses a form, and checks that it comes from the client.
 func ClientForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	fields, err := Form(w, r)
 	if err != nil {
@@ -47,7 +47,7 @@ func ClientForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
 	return fields, checkClient(r, fields)
 }
 
-// checkClient returns an Error unless the request is the client's. The name of the client is in the form, or in Basic
+// checkClient returns an Error unless the request comes from the client. The client's name is in the form, or in Basic
 // authentication without a password, which clients of OAuth 2.0 try first.
 func checkClient(r *http.Request, fields url.Values) error {
 	problem := &Error{"invalid_client", fmt.Sprintf("client_id must be %q, without a secret", ClientID)}
@@ -74,7 +74,7 @@ const (
 // WriteJSON writes a response.
 func WriteJSON(w http.ResponseWriter, code int, caching string, content any) {
 	body, err := json.Marshal(content)
-	if err != nil { // the issuer writes only types that can be marshalled
+	if err != nil { // all types that the issuer writes can be marshaled
 		code, body = http.StatusInternalServerError, []byte("{}")
 	}
 	w.Header().Set("Content-Type", "application/json")

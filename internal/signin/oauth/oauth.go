@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oauth has the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses,
+// Package oauth has the parts of OAuth 2.0 that all endpoints of the issuer share: the client, forms, responses, and
 // errors.
 package oauth
 
@@ -18,19 +18,19 @@ import (
 	"github.com/drover-dev/drover/internal/signin/quietlog"
 )
 
-// Paths of the issuer that several of its packages name.
+// Paths of the issuer that several packages use.
 const (
 	PathDevice = "/v1/auth/device"
-	// PathPage is the hub's own page, which is a client too.
+	// PathPage is the hub's own page, which is also a client.
 	PathPage = "/ui/"
 )
 
-// ClientID is the only client: kubectl, with any plugin that signs in for it. The client is public, so it proves itself
-// by PKCE only.
+// ClientID is the only client: kubectl, with any plugin that signs in for it. The client is public, so it only
+// authenticates with PKCE.
 const ClientID = "kubectl"
 
-// Scopes. Others are ignored. Each login asks the user for their password, which serves the purpose of prompt=consent
-// for ScopeOffline.
+// Scopes. Others are ignored. Each login asks the user for their password, so ScopeOffline does not need
+// prompt=consent.
 const (
 	ScopeOpenID  = "openid"
 	ScopeOffline = "offline_access"
@@ -51,7 +51,7 @@ type Error struct {
 // Error implements error.
 func (e *Error) Error() string { return e.Code + ": " + e.Description }
 
-// Later is an Error that passes after some time.
+// Later is an Error that goes away after some time.
 type Later struct {
 	After time.Duration
 	Err   Error
@@ -68,7 +68,7 @@ func Invalid(format string, args ...any) *Error {
 	return &Error{"invalid_request", fmt.Sprintf(format, args...)}
 }
 
-// Refuse answers a client whose request failed. It logs and hides errors that are not an Error.
+// Refuse responds to a client whose request failed. It logs and hides errors that are not an Error.
 func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error) {
 	var problem *Error
 	if !errors.As(err, &problem) {
@@ -84,7 +84,7 @@ func Refuse(w http.ResponseWriter, r *http.Request, log *quietlog.Log, err error
 	switch {
 	case problem.Code == "invalid_client":
 		status = http.StatusUnauthorized
-		// RFC 6749, section 5.2. A browser that another site sends here must not ask its user for a password.
+		// RFC 6749, section 5.2. If another site sends a browser here, the browser must not ask its user for a password.
 		if r.Header.Get("Authorization") != "" {
 			w.Header().Set("WWW-Authenticate", "Basic")
 		}

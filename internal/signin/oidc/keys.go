@@ -13,12 +13,12 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxKeys bounds a provider's keys. A signature of a token that names no key is checked with each, and no deadline ends
-// that. go-jose bounds their size.
+// maxKeys bounds the number of a provider's keys. If a token names no key, its signature is checked with each key, and
+// no deadline interrupts that. go-jose bounds the size of keys.
 const maxKeys = 64
 
-// boundAnswer returns a response whose body is read, or an error if libraries could make much of it: they decode JSON
-// into maps, and what is no JSON as a form.
+// boundAnswer returns a response whose body has been read. It returns an error if libraries could allocate a lot of
+// memory for it: they decode JSON into maps, and other content as a form.
 func boundAnswer(response *http.Response) (*http.Response, error) {
 	defer response.Body.Close()
 	raw, err := io.ReadAll(http.MaxBytesReader(nil, response.Body, maxBody))
@@ -31,7 +31,7 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
-	err = untrusted.JSON(raw, &set, bounds()) // what is no set of keys is not for this to refuse
+	err = untrusted.JSON(raw, &set, bounds()) // other content is not refused here
 	if len(set.Keys) > maxKeys {
 		return nil, fmt.Errorf("the provider has %d keys, more than %d", len(set.Keys), maxKeys)
 	}
@@ -42,7 +42,7 @@ func boundAnswer(response *http.Response) (*http.Response, error) {
 	return response, nil
 }
 
-// isJWT reports whether an answer is of the form of a signed userinfo, in which a form has no second value.
+// isJWT reports whether an answer has the form of a signed userinfo response. As a form, it would have only one value.
 func isJWT(raw []byte) bool {
 	return bytes.Count(raw, []byte(".")) == 2 && !bytes.ContainsAny(raw, "&=")
 }

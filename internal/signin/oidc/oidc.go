@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package oidc asks an OpenID provider who a user is and which groups they are in.
+// Package oidc queries an OpenID provider for a user and the user's groups.
 package oidc
 
 import (
@@ -28,43 +28,45 @@ import (
 
 const (
 	askTimeout = 8 * time.Second
-	// discoverEvery is how long what the provider says of itself is kept.
+	// discoverEvery is how long the provider's metadata is cached.
 	discoverEvery = 10 * time.Minute
 	maxCode       = 4 << 10
 	maxState      = 4 << 10
 	maxGroups     = 20_000
 )
 
-// Config says which provider is asked, and how.
+// Config is the configuration of a provider.
 type Config struct {
 	// URL is the issuer.
 	URL string
-	// ClientID and ClientSecret are those of the hub at the provider.
+	// ClientID and ClientSecret are the hub's credentials at the provider.
 	ClientID, ClientSecret string
-	// Roots verify the certificates of the provider. Nil means those of the system.
+	// Roots verify the certificates of the provider. If it is nil, the system's roots are used.
 	Roots *x509.CertPool
-	// Scopes are asked for besides openid. Nil means profile, and offline_access unless the provider says that it does
-	// not know it.
+	// Scopes are requested in addition to openid. The default, nil, is profile and offline_access. offline_access is
+	// omitted if the provider does not support it.
 	Scopes []string
-	// Prompt is the parameter of a login. Nil means consent where refresh tokens are asked for; without it, providers
-	// leave these out (OpenID Connect Core, section 11).
+	// Prompt is the prompt parameter of a login. The default, nil, is consent if refresh tokens are requested. Without it,
+	// providers do not issue them (OpenID Connect Core, section 11).
 	Prompt *string
-	// LowercaseNames has the capitals of names become small letters.
+	// LowercaseNames converts capital letters in names to lower case.
 	LowercaseNames bool
-	// NameClaim and GroupsClaim have the name and the groups of a user. Empty means preferred_username and groups.
+	// NameClaim and GroupsClaim are the claims with the name and the groups of a user. The defaults are preferred_username
+	// and groups.
 	NameClaim, GroupsClaim string
-	// AllowedGroups are those of which a user must be in one. None means that every user may sign in.
+	// AllowedGroups lists the groups that may sign in. A user must be in at least one of them. If it is empty, every user
+	// may sign in.
 	AllowedGroups []string
 }
 
-// Connector is the connector of one provider.
+// Connector is the connector for one provider.
 type Connector struct {
 	Config
 	client *http.Client
 	now    func() time.Time
 	limit  time.Duration // of all requests of one login, refresh or check
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	known *provider
 }
 
@@ -73,18 +75,18 @@ var (
 	_ connector.Refresher = (*Connector)(nil)
 )
 
-// provider is what the provider says of itself.
+// provider is the metadata of the provider.
 type provider struct {
 	*oidc.Provider
 	namesIssuer bool // RFC 9207
 	userinfo    string
 	style       oauth2.AuthStyle
-	scopes      []string // nil if it does not say which it knows
-	google      bool     // gives refresh tokens for a parameter, and refuses the scope
+	scopes      []string // nil if the metadata has no supported scopes
+	google      bool     // issues refresh tokens for a parameter, and refuses the scope
 	at          time.Time
 }
 
-// New returns the connector of a provider, which it does not ask yet.
+// New returns the connector for a provider. It sends no requests yet.
 func New(c Config) (*Connector, error) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" || u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" {
@@ -102,7 +104,7 @@ func New(c Config) (*Connector, error) {
 	return &Connector{Config: c, client: HTTPClient(c.Roots), now: time.Now, limit: askTimeout}, nil
 }
 
-// private is what Finish needs to know of a login.
+// private is the data that Finish needs about a login.
 type private struct {
 	Nonce    string `json:"n"`
 	Verifier string `json:"v"`
@@ -131,7 +133,7 @@ func (c *Connector) Begin(ctx context.Context, callback, state string) (address 
 	return app.AuthCodeURL(state, options...), kept, nil
 }
 
-// Finish redeems the code of the provider's answer and returns the user who gave it.
+// Finish redeems the code in the provider's answer and returns the user.
 func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, answer url.Values) (connector.User, error) {
 	ctx, cancel := c.context(ctx)
 	defer cancel()
@@ -176,7 +178,7 @@ func (c *Connector) Finish(ctx context.Context, callback string, kept []byte, an
 	return c.user(ctx, p, idToken.Subject, claims, tokens)
 }
 
-// Refresh asks again with the refresh token of the provider.
+// Refresh queries the user with the refresh token of the provider.
 func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector.User, error) {
 	if len(last.State) == 0 {
 		return connector.User{}, fmt.Errorf("%w: the provider gave no refresh token", connector.ErrRefused)
@@ -208,7 +210,7 @@ func (c *Connector) Refresh(ctx context.Context, last connector.User) (connector
 	return c.user(ctx, p, last.ID, claims, tokens)
 }
 
-// Check reports whether the provider describes itself.
+// Check reports whether the provider returns its metadata.
 func (c *Connector) Check(ctx context.Context) error {
 	ctx, cancel := c.context(ctx)
 	defer cancel()
@@ -216,7 +218,7 @@ func (c *Connector) Check(ctx context.Context) error {
 	return err
 }
 
-// app returns the client that the hub is at a provider, and reports whether it asks for refresh tokens.
+// app returns the hub's client at a provider, and reports whether it requests refresh tokens.
 func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offline bool) {
 	endpoint := p.Endpoint()
 	endpoint.AuthStyle = p.style
@@ -226,8 +228,8 @@ func (c *Connector) app(p *provider, callback string) (app oauth2.Config, offlin
 	}, offline
 }
 
-// scopes returns the scopes of a login, and reports whether it asks for refresh tokens. Providers may refuse a login
-// with a scope that they do not know.
+// scopes returns the scopes of a login, and reports whether it requests refresh tokens. Providers may refuse a login
+// with an unknown scope.
 func (c *Connector) scopes(p *provider) (scopes []string, offline bool) {
 	wanted := c.Scopes
 	if wanted == nil {
@@ -252,12 +254,12 @@ func (c *Connector) prompt(offline bool) string {
 	return ""
 }
 
-// context returns one in which the libraries ask with the connector's client.
+// context returns a context in which the libraries use the connector's HTTP client.
 func (c *Connector) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(oidc.ClientContext(ctx, c.client), c.limit)
 }
 
-// discover returns what the provider said of itself not long ago.
+// discover returns the provider's metadata, which may be cached.
 func (c *Connector) discover(ctx context.Context) (*provider, error) {
 	c.mu.Lock()
 	known := c.known
@@ -304,8 +306,9 @@ func (c *Connector) ask(ctx context.Context) (*provider, error) {
 	return p, nil
 }
 
-// style returns how the hub names itself to a provider. Where a provider does not say what it takes, both ways are
-// tried, with the same code or refresh token: one that takes each once may refuse the second, or end the session.
+// style returns how the hub authenticates to a provider. If the metadata has no methods, x/oauth2 tries both styles
+// with the same code or refresh token. A provider that accepts each only once may refuse the second attempt or end the
+// session.
 func style(methods []string) oauth2.AuthStyle {
 	switch {
 	case slices.Contains(methods, "client_secret_basic"):
@@ -316,7 +319,7 @@ func style(methods []string) oauth2.AuthStyle {
 	return oauth2.AuthStyleAutoDetect
 }
 
-// ofGoogle reports whether users sign in at Google, whose refresh tokens are asked for by access_type=offline.
+// ofGoogle reports whether users sign in at Google, which issues refresh tokens for access_type=offline.
 func ofGoogle(authorization string) bool {
 	u, err := url.Parse(authorization)
 	return err == nil && u.Host == "accounts.google.com"

@@ -34,7 +34,7 @@ import (
 const (
 	maxBody   = 2 << 20 // a user in 20,000 groups has about 1 MiB of claims
 	maxHeader = 64 << 10
-	// maxForm bounds an answer that is no JSON.
+	// maxForm bounds an answer that is not JSON.
 	maxForm = 16 << 10
 )
 
