@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package signin is the OpenID Connect issuer at which users sign in, and identifies users by their tokens.
+// Package signin implements the OpenID Connect issuer that users sign in at, and authenticates users by their tokens.
 package signin
 
 import (
@@ -29,50 +29,52 @@ import (
 	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
-// Paths of the issuer. The other endpoints are in package login, grant and scripttoken.
+// Paths of the issuer. Packages login, grant and scripttoken have the other endpoints.
 const (
 	PathDiscovery = "/.well-known/openid-configuration"
 	PathKeys      = "/v1/auth/keys"
 )
 
-// KeysSecret is the Secret with the signing keys, in the manager's namespace, and KeyOfKeys its key there.
+// KeysSecret is the name of the Secret with the signing keys, in the manager's namespace. KeyOfKeys is the key of its
+// data.
 const (
 	KeysSecret = keyring.Secret
 	KeyOfKeys  = keyring.Field
 )
 
-// Bounds are the bounds of a session whose client asked for refresh tokens.
+// Bounds are the bounds of a session whose client requested refresh tokens.
 type Bounds = session.Bounds
 
 // Direct are the settings for direct access to clusters.
 type Direct = direct.Options
 
-// Options of a Server. All are needed.
+// Options of a Server. All are required.
 type Options struct {
-	// Issuer is the URL that users know the hub by.
+	// Issuer is the public URL of the hub.
 	Issuer string
-	// Client reads Users, AuthProviders, and the Secrets of Namespace, from a cache, and writes sessions. Live reads from
-	// the API server what the cache does not have yet.
+	// Client reads Users, AuthProviders, and the Secrets of Namespace from a cache, and writes sessions. Live reads
+	// objects from the API server that may not be in the cache yet.
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
 	// Disabled reports whether a User with spec.principal disables a principal of an AuthProvider.
 	Disabled func(ctx context.Context, principal string) (bool, error)
-	// Named returns the groups that bindings name. The first ones have precedence in a token that lacks room for all.
+	// Named returns the groups that are named in bindings. The first groups have precedence if a token has no room for all
+	// of them.
 	Named    func(groups []string) ([]string, error)
 	Sessions Bounds
 	Now      func() time.Time
 	Log      logr.Logger
-	// MaxTTL is the longest that a token for scripts is valid.
+	// MaxTTL is the maximum lifetime of a token for scripts.
 	MaxTTL time.Duration
-	// Audiences say which member a request goes to, and which members tokens of workloads name.
+	// Audiences determines the member of a request, and the members that tokens of workloads name.
 	Audiences identity.Audiences
 	Direct    Direct
 }
 
-// Server is the issuer on one replica. New makes it. It may be used concurrently.
+// Server is the issuer on one replica. Create one with New. It is safe for concurrent use.
 type Server struct {
-	*direct.Access // for members
+	*direct.Access // used for members
 
 	issuer   string
 	keyring  *keyring.Keyring
@@ -86,7 +88,7 @@ type Server struct {
 	workloads    *workload.Authenticator
 }
 
-// New makes a Server.
+// New returns a Server.
 func New(o Options) *Server {
 	log := quietlog.New(o.Log)
 	keys := keyring.New(o.Client, o.Namespace, o.Now)
@@ -119,7 +121,7 @@ func New(o Options) *Server {
 	}
 }
 
-// Register adds the issuer's paths to a mux.
+// Register adds the issuer's endpoints to a mux.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+PathDiscovery, s.discovery)
 	mux.HandleFunc("GET "+PathKeys, s.publicKeys)
@@ -129,7 +131,7 @@ func (s *Server) Register(mux *http.ServeMux) {
 }
 
 // metadata describes the issuer (OpenID Connect Discovery 1.0, RFC 8414). Every URL begins with the issuer, whatever
-// host a request names.
+// the host in a request is.
 type metadata struct {
 	Issuer        string   `json:"issuer"`
 	Authorization string   `json:"authorization_endpoint"`

@@ -367,7 +367,7 @@ func testWrongLines(t *testing.T, s *rancherServer) {
 	dir := filepath.Join(t.TempDir(), "fleet")
 	put(t, filepath.Join(dir, "bad.yaml"), "principals: [{rancher: x, kind: User, name: 'system:masters'}]")
 	for line, want := range map[string]string{
-		"":                                   "takes a folder",
+		"":                                   "requires a folder",
 		dir:                                  "set --workspace",
 		dir + " -w ../x":                     "set --workspace",
 		dir + " -w team-a -o xml":            "use text, json or yaml",

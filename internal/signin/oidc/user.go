@@ -49,7 +49,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 		return nil, nil, err
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
-	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes what is at jwks_uri
+	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response of jwks_uri
 		return nil, nil, errors.New("the ID token cannot be checked: at the provider's jwks_uri are no keys, or it does not answer")
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("the ID token is not valid: %w", brief(err, raw, access))
@@ -64,8 +64,8 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	if token.AccessTokenHash != "" && token.VerifyAccessToken(access) != nil {
 		return nil, nil, errors.New("the ID token is of another access token")
 	}
-	// OpenID Connect Core with errata set 2, section 3.1.3.7: several audiences need no azp. go-oidc leaves an azp to
-	// its caller.
+	// According to OpenID Connect Core with errata set 2, section 3.1.3.7, a token with several audiences does not need
+	// azp. go-oidc leaves azp to its caller.
 	if azp, ok := claims["azp"]; ok {
 		var party string
 		if untrusted.JSON(azp, &party, bounds()) != nil || party != c.ClientID {
@@ -75,7 +75,7 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	return token, claims, nil
 }
 
-// checkPayload checks that the claims of a token are within bounds, before go-oidc makes something of them.
+// checkPayload checks that the claims of a token are within bounds, before go-oidc decodes them.
 func checkPayload(raw string) error {
 	parts := strings.Split(raw, ".")
 	if len(parts) != 3 {
@@ -88,7 +88,8 @@ func checkPayload(raw string) error {
 	return nil
 }
 
-// user returns the user of verified claims. What these lack is asked for at the provider's userinfo endpoint.
+// user returns the user described by verified claims. Missing claims are requested from the provider's userinfo
+// endpoint.
 func (c *Connector) user(ctx context.Context, p *provider, subject string, claims map[string]json.RawMessage, tokens *oauth2.Token) (connector.User, error) {
 	_, named := claims[c.NameClaim]
 	if _, grouped := claims[c.GroupsClaim]; (!named || !grouped) && p.userinfo != "" {
@@ -125,9 +126,10 @@ func (c *Connector) user(ctx context.Context, p *provider, subject string, claim
 	}, nil
 }
 
-// overage says that a provider left out the groups because there are too many, as Entra ID does beyond 200: they are a
-// distributed claim, or only named as many. To follow it would have the hub ask an address that a token names. A user
-// without groups has no right that a group gives.
+// overage returns a notice if a provider omitted the groups because there are too many, as Entra ID does for more than
+// 200. In that case the groups are a distributed claim, or the claims only tell that there are many. The hub does not
+// follow a distributed claim, because it would send a request to an address in a token. A user without groups has no
+// rights of groups.
 func (c *Connector) overage(claims map[string]json.RawMessage) string {
 	if _, ok := claims[c.GroupsClaim]; ok {
 		return ""
@@ -142,9 +144,9 @@ func (c *Connector) overage(claims map[string]json.RawMessage) string {
 		"an administrator has to let it put only those groups into tokens that are assigned to the hub"
 }
 
-// merged returns the claims of an ID token, and of what the userinfo endpoint says those that the ID token lacks.
+// merged returns the claims of an ID token, and the claims of the userinfo endpoint that the ID token lacks.
 func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage {
-	const verified = "email_verified" // it is said of the address beside it, and of no other
+	const verified = "email_verified" // it only applies to the address beside it
 	email, ok := signed["email"]
 	if ok && !bytes.Equal(email, said["email"]) {
 		delete(said, verified)
@@ -153,7 +155,7 @@ func merged(signed, said map[string]json.RawMessage) map[string]json.RawMessage 
 	if !ok {
 		delete(signed, verified)
 	}
-	maps.Copy(said, signed) // what is signed counts
+	maps.Copy(said, signed) // signed claims have precedence
 	return said
 }
 
@@ -185,8 +187,8 @@ func (c *Connector) read(claims map[string]json.RawMessage) (name string, groups
 	return name, groups, nil
 }
 
-// lower returns the small letter of an ASCII capital. Others stay: no name has them, and some, such as the Kelvin sign,
-// would become an ASCII letter.
+// lower returns the lower case of an ASCII capital letter. Other letters are not changed: no name may contain them, and
+// some, such as the Kelvin sign, would become an ASCII letter.
 func lower(r rune) rune {
 	if 'A' <= r && r <= 'Z' {
 		return r + ('a' - 'A')
@@ -194,7 +196,7 @@ func lower(r rune) rune {
 	return r
 }
 
-// describe returns an error without what the provider sent: that may hold tokens.
+// describe returns an error without text from the provider, which may contain tokens.
 func describe(what string, err error) error {
 	var retrieve *oauth2.RetrieveError
 	if errors.As(err, &retrieve) {
@@ -210,11 +212,11 @@ func describe(what string, err error) error {
 	return fmt.Errorf("%s: %w", what, outline(err))
 }
 
-// errorForm is the form of error codes in OAuth.
+// errorForm is the form of OAuth error codes.
 var errorForm = regexp.MustCompile(`^[a-z_]{1,64}$`)
 
-// outline returns an error without what the provider sent: the libraries quote whole bodies, and a page may repeat a
-// token that was sent to it.
+// outline returns an error without text from the provider. The libraries quote whole bodies, and a page may repeat a
+// token of the request.
 func outline(err error) error {
 	var network *url.Error
 	var mismatch *oidc.IssuerMismatchError
@@ -235,7 +237,8 @@ func outline(err error) error {
 	return errors.New("its answer is malformed, or breaks off")
 }
 
-// brief returns an error whose text is of bounded length, is printable, and repeats no secret: libraries quote bodies.
+// brief returns an error with a text of bounded length that is printable and contains no secret. Libraries quote
+// bodies.
 func brief(err error, secrets ...string) error {
 	const most = 256
 	text := err.Error()
@@ -250,7 +253,7 @@ func brief(err error, secrets ...string) error {
 	return err
 }
 
-// HTTPClient returns a client that follows no redirect, reads a bounded body and waits for a bounded time.
+// HTTPClient returns a client that follows no redirects and bounds the size and time of responses.
 func HTTPClient(roots *x509.CertPool) *http.Client {
 	const dialTimeout = 5 * time.Second
 	return &http.Client{
@@ -264,7 +267,7 @@ func HTTPClient(roots *x509.CertPool) *http.Client {
 	}
 }
 
-// bounded bounds the bodies of responses, what decoding makes of them, and the keys in them.
+// bounded bounds the bodies of responses, the result of decoding them, and the keys in them.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page writes the pages on which people sign in.
+// Package page writes the pages on which users sign in.
 package page
 
 import (
@@ -42,14 +42,14 @@ const deviceForm = `<form method="get" action="/v1/auth/device">
 
 // Login is the content of a login page.
 type Login struct {
-	// Request is the sealed request to sign in. Asks says in HTML who made the request.
+	// Request is the sealed authorization request. Asks is HTML that tells who made the request.
 	Request, Asks string
-	// User fills the field for the user name. Message says why the last attempt failed.
+	// User is filled into the field for the user name. Message tells why the last attempt failed.
 	User, Message string
-	// Redirect is the address that the browser goes to after the login.
+	// Redirect is the address that the browser is redirected to after the login.
 	Redirect string
-	// Accounts are the choices for a name and a password, if there are several. Links are the providers with a page of
-	// their own, each with its address.
+	// Accounts are the choices for a name and a password, if there are several. Links are the providers with their own
+	// login page, each with its address.
 	Accounts []string
 	Links    []Link
 }
@@ -57,7 +57,7 @@ type Login struct {
 // Link leads to the login page of a provider.
 type Link struct{ Provider, Address string }
 
-// accounts asks which account a name and a password are for.
+// accounts returns the field for the account of the name and password.
 func (p Login) accounts() string {
 	if len(p.Accounts) == 0 {
 		return ""
@@ -71,8 +71,8 @@ func (p Login) accounts() string {
 	return b.String()
 }
 
-// links leads to the providers. Links, unlike forms, are not subject to the form-action policy of the page, which would
-// have to name the address of each provider.
+// links returns the links to the providers. Unlike forms, links are not subject to the page's form-action policy, which
+// would have to contain the address of each provider.
 func (p Login) links() string {
 	if len(p.Links) == 0 {
 		return ""
@@ -87,7 +87,7 @@ func (p Login) links() string {
 	return b.String()
 }
 
-// AsksForDevice says that a device with a user code asks to act as the user.
+// AsksForDevice returns HTML that tells the user which device asks to act as the user.
 func AsksForDevice(code string) string {
 	return `<p>A program on another device asks to act as you. It shows this code:</p>
 <p class="code">` + html.EscapeString(usercode.Format(code)) + `</p>
@@ -124,7 +124,8 @@ func WriteDevice(w http.ResponseWriter, code int, message string, form bool) {
 	_, _ = strings.NewReplacer("%STYLE%", style(), "%MESSAGE%", shown, "%FORM%", fields).WriteString(w, deviceHTML)
 }
 
-// WriteContinue writes a page with a button that sends fields to a path of the hub, which redirects in the end.
+// WriteContinue writes a page with a button that sends fields to a path of the hub. The hub's response redirects to
+// redirect in the end.
 func WriteContinue(w http.ResponseWriter, path string, fields url.Values, redirect string) {
 	var b strings.Builder
 	b.WriteString(`<form method="post" action="` + html.EscapeString(path) + "\">\n")
@@ -144,14 +145,14 @@ func style() string {
 	return style
 }
 
-// styleHash lets browsers apply the style sheet of the page, and no other.
+// styleHash returns a hash that lets browsers apply only the style sheet of the page.
 func styleHash() string {
 	sum := sha256.Sum256([]byte(style()))
 	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
 }
 
-// formTarget returns the origin that the response to the form redirects to, since browsers apply form-action to
-// redirects too. The policy names the hub's own origin already, and it has no syntax for IPv6 addresses.
+// formTarget returns the origin that the response to the form redirects to, because browsers also apply form-action to
+// redirects. The policy already contains the hub's own origin. It has no syntax for IPv6 addresses.
 func formTarget(redirect string) string {
 	if redirect == "" || strings.HasPrefix(redirect, "https://") {
 		return ""
@@ -173,14 +174,14 @@ func WriteError(w http.ResponseWriter, code int, message string) {
 		"</p></main></body></html>\n"))
 }
 
-// WriteUnavailable writes a page for a request that the hub cannot serve at the moment.
+// WriteUnavailable writes a page for a request that the hub cannot serve at present.
 func WriteUnavailable(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "5")
 	WriteError(w, http.StatusServiceUnavailable, "The hub cannot do this at the moment. Try again.")
 }
 
-// secure sets the header of a page: no script, no frame, nothing from other origins, no caching. "same-origin" lets
-// browsers send Origin with the form.
+// secure sets the headers of a page: no scripts, no frames, nothing from other origins, and no caching. With the
+// referrer policy "same-origin", browsers send Origin with the form.
 func secure(h http.Header, more string) {
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; frame-ancestors 'none'"+more)

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package password makes random passwords, and hashes and verifies passwords with argon2id.
+// Package password generates random passwords, and hashes and verifies passwords with argon2id.
 package password
 
 import (
@@ -16,8 +16,8 @@ import (
 	"golang.org/x/crypto/argon2"
 )
 
-// Parameters of new hashes: OWASP's first choice. More memory, as in RFC 9106, would be more than the whole manager
-// takes at rest.
+// Parameters of new hashes. They are OWASP's first choice. With more memory, as in RFC 9106, one hash would need more
+// than the idle manager.
 const (
 	memory  = 19 << 10 // KiB
 	passes  = 2
@@ -26,12 +26,12 @@ const (
 	hashLen = 32
 )
 
-// Bounds of a stored hash, so that one who may write a hash does not choose how much memory the manager takes.
+// Bounds of a stored hash, so that a user who can write a hash does not decide how much memory the manager needs.
 const (
 	maxMemory = 64 << 10 // KiB
 	maxPasses = 4
 	maxLanes  = 4
-	// MaxHash is how long a stored hash may be, in bytes.
+	// MaxHash is the maximum length of a stored hash, in bytes.
 	MaxHash = 512
 )
 
@@ -41,17 +41,17 @@ const (
 	Max = 256
 )
 
-// ErrHash means that a stored hash is not one that this package computes.
+// ErrHash means that a stored hash does not have the form and bounds of this package.
 var ErrHash = errors.New("the hash is not of the form $argon2id$v=19$m=…,t=…,p=…$<salt>$<hash> within the bounds")
 
-// Random returns a new password of 130 bits: 26 letters and digits, of which none looks like another.
+// Random returns a new password with 130 bits. It has 26 letters and digits that cannot be confused with each other.
 func Random() string {
 	var raw [17]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(raw[:]))[:26]
 }
 
-// Hash returns the hash of a password, as it is stored.
+// Hash returns the hash of a password in its stored form.
 func Hash(password string) (string, error) {
 	if len(password) < Min || len(password) > Max {
 		return "", fmt.Errorf("a password has %d to %d bytes; this one has %d", Min, Max, len(password))
@@ -63,15 +63,15 @@ func Hash(password string) (string, error) {
 		base64.RawStdEncoding.EncodeToString(salt[:]), base64.RawStdEncoding.EncodeToString(sum)), nil
 }
 
-// Nothing is a hash that no password has, for a user who does not exist: to verify against it takes as long as for one
-// who does.
+// Nothing returns a hash that no password matches, for a user who does not exist. Verifying against it takes as long as
+// for an existing user.
 func Nothing() string {
 	zero := func(n int) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
 	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen), zero(hashLen))
 }
 
-// Verify reports whether a password has a stored hash. It takes some 30 ms of a processor and the memory that the hash
-// says.
+// Verify reports whether a password matches a stored hash. It takes about 30 ms of CPU time and the amount of memory in
+// the hash.
 func Verify(stored, password string) (bool, error) {
 	h, err := parse(stored)
 	if err != nil {
@@ -84,13 +84,13 @@ func Verify(stored, password string) (bool, error) {
 	return subtle.ConstantTimeCompare(sum, h.sum) == 1, nil
 }
 
-// Valid returns an error if a stored hash is not one that Verify computes.
+// Valid returns an error if a stored hash cannot be verified with Verify.
 func Valid(stored string) error {
 	_, err := parse(stored)
 	return err
 }
 
-// stored is a hash with its parameters.
+// stored is a parsed hash.
 type stored struct {
 	memory, passes uint32
 	lanes          uint8

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package quietlog is a log that visitors cannot fill.
+// Package quietlog has a log that anonymous clients cannot fill.
 package quietlog
 
 import (
@@ -11,7 +11,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Log is a logger for requests of visitors. The embedded Logger has no rate limit: it is for messages that only a user
+// Log is a logger for anonymous requests. The embedded Logger has no rate limit. It is for messages that only a user
 // who has signed in can cause.
 type Log struct {
 	logr.Logger
@@ -23,7 +23,7 @@ func New(log logr.Logger) *Log {
 	return &Log{Logger: log, seldom: rate.Sometimes{First: 1, Interval: time.Second}}
 }
 
-// Complain logs that the hub could not do something, at most once a second.
+// Complain logs an error of the hub, at most once a second.
 func (l *Log) Complain(err error, what string) {
 	l.seldom.Do(func() { l.Error(err, what) })
 }

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refresh decides what a refresh token is worth to its session: how it is rotated, and when one that comes
-// again was stolen.
+// Package refresh decides whether a refresh token is valid, how it is rotated, and when a repeated token was stolen.
 package refresh
 
 import (
@@ -17,19 +16,19 @@ import (
 )
 
 const (
-	// Grace is how long a token that was rotated gives the one that replaced it once more: to a client that lost the
-	// response, and to one that asked twice at once. kubectl runs exec plugins in parallel.
+	// Grace is how long a rotated token can still be exchanged for its replacement. This helps clients that lost the
+	// response, and clients that sent two requests at the same time. kubectl runs exec plugins in parallel.
 	Grace = time.Minute
-	// Pause is the least time between two rotations of a session, so that no client keeps the hub writing.
+	// Pause is the minimum time between two rotations of a session, so that no client can make the hub write continuously.
 	Pause = time.Second
-	// Len is that of a token, in bytes.
+	// Len is the length of a token, in bytes.
 	Len = len(prefix) + 2*sessionLen + 1 + 2*secretLen
 )
 
 const (
-	prefix     = "refresh-" // for tools that look for secrets in what is published
+	prefix     = "refresh-" // lets secret scanners recognize tokens
 	sessionLen = 16
-	// secretLen is that of a SHA-256 in base64url.
+	// secretLen is the length of a SHA-256 in base64url.
 	secretLen = 43
 )
 
@@ -46,8 +45,8 @@ func (s secret) hash() []byte {
 	return sum[:]
 }
 
-// next is the secret that replaces s. Only who has s and the salt can tell it, so that it can be given twice and is
-// stored nowhere.
+// next returns the secret that replaces s. It can only be computed from s and the salt, so it can be returned twice
+// without being stored.
 func (s secret) next(salt []byte) (next secret) {
 	mac := hmac.New(sha256.New, s[:])
 	mac.Write(salt)
@@ -55,21 +54,21 @@ func (s secret) next(salt []byte) (next secret) {
 	return next
 }
 
-// Token is a refresh token. Its family is that of all tokens of a session: a token of the family was given by the hub,
-// whatever its own secret.
+// Token is a refresh token. All tokens of a session have the same family. A token with the family was issued by the
+// hub, whatever its secret is.
 type Token struct {
 	// Session is the ID of the session.
 	Session        string
 	family, secret secret
 }
 
-// String returns the token as clients keep it.
+// String returns the token in its encoded form.
 func (t Token) String() string {
 	encode := base64.RawURLEncoding.EncodeToString
 	return prefix + t.Session + ":" + encode(t.family[:]) + encode(t.secret[:])
 }
 
-// Parse reads what String returned, and reports whether it has the form.
+// Parse decodes the result of String, and reports whether it has the right form.
 func Parse(raw string) (t Token, ok bool) {
 	if len(raw) != Len || !strings.HasPrefix(raw, prefix) {
 		return Token{}, false
@@ -90,47 +89,47 @@ func Parse(raw string) (t Token, ok bool) {
 	return t, true
 }
 
-// State is what a session keeps of its tokens. No token can be made of it.
+// State is the stored state of a session's tokens. No token can be derived from it.
 type State struct {
-	// Family, Present and Former are the SHA-256 of the family, of the secret that is valid, and of the one that it
-	// replaced.
+	// Family, Present and Former are the SHA-256 of the family, of the current secret, and of the previous secret.
 	Family  []byte `json:"family"`
 	Present []byte `json:"present"`
 	Former  []byte `json:"former,omitempty"`
-	// Salt made the present secret of the former one.
+	// Salt was used to derive the current secret from the previous one.
 	Salt []byte `json:"salt,omitempty"`
-	// Used is when the present secret was made.
+	// Used is the time when the current secret was created.
 	Used time.Time `json:"used"`
 }
 
-// New makes the first token of a session.
+// New returns the first token of a session.
 func New(session string, now time.Time) (Token, State) {
 	t := Token{Session: session, family: newSecret(), secret: newSecret()}
 	return t, State{Family: t.family.hash(), Present: t.secret.hash(), Used: now.UTC()}
 }
 
-// Given reports whether a token is one that the session was given, now or before.
+// Given reports whether a token was issued for the session at any time.
 func (s State) Given(t Token) bool { return same(t.family.hash(), s.Family) }
 
-// Outcome is what a token is worth.
+// Outcome is the result of using a token.
 type Outcome int
 
 // The outcomes.
 const (
-	// Foreign is a token that the session was never given.
+	// Foreign is a token that was not issued for the session.
 	Foreign Outcome = iota
-	// Rotated is the present token. The state that Use returned is to be stored before the token that it returned is
-	// given.
+	// Rotated is the current token. The caller must store the returned state before it returns the new token to the
+	// client.
 	Rotated
-	// Repeated is the token before the present one, within Grace. The present one is given once more, and the state stays.
+	// Repeated is the previous token, within Grace. The client gets the current token again, and the state does not
+	// change.
 	Repeated
-	// TooSoon is the present token within Pause.
+	// TooSoon is the current token within Pause.
 	TooSoon
-	// Reused is any other token of the session: two clients have its tokens, and one of them stole them.
+	// Reused is any other token of the session. Two clients have tokens of the session, and one of them has stolen them.
 	Reused
 )
 
-// Use decides what a token is worth at a time. It returns the token that is to be given, and the state to be stored.
+// Use evaluates a token. It returns the token for the client and the state to store.
 func (s State) Use(t Token, now time.Time) (Token, State, Outcome) {
 	sum, age := t.secret.hash(), now.Sub(s.Used)
 	switch {
@@ -149,7 +148,7 @@ func (s State) Use(t Token, now time.Time) (Token, State, Outcome) {
 	return Token{}, s, Reused
 }
 
-// same compares digests. Of none nothing is the same.
+// same compares digests. An empty digest is equal to nothing.
 func same(a, b []byte) bool {
 	return len(b) > 0 && subtle.ConstantTimeCompare(a, b) == 1
 }

@@ -34,28 +34,28 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Path is where users make, list and revoke their tokens for scripts.
+// Path is the path at which users create, list and revoke their tokens for scripts.
 const Path = "/v1/auth/tokens"
 
 const (
-	// maxTokens bounds the tokens of a user.
+	// maxTokens bounds the number of a user's tokens.
 	maxTokens = 64
 	// maxDescription bounds a description, in bytes.
 	maxDescription = 256
-	// defaultTTL is how long a token is valid if its user does not say.
+	// defaultTTL is the default lifetime of a token.
 	defaultTTL = 30 * 24 * time.Hour
-	// minTTL is the shortest validity that a user may ask for.
+	// minTTL is the minimum lifetime of a token.
 	minTTL = time.Minute
-	// seen is how long the response to a new token waits until the cache has it.
+	// seen is how long the response for a new token waits for the cache to have the token.
 	seen = 5 * time.Second
 )
 
-// Request asks for a token for scripts.
+// Request is a request for a token for scripts.
 type Request struct {
 	Description string `json:"description,omitempty"`
-	// Cluster is the only cluster that the token is to be good for, as <namespace>/<name>. Empty means all.
+	// Cluster is the only cluster that the token is valid for, as <namespace>/<name>. Empty means all clusters.
 	Cluster string `json:"cluster,omitempty"`
-	// TTL is how long the token is to be valid. The default is 30 days, or the longest that the hub allows.
+	// TTL is the lifetime of the token. The default is 30 days, or the hub's limit if that is shorter.
 	TTL metav1.Duration `json:"ttl,omitzero"`
 }
 
@@ -66,28 +66,28 @@ type Info struct {
 	Cluster     string    `json:"cluster,omitempty"`
 	Created     time.Time `json:"created"`
 	Expires     time.Time `json:"expires"`
-	// LastUsed is coarse: it may be an hour behind, and more where many tokens are in use.
+	// LastUsed may be an hour behind, or more if many tokens are in use.
 	LastUsed *time.Time `json:"lastUsed,omitempty"`
-	// Token is the token itself. Only the response to the request that made it has this field.
+	// Token is the token itself. Only the response that creates the token has this field.
 	Token string `json:"token,omitempty"`
 }
 
-// List lists tokens for scripts.
+// List is a list of tokens for scripts.
 type List struct {
 	Items []Info `json:"items"`
 }
 
-// Register adds the paths of tokens to a mux.
+// Register adds the endpoints to a mux.
 func (s *Server) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+Path, s.owned(http.StatusCreated, s.create))
 	mux.HandleFunc("GET "+Path, s.owned(http.StatusOK, s.list))
 	mux.HandleFunc("DELETE "+Path+"/{id}", s.owned(http.StatusOK, s.revoke))
 }
 
-// action is an action of a user on their tokens. It returns the response.
+// action is an operation of a user on the user's tokens. It returns the response.
 type action func(http.ResponseWriter, *http.Request, *v1.User) (any, error)
 
-// owned serves an action.
+// owned returns a handler for an action.
 func (s *Server) owned(code int, do action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		answer, err := s.asOwner(w, r, do)
@@ -111,7 +111,7 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: id.User, UID: id.UID}, nil)
 	name, local := strings.CutPrefix(id.User, v1.PrincipalPrefixLocal)
-	if !local { // the provider of a user is asked only when they sign in, so it could not end their tokens
+	if !local { // providers are only queried when a user signs in, so they could not end these tokens
 		return nil, refusal.Forbidden("only users of the hub, local:<name>, have tokens for scripts")
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
@@ -128,7 +128,8 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	return do(w, r, user)
 }
 
-// signedIn returns the user of a request with a session's token for all clusters: a token for scripts makes no other.
+// signedIn returns the user of a request with a session's token for all clusters. A token for scripts cannot create
+// other tokens.
 func (s *Server) signedIn(r *http.Request) (identity.Identity, error) {
 	raw, err := identity.Token(r)
 	if err != nil {
@@ -178,15 +179,15 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, user *v1.User) (
 	return info, nil
 }
 
-// awaitSeen waits until the cache has a new token, so that it counts when its user makes the next one. A token that the
-// cache does not get in time is not an error.
+// awaitSeen waits until the cache has a new token, so that it counts when the user creates the next one. It does not
+// fail if the cache does not get the token in time.
 func (s *Server) awaitSeen(ctx context.Context, secret *corev1.Secret) {
 	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, seen, true, func(ctx context.Context) (bool, error) {
 		return s.Client.Get(ctx, client.ObjectKeyFromObject(secret), &corev1.Secret{}) == nil, nil
 	})
 }
 
-// readRequest reads and checks what a user asks for.
+// readRequest reads and validates a request.
 func (s *Server) readRequest(w http.ResponseWriter, r *http.Request) (Request, error) {
 	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil || kind != "application/json" {
@@ -229,7 +230,7 @@ func (s *Server) list(_ http.ResponseWriter, r *http.Request, user *v1.User) (an
 	return list, nil
 }
 
-// tokensOf returns the tokens of a user, the oldest first. It leaves out tokens of an earlier user with the same name.
+// tokensOf returns the tokens of a user, the oldest first. It omits tokens of an earlier user with the same name.
 func (s *Server) tokensOf(ctx context.Context, user *v1.User) ([]stored, error) {
 	var secrets corev1.SecretList
 	err := s.Client.List(ctx, &secrets, client.InNamespace(s.Namespace),
@@ -255,7 +256,7 @@ func (s *Server) revoke(_ http.ResponseWriter, r *http.Request, user *v1.User) (
 	}
 	secret, name := &corev1.Secret{}, s.name(id)
 	err := s.Client.Get(r.Context(), name, secret)
-	if apierrors.IsNotFound(err) { // another replica may have made it just now; the gate bounds these lookups
+	if apierrors.IsNotFound(err) { // another replica may have created it just now; the gate limits these lookups
 		err = s.Live.Get(r.Context(), name, secret)
 	}
 	if err == nil {

@@ -19,22 +19,22 @@ import (
 
 const (
 	prefix = "token-"
-	// The bytes of an ID: the time in Unix seconds, random bytes, and a code that proves that the hub made the ID.
+	// The bytes of an ID: the time in Unix seconds, random bytes, and a code that proves that the hub created the ID.
 	timeBytes, randomBytes, codeBytes = 4, 8, 8
 	// idLength is the length of an ID in hexadecimal digits.
 	idLength = 2 * (timeBytes + randomBytes + codeBytes)
-	// secretBytes are 256 bits, which cannot be guessed, so a plain SHA-256 of them may be stored.
+	// secretBytes is 256 bits, which cannot be guessed. Therefore an unsalted SHA-256 of them may be stored.
 	secretBytes = 32
 )
 
-// Token is a token for scripts, token-<id>:<secret>. Its secret is never printed.
+// Token is a token for scripts, token-<id>:<secret>. The secret is never printed.
 type Token struct {
 	// ID is not secret.
 	ID  string
 	sum [sha256.Size]byte
 }
 
-// Generate returns a token with a new secret, and the text that its user sends. The key authenticates the ID.
+// Generate returns a token with a new secret, and the encoded token for the user. The key authenticates the ID.
 func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	id := make([]byte, timeBytes+randomBytes, timeBytes+randomBytes+codeBytes)
 	binary.BigEndian.PutUint32(id, uint32(now.Unix()))
@@ -53,8 +53,8 @@ func Generate(key []byte, now time.Time) (t Token, raw string, err error) {
 	return t, raw, nil
 }
 
-// Is reports whether a text claims to be such a token, even if its secret was cut or changed: it must not be sent to
-// any other service.
+// Is reports whether a text claims to be such a token, even if its secret was truncated or changed. Such a text must
+// not be sent to any other service.
 func Is(raw string) bool {
 	rest, ok := strings.CutPrefix(raw, prefix)
 	return ok && len(rest) > idLength && IsID(rest[:idLength]) && rest[idLength] == ':'
@@ -73,7 +73,7 @@ func IsID(s string) bool {
 	return true
 }
 
-// Parse reads a token as its user sends it. Each token has one spelling only.
+// Parse decodes a token. Each token has only one encoding.
 func Parse(raw string) (Token, bool) {
 	if !Is(raw) {
 		return Token{}, false
@@ -89,23 +89,23 @@ func Parse(raw string) (Token, bool) {
 	return Token{ID: id, sum: sha256.Sum256([]byte(raw))}, true
 }
 
-// Hash returns the SHA-256 of the whole token, in hexadecimal, which is stored. It includes the ID, so that the secret
-// is worthless under another ID.
+// Hash returns the hexadecimal SHA-256 of the whole token, which is stored. It includes the ID, so that the secret is
+// not valid with another ID.
 func (t Token) Hash() []byte { return hex.AppendEncode(nil, t.sum[:]) }
 
-// Matches reports whether a token has this hash, in constant time.
+// Matches reports whether a token has the hash. It takes constant time.
 func (t Token) Matches(hash []byte) bool { return subtle.ConstantTimeCompare(t.Hash(), hash) == 1 }
 
 // Made returns the time in the ID.
 func (t Token) Made() time.Time {
 	raw, err := hex.DecodeString(t.ID[:2*timeBytes])
-	if err != nil { // Parse has looked
+	if err != nil { // Parse has checked it
 		return time.Time{}
 	}
 	return time.Unix(int64(binary.BigEndian.Uint32(raw)), 0)
 }
 
-// Ours reports whether the hub made the ID of a token with one of these keys. It does not check the secret.
+// Ours reports whether the hub created the ID of a token with one of the keys. It does not check the secret.
 func (t Token) Ours(keys ...[]byte) bool {
 	raw, err := hex.DecodeString(t.ID)
 	if err != nil {

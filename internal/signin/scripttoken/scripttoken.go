@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scripttoken has the tokens that users make for scripts.
+// Package scripttoken has the tokens that users create for scripts.
 package scripttoken
 
 import (
@@ -32,10 +32,10 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// Prefix precedes the ID of a token for scripts in the name of its Secret.
+// Prefix is the prefix of the ID of a token in the name of its Secret.
 const Prefix = "drover-token-"
 
-// Keys in the Secret of a token, in addition to some keys of a session.
+// Keys in the Secret of a token, in addition to some keys of sessions.
 const (
 	keyHash        = "hash"
 	keyDescription = "description"
@@ -44,26 +44,27 @@ const (
 )
 
 const (
-	// usedEvery is the resolution of the last use of a token.
+	// usedEvery is the resolution of a token's last use.
 	usedEvery = time.Hour
-	// usesPerSecond bounds how many last uses one replica writes. maxUses bounds how many recent writes it remembers.
+	// usesPerSecond bounds the rate at which one replica writes last uses. maxUses bounds how many recent writes it
+	// remembers.
 	usesPerSecond, maxUses = 1, 4096
 	useTimeout             = 10 * time.Second
 )
 
-// credentialID is the extra field in which API servers record which credential a user has shown. It is in the audit
-// logs of hub and members.
+// credentialID is the extra field in which API servers record the credential of a user. It appears in the audit logs of
+// the hub and of members.
 const credentialID = "authentication.kubernetes.io/credential-id"
 
-// Options of a Server. All are needed.
+// Options of a Server. All are required.
 type Options struct {
 	// Client reads from a cache, and Live from the API server.
 	Client    client.Client
 	Live      client.Reader
 	Namespace string
-	// MaxTTL is the longest that a token is valid.
+	// MaxTTL is the maximum lifetime of a token.
 	MaxTTL time.Duration
-	// Member returns the member that a request is for.
+	// Member returns the member of a request.
 	Member       func(*http.Request) string
 	Keyring      *keyring.Keyring
 	Accounts     *account.Accounts
@@ -72,27 +73,28 @@ type Options struct {
 	Log          *quietlog.Log
 }
 
-// Server makes, lists and revokes tokens for scripts, and identifies users by them. It may be used concurrently.
+// Server creates, lists and revokes tokens for scripts, and authenticates users with them. It is safe for concurrent
+// use.
 type Server struct {
 	Options
 
-	gate *limit.Gate // where users wait to make, list and revoke tokens
-	uses *lru.Cache  // when the last use of a token was written, by ID
+	gate *limit.Gate // limits concurrent operations on tokens
+	uses *lru.Cache  // the time when the last use was written, by ID
 	rate *rate.Limiter
 }
 
-// NewServer returns a Server. It lets a user do one thing with their tokens at a time, since listing the tokens of a
-// user takes a look at all labels in the cache.
+// NewServer returns a Server. It serves one operation of a user at a time, because listing the tokens of a user scans
+// all labels in the cache.
 func NewServer(o Options) *Server {
 	gate := limit.NewGate(limit.Bounds{User: 1, All: 4, Queue: 64, QueueUser: 4, Wait: seen}, limit.Observer{})
 	return &Server{Options: o, gate: gate, uses: lru.New(maxUses), rate: rate.NewLimiter(usesPerSecond, usesPerSecond)}
 }
 
-// stored is a token as its Secret has it.
+// stored is a token in its stored form.
 type stored struct {
 	id, user, uid, description string
 	hash                       []byte
-	// cluster is the only cluster that the token is good for, as <namespace>/<name>, or empty for all.
+	// cluster is the only cluster that the token is valid for, as <namespace>/<name>, or empty for all clusters.
 	cluster                  string
 	created, ends, used      time.Time
 	name                     types.NamespacedName
@@ -103,7 +105,7 @@ func (s *Server) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.Namespace, Name: Prefix + id}
 }
 
-// read reads the Secret of a token. It returns false for a Secret that does not have the form of the hub's.
+// read decodes the Secret of a token. It returns false if the Secret does not have the right form.
 func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 	text := func(key string) string { return string(secret.Data[key]) }
 	t := stored{
@@ -115,7 +117,7 @@ func (s *Server) read(secret *corev1.Secret) (stored, bool) {
 	if len(secret.Name) > len(Prefix) {
 		t.id = secret.Name[len(Prefix):]
 	}
-	if longest := t.created.Add(s.MaxTTL); t.ends.After(longest) { // the configuration became stricter
+	if longest := t.created.Add(s.MaxTTL); t.ends.After(longest) { // the limit in the configuration was reduced
 		t.ends = longest
 	}
 	ok := secret.Labels[v1.LabelSecretKind] == v1.SecretKindToken && secret.Name == Prefix+t.id && IsID(t.id) &&
@@ -127,8 +129,7 @@ func refused() *refusal.Error {
 	return refusal.Unauthorized("the hub does not accept the token; it may have been revoked, or be incomplete")
 }
 
-// Identify returns the user of a token for scripts. A token that the hub does not have costs a look into the cache
-// only.
+// Identify returns the user of a token for scripts. For an unknown token, it only looks into the cache.
 func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error) {
 	given, ok := Parse(raw)
 	if !ok {
@@ -169,8 +170,8 @@ func (s *Server) Identify(r *http.Request, raw string) (identity.Identity, error
 	return id, nil
 }
 
-// secretOf returns the Secret of a token. The cache of this replica may lack it if another replica made it just now.
-// Only then, and only if the ID proves that the hub made it, the API server is asked.
+// secretOf returns the Secret of a token. The cache of this replica may lack it if another replica has just created it.
+// Only in that case, and only if the ID proves that the hub created it, secretOf reads the API server.
 func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	err := s.Client.Get(ctx, s.name(given.ID), secret)
@@ -190,8 +191,8 @@ func (s *Server) secretOf(ctx context.Context, given Token) (*corev1.Secret, err
 	return secret, s.Live.Get(ctx, s.name(given.ID), secret)
 }
 
-// noteUse writes when a token was used last: at most once in usedEvery for each token, and at most usesPerSecond for
-// all tokens at this replica. A use that exceeds the rate is noted at a later use.
+// noteUse writes the time of a token's last use, at most once in usedEvery for each token and at most usesPerSecond for
+// all tokens at this replica. A use that exceeds the rate is recorded at a later use.
 func (s *Server) noteUse(t stored) {
 	now := s.Now()
 	if now.Sub(t.used) < usedEvery {
@@ -214,7 +215,7 @@ func (s *Server) noteUse(t stored) {
 		secret := &corev1.Secret{}
 		secret.Namespace, secret.Name = t.name.Namespace, t.name.Name
 		err := s.Client.Patch(ctx, secret, client.RawPatch(types.MergePatchType, patch))
-		// Another replica may have written the use, or the token may have been revoked.
+		// Another replica may have recorded the use, or the token may have been revoked.
 		if err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			s.Log.Complain(err, "last use of a token not kept")
 		}

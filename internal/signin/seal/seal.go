@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package seal encrypts what a client carries and must neither read nor change.
+// Package seal encrypts values that a client carries but must not read or change.
 package seal
 
 import (
@@ -15,16 +15,18 @@ import (
 	"strings"
 )
 
-// Max is how long a sealed value may be, in bytes: a code has up to 6 KiB of groups, and 4 KiB of a provider's.
+// Max is the maximum length of a sealed value, in bytes. A code has up to 6 KiB of groups and 4 KiB of a provider's
+// state.
 const Max = 24 << 10
 
-// ErrSealed means that a value was not sealed with one of the keys for that purpose, or was changed.
+// ErrSealed means that a value was not sealed with one of the keys for this purpose, or was changed.
 var ErrSealed = errors.New("the value is not one that this hub has sealed")
 
-// Sealer seals values. New makes it. It may be used concurrently.
+// Sealer seals values. Create one with New. It is safe for concurrent use.
 type Sealer struct{ keys []cipher.AEAD }
 
-// New makes a Sealer that seals with the first of some keys of 32 bytes, and opens what was sealed with any.
+// New returns a Sealer that seals with the first key, and opens values that were sealed with any key. A key has 32
+// bytes.
 func New(keys ...[]byte) (*Sealer, error) {
 	s := &Sealer{}
 	for _, key := range keys {
@@ -47,7 +49,7 @@ func New(keys ...[]byte) (*Sealer, error) {
 	return s, nil
 }
 
-// Seal encrypts a value for a purpose. What is sealed for one is not opened for another.
+// Seal encrypts a value for a purpose. It cannot be opened for another purpose.
 func (s *Sealer) Seal(purpose string, value any) (string, error) {
 	plain, err := json.Marshal(value)
 	if err != nil {
@@ -58,9 +60,9 @@ func (s *Sealer) Seal(purpose string, value any) (string, error) {
 	return base64.RawURLEncoding.EncodeToString(s.keys[0].Seal(nonce, nonce, plain, []byte(purpose))), nil
 }
 
-// Open decrypts what Seal returned.
+// Open decrypts a value that Seal returned.
 func (s *Sealer) Open(purpose, sealed string, into any) error {
-	if len(sealed) > Max || strings.ContainsAny(sealed, "\r\n") { // which the decoder would leave out
+	if len(sealed) > Max || strings.ContainsAny(sealed, "\r\n") { // the decoder would ignore these characters
 		return ErrSealed
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)

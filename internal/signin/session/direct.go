@@ -20,12 +20,12 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// directMargin is how much longer than the token a session is kept, so that a client that asks again and again causes
-// few writes.
+// directMargin is how much longer than its token a session is kept, so that repeated requests of a client cause few
+// writes.
 const directMargin = 10 * time.Minute
 
-// NoteDirect notes in a session that it has a token for direct access until a time. From then on the Secret is no
-// longer deleted with its User or AuthProvider.
+// NoteDirect records in a session that it has a token for direct access until the given time. From then on the Secret
+// is no longer deleted with its User or AuthProvider.
 func (s *Store) NoteDirect(ctx context.Context, session Session, until time.Time) error {
 	if !session.Direct().Before(until) && len(session.OwnerReferences) == 0 && !session.Revoked() {
 		return nil
@@ -55,8 +55,8 @@ func (s *Store) IsDirect(o client.Object) bool {
 		len(secret.Data[KeyDirect]) > 0
 }
 
-// Restore creates a deleted session again, as a revoked one. Members may accept its tokens: without the Secret they
-// would not learn that the session was ended.
+// Restore recreates a deleted session as a revoked one. Members may accept its tokens. Without the Secret, they would
+// not be informed that the session was ended.
 func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	data := map[string][]byte{KeyRevoked: []byte("true")}
 	for _, key := range []string{KeyUID, KeyBegun, KeyEnds, KeyPrincipal, KeyProvider, KeyProviderUID, KeyDirect} {
@@ -75,7 +75,7 @@ func (s *Store) Restore(ctx context.Context, deleted Session) error {
 	return nil
 }
 
-// All returns all sessions as the cache has them. The caller must not change them.
+// All returns all sessions in the cache. The caller must not change them.
 func (s *Store) All(ctx context.Context) ([]Session, error) {
 	var list corev1.SecretList
 	if err := s.client.List(ctx, &list, client.InNamespace(s.namespace),

@@ -23,56 +23,55 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// Prefix precedes the ID of a session in the name of its Secret.
+// Prefix is the prefix of a session's ID in the name of its Secret.
 const Prefix = "drover-session-"
 
-// LabelUser has the name of a session's User, or a digest of the principal.
+// LabelUser is the label with the name of a session's User, or with a digest of the principal.
 const LabelUser = v1.Group + "/user"
 
-// Keys of a session's Secret. Secrets of tokens for scripts have the exported keys too.
+// Keys of a session's Secret. Secrets of tokens for scripts also have the exported keys.
 const (
 	KeyUID     = "uid"
 	KeyBegun   = "begun"
 	KeyEnds    = "ends"
 	KeyRevoked = "revoked"
-	// KeyKeys has the UID of the Secret with the issuer's keys: deleting that Secret ends all sessions. KeyPassword has
-	// the digest of the password hash that the user signed in with, and KeyRefresh the state of refresh tokens. Sessions
-	// without refresh tokens lack them.
+	// KeyKeys has the UID of the Secret with the issuer's keys. Deleting that Secret ends all sessions. KeyPassword has
+	// the digest of the password hash that the user signed in with. KeyRefresh has the state of refresh tokens, if the
+	// session has any.
 	KeyKeys     = "keys"
 	KeyPassword = "password"
 	KeyRefresh  = "refresh"
-	// KeyAwaited marks a session that a user has approved, and whose device has not asked for its tokens yet.
+	// KeyAwaited marks a session that a user has approved, but whose device has not fetched its tokens yet.
 	KeyAwaited = "awaited"
-	// KeyDirect has the time until which members may accept tokens of the session without the hub. Until then the Secret
-	// stays, so that members can be told that the session was ended.
+	// KeyDirect has the time until which members may accept tokens of the session without the hub. The Secret stays until
+	// then, so that members can be informed that the session was ended.
 	KeyDirect = "direct"
-	// KeyAsking has the time when a replica began to ask the provider of the session.
+	// KeyAsking has the time when a replica began to query the provider of the session.
 	KeyAsking = "asking"
 )
 
-// Further keys of a session whose user comes from an AuthProvider.
+// Additional keys of a session whose user belongs to an AuthProvider.
 const (
 	KeyPrincipal   = "principal"
 	KeyProvider    = "provider"
 	KeyProviderUID = "providerUID"
-	// KeyGroups has the groups that bindings name, and KeyState the state of the connector.
+	// KeyGroups has the groups that are named in bindings, and KeyState has the state of the connector.
 	KeyGroups = "groups"
 	KeyState  = "state"
-	// KeyNotice has the notice of the login for the user.
+	// KeyNotice has the notice for the user about the login.
 	KeyNotice = "notice"
 )
 
-// Session is a session as its Secret has it.
+// Session is a session in its stored form.
 type Session struct{ *corev1.Secret }
 
-// NewSecret returns a Secret for something that a user keeps, such as a session. It is owned by their User or
-// AuthProvider.
+// NewSecret returns a Secret for data of a user, such as a session. It is owned by the user's User or AuthProvider.
 func NewSecret(name types.NamespacedName, c account.Claims, begun, ends time.Time) *corev1.Secret {
 	kind, owner, uid, label := "User", c.User, c.UID, c.User
 	data := map[string][]byte{KeyUID: []byte(c.UID), KeyBegun: stamp(begun), KeyEnds: stamp(ends)}
 	if c.Provider != "" {
 		kind, owner, uid = "AuthProvider", c.Provider, c.ProviderUID
-		sum := sha256.Sum256([]byte(c.Principal())) // a label cannot hold the name
+		sum := sha256.Sum256([]byte(c.Principal())) // a label value cannot contain the name
 		label = "sha256-" + hex.EncodeToString(sum[:16])
 		data[KeyPrincipal], data[KeyProvider] = []byte(c.Principal()), []byte(c.Provider)
 		data[KeyProviderUID] = []byte(c.ProviderUID)
@@ -113,7 +112,7 @@ func (s Session) UID() string { return string(s.Data[KeyUID]) }
 // User returns the name of the local User.
 func (s Session) User() string { return s.Labels[LabelUser] }
 
-// Principal returns the user in the form of bindings.
+// Principal returns the name of the user in bindings.
 func (s Session) Principal() string {
 	if name := s.Data[KeyPrincipal]; len(name) > 0 {
 		return string(name)
@@ -121,13 +120,13 @@ func (s Session) Principal() string {
 	return v1.PrincipalPrefixLocal + s.User()
 }
 
-// Provider returns the name of the user's AuthProvider, empty for local Users.
+// Provider returns the name of the user's AuthProvider, or "" for local Users.
 func (s Session) Provider() string { return string(s.Data[KeyProvider]) }
 
 // ProviderUID returns the UID of the user's AuthProvider.
 func (s Session) ProviderUID() string { return string(s.Data[KeyProviderUID]) }
 
-// Claims returns who the user was when they signed in, without groups.
+// Claims returns the claims of the user at the login, without groups.
 func (s Session) Claims() account.Claims {
 	if s.Provider() == "" {
 		return account.Claims{User: s.User(), UID: types.UID(s.UID())}
@@ -138,18 +137,18 @@ func (s Session) Claims() account.Claims {
 	}
 }
 
-// Upstream returns the user as the connector has described them last.
+// Upstream returns the last description of the user by the connector.
 func (s Session) Upstream() connector.User {
 	return connector.User{ID: s.UID(), Name: s.Claims().User, State: s.Data[KeyState]}
 }
 
-// Update stores what the provider says of the user now.
+// Update stores the provider's current description of the user.
 func (s Session) Update(c account.Claims) {
 	s.Data[KeyGroups], s.Data[KeyState] = account.EncodeGroups(c.Groups), c.State
 	s.Data[KeyNotice] = []byte(c.Notice)
 }
 
-// Groups returns the groups that go into the tokens of the session.
+// Groups returns the groups for the tokens of the session.
 func (s Session) Groups() ([]string, error) {
 	var groups []string
 	if raw := s.Data[KeyGroups]; len(raw) > 0 {
@@ -163,7 +162,7 @@ func (s Session) Groups() ([]string, error) {
 // Revoked reports whether the session was ended.
 func (s Session) Revoked() bool { return len(s.Data[KeyRevoked]) > 0 }
 
-// Awaited reports whether the device has not asked for its tokens yet.
+// Awaited reports whether the device has not fetched its tokens yet.
 func (s Session) Awaited() bool { return len(s.Data[KeyAwaited]) > 0 }
 
 // Began returns when the user signed in.
@@ -172,10 +171,11 @@ func (s Session) Began() time.Time { return TimeOf(s.Secret, KeyBegun) }
 // Direct returns the time until which members may accept tokens of the session without the hub.
 func (s Session) Direct() time.Time { return TimeOf(s.Secret, KeyDirect) }
 
-// Ends returns when the last token of the session ends and, with refresh tokens, the session.
+// Ends returns the time when the session's last token expires. With refresh tokens, this is also the end of the
+// session.
 func (s Session) Ends() time.Time { return Ends(s.Secret) }
 
-// Ends returns when a session or a token for scripts ends: the zero time if its Secret does not say.
+// Ends returns the time when a session or a token for scripts ends, or the zero time if its Secret does not have it.
 func Ends(secret *corev1.Secret) time.Time {
 	ends, direct := TimeOf(secret, KeyEnds), TimeOf(secret, KeyDirect)
 	if ends.Before(direct) {
@@ -190,7 +190,7 @@ func (s Session) Refresh() (state refresh.State, ok bool) {
 	return state, len(raw) > 0 && json.Unmarshal(raw, &state) == nil
 }
 
-// setRefresh stores the state of refresh tokens. The session ends then at a time, or with its last token.
+// setRefresh stores the state of refresh tokens. From then on the session ends at until, or with its last token.
 func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	raw, err := json.Marshal(state)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s Session) setRefresh(state refresh.State, until, now time.Time) error {
 	return nil
 }
 
-// Take makes an approved session the device's, with tokens from now on.
+// Take assigns an approved session to the device, which can get tokens from now on.
 func (s Session) Take(now time.Time) {
 	delete(s.Data, KeyAwaited)
 	s.Data[KeyEnds] = stamp(now.Add(token.Lifetime))

@@ -26,31 +26,32 @@ import (
 )
 
 const (
-	// maxSessions bounds the sessions of a user, for scripts that sign in again and again.
+	// maxSessions bounds the sessions of a user, for scripts that sign in repeatedly.
 	maxSessions = 16
 	// Settle is how long the cache of a replica may lack a session that began at another replica.
 	Settle = time.Minute
-	// WriteLimit bounds the writes that begin or refresh a session.
+	// WriteLimit bounds the time of the writes that begin or refresh a session.
 	WriteLimit = 10 * time.Second
 	// CodeLifetime is how long a code can be redeemed.
 	CodeLifetime = time.Minute
-	// replay is how long a session must stay to show that its code was redeemed, whatever the clocks of replicas are.
+	// replay is how long a session must be kept to show that its code was redeemed, even if the clocks of replicas differ.
 	replay = 2 * CodeLifetime
-	// unseenPerSecond bounds how often clients cause lookups at the API server of sessions that no cache has.
+	// unseenPerSecond bounds the rate at which clients cause the API server to be read for sessions that are not in the
+	// cache.
 	unseenPerSecond = 20
 )
 
-// ErrRefresh is the one error for everything that is wrong with a refresh token.
+// ErrRefresh is the same error for every problem with a refresh token.
 var ErrRefresh error = &oauth.Error{Code: "invalid_grant", Description: "the refresh token is not valid, has expired " +
 	"or was used before, or its user may not sign in; sign in again"}
 
-// Bounds are the bounds of a session whose client asked for refresh tokens. All are needed.
+// Bounds are the bounds of a session whose client requested refresh tokens. All are required.
 type Bounds struct {
 	// Idle is how long an unused refresh token is valid. Lifetime is how long a session lasts after the login.
 	Idle, Lifetime time.Duration
 }
 
-// until returns when a session can no longer be refreshed.
+// until returns the time when a session can no longer be refreshed.
 func (b Bounds) until(begun, used time.Time) time.Time {
 	idle, most := used.Add(b.Idle), begun.Add(b.Lifetime)
 	if most.Before(idle) {
@@ -61,7 +62,7 @@ func (b Bounds) until(begun, used time.Time) time.Time {
 
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=secrets,verbs=delete
 
-// Store reads and writes sessions. It may be used concurrently.
+// Store reads and writes sessions. It is safe for concurrent use.
 type Store struct {
 	Bounds
 	// client reads from a cache, and live from the API server.
@@ -88,24 +89,24 @@ func (s *Store) name(id string) types.NamespacedName {
 	return types.NamespacedName{Namespace: s.namespace, Name: Prefix + id}
 }
 
-// New returns a session that has not been stored yet.
+// New returns a new session that is not stored yet.
 func (s *Store) New(id string, c account.Claims, begun, ends time.Time) Session {
 	return Session{NewSecret(s.name(id), c, begun, ends)}
 }
 
-// Cached returns a session as the cache has it.
+// Cached returns a session from the cache.
 func (s *Store) Cached(ctx context.Context, id string) (Session, error) {
 	session := Session{&corev1.Secret{}}
 	return session, s.client.Get(ctx, s.name(id), session.Secret)
 }
 
-// Live returns a session as the API server has it.
+// Live returns a session from the API server.
 func (s *Store) Live(ctx context.Context, id string) (Session, error) {
 	session := Session{&corev1.Secret{}}
 	return session, s.live.Get(ctx, s.name(id), session.Secret)
 }
 
-// Given returns the session of a refresh token, or ErrRefresh. It asks the API server only if the cache does not have
+// Given returns the session of a refresh token, or ErrRefresh. It reads the API server only if the cache does not have
 // the session.
 func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error) {
 	session, err := s.Cached(ctx, given.Session)
@@ -121,12 +122,12 @@ func (s *Store) Given(ctx context.Context, given refresh.Token) (Session, error)
 		return Session{}, fmt.Errorf("read session %s: %w", given.Session, err)
 	}
 	if state, ok := session.Refresh(); !ok || !state.Given(given) {
-		return Session{}, ErrRefresh // to know the ID of a session is not enough to end it
+		return Session{}, ErrRefresh // knowing the ID of a session is not enough to end it
 	}
 	return session, nil
 }
 
-// Store creates the Secret of a new session. It removes older sessions of the user if they have too many.
+// Store creates the Secret of a new session. If the user has too many sessions, it removes older ones.
 func (s *Store) Store(ctx context.Context, session Session) error {
 	if err := s.makeRoom(ctx, session); err != nil {
 		return err
@@ -134,20 +135,20 @@ func (s *Store) Store(ctx context.Context, session Session) error {
 	return s.client.Create(ctx, session.Secret)
 }
 
-// Save writes a session that was read from the API server. It is a conflict if the session was written since it was
-// read.
+// Save writes a session that was read from the API server. It returns a conflict if the session was written in the
+// meantime.
 func (s *Store) Save(ctx context.Context, session Session) error {
 	return s.client.Update(ctx, session.Secret)
 }
 
-// GiveRefresh puts the first refresh token of a session into it, and returns the token.
+// GiveRefresh adds the first refresh token to a session, and returns the token.
 func (s *Store) GiveRefresh(session Session) (string, error) {
 	now := s.now()
 	given, state := refresh.New(session.ID(), now)
 	return given.String(), session.setRefresh(state, s.until(session.Began(), now), now)
 }
 
-// KeepRefresh puts the state of refresh tokens into a session.
+// KeepRefresh stores the state of refresh tokens in a session.
 func (s *Store) KeepRefresh(session Session, state refresh.State) error {
 	return session.setRefresh(state, s.until(session.Began(), state.Used), s.now())
 }
@@ -157,22 +158,22 @@ func (s *Store) Refreshable(session Session, state refresh.State) bool {
 	return s.now().Before(s.until(session.Began(), state.Used))
 }
 
-// Revoke ends a session at once. Its Secret stays until its tokens have ended, so that its code begins no other
-// session.
+// Revoke ends a session immediately. Its Secret stays until its tokens have expired, so that its code cannot begin
+// another session.
 func (s *Store) Revoke(ctx context.Context, id string) error {
 	name := s.name(id)
 	session := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"`+KeyRevoked+`":"dHJ1ZQ=="}}`)) // true
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"data":{"`+KeyRevoked+`":"dHJ1ZQ=="}}`)) // base64 of "true"
 	if err := s.client.Patch(ctx, session, patch); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("revoke session %s: %w", id, err)
 	}
 	return nil
 }
 
-// makeRoom removes sessions of a user for a new one: those that have ended, then those without refresh tokens, then the
-// one that was unused for longest. A session whose code could be redeemed again stays, so a user who signs in too often
-// has to wait. A login that begins before the cache has the one before it may leave one session too many, which the
-// next login removes.
+// makeRoom removes sessions of a user for a new one: first sessions that have ended, then sessions without refresh
+// tokens, then the session that was unused for the longest time. It keeps a session whose code could be redeemed again.
+// Therefore a user who signs in too often has to wait. A login that begins before the previous one is in the cache may
+// leave one session too many, which the next login removes.
 func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	var sessions corev1.SecretList
 	user := next.User()
@@ -199,8 +200,8 @@ func (s *Store) makeRoom(ctx context.Context, next Session) error {
 	return nil
 }
 
-// removable returns the sessions that a user does not need any more, in the order in which they are removed. A session
-// stays as long as its code could be redeemed again, or members would not learn that it was ended.
+// removable returns the sessions that a user no longer needs, in the order in which they are removed. It omits sessions
+// whose code could be redeemed again, and sessions whose end members have not been informed of.
 func removable(all []corev1.Secret, now time.Time) []corev1.Secret {
 	class := func(secret *corev1.Secret) (int, time.Time) {
 		session := Session{secret}

@@ -13,14 +13,14 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxPublished bounds the keys of an issuer.
+// maxPublished bounds the number of keys of an issuer.
 const maxPublished = 16
 
-// Published are the public keys of an issuer, by their ID.
+// Published has the public keys of an issuer, by ID.
 type Published map[string]*ecdsa.PublicKey
 
-// ParsePublished reads a JSON Web Key Set as the issuer publishes it (RFC 7517). A set with any other key than the
-// issuer makes is refused as a whole.
+// ParsePublished decodes a JSON Web Key Set in the form that the issuer publishes (RFC 7517). It rejects a set with any
+// other kind of key.
 func ParsePublished(raw []byte) (Published, error) {
 	var set jose.JSONWebKeySet
 	if err := untrusted.JSON(raw, &set, untrusted.Small()); err != nil || len(set.Keys) > maxPublished {

@@ -3,8 +3,8 @@
 
 // Package token signs and verifies the tokens that the issuer gives to users.
 //
-// The hub and the agents of members share it: an agent that users reach without the hub verifies their tokens by the
-// issuer's public keys alone.
+// The hub and the agents of members share this package. An agent that users reach without the hub verifies their tokens
+// with only the issuer's public keys.
 package token
 
 import (
@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	// Lifetime of a token for the hub.
+	// Lifetime is the lifetime of a token for the hub.
 	Lifetime = 10 * time.Minute
-	// LongestDirect is the longest life of a token for direct access to a cluster.
+	// LongestDirect is the maximum lifetime of a token for direct access to a cluster.
 	LongestDirect = 12 * time.Hour
-	// skew is how much the clocks of replicas may differ.
+	// skew is the maximum difference between the clocks of replicas.
 	skew = 30 * time.Second
-	// Max is how long a token may be, in bytes.
+	// Max is the maximum length of a token, in bytes.
 	Max = 16 << 10
 )
 
-// ErrToken means that a token is not one of this issuer that is valid now.
+// ErrToken means that a token was not issued by this issuer or is not valid at present.
 var ErrToken = errors.New("the token is not valid")
 
-// Claims say who a user is.
+// Claims identify a user.
 type Claims struct {
 	Issuer   string           `json:"iss"`
 	Subject  string           `json:"sub"`
@@ -44,22 +44,24 @@ type Claims struct {
 	IssuedAt *jwt.NumericDate `json:"iat"`
 	Expiry   *jwt.NumericDate `json:"exp"`
 	Nonce    string           `json:"nonce,omitempty"`
-	// Authenticated is when the user signed in, which a refresh does not change.
+	// Authenticated is the time when the user signed in. A refresh does not change it.
 	Authenticated *jwt.NumericDate `json:"auth_time,omitempty"`
 	// Session is the ID of the session that the token belongs to.
 	Session string `json:"sid"`
-	// UID is that of the User, so that one that was deleted and made again is another, or the ID of a provider's user.
+	// UID is the UID of the User, which differs after a User was deleted and recreated, or the ID of a provider's user.
 	UID string `json:"uid"`
-	// Groups are those of the user that bindings name, each with its provider.
+	// Groups are the groups of the user that are named in bindings, each with its provider.
 	Groups []string `json:"groups,omitempty"`
 }
 
-// Sign makes a token of claims, from now on for Lifetime, or until their Expiry if that is earlier.
+// Sign returns a token with the claims. It is valid for Lifetime from now on, or until the claims' Expiry if that is
+// earlier.
 func Sign(key keys.Key, c Claims, now time.Time) (string, error) {
 	return SignFor(Lifetime, key, c, now)
 }
 
-// SignFor makes a token of claims, from now on for a lifetime, or until their Expiry if that is earlier.
+// SignFor returns a token with the claims. It is valid for a lifetime from now on, or until the claims' Expiry if that
+// is earlier.
 func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (string, error) {
 	c.IssuedAt = jwt.NewNumericDate(now)
 	if last := now.Add(lifetime); c.Expiry == nil || c.Expiry.Time().After(last) {
@@ -73,10 +75,10 @@ func SignFor(lifetime time.Duration, key keys.Key, c Claims, now time.Time) (str
 	return jwt.Signed(signer).Claims(c).Serialize()
 }
 
-// IssuedBy reports whether a token says of itself that an issuer made it. Only Verify reports whether that is true.
+// IssuedBy reports whether a token claims to be from an issuer. Only Verify checks the claim.
 func IssuedBy(raw, issuer string) bool {
 	parts := strings.SplitN(raw, ".", 4)
-	if len(parts) != 3 { // a long one is not left to others either
+	if len(parts) != 3 { // tokens that are too long are not passed on either
 		return false
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
@@ -89,14 +91,15 @@ func IssuedBy(raw, issuer string) bool {
 	return untrusted.JSON(payload, &c, untrusted.Small()) == nil && c.Issuer == issuer
 }
 
-// Keys are those that a token may be signed with.
+// Keys are the public keys that tokens may be signed with.
 type Keys interface {
 	// Public returns the public key with an ID.
 	Public(id string) (*ecdsa.PublicKey, bool)
 }
 
-// Verify returns the claims of a token that a key of the set has signed for one issuer and one audience, with the ID of
-// the key. accepted returns the longest life of a token for an audience, 0 for an audience that is not accepted.
+// Verify returns the claims of a token that a key of the set has signed for the issuer and for one accepted audience.
+// It also returns the ID of the key. accepted returns the maximum lifetime of a token for an audience, or 0 if the
+// audience is not accepted.
 func Verify(raw string, set Keys, issuer string, accepted func(audience string) time.Duration) (c Claims, keyID string, err error) {
 	if len(raw) > Max {
 		return Claims{}, "", fmt.Errorf("%w: longer than %d bytes", ErrToken, Max)
@@ -133,7 +136,7 @@ func Verify(raw string, set Keys, issuer string, accepted func(audience string) 
 	return c, header.KeyID, nil
 }
 
-// Current returns an error if claims are not valid yet, or no longer.
+// Current returns an error if claims are not yet valid or have expired.
 func (c Claims) Current(now time.Time) error {
 	switch {
 	case now.Add(skew).Before(c.IssuedAt.Time()):

@@ -17,32 +17,33 @@ import (
 	"github.com/drover-dev/drover/internal/signin/workload"
 )
 
-// Type is a type of AuthProviders.
+// Type is a type of AuthProvider.
 type Type struct {
-	// Name is the name in status.type.
+	// Name is the value of status.type.
 	Name string
-	// Is reports whether a provider is of this type.
+	// Is reports whether a provider has this type.
 	Is func(*v1.AuthProvider) bool
-	// Secret returns the reference to the Secret of a provider of this type, or nil if it has none.
+	// Secret returns the reference to the Secret of a provider of this type, or nil if there is none.
 	Secret func(*v1.AuthProvider) *v1.ProviderSecret
-	// Connector is a nil pointer to a connector of this type. The interfaces that it implements decide how users sign in.
+	// Connector is a nil pointer to a connector of this type. The interfaces that it implements determine how users sign
+	// in.
 	Connector connector.Connector
-	// Build makes the connector of a provider.
+	// Build returns the connector of a provider.
 	Build func(Parts) (connector.Connector, error)
 }
 
-// Parts are what a connector is built from.
+// Parts has the inputs for a connector.
 type Parts struct {
 	Provider *v1.AuthProvider
 	// Secret is the value that Type.Secret refers to.
 	Secret string
-	// ReadSecret returns the value of a Secret as it is now.
+	// ReadSecret returns the current value of a Secret.
 	ReadSecret func(context.Context, v1.ProviderSecret) (string, error)
 	Now        func() time.Time
 }
 
-// Types returns the types of AuthProviders. A new type takes a field in the spec, a package with its connector, and a
-// row here.
+// Types returns the types of AuthProviders. A new type requires a field in the spec, a package with its connector, and
+// an entry here.
 func Types() []Type {
 	return []Type{
 		{
@@ -132,7 +133,7 @@ func buildLDAP(parts Parts) (connector.Connector, error) {
 	})
 }
 
-// pool returns the certificate authorities of a bundle, or nil for an empty bundle.
+// pool returns the certificate authorities in a bundle, or nil for an empty bundle.
 func pool(bundle string) (*x509.CertPool, error) {
 	var roots *x509.CertPool
 	if bundle == "" {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package upstream has the types of AuthProviders, and keeps the connector of each AuthProvider.
+// Package upstream has the types of AuthProviders, and caches the connector of each AuthProvider.
 package upstream
 
 import (
@@ -21,38 +21,38 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// Errors of an AuthProvider that cannot be asked.
+// Errors of an AuthProvider that cannot be queried.
 var (
 	ErrSecret  = errors.New("a Secret cannot be used")
 	ErrInvalid = errors.New("the spec cannot be used")
 )
 
-// Connectors keeps the connector of each AuthProvider. It may be used concurrently.
+// Connectors caches the connector of each AuthProvider. It is safe for concurrent use.
 type Connectors struct {
 	// Reader reads Secrets of Namespace from a cache.
 	Reader    client.Reader
 	Namespace string
-	// Now tells the time to connectors that check tokens. Nil means time.Now.
+	// Now returns the time for connectors that check tokens. The default is time.Now.
 	Now func() time.Time
-	// Types are the types that may be used. Nil means Types().
+	// Types are the allowed types. The default is Types().
 	Types []Type
 
 	mu    sync.Mutex // guards known
 	known map[string]known
 }
 
-// known is a connector, or the reason why there is none, with the versions that it was made from.
+// known is a connector, or the reason why there is none, with the versions of its inputs.
 type known struct {
 	uid        types.UID
 	generation int64
-	secret     string // with its version
+	secret     string // including its version
 	connector  connector.Connector
 	err        error
 }
 
-// Get returns the connector of a provider. It makes a connector only if the provider or its Secret has changed. This
-// holds also for a spec that cannot be used: otherwise each sender of a token would cause its expressions to be
-// compiled while all other logins wait.
+// Get returns the connector of a provider. It builds a connector only if the provider or its Secret has changed. This
+// also applies to an invalid spec. Otherwise each token would cause its expressions to be compiled again while all
+// other logins wait.
 func (c *Connectors) Get(ctx context.Context, p *v1.AuthProvider) (connector.Connector, error) {
 	kind, err := c.TypeOf(p)
 	if err != nil {
@@ -98,7 +98,7 @@ func (c *Connectors) TypeOf(p *v1.AuthProvider) (Type, error) {
 		ErrInvalid, strings.Join(names, ", "))
 }
 
-// parts returns what a connector is built from.
+// parts returns the inputs for a connector.
 func (c *Connectors) parts(p *v1.AuthProvider, secret []byte) Parts {
 	now := c.Now
 	if now == nil {
@@ -113,15 +113,15 @@ func (c *Connectors) parts(p *v1.AuthProvider, secret []byte) Parts {
 	}
 }
 
-// Forget drops the connector of a provider that was deleted.
+// Forget removes the connector of a provider that was deleted.
 func (c *Connectors) Forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.known, name)
 }
 
-// read returns a key of a Secret that administrators meant for providers. Any other Secret, such as the one with the
-// hub's keys, must not reach an upstream.
+// read returns a value of a Secret that administrators labelled for providers. Any other Secret, such as the Secret
+// with the hub's keys, must not reach an upstream.
 func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Secret, []byte, error) {
 	secret := &corev1.Secret{}
 	if err := c.Reader.Get(ctx, types.NamespacedName{Namespace: c.Namespace, Name: r.Name}, secret); apierrors.IsNotFound(err) {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package usercode makes the codes that users type to let a program on another device act as them (RFC 8628), and tells
-// codes of this hub from others.
+// Package usercode generates the codes that users type to let a program on another device act as them (RFC 8628), and
+// recognizes the codes of this hub.
 package usercode
 
 import (
@@ -18,25 +18,27 @@ import (
 )
 
 const (
-	// Lifetime is how long a code can be typed, and as long again if it was made just before.
+	// Lifetime is the minimum time for which a code is valid. A code may be valid for up to twice as long, depending on
+	// when it was generated.
 	Lifetime = 10 * time.Minute
-	// letters are those of a code: neither vowels, so that it spells no word, nor what looks alike (RFC 8628, section
-	// 6.1).
+	// letters are the letters in codes. They have no vowels, so that a code spells no word, and no letters that look alike
+	// (RFC 8628, section 6.1).
 	letters = "BCDFGHJKLMNPQRSTVWXZ"
-	// random and checked are how many letters a code has. The first are random, 39 bits. The others tell that this hub has
-	// made the code not long ago, so that a wrong one is found without an object for each right one.
+	// random and checked are the numbers of letters in a code. The first letters are random and have 39 bits. The others
+	// prove that this hub generated the code recently, so that a wrong code is detected without storing an object for each
+	// code.
 	random, checked = 9, 3
-	// maxTyped bounds what is typed, in bytes.
+	// maxTyped bounds the input of a user, in bytes.
 	maxTyped = 64
 )
 
-// New makes a code for a time. The key is secret.
+// New generates a code. The key is secret.
 func New(key []byte, now time.Time) (string, error) {
 	text := make([]byte, 0, random)
 	for len(text) < random {
 		var one [1]byte
 		_, _ = rand.Read(one[:]) // never fails
-		if one[0] < 240 {        // a multiple of 20: every letter is as likely
+		if one[0] < 240 {        // a multiple of 20, so that every letter is equally likely
 			text = append(text, letters[one[0]%byte(len(letters))])
 		}
 	}
@@ -44,7 +46,7 @@ func New(key []byte, now time.Time) (string, error) {
 	return string(text) + check, err
 }
 
-// Parse returns the code that a user has typed, if New made it with one of some keys within its lifetime.
+// Parse returns the code that a user has typed, if New generated it with one of the keys within its lifetime.
 func Parse(typed string, now time.Time, keys ...[]byte) (string, bool) {
 	if len(typed) > maxTyped {
 		return "", false
@@ -69,7 +71,7 @@ func Parse(typed string, now time.Time, keys ...[]byte) (string, bool) {
 	return "", false
 }
 
-// Format writes a code as users read it.
+// Format formats a code for people.
 func Format(code string) string {
 	if len(code) != random+checked {
 		return code
@@ -77,8 +79,8 @@ func Format(code string) string {
 	return code[:4] + "-" + code[4:8] + "-" + code[8:]
 }
 
-// Session is the ID of the session that a code leads to: who approves it and the device that polls need nothing else in
-// common.
+// Session returns the ID of a code's session. The user who approves the code and the device that polls share no other
+// data.
 func Session(code string) string {
 	sum := sha256.Sum256([]byte("drover user code " + code))
 	return hex.EncodeToString(sum[:16])
@@ -86,14 +88,14 @@ func Session(code string) string {
 
 func slot(now time.Time) int64 { return now.Unix() / int64(Lifetime/time.Second) }
 
-// checkOf returns the letters that follow random ones.
+// checkOf returns the letters that follow the random letters.
 func checkOf(key []byte, text string, slot int64) (string, error) {
 	derived, err := hkdf.Key(sha256.New, key, nil, "drover sign-in: user codes", sha256.Size)
 	if err != nil {
 		return "", fmt.Errorf("derive key of user codes: %w", err)
 	}
 	mac := hmac.New(sha256.New, derived)
-	_ = binary.Write(mac, binary.BigEndian, slot) // a hash takes all
+	_ = binary.Write(mac, binary.BigEndian, slot) // a hash accepts all input
 	mac.Write([]byte(text))
 	n := binary.BigEndian.Uint64(mac.Sum(nil))
 	check := make([]byte, checked)

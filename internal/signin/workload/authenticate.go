@@ -33,13 +33,13 @@ const (
 	verifyLimit = 5 * time.Second
 	// maxCredentialID bounds the ID of a token in audit logs.
 	maxCredentialID = 256
-	// maxVerified bounds the tokens that are remembered.
+	// maxVerified bounds the cache of verified tokens.
 	maxVerified = 8192
-	// credentialID is the extra field in which API servers record which credential a user has shown.
+	// credentialID is the extra field in which API servers record the credential of a user.
 	credentialID = "authentication.kubernetes.io/credential-id"
 )
 
-// Authenticator identifies workloads by their tokens. It may be used concurrently.
+// Authenticator authenticates workloads by their tokens. It is safe for concurrent use.
 type Authenticator struct {
 	// Cache lists AuthProviders.
 	Cache    client.Reader
@@ -50,7 +50,7 @@ type Authenticator struct {
 	Now       func() time.Time
 	Log       *quietlog.Log
 
-	verified *cache.LRUExpireCache // of verified, by the digest of the token
+	verified *cache.LRUExpireCache // values of type verified, by the digest of the token
 }
 
 // NewAuthenticator returns an Authenticator with these settings.
@@ -74,15 +74,15 @@ type unverified struct {
 	Expiry   *jwt.NumericDate `json:"exp"`
 }
 
-// Identify returns the user of a token for an AuthProvider of workloads, and reports whether the token is one. Such a
-// token is never sent to a TokenReview: the hub's API server may trust the same issuer, and would give its user another
-// name.
+// Identify returns the user of a token for an AuthProvider of workloads, and reports whether the token is for one. Such
+// a token is never sent to a TokenReview. The hub's API server may trust the same issuer, and would give the user
+// another name.
 func (a *Authenticator) Identify(
 	r *http.Request, raw string, sum [sha256.Size]byte,
 ) (id identity.Identity, ours bool, err error) {
 	ctx := r.Context()
 	if known, ok := a.verified.Get(sum); ok {
-		t := known.(verified) // only these are ever added
+		t := known.(verified) // only values of this type are added
 		if p, v, err := a.verifier(ctx, t.provider); err != nil {
 			return identity.Identity{}, true, err
 		} else if p.UID == t.uid && p.Generation == t.generation && a.Now().Before(t.Expiry) && v.Holds(t.User) {
@@ -105,7 +105,7 @@ func (a *Authenticator) Identify(
 	return id, true, err
 }
 
-// parse returns the claims of a token, which is not verified yet.
+// parse returns the unverified claims of a token.
 func parse(raw string) (c unverified, ok bool) {
 	parts := strings.Split(raw, ".")
 	if len(parts) != 3 {
@@ -119,8 +119,8 @@ func parse(raw string) (c unverified, ok bool) {
 }
 
 // provider returns the name of the AuthProvider for the issuer and the audience of a token, or "" if there is none.
-// Tokens of the hub's own API server have an audience that no provider takes, whatever their issuer is called. A
-// provider that does take such a token refuses it, since its key is not one of the provider's issuer.
+// Tokens of the hub's own API server have an audience that no provider should accept. If a provider does accept such an
+// audience, it still refuses the token, because the issuer of the provider does not have its key.
 func (a *Authenticator) provider(ctx context.Context, claims unverified) (string, error) {
 	var all v1.AuthProviderList
 	if err := a.Cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -163,7 +163,7 @@ func (a *Authenticator) verifier(ctx context.Context, name string) (*v1.AuthProv
 		" at the moment; its condition says why").Because(err)
 }
 
-// verify checks a token for the first time, or again after its provider has changed.
+// verify verifies a token for the first time, or again after its provider has changed.
 func (a *Authenticator) verify(
 	r *http.Request, name, raw string, sum [sha256.Size]byte, claims unverified,
 ) (identity.Identity, error) {
@@ -172,7 +172,7 @@ func (a *Authenticator) verify(
 		return identity.Identity{}, err
 	}
 	if claims.Expiry != nil && a.Now().After(claims.Expiry.Time().Add(v.Lifetime())) {
-		// No issuer is asked about the user again: without ErrEnded an open request would never end.
+		// No issuer is queried for the user again. Without ErrEnded, an open request would never end.
 		return identity.Identity{}, refusal.Unauthorized("the token expired long ago").Because(identity.ErrEnded)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), verifyLimit)
@@ -195,8 +195,8 @@ func (a *Authenticator) verify(
 	return id, nil
 }
 
-// admit returns the user of a verified token, if they are not disabled and the token is good for the request. It looks
-// up groups each time, since bindings may have changed since the token was verified.
+// admit returns the user of a verified token, if the user is not disabled and the token is valid for the request. It
+// looks up groups each time, because bindings may have changed since the token was verified.
 func (a *Authenticator) admit(r *http.Request, provider string, u User) (identity.Identity, error) {
 	unusable := func(err error) (identity.Identity, error) {
 		return identity.Identity{}, refusal.Unauthorized(
@@ -216,7 +216,7 @@ func (a *Authenticator) admit(r *http.Request, provider string, u User) (identit
 		return unusable(err)
 	}
 	if u.ID != "" && len(u.ID) <= maxCredentialID && identity.HeaderSafe(u.ID) {
-		credential := []string{"JTI=" + u.ID} // as API servers write it
+		credential := []string{"JTI=" + u.ID} // in the format of API servers
 		id.Extra = map[string][]string{identity.HubPrefix + credentialID: credential}
 		id.Hub.Extra = map[string]authenticationv1.ExtraValue{credentialID: credential}
 	}

@@ -24,41 +24,42 @@ import (
 )
 
 const (
-	// freshFor is how long keys count without asking again. From then on the issuer is asked while they count, and from
-	// dueFor on before they count, so that a key that it takes away is refused then, also by a hub that had no token to
-	// check meanwhile. They count up to keptFor as long as the issuer does not answer.
+	// freshFor is how long keys are used without querying the issuer again. After that, the issuer is queried in the
+	// background while the keys are still used. After dueFor, the keys are used only after the issuer was queried, so that
+	// a removed key is refused even if the hub verified no token in the meantime. While the issuer does not answer, keys
+	// are used for up to keptFor.
 	freshFor, dueFor, keptFor = 5 * time.Minute, 10 * time.Minute, time.Hour
-	// askEvery bounds how often the issuer is asked, whoever sends tokens with keys that it does not have.
+	// askEvery bounds the rate of queries to the issuer, even if clients send tokens with unknown keys.
 	askEvery = 10 * time.Second
-	// failedFor is how long an issuer that did not answer is taken for one that does not.
+	// failedFor is how long an issuer that did not answer is not queried again.
 	failedFor = time.Minute
-	// askLimit bounds one question.
+	// askLimit bounds the time of one query.
 	askLimit = 8 * time.Second
 )
 
-// keySet is what an issuer publishes, by the IDs of the keys. Keys of different algorithms may share an ID (RFC 7517,
-// section 4.5).
+// keySet has the keys that an issuer publishes, by ID. Keys of different algorithms may share an ID (RFC 7517, section
+// 4.5).
 type keySet struct {
 	keys map[string][]jose.JSONWebKey
 	at   time.Time
 }
 
-// issuer has the keys of an issuer. It may be used concurrently.
+// issuer caches the keys of an issuer. It is safe for concurrent use.
 type issuer struct {
 	url, discovery string
 	client         *http.Client
 	now            func() time.Time
 
 	asking singleflight.Group
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	known  keySet
 	asked  time.Time
-	failed error // of the last question
-	behind bool  // whether the issuer is asked and no caller waits
+	failed error // the error of the last query
+	behind bool  // a query is running in the background
 }
 
-// withID returns the keys with an ID. It asks the issuer if there is none, or the keys are due, and meanwhile if they
-// are no longer fresh.
+// withID returns the keys with an ID. It queries the issuer if there is none or if the keys are due. If the keys are no
+// longer fresh, it queries the issuer in the background.
 func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, error) {
 	if keys, count := i.look(id); count {
 		return keys, nil
@@ -82,8 +83,8 @@ func (i *issuer) withID(ctx context.Context, id string) ([]jose.JSONWebKey, erro
 	return nil, fmt.Errorf("%w: the token's key is none of the issuer's", connector.ErrRefused)
 }
 
-// look returns the keys with an ID as they are known, and whether they count. What is no longer fresh is asked for,
-// without waiting for it.
+// look returns the known keys with an ID, and reports whether they can be used. If they are no longer fresh, it starts
+// a query in the background.
 func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -95,7 +96,7 @@ func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	if age >= freshFor && !i.behind && since >= askEvery {
 		i.behind = true
 		go func() {
-			_ = i.ask(context.Background()) // who needs the keys once these are too old gets the error
+			_ = i.ask(context.Background()) // a request that needs the keys after they are due gets the error
 			i.mu.Lock()
 			defer i.mu.Unlock()
 			i.behind = false
@@ -104,7 +105,7 @@ func (i *issuer) look(id string) (keys []jose.JSONWebKey, count bool) {
 	return keys, true
 }
 
-// ask asks the issuer for its keys, once for all who wait.
+// ask queries the issuer for its keys. Concurrent callers share one query.
 func (i *issuer) ask(ctx context.Context) error {
 	done := i.asking.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
@@ -126,7 +127,7 @@ func (i *issuer) ask(ctx context.Context) error {
 	}
 }
 
-// fetch returns what the issuer publishes now.
+// fetch returns the keys that the issuer publishes at present.
 func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error) {
 	var document struct {
 		Issuer string `json:"issuer"`
@@ -142,7 +143,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 		return nil, errors.New("the issuer's configuration has a jwks_uri that is no https URL")
 	}
 	var set struct {
-		Keys []json.RawMessage `json:"keys"` // how many there are is bounded by the client
+		Keys []json.RawMessage `json:"keys"` // the client bounds their number
 	}
 	if err := i.get(ctx, document.Keys, &set); err != nil {
 		return nil, fmt.Errorf("ask the issuer for its keys: %w", err)
@@ -151,7 +152,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 	for _, raw := range set.Keys {
 		var key jose.JSONWebKey
 		if untrusted.JSON(raw, &key, untrusted.Small()) != nil || key.KeyID == "" || !key.IsPublic() || key.Use == "enc" {
-			continue // of a kind that signs no token here
+			continue // keys of other kinds do not sign tokens for the hub
 		}
 		keys[key.KeyID] = append(keys[key.KeyID], key)
 	}
@@ -161,7 +162,7 @@ func (i *issuer) fetch(ctx context.Context) (map[string][]jose.JSONWebKey, error
 	return keys, nil
 }
 
-// get reads a JSON document.
+// get requests and decodes a JSON document.
 func (i *issuer) get(ctx context.Context, address string, into any) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address, http.NoBody)
 	if err != nil {
@@ -181,10 +182,10 @@ func (i *issuer) get(ctx context.Context, address string, into any) error {
 	return nil
 }
 
-// thumbprint identifies a key whatever its ID is.
+// thumbprint identifies a key independently of its ID.
 func thumbprint(key jose.JSONWebKey) string {
 	sum, err := key.Thumbprint(crypto.SHA256)
-	if err != nil { // of a key that has verified a token
+	if err != nil { // the key has already verified a token
 		return ""
 	}
 	return base64.RawURLEncoding.EncodeToString(sum)

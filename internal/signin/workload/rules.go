@@ -23,15 +23,16 @@ import (
 )
 
 const (
-	// costLimit bounds one expression: some 10 ms, a hundredth of a second for whoever gets a token signed.
+	// costLimit bounds the cost of one expression. It allows about 10 ms of CPU time for anyone who can get a token
+	// signed.
 	costLimit = 100_000
-	// rulesLimit bounds all expressions of a token.
+	// rulesLimit bounds the time of all expressions for a token.
 	rulesLimit = time.Second
 	maxGroups  = 1000
 	maxUID     = 255
 )
 
-// compiler is that of Kubernetes' structured authentication, with a lower bound of what an expression may cost.
+// compiler is the compiler of Kubernetes' structured authentication, with a lower limit for the cost of an expression.
 var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	env, err := environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()).Extend(environment.VersionedOptions{
 		IntroducedVersion: version.MajorMinor(1, 0), ProgramOptions: []cel.ProgramOption{cel.CostLimit(costLimit)},
@@ -42,23 +43,23 @@ var compiler = sync.OnceValues(func() (kubecel.Compiler, error) {
 	return kubecel.NewCompiler(env), nil
 })
 
-// value is where a text or a list of texts comes from: a claim or an expression.
+// value is the source of a text or a list of texts: a claim or an expression.
 type value struct {
 	claim string
 	kubecel.ClaimsMapper
 }
 
-// rules are the compiled form of what a provider says of claims and users.
+// rules is the compiled form of a provider's rules for claims and users.
 type rules struct {
-	required            []v1.JWTClaimRule // those of a claim and its value
+	required            []v1.JWTClaimRule // rules with a claim and its required value
 	claims              kubecel.ClaimsMapper
 	username, uid       value
 	groups              *value
 	users               kubecel.UserMapper
-	claimsSay, usersSay []string // the messages
+	claimsSay, usersSay []string // the messages of the rules
 }
 
-// compile returns the rules of a provider, or which expression cannot be compiled.
+// compile returns the rules of a provider, or an error that names the expression that cannot be compiled.
 func compile(spec v1.JWTProvider) (r rules, err error) {
 	c, err := compiler()
 	if err != nil {
@@ -117,7 +118,7 @@ func compileValue(c kubecel.Compiler, field string, m v1.JWTClaimOrExpression) (
 	return value{ClaimsMapper: kubecel.NewClaimsMapper([]kubecel.CompilationResult{one})}, nil
 }
 
-// user returns the user of claims that the rules let in. Errors have nothing of the claims.
+// user returns the user in claims, if the rules let the user in. Errors do not contain claims.
 func (r rules) user(ctx context.Context, provider string, claims map[string]any) (User, error) {
 	ctx, cancel := context.WithTimeout(ctx, rulesLimit)
 	defer cancel()
@@ -154,11 +155,11 @@ func (r rules) user(ctx context.Context, provider string, claims map[string]any)
 	return u, verdict(results, r.usersSay, err)
 }
 
-// claimEmail is an address, which many issuers let users choose.
+// claimEmail is the claim with an address. Many issuers let users choose their address.
 const claimEmail = "email"
 
-// withoutUnverified returns claims without an address that the issuer has not verified, so that no rule and no
-// expression can take it for one.
+// withoutUnverified returns claims without an address that the issuer has not verified, so that no rule or expression
+// can use it.
 func withoutUnverified(claims map[string]any) map[string]any {
 	if verified, _ := claims["email_verified"].(bool); verified {
 		return claims
@@ -185,7 +186,7 @@ func verdict(results []kubecel.EvaluationResult, messages []string, err error) e
 	return nil
 }
 
-// eval returns what a claim or an expression says.
+// eval returns the value of a claim or an expression.
 func (v value) eval(ctx context.Context, claims map[string]any) (any, error) {
 	if v.ClaimsMapper == nil {
 		if _, verified := claims[claimEmail]; v.claim == claimEmail && !verified {
@@ -212,7 +213,7 @@ func (v value) text(ctx context.Context, claims map[string]any) (string, error) 
 	return text, nil
 }
 
-// list returns texts. None, an empty text and an empty list are none.
+// list returns a list of texts. A missing value, an empty text and an empty list result in an empty list.
 func (v value) list(ctx context.Context, claims map[string]any) ([]string, error) {
 	got, err := v.eval(ctx, claims)
 	if err != nil {
@@ -244,7 +245,7 @@ func (v value) list(ctx context.Context, claims map[string]any) ([]string, error
 	return texts, nil
 }
 
-// native returns a text, a list, or nil, of a result of CEL; anything else as it is.
+// native returns a result of CEL as a text, a list or nil. It returns other results unchanged.
 func native(result ref.Val) any {
 	switch result := result.(type) {
 	case types.Null:

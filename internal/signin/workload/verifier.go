@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package workload verifies tokens of other issuers by which workloads prove who they are: those of GitHub Actions, of
-// GitLab CI, and of another cluster's ServiceAccounts.
+// Package workload verifies tokens of other issuers that identify workloads, such as the tokens of GitHub Actions,
+// GitLab CI, and another cluster's ServiceAccounts.
 package workload
 
 import (
@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// Max is how long a token may be, in bytes.
+	// Max is the maximum length of a token, in bytes.
 	Max = 16 << 10
-	// skew is how much the clocks of the issuer and of the hub may differ.
+	// skew is the maximum difference between the clocks of the issuer and the hub.
 	skew = 30 * time.Second
-	// defaultLifetime is the longest that a token lives, if its provider does not say.
+	// defaultLifetime is the default of the maximum lifetime of a token.
 	defaultLifetime = time.Hour
 	maxKeyID        = 256
 )
 
-// Verifier verifies the tokens of one provider. New makes it. It may be used concurrently.
+// Verifier verifies the tokens of one provider. Create one with New. It is safe for concurrent use.
 type Verifier struct {
 	provider string
 	spec     v1.JWTProvider
@@ -44,22 +44,22 @@ type Verifier struct {
 
 var _ connector.Connector = (*Verifier)(nil)
 
-// User is who a token speaks of.
+// User is the user of a token.
 type User struct {
-	// Name, UID and Groups are without the name of the provider.
+	// Name, UID and Groups do not include the name of the provider.
 	Name, UID string
 	Groups    []string
-	// Audiences are those of the token, at least one of them the provider's.
+	// Audiences are the audiences of the token. At least one of them is an audience of the provider.
 	Audiences []string
-	// ID is that of the token, empty if it has none.
+	// ID is the ID of the token, or empty if it has none.
 	ID string
-	// Expiry is when the token ends.
+	// Expiry is the time when the token expires.
 	Expiry time.Time
-	// Key and Print say which key verified the token.
+	// Key and Print identify the key that verified the token.
 	Key, Print string
 }
 
-// New returns the verifier of a provider, whose issuer it does not ask yet. It compiles the expressions.
+// New returns the verifier of a provider. It compiles the expressions, but does not query the issuer yet.
 func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() time.Time) (*Verifier, error) {
 	if len(spec.Issuer.Audiences) == 0 || slices.Contains(spec.Issuer.Audiences, "") {
 		return nil, errors.New("issuer.audiences is empty, or has an empty one")
@@ -80,31 +80,30 @@ func New(provider string, spec v1.JWTProvider, roots *x509.CertPool, now func() 
 	return v, nil
 }
 
-// Lifetime is the longest that a token of the provider lives.
+// Lifetime returns the maximum lifetime of the provider's tokens.
 func (v *Verifier) Lifetime() time.Duration { return v.lifetime }
 
 // Check reports whether the issuer publishes keys.
 func (v *Verifier) Check(ctx context.Context) error { return v.keys.ask(ctx) }
 
-// Takes reports whether a token that says of itself to be of an issuer and for audiences is one for this provider to
-// verify.
+// Takes reports whether a provider verifies tokens that claim to be from an issuer and for audiences.
 func Takes(spec *v1.JWTProvider, issuer string, audiences []string) bool {
 	return issuer != "" && spec.Issuer.URL == issuer && slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(spec.Issuer.Audiences, a) })
 }
 
-// Holds reports whether a key that has verified a token is still one of the issuer's, as far as is known.
+// Holds reports whether the key that verified a token is still one of the issuer's keys, as far as is known.
 func (v *Verifier) Holds(u User) bool {
 	keys, count := v.keys.look(u.Key)
 	return count && slices.ContainsFunc(keys, func(key jose.JSONWebKey) bool { return thumbprint(key) == u.Print })
 }
 
-// algorithms are those of signatures with a key of which only the issuer has the private part.
+// algorithms are the signature algorithms for which only the issuer has the private key.
 var algorithms = []jose.SignatureAlgorithm{
 	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
 }
 
-// Verify returns the user of a token that is valid now. The error is connector.ErrRefused for one that is not, and
-// another if the issuer cannot be asked.
+// Verify returns the user of a token that is valid at present. For an invalid token, the error is connector.ErrRefused.
+// Other errors mean that the issuer could not be queried.
 func (v *Verifier) Verify(ctx context.Context, raw string) (User, error) {
 	standard, claims, u, err := v.signed(ctx, raw)
 	if err != nil {
@@ -151,7 +150,7 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 		if key.Algorithm != "" && key.Algorithm != header.Algorithm {
 			continue
 		}
-		if parsed.Claims(key.Key, &standard, &claims) == nil { // with names in their one spelling, and each once
+		if parsed.Claims(key.Key, &standard, &claims) == nil { // names must have their only spelling and must not repeat
 			return standard, claims, User{Key: header.KeyID, Print: thumbprint(key)}, nil
 		}
 		why = "the token's signature does not verify, or its claims are malformed"
@@ -159,7 +158,7 @@ func (v *Verifier) signed(ctx context.Context, raw string) (standard jwt.Claims,
 	return refuse(why)
 }
 
-// current returns why a token is not valid for the hub now.
+// current returns the reason why a token is not valid for the hub at present.
 func (v *Verifier) current(c jwt.Claims) error {
 	now := v.now()
 	switch {
