@@ -34,7 +34,7 @@ func TestSystemdFindsNoFaultInTheUnit(t *testing.T) {
 	}
 }
 
-// TestTheAgentUnderSystemd boots a systemd of its own, in namespaces. It takes root, overlayfs and cgroup v2.
+// TestTheAgentUnderSystemd boots its own systemd in namespaces. It needs root, overlayfs and cgroup v2.
 func TestTheAgentUnderSystemd(t *testing.T) {
 	t.Parallel()
 	if _, err := os.Stat("/usr/lib/systemd/systemd"); err != nil || os.Geteuid() != 0 {
@@ -58,7 +58,7 @@ func TestTheAgentUnderSystemd(t *testing.T) {
 	defer cancel()
 	boot := exec.CommandContext(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--uts", "--net", "--ipc", "--cgroup", "bash", "testdata/boot.sh", dir)
 	boot.WaitDelay = 10 * time.Second
-	out, _ := boot.CombinedOutput() // it ends by power off
+	out, _ := boot.CombinedOutput() // it ends by powering off
 	if _, err := os.Stat(filepath.Join(share, "booted")); err != nil {
 		t.Skipf("no systemd boots here: %s", out)
 	}

@@ -37,7 +37,7 @@ import (
 	sessions "github.com/drover-dev/drover/internal/signin/session"
 )
 
-// Who may write bindings in one workspace may name any groups there.
+// A user who may write bindings in one workspace may name any groups in them.
 func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
@@ -66,8 +66,8 @@ func TestBindingsThatNameManyGroupsKeepNoUserFromSigningIn(t *testing.T) {
 	}
 }
 
-// CVE-2023-22648: a group that was lost counts until the next login. Here it counts until the next refresh, for all
-// tokens and for requests that are open.
+// CVE-2023-22648: a removed group counted until the next login. Here it counts until the next refresh, for all tokens
+// and for open requests.
 func TestGroupThatARefreshHasNotFoundIsLostForFormerTokens(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
@@ -80,14 +80,14 @@ func TestGroupThatARefreshHasNotFoundIsLostForFormerTokens(t *testing.T) {
 	if id, err := f.authenticated(tokens.AccessToken); err != nil || len(id.Groups) > 0 || slices.Contains(id.Hub.Groups, "ops") {
 		t.Errorf("the former token is %+v, %v; want its user without groups", id, err)
 	}
-	f.wait(6 * time.Minute) // the former token has expired: only what began with it goes on
+	f.wait(6 * time.Minute) // the earlier token has expired: only requests that began with it go on
 	if _, err := f.authenticated(tokens.AccessToken); !errors.Is(err, identity.ErrEnded) {
 		t.Errorf("the expired token is refused with %v, which ends no request that is open", err)
 	}
 }
 
-// CVE-2023-22650: what a user has begun outlives them. The hub asks a provider again as long as there is a session, and
-// no longer.
+// CVE-2023-22650: requests of a user outlive the user. The hub queries the provider as long as the session exists, and
+// not longer.
 func TestOpenRequestsOfAProvidersUserEndWithTheirSession(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
@@ -104,7 +104,7 @@ func TestOpenRequestsOfAProvidersUserEndWithTheirSession(t *testing.T) {
 	}
 }
 
-// replacing is a client with which a password is replaced when it has been read once.
+// replacing is a client that replaces a password after it was read once.
 type replacing struct {
 	client.Client
 	secret types.NamespacedName
@@ -137,7 +137,8 @@ func TestPasswordThatIsReplacedDuringALoginLeavesNoSessionBehind(t *testing.T) {
 	}
 }
 
-// A browser in which a user has signed in has attempts of its own. One of a former user of the name must not.
+// A browser in which a user has signed in has its own count of attempts. A browser of an earlier user with the same
+// name must not.
 func TestBrowserOfAFormerUserOfTheNameIsAStranger(t *testing.T) {
 	f := newFixture(t)
 	former := f.browser()
@@ -159,7 +160,8 @@ func TestBrowserOfAFormerUserOfTheNameIsAStranger(t *testing.T) {
 	}
 }
 
-// Whoever has a login page may invent answers of the provider. The provider must not take the hub for an attacker.
+// Anyone who has a login page can invent answers of the provider. The provider must not mistake the hub for an
+// attacker.
 func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
@@ -172,7 +174,7 @@ func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 	}
 	callback := f.throughProvider(p, attacker, f.config(), oauth2.GenerateVerifier())
 	p.set(func(p *openID) { p.asks = 0 })
-	last, most := 0, 2*failuresAtOnce // x/oauth2 sends each code in two ways
+	last, most := 0, 2*failuresAtOnce // x/oauth2 sends each code in two styles
 	for i := range 2 * most {
 		last = f.send(attacker, http.MethodGet, strings.Replace(callback, "code=c-1", fmt.Sprintf("code=invented-%d", i), 1), nil, nil).code
 	}
@@ -185,7 +187,7 @@ func TestInventedAnswersOfAProviderAreNotPassedOnWithoutEnd(t *testing.T) {
 		t.Errorf("a browser in which a user has signed in before is answered with %d", code)
 	}
 	f.wait(6 * time.Second)
-	for range 3 { // those that succeed take no turn
+	for range 3 { // successful logins do not count
 		f.signInAt(p)
 	}
 }
@@ -234,7 +236,8 @@ func TestAuditTellsWhoSignsInFromWhoIsTried(t *testing.T) {
 	}
 }
 
-// CVE-2024-22424: a page of another site can send a browser here. The hub must not have it ask its user for a password.
+// CVE-2024-22424: a page of another site can send a browser to the hub. The hub must not make the browser ask its user
+// for a password.
 func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
 	f := newFixture(t)
 	for name, header := range map[string]http.Header{"": {}, "Basic": {"Authorization": {"Basic eDp5"}}} {
@@ -245,7 +248,7 @@ func TestFormOfAnotherSiteAsksNoBrowserForAPassword(t *testing.T) {
 	}
 }
 
-// A provider that gives another refresh token at each use ends the session when a former one comes.
+// A provider that rotates its refresh tokens ends the session when an earlier one is used again.
 func TestSessionThatIsRefreshedAtTwoReplicasAtOnceAsksItsProviderOnce(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)
@@ -277,7 +280,7 @@ func TestSessionThatIsRefreshedAtTwoReplicasAtOnceAsksItsProviderOnce(t *testing
 	}
 }
 
-// A replica that stops while it asks a provider must not end the session.
+// A replica that stops while it queries a provider must not end the session.
 func TestSessionWhoseReplicaStoppedWhileItAskedIsRefreshedLater(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/token"
 )
 
-// held is a cache: it copies what it returns, as that of controller-runtime does.
+// held is a cache that copies the objects that it returns, as controller-runtime's cache does.
 type held struct {
 	client.Client
 	users   map[string]*v1.User
@@ -56,8 +56,8 @@ func (h held) Get(_ context.Context, key client.ObjectKey, into client.Object, _
 	return apierrors.NewNotFound(corev1.Resource("secrets"), key.Name)
 }
 
-// BenchmarkAuthenticate is what authentication adds to a request: among 100,000 tokens for scripts, whose memory it
-// reports, and for a JWT that was verified before or comes for the first time.
+// BenchmarkAuthenticate reports the cost of authentication for a request: with one of 100,000 tokens for scripts, whose
+// memory it also reports, and with a JWT that was verified before or is seen for the first time.
 func BenchmarkAuthenticate(b *testing.B) {
 	const tokens = 100_000
 	now := time.Now()
@@ -88,7 +88,7 @@ func BenchmarkAuthenticate(b *testing.B) {
 		sent, err := json.Marshal(secret)
 		must(err)
 		cached := &corev1.Secret{}
-		must(json.Unmarshal(sent, cached)) // so that it shares nothing, as what comes from the API server
+		must(json.Unmarshal(sent, cached)) // so that it shares no memory, as an object from the API server
 		cache.secrets[cached.Name] = cached
 	}
 	runtime.GC()

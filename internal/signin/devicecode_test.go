@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// device asks for the codes of a device.
+// device requests codes for a device.
 func (f *fixture) device(scope string) grant.DeviceCodes {
 	f.t.Helper()
 	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+oauth.PathDevice, url.Values{"client_id": {"kubectl"}, "scope": {scope}}, nil)
@@ -281,7 +281,7 @@ func TestCodesAreNotGuessed(t *testing.T) {
 	}
 }
 
-// Two users who approve the same code, one of them because an attacker sent it: the first one counts.
+// If two users approve the same code, one of them because an attacker sent it, the first one counts.
 func TestTheFirstUserWhoApprovesACodeHasIt(t *testing.T) {
 	f := newFixture(t)
 	device, first := f.device("openid"), f.user.Name
@@ -297,7 +297,7 @@ func TestTheFirstUserWhoApprovesACodeHasIt(t *testing.T) {
 	}
 }
 
-// The two ways in do not open each other's pages: a page of a device redirects nowhere.
+// A page for one kind of login does not work for the other: a page for a device redirects nowhere.
 func TestAPageOfADeviceBelongsToItsBrowser(t *testing.T) {
 	f := newFixture(t)
 	device, before := f.device("openid"), f.objects()

@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// directly has the issuer give tokens for direct access to team/prod.
+// directly makes the issuer issue tokens for direct access to team/prod.
 func (f *fixture) directly(lifetime time.Duration) {
 	f.issuer.Options = Direct{Path: "/k8s/clusters/", Lifetime: func(_ context.Context, _ identity.Identity, cluster types.NamespacedName) (time.Duration, error) {
 		switch cluster.String() {
@@ -46,7 +46,7 @@ func (f *fixture) askDirect(subject, cluster string) response {
 	return f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, fields, nil)
 }
 
-// direct returns a token for direct access to team/prod, with its claims as an agent reads them.
+// direct returns a token for direct access to team/prod, with the claims that an agent reads.
 func (f *fixture) direct(subject string) (grant.Granted, token.Claims) {
 	f.t.Helper()
 	got := f.askDirect(subject, "team/prod")
@@ -75,7 +75,7 @@ func (f *fixture) direct(subject string) (grant.Granted, token.Claims) {
 	return answer, claims
 }
 
-// sessions returns those with tokens for direct access.
+// sessions returns the sessions with tokens for direct access.
 func (f *fixture) sessions() []corev1.Secret {
 	f.t.Helper()
 	var all corev1.SecretList
@@ -150,8 +150,8 @@ func TestWhoGetsNoTokenForDirectAccess(t *testing.T) {
 	}
 }
 
-// TestADirectTokenOutlivesNeitherUserNorSession has CVE-2023-22650 and GHSA-c45c-39f6-6gw9: members are told of each
-// session that was ended as long as it may have tokens.
+// TestADirectTokenOutlivesNeitherUserNorSession covers CVE-2023-22650 and GHSA-c45c-39f6-6gw9. Members are informed of
+// each session that was ended, as long as it may have tokens.
 func TestADirectTokenOutlivesNeitherUserNorSession(t *testing.T) {
 	for name, end := range map[string]func(*fixture, tokens){
 		"revoked": func(f *fixture, s tokens) {

@@ -31,7 +31,7 @@ func exchangeFields(subject, cluster string) url.Values {
 	return url.Values{"grant_type": {grantExchange}, "client_id": {"kubectl"}, "subject_token": {subject}, "subject_token_type": {typeAccessToken}, "audience": {oauth.AudienceCluster + cluster}}
 }
 
-// narrowed exchanges a token for one of a cluster.
+// narrowed exchanges a token for a token for one cluster.
 func (f *fixture) narrowed(subject, cluster string) grant.Granted {
 	f.t.Helper()
 	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+grant.PathToken, exchangeFields(subject, cluster), nil)
@@ -53,7 +53,7 @@ func identifiedAt(t testing.TB, s *Server, path, raw string) (identity.Identity,
 	})(r)
 }
 
-// rancher.md §4: a token that is made for one cluster is accepted by another one, or by the hub.
+// A token for one cluster must not be accepted by another cluster or by the hub.
 func TestAnExchangedTokenIsGoodForItsClusterOnly(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
@@ -100,8 +100,8 @@ func TestAnExchangedTokenIsGoodForItsClusterOnly(t *testing.T) {
 	}
 }
 
-// CVE-2023-22650, CVE-2022-31677: tokens outlive their user, or session. One that was exchanged ends with them, at
-// every replica.
+// CVE-2023-22650, CVE-2022-31677: tokens outlive their user or session. An exchanged token ends with them, at every
+// replica.
 func TestAnExchangedTokenEndsWithItsUserAndSession(t *testing.T) {
 	for name, end := range map[string]func(f *fixture, access string){
 		"user disabled": func(f *fixture, _ string) {
@@ -151,7 +151,7 @@ func TestAnExchangedTokenEndsWithItsUserAndSession(t *testing.T) {
 	}
 }
 
-// CVE-2023-22648: groups of the past.
+// CVE-2023-22648: a token has groups that its user no longer has.
 func TestAnExchangedTokenHasTheGroupsOfItsSession(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)

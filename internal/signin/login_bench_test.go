@@ -26,9 +26,9 @@ import (
 	"github.com/drover-dev/drover/internal/signin/login"
 )
 
-// BenchmarkLogin is how many local users sign in within a second, at one replica: the page, the password, the code, a
-// token, and the Secret of a session. Each user comes from an address of their own. The API server and the browsers are
-// on the same machine, and what the manager has in a cache is read from the API server.
+// BenchmarkLogin reports how many local users can sign in within a second at one replica: the page, the password, the
+// code, a token, and the Secret of a session. Each user has their own address. The API server and the browsers run on
+// the same machine, and the objects that the manager has in a cache are read from the API server.
 func BenchmarkLogin(b *testing.B) {
 	f := newFixture(b)
 	for i, tt := range []struct {
@@ -88,7 +88,7 @@ type visitor struct {
 	user string
 }
 
-// visitor makes the n-th user of a benchmark, who comes from the n-th address of the loopback interface.
+// visitor returns the n-th user of a benchmark, with the n-th address of the loopback interface.
 func (f *fixture) visitor(benchmark, n int) *visitor {
 	f.t.Helper()
 	user := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bench-%d-%d-%s", benchmark, n, f.namespace)}}

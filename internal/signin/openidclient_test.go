@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestAClientOfOpenIDClientIsServed: openid-client, which is certified by the OpenID Foundation, drives code with PKCE,
-// refresh, revocation, device code and token exchange. "npm ci" in test/openidclient installs it.
+// TestAClientOfOpenIDClientIsServed runs openid-client, which is certified by the OpenID Foundation, with code and
+// PKCE, refresh, revocation, device code and token exchange. "npm ci" in test/openidclient installs it.
 func TestAClientOfOpenIDClientIsServed(t *testing.T) {
 	node, dir := nodeWith(t, "test/openidclient", "openid-client")
 	f := newFixture(t)
@@ -64,7 +64,7 @@ func number(text string) int {
 	return n
 }
 
-// answer does what a browser or a proxy does for the client.
+// answer acts as a browser or a proxy for the client.
 func (f *fixture) answer(what, argument string) string {
 	switch what {
 	case "sign in":

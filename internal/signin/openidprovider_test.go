@@ -66,7 +66,7 @@ func startOpenIDProvider(f *fixture, env ...string) *program {
 	name := "oidc-" + f.namespace
 	env = append(append(os.Environ(), "KEY="+key, "CERTIFICATE="+certificate, "SECRET="+secretPassword, "REDIRECT="+f.server.URL+login.PathCallback+name), env...)
 	p := &program{f: f, client: &http.Client{Transport: own.Client().Transport.(*http.Transport).Clone(), CheckRedirect: f.browser().CheckRedirect}}
-	// On a busy machine Node.js 20 has been seen to wait for itself for ever while it starts.
+	// On a busy machine, Node.js 20 sometimes hangs forever while it starts.
 	for tries := 3; !p.start(node, dir, env); tries-- {
 		if tries == 1 {
 			t.Fatal("the provider does not say where it listens, three times in turn")
@@ -116,7 +116,7 @@ func (p *program) read(into any) {
 	}
 }
 
-// change changes something at the provider, and returns what was asked of its token endpoint if it is "asked".
+// change changes something at the provider. For "asked", it returns the requests to the provider's token endpoint.
 func (p *program) change(what, argument string) (asked []string) {
 	p.f.t.Helper()
 	line, err := json.Marshal(map[string]string{"what": what, "argument": argument})
@@ -132,8 +132,8 @@ func (p *program) change(what, argument string) (asked []string) {
 
 var formAction = regexp.MustCompile(`<form [^>]*action="([^"]+)" method="post">\s*<input type="hidden" name="prompt" value="(login|consent)"`)
 
-// pages goes through the pages of the provider as a browser with cookies, and returns the address at which it ends: the
-// hub's callback, or none.
+// pages follows the provider's pages like a browser with cookies, and returns the last address: the hub's callback, or
+// "".
 func (p *program) pages(address, user string) string {
 	p.f.t.Helper()
 	jar, err := cookiejar.New(nil)
@@ -190,7 +190,7 @@ func (p *program) leave(browser *http.Client, config *oauth2.Config, verifier st
 	return ""
 }
 
-// signIn signs a user in by all pages, and returns their tokens.
+// signIn signs a user in through all pages, and returns the user's tokens.
 func (p *program) signIn(user string) *oauth2.Token {
 	f := p.f
 	f.t.Helper()
@@ -226,8 +226,8 @@ func (p *program) refreshed(tokens *oauth2.Token) (groups []string, next *oauth2
 	return id.Groups, next, r
 }
 
-// TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn: the provider's own login and consent pages, code with PKCE, claims,
-// refresh tokens that it rotates.
+// TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn covers the provider's own login and consent pages, code with PKCE,
+// claims, and refresh tokens that the provider rotates.
 func TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn(t *testing.T) {
 	for name, env := range map[string][]string{
 		"claims at the userinfo endpoint, RS256, secret in the header": {"CLAIMS=userinfo", "ALGORITHM=RS256", "METHOD=client_secret_basic"},
@@ -264,7 +264,7 @@ func TestUsersOfAnOpenIDProviderOfAnotherMakerSignIn(t *testing.T) {
 	}
 }
 
-// CVE-2023-22648, CVE-2023-22650: what the provider takes stays with the hub.
+// CVE-2023-22648, CVE-2023-22650: users keep rights in the hub that the provider has removed.
 func TestASessionEndsWhenAnOpenIDProviderOfAnotherMakerRefusesTheUser(t *testing.T) {
 	for name, what := range map[string][2]string{
 		"the user is removed": {"remove", "alice"}, "the grant is revoked": {"revoke", ""}, "the user is renamed": {"rename", "bob"},
@@ -325,7 +325,8 @@ func TestAnOpenIDProviderOfAnotherMakerChecksTheProofOfTheCode(t *testing.T) {
 	p.signIn("alice")
 }
 
-// RFC 9207: an answer of one provider is not taken for one of another that the browser was sent to.
+// RFC 9207: an answer of one provider must not be mistaken for an answer of another provider that the browser was sent
+// to.
 func TestAnswerOfOneOpenIDProviderIsNotTakenForThatOfAnother(t *testing.T) {
 	f := newFixture(t)
 	honest := startOpenIDProvider(f, "METHOD=client_secret_basic", "ALGORITHM=RS256")

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// A code is of the AuthProvider at which the user signed in, and not of the next one with its name.
+// A code belongs to the AuthProvider at which the user signed in, and not to a later AuthProvider with the same name.
 func TestACodeEndsWithItsProvider(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)

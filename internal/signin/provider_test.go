@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// disabled and named are what the indexes of a hub answer, asked of the API server.
+// disabled and named return the results of a hub's indexes, read from the API server.
 func (f *fixture) disabled(ctx context.Context, principal string) (bool, error) {
 	var users v1.UserList
 	err := f.Client.List(ctx, &users)
@@ -44,8 +44,8 @@ func (f *fixture) named(groups []string) ([]string, error) {
 	return slices.DeleteFunc(slices.Clone(groups), func(g string) bool { return !strings.HasSuffix(g, ":ops") }), nil
 }
 
-// openID is an OpenID provider made for these tests with go-jose: it signs in whoever comes, as the user that the test
-// says.
+// openID is an OpenID provider for these tests, built with go-jose. It signs in everyone as the user that the test
+// chooses.
 type openID struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey
@@ -159,7 +159,8 @@ func (f *fixture) provide(p *openID) *v1.AuthProvider {
 
 var linkForm = regexp.MustCompile(`<a href="([^"]+)">Sign in with`)
 
-// throughProvider signs a browser in up to the hub's callback, which it does not open.
+// throughProvider signs a browser in at the provider, up to the redirect to the hub's callback, which it does not
+// follow.
 func (f *fixture) throughProvider(p *openID, browser *http.Client, config *oauth2.Config, verifier string) string {
 	f.t.Helper()
 	page := f.send(browser, http.MethodGet, config.AuthCodeURL("state", oauth2.S256ChallengeOption(verifier)), nil, nil)
@@ -192,7 +193,7 @@ func (f *fixture) signInAt(p *openID) *oauth2.Token {
 	return tokens
 }
 
-// authenticated returns who a token's request is.
+// authenticated returns the user of a request with a token.
 func (f *fixture) authenticated(raw string) (identity.Identity, error) {
 	request := httptest.NewRequestWithContext(f.t.Context(), http.MethodGet, "/", nil)
 	request.Header.Set("Authorization", "Bearer "+raw)
@@ -222,7 +223,7 @@ func TestUserOfAProviderSignsInWithTheGroupsThatBindingsName(t *testing.T) {
 	}
 }
 
-// What a provider leaves out is said to the user's client, until it leaves nothing out any more.
+// The user's client is told what a provider omits, until the provider no longer omits anything.
 func TestUserLearnsThatTheProviderLeftTheirGroupsOut(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	provider := f.provide(p)
@@ -334,7 +335,7 @@ func TestRefreshAsksTheProviderAgain(t *testing.T) {
 	}
 }
 
-// An answer that an attacker brings into another browser begins no session there: CVE-2025-23389, CVE-2024-58267.
+// An answer that an attacker sends to another browser begins no session there: CVE-2025-23389, CVE-2024-58267.
 func TestAnswerOfAProviderIsTakenFromTheBrowserThatAsked(t *testing.T) {
 	f, p := newFixture(t), newOpenID(t)
 	f.provide(p)

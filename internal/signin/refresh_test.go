@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// tokens are what a client got.
+// tokens are the tokens in a response.
 type tokens struct {
 	Access  string `json:"access_token"`
 	ID      string `json:"id_token"`
@@ -42,7 +42,7 @@ type tokens struct {
 	Problem string `json:"error"`
 }
 
-// post sends a form to a path, and returns what was answered.
+// post sends a form to a path, and returns the response.
 func (f *fixture) post(path string, fields url.Values) (response, tokens) {
 	f.t.Helper()
 	got := f.send(f.server.Client(), http.MethodPost, f.server.URL+path, fields, nil)
@@ -53,7 +53,7 @@ func (f *fixture) post(path string, fields url.Values) (response, tokens) {
 	return got, t
 }
 
-// session signs in and asks for refresh tokens.
+// session signs in and requests refresh tokens.
 func (f *fixture) session() tokens {
 	f.t.Helper()
 	b, verifier := f.browser(), oauth2.GenerateVerifier()
@@ -163,7 +163,7 @@ func TestAClientThatDoesNotAskGetsNoRefreshToken(t *testing.T) {
 	}
 }
 
-// RFC 9700 §4.14: a refresh token that was rotated away and comes again is in two hands.
+// RFC 9700 §4.14: if a rotated refresh token is used again, two clients have it.
 func TestARefreshTokenThatComesAgainEndsItsSession(t *testing.T) {
 	f := newFixture(t)
 	stolen := f.session()
@@ -185,7 +185,7 @@ func TestARefreshTokenThatComesAgainEndsItsSession(t *testing.T) {
 	f.refreshed(other.Refresh)
 }
 
-// kubectl runs an exec plugin for each context and process at once.
+// kubectl runs an exec plugin for each context and process at the same time.
 func TestClientsThatRefreshAtOnceGoOnWithOneToken(t *testing.T) {
 	f := newFixture(t)
 	first := f.session()
@@ -211,7 +211,7 @@ func TestClientsThatRefreshAtOnceGoOnWithOneToken(t *testing.T) {
 	}
 }
 
-// replica is another one, which reads from a cache.
+// replica returns another replica, which reads from a cache.
 func (f *fixture) replica(cache client.Client) *Server {
 	return New(Options{Issuer: f.server.URL, Client: cache, Live: f.Client, Namespace: f.namespace, Sessions: bounds, Now: f.now, Log: logr.Discard(), MaxTTL: maxTTLForTest, Audiences: audiencesForTest})
 }
@@ -224,7 +224,7 @@ func (f *fixture) exchangeAt(s *Server, raw string) (grant.Granted, error) {
 	return s.grants.Refresh(f.t.Context(), current, url.Values{"refresh_token": {raw}})
 }
 
-// frozen is the cache of a replica that no event reaches any more: it has sessions, users and passwords as they were.
+// frozen is the cache of a replica that no longer receives events. Its sessions, users and passwords do not change.
 type frozen struct {
 	client.Client
 	objects map[string]client.Object
@@ -466,8 +466,7 @@ func TestASessionInUseStaysWhenItsUserSignsInManyTimes(t *testing.T) {
 	f.ended(idle)
 }
 
-// What the proxy asks again every 30 s for requests that are open: a session that was revoked ends them, and the time
-// of their token does not.
+// The proxy reviews open requests every 30 s. A revoked session ends them, and the expiration of their token does not.
 func TestASessionThatWasRevokedEndsOpenRequestsOfExpiredTokens(t *testing.T) {
 	f := newFixture(t)
 	revoked, expired := f.session(), f.session()

@@ -47,13 +47,13 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const secretPassword = "correct-horse-battery"
 
-// bounds are those of sessions in these tests.
+// bounds are the bounds of sessions in these tests.
 var bounds = Bounds{Idle: 2 * time.Hour, Lifetime: 12 * time.Hour}
 
-// hash is that of secretPassword.
+// hash returns the hash of secretPassword.
 var hash = sync.OnceValues(func() (string, error) { return password.Hash(secretPassword) })
 
-// fixture is an issuer on TLS, on a real API server, with one user.
+// fixture is an issuer with TLS and a real API server, with one user.
 type fixture struct {
 	*testkit.Env
 	t         testing.TB
@@ -64,7 +64,7 @@ type fixture struct {
 	user      *v1.User
 
 	mu sync.Mutex // guards clock
-	// clock stands still, so that no test depends on how long it takes, unless it follows.
+	// clock stands still, so that no test depends on its own duration, until follow is called.
 	clock   time.Time
 	follows time.Time
 }
@@ -85,14 +85,14 @@ func (f *fixture) key(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: f.namespace, Name: name}
 }
 
-// randomID returns an ID that no session has.
+// randomID returns an ID that belongs to no session.
 func randomID() string {
 	var raw [16]byte
 	_, _ = rand.Read(raw[:]) // never fails
 	return hex.EncodeToString(raw[:])
 }
 
-// follow lets the clock go on, for a client that has one of its own.
+// follow makes the clock run, for a client with its own clock.
 func (f *fixture) follow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -153,7 +153,7 @@ func (f *fixture) wait(d time.Duration) {
 	f.clock = f.clock.Add(d)
 }
 
-// browser is one with its cookies, which follows no redirect.
+// browser returns an HTTP client with cookies that follows no redirects.
 func (f *fixture) browser() *http.Client {
 	jar, err := cookiejar.New(nil)
 	if err != nil {
@@ -164,13 +164,13 @@ func (f *fixture) browser() *http.Client {
 
 const redirectURI = "http://127.0.0.1:8000/callback"
 
-// config is that of an OAuth 2.0 client of another maker.
+// config returns the configuration of an independent OAuth 2.0 client.
 func (f *fixture) config() *oauth2.Config {
 	return &oauth2.Config{ClientID: "kubectl", RedirectURL: redirectURI, Scopes: []string{"openid"},
 		Endpoint: oauth2.Endpoint{AuthURL: f.server.URL + login.PathAuthorize, TokenURL: f.server.URL + grant.PathToken}}
 }
 
-// response is what was answered.
+// response is a received response.
 type response struct {
 	code   int
 	body   string
@@ -206,7 +206,7 @@ func (f *fixture) send(c *http.Client, method, address string, fields url.Values
 
 var hidden = regexp.MustCompile(`name="request" value="([^"]+)"`)
 
-// open opens the login page and returns what its form holds.
+// open opens the login page and returns the sealed request in its form.
 func (f *fixture) open(b *http.Client, verifier string) string {
 	f.t.Helper()
 	got := f.send(b, http.MethodGet, f.config().AuthCodeURL("the-state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("nonce", "the-nonce")), nil, nil)
@@ -235,7 +235,7 @@ func (f *fixture) code(verifier string) string {
 	return to.Query().Get("code")
 }
 
-// redeem exchanges a code by a client of another maker.
+// redeem redeems a code with an independent client.
 func (f *fixture) redeem(code, verifier string) (*oauth2.Token, error) {
 	ctx := oidc.ClientContext(f.t.Context(), f.server.Client())
 	return f.config().Exchange(ctx, code, oauth2.VerifierOption(verifier))
@@ -248,7 +248,7 @@ func (f *fixture) identify(raw string) (identity.Identity, error) {
 	return f.issuer.Authenticate(func(*http.Request) (identity.Identity, error) { return identity.Identity{User: "other"}, nil })(r)
 }
 
-// objects is how many Secrets there are.
+// objects returns the number of Secrets.
 func (f *fixture) objects() int {
 	f.t.Helper()
 	var all corev1.SecretList
@@ -351,7 +351,7 @@ func TestATokenEndsWithItsUserSessionAndKey(t *testing.T) {
 	}
 }
 
-// CVE-2026-44946, CVE-2026-45720: a proof of login is used twice.
+// CVE-2026-44946, CVE-2026-45720: a proof of login can be used twice.
 func TestACodeIsRedeemedOnce(t *testing.T) {
 	f := newFixture(t)
 	verifier := oauth2.GenerateVerifier()
@@ -460,7 +460,7 @@ func TestALoginBelongsToTheBrowserThatBeganIt(t *testing.T) {
 	}
 }
 
-// CVE-2022-24905, CVE-2022-31102, CVE-2021-23347: the login page says, or runs, what its address says.
+// CVE-2022-24905, CVE-2022-31102, CVE-2021-23347: the login page shows or runs content of its address.
 func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
 	f := newFixture(t)
 	b := f.browser()
@@ -484,7 +484,7 @@ func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
 	if found := f.send(f.server.Client(), http.MethodGet, f.server.URL+PathDiscovery, nil, http.Header{"Host": {"evil.example"}}); strings.Contains(found.body, "evil") || !strings.Contains(found.body, f.server.URL) {
 		t.Errorf("discovery follows the Host header: %s", found.body)
 	}
-	// CVE-2021-25313, CVE-2023-32192: a name acts in a page.
+	// CVE-2021-25313, CVE-2023-32192: a name is interpreted as markup in a page.
 	request := hidden.FindStringSubmatch(f.send(b, http.MethodGet, address, nil, nil).body)[1]
 	got = f.login(b, request, `"><script>alert(1)</script>%REQUEST%`, "x")
 	if got.code != http.StatusForbidden || strings.Contains(got.body, "<script") || !strings.Contains(got.body, "&gt;%REQUEST%") {
@@ -492,7 +492,7 @@ func TestThePageRunsNothingAndIsKeptNowhere(t *testing.T) {
 	}
 }
 
-// CVE-2020-8827: passwords can be guessed without end.
+// CVE-2020-8827: the number of password guesses is not limited.
 func TestGuessingIsRefused(t *testing.T) {
 	f := newFixture(t)
 	disabled := &v1.User{ObjectMeta: metav1.ObjectMeta{Name: "disabled-" + f.namespace}, Spec: v1.UserSpec{Disabled: true}}
@@ -530,7 +530,7 @@ func TestGuessingIsRefused(t *testing.T) {
 	}
 }
 
-// CVE-2020-11576: the time of an answer tells which users exist.
+// CVE-2020-11576: the response time reveals which users exist.
 func TestAnUnknownUserCostsAHash(t *testing.T) {
 	f := newFixture(t)
 	user, stored, err := f.issuer.accounts.Password(t.Context(), "unknown-user")
@@ -575,7 +575,7 @@ func TestVisitorsLeaveNothingAndUsersLittle(t *testing.T) {
 	}
 }
 
-// counted is a client whose writes are counted, and whose user hangs up as soon as an object was created.
+// counted is a client that counts writes. Its user disconnects as soon as an object was created.
 type counted struct {
 	client.Client
 	hangUp                             context.CancelFunc

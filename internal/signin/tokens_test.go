@@ -30,10 +30,10 @@ import (
 
 const maxTTLForTest = 60 * 24 * time.Hour
 
-// audiencesForTest are those of a hub with one URL.
+// audiencesForTest are the audiences of a hub with one URL.
 var audiencesForTest = identity.Audiences{Hub: []string{"https://hub.example.com"}, Clusters: "/k8s/clusters/", Member: memberForTest}
 
-// memberForTest reads a path as the proxy does, whose own tests say how.
+// memberForTest parses a path as the proxy does. The proxy has its own tests for it.
 func memberForTest(r *http.Request) string {
 	if strings.HasPrefix(r.URL.Path, "/k8s/local") {
 		return identity.Local
@@ -56,7 +56,7 @@ func (f *fixture) access() string {
 	return got.AccessToken
 }
 
-// tokens does something at the endpoint of tokens.
+// tokens sends a request to the endpoint of tokens.
 func (f *fixture) tokens(method, path, access, body string) response {
 	f.t.Helper()
 	req, err := http.NewRequestWithContext(f.t.Context(), method, f.server.URL+scripttoken.Path+path, strings.NewReader(body))
@@ -221,7 +221,7 @@ func TestATokenForOneClusterIsWorthlessElsewhere(t *testing.T) {
 	}
 }
 
-// counting counts what the API server is asked and told.
+// counting counts the requests to the API server.
 type counting struct {
 	client.Client
 	gets, patches atomic.Int32

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/upstream"
 )
 
-// toy is a connector that takes the answer of its provider by POST, as SAML does, and cannot refresh.
+// toy is a connector whose provider sends its answer by POST, as in SAML. It cannot refresh.
 type toy struct{}
 
 var _ connector.PostCallback = (*toy)(nil)
@@ -39,7 +39,7 @@ func (*toy) Finish(_ context.Context, _ string, private []byte, answer url.Value
 	return connector.User{ID: "1", Name: answer.Get("assertion"), Groups: []string{"ops"}}, nil
 }
 
-// provideToy adds the toy to the table of types by one row, and an AuthProvider of it.
+// provideToy adds the toy to the table of types, and an AuthProvider for it.
 func (f *fixture) provideToy() *v1.AuthProvider {
 	f.t.Helper()
 	f.issuer.pages.Connectors.Types = append([]upstream.Type{{

@@ -41,7 +41,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// ci is an issuer of tokens of workloads.
+// ci is an issuer of tokens for workloads.
 type ci struct {
 	*httptest.Server
 	t        *testing.T
@@ -69,7 +69,7 @@ func newCI(t *testing.T) *ci {
 	return c
 }
 
-// token is one of a pipeline, changed.
+// token returns the token of a pipeline, with changes.
 func (c *ci) token(now time.Time, change func(map[string]any)) string {
 	c.t.Helper()
 	claims := map[string]any{"iss": c.URL, "sub": "project:1", "aud": []string{c.audience}, "iat": now.Unix(), "exp": now.Add(10 * time.Minute).Unix(), "jti": "job-1", "project": "web", "groups": []string{"ops", "unbound"}}
@@ -87,7 +87,7 @@ func (c *ci) token(now time.Time, change func(map[string]any)) string {
 	return raw
 }
 
-// provideWorkloads makes an AuthProvider of an issuer.
+// provideWorkloads creates an AuthProvider for an issuer.
 func (f *fixture) provideWorkloads(name string, c *ci) *v1.AuthProvider {
 	f.t.Helper()
 	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: name + "-" + f.namespace}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
@@ -101,7 +101,7 @@ func (f *fixture) provideWorkloads(name string, c *ci) *v1.AuthProvider {
 	return p
 }
 
-// asWorkload sends a token to the proxy's authentication. It fails the test if the token comes to the TokenReview.
+// asWorkload sends a token to the proxy's authentication. It fails the test if the token reaches the TokenReview.
 func (f *fixture) asWorkload(raw string) (identity.Identity, error) {
 	f.t.Helper()
 	return identifiedAt(f.t, f.issuer, inMember, raw)
@@ -171,8 +171,8 @@ func TestATokenOfAnotherIssuerOrAudienceIsLeftToTheHub(t *testing.T) {
 	}
 }
 
-// A token whose audience is one member is good for that one only, as those of the hub's ServiceAccounts are. rancher.md
-// §4: a token of one cluster is accepted by another one, or by the hub.
+// A token whose audience is one member is valid for that member only, as are tokens of the hub's ServiceAccounts. It
+// must not be accepted by another cluster or by the hub.
 func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 	const hub, prod = "https://hub.example.com", "https://hub.example.com/k8s/clusters/team/prod"
 	f, c := newFixture(t), newCI(t)
@@ -202,11 +202,11 @@ func TestATokenOfAWorkloadForOneMemberIsGoodForThatOneOnly(t *testing.T) {
 	}
 }
 
-// CVE-2023-22650: a disabled user or provider goes on with what they have.
+// CVE-2023-22650: a disabled user or provider keeps its access.
 func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end   func(f *fixture, p *v1.AuthProvider)
-		other bool // whether the token is then left to the hub
+		other bool // the token is then passed on to the hub
 	}{
 		"provider disabled": {func(f *fixture, p *v1.AuthProvider) {
 			testkit.Update(f.t, f.Client, p, func(p *v1.AuthProvider) { p.Spec.Disabled = true })
@@ -251,7 +251,7 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 				t.Errorf("the token is still of %s", id.User)
 			}
 			switch name {
-			case "provider disabled", "principal switched off", "provider deleted": // what is open ends, too
+			case "provider disabled", "principal switched off", "provider deleted": // open requests end, too
 				if err := f.issuer.accounts.Admit(t.Context(), id); !apierrors.IsUnauthorized(err) {
 					t.Errorf("what is open goes on: %v", err)
 				}
@@ -274,7 +274,7 @@ func TestWhatAWorkloadHasOpenEndsAnHourAfterItsToken(t *testing.T) {
 	}
 }
 
-// ServiceAccounts of another cluster, whose API server is a real one.
+// A real API server of another cluster issues the tokens of ServiceAccounts.
 func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 	f, other := newFixture(t), testkit.Start(t)
 	var document struct{ Issuer string }
@@ -299,8 +299,8 @@ func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 	if err := rest.LoadTLSFiles(other.Config); err != nil {
 		t.Fatal(err)
 	}
-	// The API server publishes its keys at an address that its certificate does not have here. So another server publishes
-	// the document, as operators do it.
+	// Here, the certificate of the API server is not valid for the address at which it publishes its keys. Another server
+	// publishes the document, as operators do.
 	discovery := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": document.Issuer, "jwks_uri": server + "/openid/v1/jwks"})
 	}))
@@ -327,7 +327,8 @@ func TestAServiceAccountOfAnotherClusterIsAWorkload(t *testing.T) {
 	}
 	made := request(audience)
 	var id identity.Identity
-	testkit.Eventually(t, 30*time.Second, func(context.Context) error { // until the API server of the other cluster knows the binding
+	// until the API server of the other cluster has the binding
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		id, err = f.asWorkload(made)
 		if err != nil {
 			f.wait(10 * time.Second)

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// grant is what a manifest of an attacker has, which gives them all rights in the cluster to which it is applied.
+// grant is the manifest of an attacker. It gives the attacker all rights in the cluster that it is applied to.
 const grant = `apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: NAME}
@@ -31,9 +31,9 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: eve}]
 `
 
-// TestAnImportAppliesNoManifestThatDroverHasNotMade: a user who may create Secrets puts one where the plugin looks for
-// that of a Cluster, before an administrator imports it. One API server is the hub, the other the cluster that is
-// imported.
+// In TestAnImportAppliesNoManifestThatDroverHasNotMade, a user who may create Secrets creates one with the name of a
+// Cluster's registration Secret before an administrator imports the Cluster. One API server is the hub, the other is
+// the imported cluster.
 func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 	hub, member := testkit.Start(t), testkit.Start(t)
 	workspace := hub.Workspace(t)
@@ -52,7 +52,7 @@ func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 		}
 		return !apierrors.IsNotFound(err)
 	}
-	made := func(name string) *corev1.Secret { // as the controller makes it
+	made := func(name string) *corev1.Secret { // as the controller creates it
 		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name}}
 		hub.Apply(t, cluster)
 		return owned.NewSecret(registration.ApplySecret(cluster, registration.Token{Value: "t"}, registration.Content{
@@ -91,7 +91,7 @@ func TestAnImportAppliesNoManifestThatDroverHasNotMade(t *testing.T) {
 		if code, out, says := say("import", "good"); code != 0 || !strings.Contains(out, "command of good") {
 			t.Errorf("exit code %d, printed %q, %s, want the command", code, out, says)
 		}
-		_, _, _ = say("import", "good", "--to-context", "member", "--timeout", "3s") // no agent is there to join
+		_, _, _ = say("import", "good", "--to-context", "member", "--timeout", "3s") // there is no agent that could join
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error {
 			return member.Client.Get(ctx, client.ObjectKey{Name: "good"}, &rbacv1.ClusterRoleBinding{})
 		})

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestUninstallFindsWhatIsDrovers keeps uninstall to what the agent brought: for plans, by the field manager of what it
-// installs, which is not that of sets.
+// TestUninstallFindsWhatIsDrovers checks that uninstall only removes objects that the agent installed. Objects for
+// plans have another field manager than objects of sets.
 func TestUninstallFindsWhatIsDrovers(t *testing.T) {
 	brought := func(apiVersion, kind, name, manager string) *metav1.PartialObjectMetadata {
 		o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: apiVersion, Kind: kind}}

@@ -35,8 +35,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// rancherServer is an API server with Rancher's kinds and the objects of
-// cmd/kubectl-drover/rancher/testdata/server.yaml, which is a hub, too.
+// rancherServer is an API server with Rancher's kinds and the objects in
+// cmd/kubectl-drover/rancher/testdata/server.yaml. It is also a hub.
 type rancherServer struct {
 	*testkit.Env
 	kubeconfig string
@@ -79,7 +79,7 @@ func (s *rancherServer) create(t *testing.T, file string) {
 		if err := yaml.Unmarshal(document, &o.Object); err != nil {
 			t.Fatalf("%s, document %d: %v", file, i, err)
 		}
-		// The API server learns of a kind a moment after its CRD is established.
+		// The API server serves a kind a moment after its CRD is established.
 		testkit.Eventually(t, 10*time.Second, func(ctx context.Context) error { return s.Client.Create(ctx, o) })
 	}
 }
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	return cli.Run(ctx, "test", commands, args, out, complaints)
 }
 
-// export runs the command and returns the exit code and what is printed.
+// export runs the command and returns the exit code and the output.
 func (s *rancherServer) export(t *testing.T, args ...string) (int, string, string) {
 	t.Helper()
 	var out, complaints strings.Builder
@@ -98,7 +98,7 @@ func (s *rancherServer) export(t *testing.T, args ...string) (int, string, strin
 	return code, out.String(), complaints.String()
 }
 
-// apply runs "kubectl apply -k" and returns what it prints.
+// apply runs "kubectl apply -k" and returns its output.
 func (s *rancherServer) apply(t *testing.T, dir string, flags ...string) string {
 	t.Helper()
 	args := append([]string{"--kubeconfig", s.kubeconfig, "apply", "-k", dir}, flags...)
@@ -118,7 +118,7 @@ func (s *rancherServer) mustExport(t *testing.T, args ...string) string {
 	return out
 }
 
-// files of a folder, with their modes.
+// files returns the files of a folder with their modes.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -291,7 +291,7 @@ func testSecrets(t *testing.T, s *rancherServer) {
 	same(t, files(t, dir), found)
 }
 
-// exportRole is the ClusterRole of docs/guide/from-rancher.md, without the part in comments.
+// exportRole returns the ClusterRole in docs/guide/from-rancher.md, without the commented part.
 func exportRole(t *testing.T) *rbacv1.ClusterRole {
 	t.Helper()
 	page, err := os.ReadFile(testkit.Path(t, "docs/guide/from-rancher.md"))
@@ -307,7 +307,7 @@ func exportRole(t *testing.T) *rbacv1.ClusterRole {
 	return role
 }
 
-// as grants a user the rules, and waits until the API server knows.
+// as grants a user the rules, and waits until they take effect.
 func (s *rancherServer) as(t *testing.T, user string, rules []rbacv1.PolicyRule) {
 	t.Helper()
 	meta := metav1.ObjectMeta{Name: user}

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// put makes a file of a test.
+// put writes a file.
 func put(t *testing.T, file, content string) {
 	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
@@ -36,7 +36,7 @@ func TestTheFolderOfAnExport(t *testing.T) {
 	tests := map[string]struct {
 		between func(t *testing.T, dir, outside string)
 		folder  folder
-		want    map[string]string // nil: those of second
+		want    map[string]string // nil means the files of second
 		err     string
 	}{
 		"what is gone is removed, with its folder": {},
@@ -127,7 +127,7 @@ func TestTheFolderOfAnExport(t *testing.T) {
 	}
 }
 
-// expectTree compares a folder, but for the digests.
+// expectTree compares a folder with want, except for the digests.
 func expectTree(t *testing.T, dir string, want map[string]string) {
 	t.Helper()
 	got := map[string]string{}
@@ -144,8 +144,8 @@ func expectTree(t *testing.T, dir string, want map[string]string) {
 	}
 }
 
-// An export that ended between two files is known as one: the next goes on without --force, also if Rancher has changed
-// since.
+// After an export was interrupted between two files, the next export continues without --force, even if Rancher has
+// changed in the meantime.
 func TestAnInterruptedExportIsContinued(t *testing.T) {
 	dir := t.TempDir()
 	old := map[string][]byte{"a": []byte("a1"), "b": []byte("b1"), "gone": []byte("g")}
@@ -156,7 +156,7 @@ func TestAnInterruptedExportIsContinued(t *testing.T) {
 		t.Fatal(err)
 	}
 	stop := filepath.Join(dir, "c")
-	if err := os.Mkdir(stop, 0o755); err != nil { // "c" cannot take the place of a folder with something in it
+	if err := os.Mkdir(stop, 0o755); err != nil { // "c" cannot replace a folder that is not empty
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(stop, "x"), "x")

@@ -21,15 +21,14 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// bigServer answers as a Rancher server with many bindings, page by page. Other kinds than those that it has are not
-// served.
+// bigServer responds like a Rancher server with many bindings, page by page. It does not serve other kinds.
 type bigServer struct {
 	bindings int
 	expire   bool // once, after the third page
 	lock     sync.Mutex
 	pages    int
 	whole    int
-	written  []string // requests that are neither get nor list
+	written  []string // requests other than get and list
 }
 
 func (b *bigServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -104,7 +103,7 @@ func answerList(w http.ResponseWriter, kind, next string, items ...string) {
 }
 
 func answer(w http.ResponseWriter, object any) {
-	_ = json.NewEncoder(w).Encode(object) // the client says what it misses
+	_ = json.NewEncoder(w).Encode(object) // the client reports what is missing
 }
 
 func TestABigServerIsReadPageByPage(t *testing.T) {

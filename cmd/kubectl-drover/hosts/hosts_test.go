@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// hostIn is a Host of team-a with a condition Ready.
+// hostIn returns a Host of team-a with a condition Ready.
 func hostIn(name string, state v1.HostState, status metav1.ConditionStatus, reason, message string) *v1.Host {
 	return &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Status: v1.HostStatus{
 		State: state, Conditions: []metav1.Condition{{Type: v1.ConditionReady, Status: status, Reason: reason, Message: message}}}}
@@ -33,7 +33,7 @@ func secretOf(name string, data map[string][]byte) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name}, Data: data}
 }
 
-// joinSecretOf is the Secret that Drover makes for a Host.
+// joinSecretOf returns the Secret that Drover creates for a Host.
 func joinSecretOf(host *v1.Host, command string) *corev1.Secret {
 	secret := owned.NewSecret(registration.ApplyHostSecret(host, registration.Token{}, command))
 	secret.StringData = nil

@@ -49,7 +49,7 @@ func TestAMemberThatSaysItHasEveryNodeIsNotBelieved(t *testing.T) {
 	}
 }
 
-// CVE-2021-25313, CVE-2023-32192, CVE-2024-52281: what others say is shown to people who may do more than they.
+// CVE-2021-25313, CVE-2023-32192, CVE-2024-52281: text from other people is shown to users with more rights.
 func TestPlanStatusesPrintNoControlCharacters(t *testing.T) {
 	const evil = "\x1b]0;x\a\x1b[2J\r\u202e\u009b"
 	at := metav1.NewTime(time.Date(2027, 1, 2, 3, 4, 5, 0, time.UTC))
@@ -64,7 +64,8 @@ func TestPlanStatusesPrintNoControlCharacters(t *testing.T) {
 		out := &bytes.Buffer{}
 		d := &display{out: out, terminal: terminal, now: time.Now}
 		_, err := d.plan(p)
-		shown := strings.NewReplacer("\x1b[?7l", "", "\x1b[?7h", "").Replace(out.String()) // the display's own: long lines are not broken
+		// written by the display itself so that long lines are not broken
+		shown := strings.NewReplacer("\x1b[?7l", "", "\x1b[?7h", "").Replace(out.String())
 		if err != nil || strings.ContainsAny(shown, "\x1b\a\r\u202e\u009b") {
 			t.Errorf("shown: %q, %v, want no control characters", shown, err)
 		}
@@ -107,7 +108,7 @@ func TestDisplay(t *testing.T) {
 		clock.Advance(30 * time.Second)
 		p.Status.Nodes.Complete = 5
 		_, _ = d.plan(p)
-		// Two of four clusters have begun, with six nodes: twelve in all, seven are left, and each took 30 s.
+		// Two of four clusters have begun, with six nodes. There are twelve nodes in all, seven are left, and each took 30 s.
 		if !strings.Contains(out.String(), "about 3m30s left") || !strings.HasPrefix(out.String(), "\x1b[7A\x1b[J") {
 			t.Errorf("shown: %q, want the time left, and the seven lines before overwritten", out)
 		}

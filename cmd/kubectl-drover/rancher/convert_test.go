@@ -24,7 +24,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files of the export anew")
 
-// server is what testdata/server.yaml has, each object a second older than the next.
+// server returns the objects of testdata/server.yaml. Each object is one second older than the next.
 func server(t *testing.T) Objects {
 	t.Helper()
 	text, err := os.ReadFile("testdata/server.yaml")
@@ -123,7 +123,8 @@ func TestTheExportOfAServer(t *testing.T) {
 	}
 }
 
-// TestAnExportIsTheSameInAnyOrder: lists come in the order of the server, and maps in none.
+// TestAnExportIsTheSameInAnyOrder shuffles the objects, because lists are in the order of the server and maps have no
+// order.
 func TestAnExportIsTheSameInAnyOrder(t *testing.T) {
 	in := server(t)
 	first, err := Convert(in, Options{Workspace: "team-a"}).Files()
@@ -223,7 +224,8 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A cluster that is made later does not change the names of those before, or GitOps would delete them and make others.
+// A cluster that is created later must not change the names of earlier clusters. Otherwise GitOps would delete and
+// recreate them.
 func TestALaterClusterChangesNoName(t *testing.T) {
 	in := server(t)
 	before := Convert(in, Options{Workspace: "team-a"})
@@ -240,7 +242,8 @@ func TestALaterClusterChangesNoName(t *testing.T) {
 	}
 }
 
-// CVE-2022-31247: who may write bindings or projects in the namespace of one cluster or project, has no say in another.
+// CVE-2022-31247: a user who may write bindings or projects in the namespace of one cluster or project must not affect
+// another.
 func TestABindingSaysNothingOfAnotherClusterOrProject(t *testing.T) {
 	for _, o := range Convert(server(t), Options{Workspace: "team-a"}).Objects {
 		if strings.Contains(o.Origin, "thief") {

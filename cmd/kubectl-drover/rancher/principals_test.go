@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// login is what Rancher records of a login.
+// login returns Rancher's record of a login.
 func login(provider, id, name string, groups ...string) UserAttribute {
 	var a UserAttribute
 	a.ExtraByProvider = map[string]map[string][]string{provider: {"principalid": {id}, "username": {name}}}
@@ -43,7 +43,7 @@ func TestWhomPrincipalsAreInDrover(t *testing.T) {
 		login("okta", "okta_user://frank", "frank"),
 		login("googleoauth", "googleoauth_user://117", "grace@example.com"),
 	}
-	// Rancher writes one of each; of several it is not known whose the name is.
+	// Rancher records one value of each. If there are several, it is not known which principal has the name.
 	several := login("okta", "okta_user://s1", "s1")
 	several.ExtraByProvider["okta"]["principalid"] = []string{"okta_user://s1", "okta_user://s2"}
 	logins = append(logins, several)
@@ -102,7 +102,7 @@ func TestWhomPrincipalsAreInDrover(t *testing.T) {
 	}
 }
 
-// Two principals with one name would have each other's rights.
+// Two principals with the same name would have each other's rights.
 func TestTwoPrincipalsNeverGetOneName(t *testing.T) {
 	const one, two = "openldap_group://cn=ops,ou=a,dc=x", "openldap_group://cn=OPS,ou=b,dc=x"
 	for name, tt := range map[string]struct {
@@ -210,7 +210,7 @@ func TestTheFileOfPrincipals(t *testing.T) {
 	}
 }
 
-// What a person completed is kept, for principals that this export does not have, too: the next may be of another
+// A completed name is kept, even for principals that are not in this export, because the next export may be of another
 // cluster.
 func TestACompletedNameStays(t *testing.T) {
 	in := server(t)

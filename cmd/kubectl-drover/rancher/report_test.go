@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// The report is read in terminals and rendered by Git servers: what users of Rancher called their objects is text in
-// it, and nothing else.
+// The report is read in terminals and rendered by Git servers. Names that users of Rancher chose must only appear as
+// text.
 func TestTheReportObeysNoName(t *testing.T) {
 	r := Report{Workspace: "team-a"}
 	r.find(Decide, "Decide.", "Project x (\x1b[2J\u202e`code` | [link](http://evil.example) <script>\n# Heading\n- item)", "\r\nmore\u2028")

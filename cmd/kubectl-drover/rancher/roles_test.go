@@ -25,7 +25,7 @@ func rule(verb, group, resource string) rbacv1.PolicyRule {
 	return rbacv1.PolicyRule{Verbs: []string{verb}, APIGroups: []string{group}, Resources: []string{resource}}
 }
 
-// text of a role template: its rules and what it inherits.
+// text returns the rules of a role template and the role templates that it inherits.
 func (c *conversion) text(name string) string {
 	for _, o := range c.out {
 		rt, ok := o.Object.(*v1.RoleTemplate)
@@ -109,8 +109,7 @@ func TestRoleTemplates(t *testing.T) {
 	}
 }
 
-// What stands in for Rancher's own is there, and for the same place: a binding of a role template that is not there
-// grants nothing.
+// The counterparts must exist and have the same context, because a binding to a missing role template grants nothing.
 func TestCounterpartsAreAmongTheRoleTemplatesThatDroverBrings(t *testing.T) {
 	contexts := map[string]v1.RoleContext{}
 	for _, rt := range brought(t) {

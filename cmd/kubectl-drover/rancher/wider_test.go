@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// brought are the role templates that come with Drover.
+// brought returns the role templates that come with Drover.
 func brought(t *testing.T) []v1.RoleTemplate {
 	t.Helper()
 	var all []v1.RoleTemplate
@@ -40,9 +40,9 @@ func brought(t *testing.T) []v1.RoleTemplate {
 	return all
 }
 
-// CVE-2023-32194 is of this class: rights that are translated come out wider. The rules of Rancher's own role templates
-// in members, as of 2.12, are here "verb resources" in one API group or the core, where they inherit nothing of
-// Kubernetes; a verb v is get, list, watch.
+// CVE-2023-32194 is of this class: converted rights are wider than the original ones. These are the rules of Rancher
+// 2.12's own role templates in members, if they inherit no ClusterRole of Kubernetes. A rule is written as "verb
+// resources", in one API group or the core group. The verb v means get, list and watch.
 func TestWhereDroversRoleTemplatesGrantMoreIsReported(t *testing.T) {
 	for name, rules := range map[string][]string{
 		"cluster-member":                {"v nodes persistentvolumes storageclasses apiservices"},
@@ -84,7 +84,7 @@ func TestWhereDroversRoleTemplatesGrantMoreIsReported(t *testing.T) {
 		var more []string
 		for _, r := range flat {
 			for _, resource := range r.Resources {
-				resource = strings.TrimSuffix(resource, "/status") // what is in the object that is seen anyway
+				resource = strings.TrimSuffix(resource, "/status") // part of an object that is visible anyway
 				for _, verb := range r.Verbs {
 					if !granted[resource] && !granted[resource+" "+verb] && !slices.Contains(more, resource) {
 						more = append(more, resource)
@@ -107,7 +107,7 @@ func TestWhereDroversRoleTemplatesGrantMoreIsReported(t *testing.T) {
 	}
 }
 
-// A principal that no binding is for may still sign in at Drover.
+// A principal without a binding may still sign in to Drover.
 func TestAPrincipalThatRancherKnowsKeepsItsNameFromAnother(t *testing.T) {
 	const bound, other = "openldap_group://cn=ops,ou=team-a,dc=x", "openldap_group://cn=Ops,ou=team-b,dc=x"
 	const alice, twin = "openldap_user://uid=alice,ou=a,dc=x", "openldap_user://uid=alice,ou=b,dc=x"
@@ -152,7 +152,7 @@ func TestAPrincipalThatRancherKnowsKeepsItsNameFromAnother(t *testing.T) {
 	})
 }
 
-// CVE-2024-22031: projects of one name in two clusters share a namespace of Rancher.
+// CVE-2024-22031: projects with the same name in two clusters share a namespace in Rancher.
 func TestASecretOfASharedNamespaceIsOfTheProjectThatItNames(t *testing.T) {
 	in := Objects{}
 	for _, name := range []string{"c-1", "c-2"} {
@@ -178,7 +178,7 @@ func TestASecretOfASharedNamespaceIsOfTheProjectThatItNames(t *testing.T) {
 	}
 }
 
-// Users of Rancher decide how their bindings are called, so no name may stop an export, or take the file of another
+// Users of Rancher choose the names of their bindings. No name may stop an export or overwrite the file of another
 // binding.
 func TestBindingsOfTwoKindsWithOneNameAreExported(t *testing.T) {
 	in := Objects{

@@ -24,7 +24,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// restoredHub has two Clusters with the agents' Secrets of a backup, one that joined since, and one that never joined.
+// restoredHub returns a hub with two Clusters with the agents' Secrets of a backup, one Cluster that has joined since,
+// and one that never joined.
 func restoredHub(t *testing.T, funcs interceptor.Funcs) *cli.Hub {
 	t.Helper()
 	var objects []client.Object
@@ -78,7 +79,7 @@ func TestAdopt(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			h := restoredHub(t, interceptor.Funcs{})
-			for range 2 { // again it changes nothing
+			for range 2 { // a second run changes nothing
 				found, err := candidates(t.Context(), h, "", tt.names)
 				if err != nil {
 					t.Fatal(err)

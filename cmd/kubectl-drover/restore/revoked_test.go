@@ -31,7 +31,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// clock returns the time of a minute after the test's beginning, and seconds.
+// clock returns the time that is the given minutes and seconds after the beginning of the test.
 func clock(minute int, seconds ...float64) time.Time {
 	at := time.Date(2026, 3, 1, 2, minute, 0, 0, time.UTC)
 	for _, s := range seconds {
@@ -40,7 +40,7 @@ func clock(minute int, seconds ...float64) time.Time {
 	return at
 }
 
-// logged returns an event of an audit log, of a request that took 200 ms. Path is "resource/namespace/name".
+// logged returns an audit event of a request that took 200 ms. path is "resource/namespace/name".
 func logged(at time.Time, verb, path string, change ...string) string {
 	parts := strings.Split(path, "/")
 	group := ""
@@ -53,8 +53,8 @@ func logged(at time.Time, verb, path string, change ...string) string {
 	return strings.NewReplacer(change...).Replace(event) + "\n"
 }
 
-// restoredMeta returns the objects of a Cluster "edge" as the backup of minute 30 has them: the agent joined at minute
-// 10, by the token of minute 5.
+// restoredMeta returns the objects of a Cluster "edge" in the backup of minute 30. The agent joined at minute 10 with
+// the token of minute 5.
 func restoredMeta(change func(cluster, token, agent *metav1.PartialObjectMetadata)) restoredObjects {
 	object := func(name string, minute int) *metav1.PartialObjectMetadata {
 		return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: name, CreationTimestamp: metav1.NewTime(clock(minute))}}
@@ -74,7 +74,7 @@ func restoredMeta(change func(cluster, token, agent *metav1.PartialObjectMetadat
 		secrets: []metav1.PartialObjectMetadata{*token, *agent}}
 }
 
-// restoredHost returns the objects of restoredMeta as those of a Host "rack1".
+// restoredHost returns the objects of restoredMeta as objects of a Host "rack1".
 func restoredHost() restoredObjects {
 	hub := restoredMeta(func(host, token, agent *metav1.PartialObjectMetadata) {
 		host.Name, token.Name, agent.Name = "rack1", "rack1-host-join", "rack1-host-identity"
@@ -87,7 +87,7 @@ func restoredHost() restoredObjects {
 	return hub
 }
 
-// A machine that was stolen would come back with its identity, and be handed its plan with what is secret in it.
+// A stolen machine would be accepted with its identity again, and would get its plan with the plan's secrets.
 func TestRevokedAgentsOfHostsAreFound(t *testing.T) {
 	t.Parallel()
 	const both = "rack1-host-join rack1-host-identity"
@@ -145,7 +145,7 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 		change func(cluster, token, agent *metav1.PartialObjectMetadata)
 		since  time.Time
 		want   string
-		back   bool // the Cluster is named as deleted
+		back   bool // the Cluster is listed as deleted
 	}{
 		"nothing happened":                           {log: logged(late, "create", "secrets/team-a/other")},
 		"its agent's Secret was deleted":             {log: logged(late, "delete", "secrets/team-a/edge-agent"), want: both},
@@ -231,10 +231,10 @@ func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
 	}
 }
 
-// noAgent makes objects ones of a Cluster whose agent has not joined.
+// noAgent changes the objects to a Cluster whose agent has not joined.
 func noAgent(_, _, agent *metav1.PartialObjectMetadata) { agent.Name, agent.Labels = "another", nil }
 
-// anew makes objects ones that Velero restored at minute 50.
+// anew changes the objects as if Velero had restored them at minute 50.
 func anew(cluster, token, agent *metav1.PartialObjectMetadata) {
 	at := metav1.NewTime(clock(50))
 	for _, o := range []*metav1.PartialObjectMetadata{cluster, token, agent} {
@@ -290,7 +290,8 @@ func TestAuditLogsAreReadWhole(t *testing.T) {
 	}
 }
 
-// hubWithSecrets is the hub of restoredMeta as a client, whose manager renewed its Lease last at minute 30.
+// hubWithSecrets returns a client of a hub with the objects of restoredMeta. Its manager last renewed its Lease at
+// minute 30.
 func hubWithSecrets(t *testing.T, funcs interceptor.Funcs) *cli.Hub {
 	t.Helper()
 	meta := restoredMeta(nil)
@@ -322,8 +323,8 @@ func secretNames(t *testing.T, h *cli.Hub) string {
 	return strings.Join(names, " ")
 }
 
-// A user who may write Leases in a workspace, as Kubernetes' edit allows, must not have a log that lacks revocations
-// taken for whole.
+// Kubernetes' role edit allows users to write Leases in a workspace. Such a Lease must not make an incomplete log look
+// complete.
 func TestALeaseOfAUserSaysNothingOfTheBackup(t *testing.T) {
 	t.Parallel()
 	h := hubWithSecrets(t, interceptor.Funcs{})
@@ -340,7 +341,8 @@ func TestALeaseOfAUserSaysNothingOfTheBackup(t *testing.T) {
 	}
 }
 
-// The Lease of a manager that has run since the restore says nothing of the backup: by it, any log would begin before.
+// The Lease of a manager that has run since the restore does not tell the time of the backup. With it, any log would
+// begin before the backup.
 func TestALeaseThatWasRenewedSinceTheRestoreSaysNothingOfTheBackup(t *testing.T) {
 	t.Parallel()
 	late := logged(clock(40), "create", "secrets/team-a/other")

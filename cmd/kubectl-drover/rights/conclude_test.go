@@ -40,8 +40,8 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// workspace has a project with a deployer, a viewer of all, an administrator by an external role, and one whose time is
-// over.
+// workspace returns a workspace with a project, a deployer, a viewer of everything, an administrator with an external
+// role, and an expired binding.
 func workspace() *gathered {
 	now := time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 	past, future := metav1.NewTime(now.Add(-time.Hour)), metav1.NewTime(now.Add(time.Hour))
@@ -148,7 +148,7 @@ func TestConclusions(t *testing.T) {
 	}
 }
 
-// deleteNodes is what no rule allows.
+// deleteNodes returns an action that no rule allows.
 func deleteNodes() action {
 	return action{Action: access.Action{Verb: "delete", Resource: "nodes"}}
 }

@@ -24,13 +24,13 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fixture is an API server that is hub and member at once, a kubeconfig for it, and a workspace where a project's
-// people have their rights.
+// fixture is an API server that is both hub and member, with a kubeconfig and a workspace whose project has users with
+// rights.
 type fixture struct {
 	*testkit.Env
 	kubeconfig string
 	workspace  string
-	// namespace of the project.
+	// namespace is the namespace of the project.
 	namespace string
 }
 
@@ -63,7 +63,7 @@ func newFixture(t *testing.T) *fixture {
 	return s
 }
 
-// uid is the one by which an API server is known.
+// uid returns the UID that identifies an API server.
 func (s *fixture) uid(t *testing.T) string {
 	t.Helper()
 	system := &corev1.Namespace{}
@@ -73,7 +73,7 @@ func (s *fixture) uid(t *testing.T) string {
 	return string(system.UID)
 }
 
-// join makes a Cluster that the cluster of that UID has joined.
+// join creates a Cluster that the cluster with the UID has joined.
 func (s *fixture) join(t *testing.T, name, uid string) {
 	t.Helper()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.workspace, Name: name}}
@@ -90,7 +90,7 @@ func run(ctx context.Context, args []string, out, complaints io.Writer) int {
 	return cli.Run(ctx, "test", commands, args, out, complaints)
 }
 
-// say runs a command line with the member's context and returns the exit code and what is printed.
+// say runs a command line with the member's context and returns the exit code and the output.
 func (s *fixture) say(t *testing.T, line string) (int, string, string) {
 	t.Helper()
 	var out, complaints strings.Builder
@@ -108,7 +108,7 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 	tests := map[string]struct {
 		line string
 		code int
-		want []string // in what is printed, to either
+		want []string // in the output, including errors
 	}{
 		"a group's right in a labelled namespace":   {"why github:acme/web create deploy --kind Group -n web" + there, 0, []string{"Yes: Group github:acme/web may create deployments.apps in namespace web of cluster prod.", "both exist", "The member says yes: RBAC: allowed by RoleBinding"}},
 		"a user's by the group":                     {"why github:alice get deployments.apps/site --group github:acme/web -n web" + there, 0, []string{"for Group github:acme/web"}},
@@ -158,10 +158,10 @@ func TestTheCommandAnswersFromRealAPIServers(t *testing.T) {
 	t.Run("a binding that was taken from the member shows", func(t *testing.T) { testTaken(t, s) })
 }
 
-// testSelf: alice may view the workspace, and nothing of the member's RBAC.
+// In testSelf, alice may view the workspace, but none of the member's RBAC objects.
 func testSelf(t *testing.T, s *fixture) {
 	viewer := metav1.ObjectMeta{Name: "alice-views", Namespace: s.workspace}
-	// Who is asked is known by the UID of kube-system: without the right to read that, a context could lead anywhere.
+	// A member is identified by the UID of kube-system. Without the right to read it, a context could lead to any cluster.
 	as := " --as github:alice --as-group github:acme/web --cluster prod --member-context hub -n web"
 	code, out, complaints := s.say(t, "why github:alice get deployments --group github:acme/web"+as)
 	if code != cli.ExitError {
@@ -223,7 +223,7 @@ func testTaken(t *testing.T, s *fixture) {
 	if err := s.Client.Delete(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "drover:prtb:devs:drover:project:deployer"}}); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the authorizer hears of it by a watch
+	testkit.Eventually(t, 10*time.Second, func(context.Context) error { // the authorizer is updated by a watch
 		code, out, _ := s.say(t, "why github:acme/web get deployments --kind Group -n web --cluster prod --member-context hub")
 		if code != cli.ExitDenied || !strings.Contains(out, "the binding does not exist, the role exists") || !strings.Contains(out, "RoleBinding drover:prtb:devs:drover:project:deployer in namespace web in the member is missing") {
 			return fmt.Errorf("exit code %d:\n%s", code, out)

@@ -19,14 +19,14 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-// evil is a text that a member may put into a reason, a message or the name of a binding: it sets the title, clears the
-// screen, moves the cursor, reverses the text behind it, and adds a line of its own.
+// evil is a text that a member may use as a reason, a message or the name of a binding. It sets the title, clears the
+// screen, moves the cursor, reverses the text after it, and adds a line.
 const evil = "\x1b]0;x\a\x1b[2J\r\u202e\u009b1A\x9b\nYes: User mallory may do all"
 
-// obeyed are the characters that a terminal obeys, or that change how others look.
+// obeyed has the characters that control a terminal or change how other characters look.
 const obeyed = "\x1b\a\r\u202e\u009b\x7f"
 
-// CVE-2021-25313, CVE-2021-25743: what a member says is shown to people who may do more than it.
+// CVE-2021-25313, CVE-2021-25743: text from a member is shown to users with more rights.
 func TestAnswersPrintNoControlCharacters(t *testing.T) {
 	who := principal{Kind: v1.SubjectUser, Name: "x" + evil}
 	ref := access.Reference{Kind: access.KindClusterBinding, Namespace: "team-a", Name: "b"}

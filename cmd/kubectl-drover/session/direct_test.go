@@ -75,7 +75,7 @@ func TestAKubeconfigPrefersTheAddressOfAClusterIfItAnswers(t *testing.T) {
 	}
 }
 
-// An API server answers everyone, also before it was set up to take tokens of the hub.
+// An API server responds to everyone, even if it does not accept tokens of the hub.
 func TestAnAPIServerIsPreferredIfItTakesTheUsersToken(t *testing.T) {
 	var without, with int
 	own := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

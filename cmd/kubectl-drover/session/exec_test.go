@@ -38,7 +38,7 @@ func readyClusters(n int) reachable {
 	return list
 }
 
-// text that goroutines write to.
+// text is a buffer that is safe for concurrent use.
 type text struct {
 	mu sync.Mutex
 	strings.Builder

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/cmd/kubectl-drover/session/login"
 )
 
-// tokenMaker is a hub that makes tokens for Clusters, but for those named bad.
+// tokenMaker is a hub that creates tokens for Clusters, except Clusters named bad.
 type tokenMaker struct {
 	session *login.Session
 	valid   map[string]bool // by ID
@@ -101,7 +101,8 @@ func TestAKubeconfigWithTokensHasOneForEachClusterAndIsTheUsersAlone(t *testing.
 	}
 }
 
-// What cannot be written must not leave tokens that are valid for a month and that the user never saw.
+// If a kubeconfig cannot be written, there must be no tokens left that are valid for a month and that the user never
+// saw.
 func TestAKubeconfigThatIsNotWrittenLeavesNoTokenAndNoFile(t *testing.T) {
 	dir := t.TempDir()
 	taken := filepath.Join(dir, "taken")
@@ -154,7 +155,7 @@ func TestAKubeconfigThatIsNotWrittenLeavesNoTokenAndNoFile(t *testing.T) {
 
 var errFull = errors.New("no space left")
 
-// full takes nothing.
+// full is a writer that fails.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errFull }

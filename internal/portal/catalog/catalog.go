@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalog tells users who they are for the hub, and which Clusters they may reach through it.
+// Package catalog tells users who they are on the hub, and which Clusters they can reach through it.
 package catalog
 
 import (
@@ -27,37 +27,40 @@ const (
 	PathClusters = "/v1/clusters"
 )
 
-// answerLimit bounds one answer, and the wait until its turn.
+// answerLimit bounds the time for one response, including the wait for its turn.
 const answerLimit = 15 * time.Second
 
-// Catalog answers users. Its fields are all needed, but for gate.
+// Catalog serves users. All its exported fields are required.
 type Catalog struct {
-	// Authenticate identifies who sends a request. Errors are refusals.
+	// Authenticate identifies the sender of a request. Its errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Workspaces returns the workspaces in which the principals have bindings, and which of them have one there.
+	// Workspaces returns the workspaces in which the principals have bindings. For each workspace, it returns the
+	// principals with a binding there.
 	Workspaces func(index.Principals) (map[string]index.Principals, error)
-	// Bound and Proxy are the ways into a member that the proxy knows: by a binding, and by the right to get
-	// clusters/proxy. Without a name, Proxy is about all Clusters of a namespace, and without a namespace about all.
+	// Bound and Proxy are the ways to reach a member that the proxy accepts: a binding, and the right to get
+	// clusters/proxy. Without a name, Proxy is about all Clusters of a namespace, and without a namespace about all
+	// Clusters.
 	Bound, Proxy identity.Way
-	// Clusters are read from a cache.
+	// Clusters reads Clusters from a cache.
 	Clusters client.Reader
 
 	gate *limit.Gate
 }
 
-// New makes a Catalog. A user gets one list at a time, and eight users at once: the others wait.
+// New returns a Catalog. It serves one list at a time to each user, and lists to eight users at the same time. Other
+// requests wait.
 func New(c Catalog) *Catalog {
 	c.gate = limit.NewGate(limit.Bounds{User: 1, All: 8, Queue: 256, QueueUser: 4, Wait: answerLimit}, limit.Observer{})
 	return &c
 }
 
-// Register adds the catalog's paths to a mux.
+// Register adds the catalog's endpoints to a mux.
 func (c *Catalog) Register(mux *http.ServeMux) {
 	mux.Handle("GET "+PathWhoAmI, c.serve(func(_ context.Context, id identity.Identity, _ *http.Request) (any, error) { return whoAmI(id), nil }))
 	mux.Handle("GET "+PathClusters, c.serve(c.clusters))
 }
 
-// serve answers a user with JSON.
+// serve returns a handler that responds to a user with JSON.
 func (c *Catalog) serve(answer func(context.Context, identity.Identity, *http.Request) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		content, err := c.answer(r, answer)
@@ -85,7 +88,7 @@ func (c *Catalog) answer(r *http.Request, answer func(context.Context, identity.
 	return answer(r.Context(), id, r)
 }
 
-// clusters answers with a list, in the user's turn.
+// clusters returns a list of Clusters, when it is the user's turn.
 func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Request) (any, error) {
 	q, err := queryOf(r)
 	if err != nil {
@@ -95,13 +98,13 @@ func (c *Catalog) clusters(ctx context.Context, id identity.Identity, r *http.Re
 	defer cancel()
 	seat, err := c.gate.Enter(ctx, limit.Requester{User: id.Sharer()})
 	if err != nil {
-		return nil, refusal.TooManyRequests("too many lists are asked for at once; try again", 2*time.Second).Because(err)
+		return nil, refusal.TooManyRequests("too many concurrent requests for lists; try again", 2*time.Second).Because(err)
 	}
 	defer seat.Release()
 	return c.list(ctx, id, q)
 }
 
-// whoAmI is the user by the names that bindings have, in the form of Kubernetes' SelfSubjectReview.
+// whoAmI returns the user with the names in bindings, as Kubernetes' SelfSubjectReview.
 func whoAmI(id identity.Identity) any {
 	return authenticationv1.SelfSubjectReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: authenticationv1.SchemeGroupVersion.String(), Kind: "SelfSubjectReview"},

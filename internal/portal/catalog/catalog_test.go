@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// rights are what a user has on a hub, and what was asked about them.
+// rights are the rights of a user on a hub, and the reviews that were requested.
 type rights struct {
 	bound   []string // workspace/name
 	proxy   []string // workspace/name, workspace/ or /
@@ -88,7 +88,7 @@ func (r *rights) catalog(t testing.TB, objects []client.Object) *Catalog {
 	})
 }
 
-// get asks for a path, with a token or without.
+// get requests a path, with a token or without.
 func get(t testing.TB, c *Catalog, path, token string) (int, string) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -148,7 +148,7 @@ func TestAClusterIsListedForThoseWhoMayReachIt(t *testing.T) {
 	}
 }
 
-// TestWhatAListCosts: reviews of access are bounded, and do not grow with Clusters.
+// TestAListMayBeOfClustersWithLabels checks the label selector of a list.
 func TestAListMayBeOfClustersWithLabels(t *testing.T) {
 	objects := clusters("a/one", "a/two", "b/one")
 	objects[1].SetLabels(map[string]string{"env": "prod"})
@@ -196,7 +196,7 @@ func TestGroupsWithoutABindingAreNotLookedUp(t *testing.T) {
 	}
 }
 
-// CVE-2024-37152, CVE-2025-62714, CVE-2026-73843: an API is served to strangers.
+// CVE-2024-37152, CVE-2025-62714, CVE-2026-73843: an API is served to anonymous users.
 func TestTheCatalogIsForUsersOnly(t *testing.T) {
 	r := rights{proxy: []string{"/"}}
 	c := r.catalog(t, clusters("a/one"))
@@ -213,7 +213,7 @@ func TestTheCatalogIsForUsersOnly(t *testing.T) {
 	}
 }
 
-// BenchmarkList is what a list of 10,000 Clusters costs the manager for a user who is bound to one of each hundred.
+// BenchmarkList reports the cost of a list of 10,000 Clusters for a user with bindings to one in a hundred.
 func BenchmarkList(b *testing.B) {
 	list := &v1.ClusterList{}
 	for i := range 10_000 {
@@ -235,7 +235,7 @@ func BenchmarkList(b *testing.B) {
 		Clusters: listing{list: list},
 	})
 	for b.Loop() {
-		if names, _ := listed(b, c, PathClusters); len(names) != 99 { // and c0 is none of them
+		if names, _ := listed(b, c, PathClusters); len(names) != 99 { // and c0 is not one of them
 			b.Fatalf("%d are listed", len(names))
 		}
 	}
@@ -252,7 +252,7 @@ func (l listing) List(_ context.Context, into client.ObjectList, _ ...client.Lis
 	return nil
 }
 
-// In mode APIServer the address is that of the API server, whose certificate the agent's CA has not signed.
+// In mode APIServer, the address belongs to the API server, whose certificate was not signed by the agent's CA.
 func TestTheAddressOfAClusterHasTheCAOfWhatIsThere(t *testing.T) {
 	for name, tt := range map[string]struct {
 		endpoint v1.AuthorizedEndpoint

@@ -21,59 +21,60 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// maxReviews bounds the reviews of access, by the hub's API server, for one answer. They follow each other.
+// maxReviews bounds the access reviews by the hub's API server for one response. They run one after the other.
 const maxReviews = 100
 
-// ClusterList are the Clusters that a user may reach, in the order of their names.
+// ClusterList has the Clusters that a user can reach, ordered by name.
 type ClusterList struct {
 	Items []Cluster `json:"items"`
-	// Incomplete reports whether the user may reach others: not all that gives a right to them could be looked at.
+	// Incomplete reports whether the user may be able to reach more Clusters, because not all of the user's rights could
+	// be checked.
 	Incomplete bool `json:"incomplete,omitempty"`
 }
 
-// Cluster is what a user who may reach a member gets to know of it.
+// Cluster is the description of a Cluster for users who can reach it.
 type Cluster struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Ready is the status of that condition, and Reason its reason.
+	// Ready is the status of the condition Ready, and Reason is its reason.
 	Ready  metav1.ConditionStatus `json:"ready"`
 	Reason string                 `json:"reason,omitempty"`
-	// Version of Kubernetes.
+	// Version is the version of Kubernetes.
 	Version string `json:"version,omitempty"`
-	// Direct is where the member is reached without the hub, nil for nowhere.
+	// Direct is the address at which the member is reached without the hub, or nil.
 	Direct *Direct `json:"direct,omitempty"`
 }
 
-// Direct is a member's own address for users, as their kubeconfigs have it.
+// Direct is a member's own address for users, in the form of their kubeconfigs.
 type Direct struct {
 	Server string `json:"server"`
-	// CABundle in PEM, empty for what the user's computer trusts.
+	// CABundle is in PEM. If it is empty, the user's computer trusts the server's certificate.
 	CABundle string `json:"caBundle,omitempty"`
-	// Mode is APIServer where the address is that of the member's API server, and empty where its agent is there.
+	// Mode is APIServer if the address belongs to the member's API server, and empty if it belongs to its agent.
 	Mode v1.AuthorizedEndpointMode `json:"mode,omitempty"`
 }
 
-// query is what a user asks for: the Clusters of a workspace, or of all if it is empty, whose labels match.
+// query selects the Clusters of a workspace, or of all workspaces if it is empty, whose labels match.
 type query struct {
 	workspace string
 	selector  labels.Selector
 }
 
-// queryOf reads the parameters namespace and labelSelector, which Kubernetes' API has too.
+// queryOf parses the parameters namespace and labelSelector, which Kubernetes' API also has.
 func queryOf(r *http.Request) (query, error) {
 	values := r.URL.Query()
 	selector, err := labels.Parse(values.Get("labelSelector"))
 	if err != nil {
-		return query{}, refusal.BadRequest("the labelSelector cannot be read: " + err.Error())
+		return query{}, refusal.BadRequest("the labelSelector is invalid: " + err.Error())
 	}
 	return query{values.Get("namespace"), selector}, nil
 }
 
-// list returns those of the Clusters asked for that a user may reach.
+// list returns the selected Clusters that a user can reach.
 //
-// Who may reach one is decided as for a request to it. A binding is looked up in the cache, where the user has one in
-// the workspace. The right to get clusters/proxy is asked for once for all Clusters, then once for each workspace, and
-// for single ones only in a workspace that is named.
+// The decision for each Cluster is the same as for a request to it. Bindings are looked up in the cache, in workspaces
+// where the user has one. The right to get clusters/proxy is reviewed once for all Clusters, then once for each
+// workspace, and for single Clusters only if the query names the workspace.
 func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any, error) {
 	bound, err := c.Workspaces(index.Principals{User: id.User, Groups: id.Groups})
 	if err != nil {
@@ -91,7 +92,7 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 			a.Items = append(a.Items, shown(cluster))
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, refusal.Unavailable("the hub could not find out in time which Clusters you may reach; name a workspace").Because(err)
+			return nil, refusal.Unavailable("the hub could not check in time which Clusters you can reach; select a workspace").Because(err)
 		}
 	}
 	slices.SortFunc(a.Items, func(a, b Cluster) int {
@@ -110,31 +111,31 @@ func shown(cluster *v1.Cluster) Cluster {
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle, Mode: endpoint.Mode}
 	case endpoint.On() && endpoint.TLSSecretName != "":
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: endpoint.CABundle}
-	case endpoint.On() && cluster.Status.DirectAuthority != "": // the agent has made its certificate
+	case endpoint.On() && cluster.Status.DirectAuthority != "": // the agent has created its certificate
 		out.Direct = &Direct{Server: endpoint.Server, CABundle: cluster.Status.DirectAuthority}
 	}
 	return out
 }
 
-// clusterListing is a list that grows.
+// clusterListing is a list under construction.
 type clusterListing struct {
 	*Catalog
 	ClusterList
 
 	id    identity.Identity
 	bound map[string]index.Principals // by workspace
-	named bool                        // reports whether the workspace is named
+	named bool                        // the query names a workspace
 	known map[types.NamespacedName]bool
 }
 
-// reaches reports whether the user may reach a Cluster. What is not known is not shown.
+// reaches reports whether the user can reach a Cluster. If that is not known, the Cluster is not shown.
 func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName) bool {
 	if a.mayProxy(ctx, types.NamespacedName{}) {
 		return true
 	}
 	if who, some := a.bound[name.Namespace]; some {
 		id := a.id
-		id.Groups = who.Groups // those without a binding there change nothing, and a user may have thousands
+		id.Groups = who.Groups // a user may have thousands of groups, and groups without a binding there change nothing
 		open, err := a.Bound(ctx, id, name)
 		if open && err == nil {
 			return true
@@ -144,7 +145,7 @@ func (a *clusterListing) reaches(ctx context.Context, name types.NamespacedName)
 	return a.mayProxy(ctx, types.NamespacedName{Namespace: name.Namespace}) || a.named && a.mayProxy(ctx, name)
 }
 
-// mayProxy asks once in an answer, and not more than maxReviews times.
+// mayProxy reviews each right once for a response, and not more than maxReviews rights.
 func (a *clusterListing) mayProxy(ctx context.Context, what types.NamespacedName) bool {
 	if may, known := a.known[what]; known {
 		return may

@@ -9,8 +9,8 @@ import (
 	"github.com/drover-dev/drover/test/chromium"
 )
 
-// TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown: a user who may create Secrets puts one where the page looks
-// for that of a Cluster.
+// In TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown, a user who may create Secrets creates one with the name of
+// a Cluster's registration Secret.
 func TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown(t *testing.T) {
 	chromium.Find(t)
 	f := newFleet(t, 1)

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page serves the page on which people look at their fleet: static files, and nothing that a user without the
-// page could not get from the hub.
+// Package page serves the web page for a user's fleet. It only consists of static files. The page cannot do anything
+// that its user could not do without it.
 package page
 
 import (
@@ -18,29 +18,29 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// Path is where the page is.
+// Path is the path of the page.
 const Path = "/ui/"
 
-// policy lets the page load its own files and talk to its own hub, and nothing else: no script within the document, no
-// frame, no form.
+// policy lets the page load its own files and send requests to its own hub, and nothing else: no inline scripts, no
+// frames, no forms.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 
 //go:embed static
 var static embed.FS
 
-// types are the media types of files. The tables of a system may have others for them.
+// types are the media types of files. The operating system may have other media types for them.
 var types = map[string]string{".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8"}
 
-// file is one that is served, with the digest by which browsers know that it has not changed.
+// file is a served file, with the ETag that browsers use to detect changes.
 type file struct {
 	content   []byte
 	kind, tag string
 }
 
-// Register adds the page to a mux, and leads there from the root.
+// Register adds the page to a mux, and redirects from the root to it.
 func Register(mux *http.ServeMux) {
 	files := map[string]file{}
-	entries, _ := fs.ReadDir(static, "static") // it is in the program
+	entries, _ := fs.ReadDir(static, "static") // it is embedded in the program
 	add := func(name string, content []byte) {
 		digest := sha256.Sum256(content)
 		files[name] = file{content, types[path.Ext(name)], `"` + hex.EncodeToString(digest[:8]) + `"`}
@@ -68,7 +68,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Referrer-Policy", "no-referrer") // the address has a code for a moment
+	h.Set("Referrer-Policy", "no-referrer") // the address has an authorization code for a moment
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-cache")
@@ -80,7 +80,7 @@ func (f file) serve(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(f.content)
 }
 
-// kindsModule returns the module that tells the page's stream which kinds to subscribe to: those with a namespace.
+// kindsModule returns a module with the kinds that the page subscribes to: the namespaced kinds.
 func kindsModule() []byte {
 	var shown []string
 	for _, kind := range kinds.All() {
@@ -88,6 +88,6 @@ func kindsModule() []byte {
 			shown = append(shown, kind.Resource)
 		}
 	}
-	list, _ := json.Marshal(shown) // strings can always be encoded
+	list, _ := json.Marshal(shown) // marshaling strings does not fail
 	return fmt.Appendf(nil, "export const kinds = %s;\n", list)
 }

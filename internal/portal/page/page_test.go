@@ -58,7 +58,8 @@ func TestThePageIsServedAsItIsAndLoadsNothingFromElsewhere(t *testing.T) {
 	}
 }
 
-// TestThePageStaysSmall keeps what the page is: plain modules, no text as HTML, and at most 2,000 lines.
+// TestThePageStaysSmall checks that the page consists of plain modules, sets no text as HTML, and has at most 2,000
+// lines.
 func TestThePageStaysSmall(t *testing.T) {
 	lines := 0
 	unsafe := regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|setAttribute\("on|localStorage|document\.cookie|https?://[a-z]`)
@@ -84,12 +85,12 @@ func TestThePageStaysSmall(t *testing.T) {
 	}
 }
 
-// fleet is a stand-in for a hub: it says who the user is, and streams what a test wants. Hubs are in test/e2e.
+// fleet is a fake hub. It identifies the user and streams the objects of a test. Tests with real hubs are in test/e2e.
 type fleet struct {
 	url  string
 	mu   sync.Mutex // guards conn, and writing to it, and secret
 	conn *websocket.Conn
-	// secret is what the hub has under the name of each registration Secret.
+	// secret has the contents of each registration Secret, by name.
 	secret map[string]any
 }
 
@@ -170,7 +171,7 @@ func cluster(name, ready, reason, message string) map[string]any {
 	}}
 }
 
-// signIn pastes a token by keyboard.
+// signIn pastes a token with the keyboard.
 func signIn(t *testing.T, p *chromium.Page, url, token string) {
 	t.Helper()
 	p.Go(url + Path)
@@ -280,8 +281,8 @@ func TestTheFleetIsSeenAsItChanges(t *testing.T) {
 	}
 }
 
-// TestTwoThousandClustersAreSeenAtOnce reports how long a fleet takes to be shown, and a change. The figures are in
-// docs/bench/page.md: a test has no limit of time.
+// TestTwoThousandClustersAreSeenAtOnce reports how long the page takes to show a fleet and a change. The figures are in
+// docs/bench/page.md. The test has no time limit.
 func TestTwoThousandClustersAreSeenAtOnce(t *testing.T) {
 	chromium.Find(t)
 	const clusters = 2000
@@ -311,7 +312,7 @@ func TestTwoThousandClustersAreSeenAtOnce(t *testing.T) {
 	p.Screenshot("fleet", 1280, 800)
 }
 
-// plan is a Plan in its first wave, in which so many of two Clusters are complete and so many failed.
+// plan returns a Plan in its first wave, with the given numbers of complete and failed Clusters out of two.
 func plan(done, failed int) map[string]any {
 	progress := func(complete, total, failed int) map[string]any {
 		return map[string]any{"complete": complete, "failed": failed, "total": total, "summary": fmt.Sprintf("%d/%d", complete, total)}
@@ -329,7 +330,7 @@ func plan(done, failed int) map[string]any {
 	}}
 }
 
-// host is one whose agent is connected.
+// host returns a Host whose agent is connected.
 func host(ready, reason, output string) map[string]any {
 	return map[string]any{"type": "CHANGED", "kind": "hosts", "object": map[string]any{
 		"metadata": map[string]any{"namespace": "team", "name": "rack1"},

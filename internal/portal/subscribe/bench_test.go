@@ -28,7 +28,8 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 )
 
-// What BenchmarkStreams has: streams of as many users, of so many Clusters, of which so many change in a second.
+// BenchmarkStreams has this many streams, each of another user, and this many Clusters. This many Clusters change each
+// second.
 const (
 	benchStreams  = 1000
 	benchClusters = 2000
@@ -37,8 +38,9 @@ const (
 	benchHub      = "DROVER_BENCH_HUB" // the address for the process of the clients
 )
 
-// BenchmarkStreams reports what a stream costs the process that serves it: memory and goroutines once it has all that
-// there is, and the CPU of a change for each. The clients are a process of their own. Run it with -benchtime 1x.
+// BenchmarkStreams reports the cost of a stream for the process that serves it: memory and goroutines after all objects
+// were sent, and the CPU time of one change for each stream. The clients run in another process. Run it with -benchtime
+// 1x.
 func BenchmarkStreams(b *testing.B) {
 	if hub := os.Getenv(benchHub); hub != "" {
 		readAll(b, hub)
@@ -97,7 +99,7 @@ func BenchmarkStreams(b *testing.B) {
 	b.ReportMetric(used.Seconds()/time.Since(begun).Seconds()*100, "%-of-a-core")
 }
 
-// held is the memory that objects and stacks take, in bytes.
+// held returns the memory of objects and stacks, in bytes.
 func held() uint64 {
 	var m runtime.MemStats
 	runtime.GC()
@@ -115,7 +117,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// readAll opens all streams, says when each has its first bookmark, and reads on until it is killed.
+// readAll opens all streams, reports when each has its first bookmark, and reads until it is killed.
 func readAll(b *testing.B, hub string) {
 	at, err := url.Parse(hub)
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// A user decides how large an object is, and how often it changes. Neither may fill the memory of a replica:
-// CVE-2024-58259 is of that class.
+// A user decides how large an object is, and how often it changes. Neither may fill the memory of a replica.
+// CVE-2024-58259 is of this class.
 func TestMessagesThatAreKeptAreBounded(t *testing.T) {
 	clusters := New(Options{Now: time.Now}).feeds["clusters"]
 	send := func(name string, version, size int) {

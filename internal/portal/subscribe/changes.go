@@ -15,17 +15,16 @@ import (
 )
 
 const (
-	// mostDeleted bounds the deletions that are remembered of one kind. A stream that has not sent one that is forgotten
-	// begins anew.
+	// mostDeleted bounds the remembered deletions of one kind. If a deletion that a stream has not sent is forgotten, the
+	// stream starts from the beginning.
 	mostDeleted = 10_000
-	// slack is how many records of changes that others have replaced are kept at most, beyond as many as there are
-	// objects.
+	// slack bounds the outdated records, in addition to one record for each object.
 	slack = 1024
-	// settles is how long after a change no earlier one comes any more: a new list of all objects comes in any order.
+	// settles is how long after a change no earlier change can arrive. A new list returns objects in any order.
 	settles = time.Second
 )
 
-// object is one at its last change. It is not changed itself.
+// object is the last change of an object. It is immutable.
 type object struct {
 	types.NamespacedName
 	uid     types.UID
@@ -34,44 +33,45 @@ type object struct {
 	content client.Object // nil if the object was deleted
 }
 
-// changes has each object of one kind once, in the order of their last changes, and the last deletions. A reader is a
-// position in it.
+// changes has the last change of each object of a kind, in the order of the changes, and the last deletions. A reader
+// keeps a position in it.
 type changes struct {
 	now func() time.Time
 
-	mu      sync.Mutex // guards what follows
-	seq     uint64     // of the last change
+	mu      sync.Mutex // guards the fields below
+	seq     uint64     // the number of the last change
 	objects map[types.NamespacedName]object
-	records []object // by seq; one whose object has changed since is out of date
+	records []object // by seq; a record is outdated if its object has changed since
 	live    map[string]int
 	deleted int
-	// Deletions up to forgotten are not known any more, by seq and by resource version.
+	// Deletions up to forgotten are no longer known, by seq and by resource version.
 	forgotten position
-	// version is the greatest resource version of a change, settled what it was before the last burst of changes.
+	// version is the greatest resource version of a change. settled is the value of version before the last burst of
+	// changes.
 	version, settled uint64
 	burst, last      time.Time
 }
 
-// position of a reader.
+// position is the position of a reader.
 type position struct{ seq, version uint64 }
 
 func newChanges(now func() time.Time) *changes {
 	return &changes{now: now, objects: map[types.NamespacedName]object{}, live: map[string]int{}}
 }
 
-// put records that an object is as it is now, or that it is gone.
+// put records the current state of an object, or its deletion.
 func (c *changes) put(o client.Object, gone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	version, err := strconv.ParseUint(o.GetResourceVersion(), 10, 64)
 	if err != nil {
-		c.forgotten.version = ^uint64(0) // versions that cannot be compared resume nothing
+		c.forgotten.version = ^uint64(0) // versions that cannot be compared cannot be resumed from
 	}
 	c.putLocked(o, gone, version)
 }
 
-// lose records that an object is gone whose deletion was not seen: what it was last says nothing of the version of its
-// deletion.
+// lose records the deletion of an object whose delete event was missed. The last known version of the object is not the
+// version of its deletion.
 func (c *changes) lose(o client.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -97,12 +97,12 @@ func (c *changes) putLocked(o client.Object, gone bool, version uint64) {
 	c.compactLocked()
 }
 
-// advanceLocked notes a version that was seen.
+// advanceLocked records a version that was seen.
 func (c *changes) advanceLocked(version uint64) {
 	now := c.now()
 	if now.Sub(c.last) > settles {
 		c.settled, c.burst = c.version, now
-	} else if now.Sub(c.burst) > 2*settles { // changes that never cease
+	} else if now.Sub(c.burst) > 2*settles { // changes that do not stop
 		c.settled, c.burst = c.version, now
 	}
 	c.last = now
@@ -111,7 +111,7 @@ func (c *changes) advanceLocked(version uint64) {
 
 func (c *changes) countLocked(o object, n int) {
 	switch {
-	case o.seq == 0: // there was none
+	case o.seq == 0: // there was no earlier record
 	case o.content == nil:
 		c.deleted += n
 	default:
@@ -121,8 +121,7 @@ func (c *changes) countLocked(o object, n int) {
 	}
 }
 
-// compactLocked forgets the oldest half of the deletions when there are too many, and drops records that are out of
-// date.
+// compactLocked forgets the oldest half of the deletions if there are too many, and drops outdated records.
 func (c *changes) compactLocked() {
 	drop := 0
 	if c.deleted > mostDeleted {
@@ -148,8 +147,8 @@ func (c *changes) compactLocked() {
 
 func (c *changes) currentLocked(r object) bool { return c.objects[r.NamespacedName].seq == r.seq }
 
-// after returns the next changes after a position, at most so many, in their order. It reports false if deletions since
-// were forgotten.
+// after returns the next changes after a position in order, but not more than most. It reports false if deletions after
+// the position were forgotten.
 func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -168,7 +167,7 @@ func (c *changes) after(seq uint64, most int) (batch []object, known bool) {
 	return batch, true
 }
 
-// end is the position after all changes. Its version is one up to which all changes are known.
+// end returns the position after all changes. All changes up to its version are known.
 func (c *changes) end() position {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,7 +177,7 @@ func (c *changes) end() position {
 	return position{c.seq, c.settled}
 }
 
-// newest is the greatest resource version that was seen.
+// newest returns the greatest resource version that was seen.
 func (c *changes) newest() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,14 +191,14 @@ func (c *changes) since(version uint64) bool {
 	return version > 0 && version >= c.forgotten.version
 }
 
-// forget says that deletions up to a resource version are not known.
+// forget records that deletions up to a resource version are not known.
 func (c *changes) forget(version uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forgotten.version = max(c.forgotten.version, version)
 }
 
-// namespaces returns those in which there are objects.
+// namespaces returns the namespaces with objects.
 func (c *changes) namespaces() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// kind is a kind that users may subscribe to.
+// kind is a kind that users can subscribe to.
 type kind struct{ kinds.Kind }
 
-// subscribable returns all kinds that users may subscribe to, in the order in which a stream begins.
+// subscribable returns all kinds that users can subscribe to, in the order in which a stream sends them first.
 func subscribable() []kind {
 	var all []kind
 	for _, k := range kinds.All() {
@@ -32,11 +32,11 @@ func subscribable() []kind {
 	return all
 }
 
-// feed is what all streams share of one kind.
+// feed has the data of one kind that all streams share.
 type feed struct {
 	kind
 	*changes
-	frames *frames // of messages, for other streams
+	frames *frames // messages for other streams
 
 	mu      sync.Mutex // guards started
 	started bool
@@ -63,15 +63,15 @@ func (f *feed) start(ctx context.Context, s *Server) error {
 	}
 	version, err := f.complete(ctx, s, handler)
 	if err != nil {
-		return errors.Join(err, informer.RemoveEventHandler(handler)) // the next stream adds another
+		return errors.Join(err, informer.RemoveEventHandler(handler)) // the next stream adds another handler
 	}
 	f.forget(version)
 	f.started = true
 	return nil
 }
 
-// complete waits until all objects are known, and returns a version after which all deletions are seen: the watch began
-// at an earlier one.
+// complete waits until all objects are known. It returns a version after which all deletions are seen, because the
+// watch began at an earlier version.
 func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.ResourceEventHandlerRegistration) (version uint64, err error) {
 	if !toolscache.WaitForCacheSync(ctx.Done(), handler.HasSynced) {
 		return 0, fmt.Errorf("watch %s: %w", f.Resource, ctx.Err())
@@ -79,7 +79,7 @@ func (f *feed) complete(ctx context.Context, s *Server, handler toolscache.Resou
 	return f.latest(ctx, s.Live)
 }
 
-// latest is the resource version of the API server, the greatest of all if it cannot be compared.
+// latest returns the resource version of the API server, or the maximum value if it cannot be compared.
 func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 	list := f.List.DeepCopyObject().(client.ObjectList)
 	if err := live.List(ctx, list, client.Limit(1)); err != nil {
@@ -96,7 +96,7 @@ func (f *feed) latest(ctx context.Context, live client.Reader) (uint64, error) {
 func (f *feed) see(s *Server, o any, gone bool) {
 	lost, unseen := o.(toolscache.DeletedFinalStateUnknown)
 	if unseen {
-		// When it was deleted is not known, so what resumes at a version cannot know whether it has to be said.
+		// The version of the deletion is not known. A stream that resumes at a version cannot tell whether to send it.
 		f.forget(f.end().version)
 		o = lost.Obj
 	}
@@ -112,7 +112,7 @@ func (f *feed) see(s *Server, o any, gone bool) {
 	s.wake()
 }
 
-// frame returns the message that says how an object is. One that others will send too is kept.
+// frame returns the message about an object. If keep is set, the message is kept for other streams.
 func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
 	if kept := f.frames.get(o); kept != nil {
 		return kept, nil
@@ -128,7 +128,7 @@ func (f *feed) frame(o object, keep bool) (*websocket.PreparedMessage, error) {
 	return message, err
 }
 
-// message is one to users. docs/guide/subscribe.md describes its fields.
+// message is a message to users. docs/guide/subscribe.md describes its fields.
 type message struct {
 	Type       string   `json:"type"`
 	Kind       string   `json:"kind,omitempty"`
@@ -145,7 +145,7 @@ const (
 	typeBookmark = "BOOKMARK"
 )
 
-// outline is what is said of an object that is gone.
+// outline is the content of a message about a deleted object.
 type outline struct {
 	Metadata struct {
 		Namespace string `json:"namespace,omitempty"`
@@ -160,7 +160,7 @@ func (f *feed) message(o object) ([]byte, error) {
 		gone.Metadata.Namespace, gone.Metadata.Name, gone.Metadata.UID = o.Namespace, o.Name, string(o.uid)
 		return json.Marshal(message{Type: typeDeleted, Kind: f.Resource, Object: gone})
 	}
-	shown := o.content.DeepCopyObject().(client.Object) // the cache's own has to stay as it is
+	shown := o.content.DeepCopyObject().(client.Object) // the object in the cache must not be changed
 	shown.SetManagedFields(nil)
 	shown.SetAnnotations(nil)
 	shown.SetOwnerReferences(nil)

@@ -36,7 +36,7 @@ type synced struct {
 
 func (synced) HasSynced() bool { return true }
 
-// source is an informer for all kinds, and an API server that is away.
+// source is an informer for all kinds, with an API server that does not respond.
 type source struct {
 	cache.Informers
 	client.Reader

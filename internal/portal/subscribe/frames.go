@@ -17,14 +17,14 @@ const (
 	framesBytes = 8 << 20
 )
 
-// frames are messages that several streams send: the last of each object, of those that were used last.
+// frames keeps the last messages about the most recently used objects, because several streams send the same messages.
 type frames struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	kept  *lru.Cache // by the name of the object
 	bytes int
 }
 
-// frame is the message about an object at one change.
+// frame is the message about one change of an object.
 type frame struct {
 	message *websocket.PreparedMessage
 	seq     uint64
@@ -37,7 +37,7 @@ func newFrames() *frames {
 	return f
 }
 
-// get returns the message about an object, nil if there is none of this change.
+// get returns the message about a change of an object, or nil if it is not kept.
 func (f *frames) get(o object) *websocket.PreparedMessage {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -47,7 +47,7 @@ func (f *frames) get(o object) *websocket.PreparedMessage {
 	return nil
 }
 
-// add keeps a message in place of an earlier one about the object.
+// add keeps a message, in place of an earlier one about the same object.
 func (f *frames) add(o object, message *websocket.PreparedMessage, size int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	mostNamed  = 100     // workspaces in one query
+	mostNamed  = 100     // number of workspaces in a query
 	mostResume = 4 << 10 // bytes of a resume token
 )
 
-// query is what a client asks for.
+// query is the query of a client.
 type query struct {
 	kinds      []string // resources, in the order of kinds
-	workspaces []string // empty for all
+	workspaces []string // empty for all workspaces
 	resume     resume
 }
 
-// queryOf reads the parameters. Its errors are refusals. A resume token that cannot be read is none: the stream begins
-// anew.
+// queryOf parses the parameters. Its errors are refusals. A resume token that cannot be decoded is ignored: the stream
+// starts from the beginning.
 func queryOf(values url.Values) (query, error) {
 	for name := range values {
 		if !slices.Contains([]string{"kind", "namespace", "resume"}, name) {
-			return query{}, refusal.BadRequest(fmt.Sprintf("there is no parameter %q: kind, namespace and resume are known", name))
+			return query{}, refusal.BadRequest(fmt.Sprintf("unknown parameter %q: use kind, namespace or resume", name))
 		}
 	}
 	var q query
@@ -49,7 +49,7 @@ func queryOf(values url.Values) (query, error) {
 	}
 	for _, name := range asked {
 		if !slices.Contains(q.kinds, name) {
-			return query{}, refusal.BadRequest(fmt.Sprintf("%q is not a kind to subscribe to: name a resource, such as clusters or plans", name))
+			return query{}, refusal.BadRequest(fmt.Sprintf("you cannot subscribe to %q: use a resource such as clusters or plans", name))
 		}
 	}
 	q.workspaces = slices.Compact(slices.Sorted(slices.Values(values["namespace"])))
@@ -65,20 +65,20 @@ func queryOf(values url.Values) (query, error) {
 	return q, nil
 }
 
-// asks reports whether the query is about a workspace. Objects without one are of all queries.
+// asks reports whether the query includes a workspace. All queries include objects without a workspace.
 func (q query) asks(workspace string) bool {
 	return len(q.workspaces) == 0 || workspace == "" || slices.Contains(q.workspaces, workspace)
 }
 
-// resume is where a stream goes on.
+// resume is the position at which a stream is resumed.
 type resume struct {
-	// Versions are the resource versions up to which changes were sent, by resource.
+	// Versions has the resource versions up to which changes were sent, by resource.
 	Versions map[string]uint64 `json:"v"`
-	// Rights is a digest of who sees what.
+	// Rights is a digest of the user's rights.
 	Rights []byte `json:"r"`
 }
 
-// String is the token. It holds nothing secret, and is worth nothing: what it says is only what does not have to be
+// String returns the token. It contains no secret and grants nothing. It only tells which changes do not have to be
 // sent again.
 func (r resume) String() string {
 	data, err := json.Marshal(r)
@@ -97,7 +97,7 @@ func parse(token string) resume {
 	return r
 }
 
-// digest is of who asks for what, and what they may see.
+// digest returns a digest of the user, the query, and what the user may see.
 func digest(user string, q query, seen map[string][]string) []byte {
 	h := sha256.New()
 	write := func(part string) {

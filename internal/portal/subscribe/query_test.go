@@ -23,8 +23,8 @@ func TestAQueryIsReadOrRefused(t *testing.T) {
 		{"nothing is all", "", "clusters projects clusterroletemplatebindings projectroletemplatebindings plans hosts roletemplates authproviders users", "", ""},
 		{"kinds come in one order, once", "kind=plans&kind=clusters&kind=plans", "clusters plans", "", ""},
 		{"workspaces are sorted, once", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
-		{"a Secret is no kind", "kind=secrets", "", "", "not a kind"},
-		{"a kind is the name of a resource", "kind=Cluster", "", "", "not a kind"},
+		{"a Secret is no kind", "kind=secrets", "", "", "you cannot subscribe to"},
+		{"a kind is the name of a resource", "kind=Cluster", "", "", "you cannot subscribe to"},
 		{"a parameter that is not known is a mistake", "kinds=clusters", "", "", `no parameter "kinds"`},
 		{"a workspace has the name of a namespace", "namespace=../a", "", "", "not the name of a namespace"},
 		{"no more workspaces than a bound", strings.Join(many, "&"), "", "", "more than 100"},
@@ -68,7 +68,7 @@ func TestAResumeTokenIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-// FuzzResume has tokens that clients may send. None may be taken for more than it is.
+// FuzzResume decodes tokens that clients may send. A token must not be mistaken for a later position.
 func FuzzResume(f *testing.F) {
 	f.Add("")
 	f.Add(resume{Versions: map[string]uint64{"clusters": 12}, Rights: []byte{1}}.String())

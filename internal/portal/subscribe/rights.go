@@ -9,22 +9,22 @@ import (
 	"slices"
 )
 
-// mostWorkspaces bounds the workspaces that the API server is asked about, for one kind of one stream.
+// mostWorkspaces bounds the number of access reviews in workspaces, for one kind of one stream.
 const mostWorkspaces = 100
 
-// scope is what a user may see of one kind.
+// scope describes which objects of one kind a user may see.
 type scope struct {
 	all        bool
-	workspaces map[string]bool // whether they may see it there, as far as it was asked; not used if they may see all
-	incomplete bool            // reports whether they may be able to see more
-	unknown    bool            // reports whether something could not be found out
+	workspaces map[string]bool // the results of reviews by workspace; not used if the user may see all objects
+	incomplete bool            // the user may be able to see more
+	unknown    bool            // a review failed
 }
 
-// may asks whether a user may watch a resource in a workspace, or in all if it is empty.
+// may reports whether a user may watch a resource in a workspace, or in all workspaces if it is empty.
 type may func(ctx context.Context, resource, workspace string) (bool, error)
 
-// ask finds out what may be seen of a kind, in these workspaces that have objects. What is known already counts where
-// it cannot be found out.
+// ask reviews which objects of a kind the user may see, in the given workspaces with objects. If a review fails, the
+// known result is used.
 func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope) scope {
 	now := scope{workspaces: map[string]bool{}}
 	all, err := may(ctx, k.Resource, "")
@@ -41,7 +41,7 @@ func (k kind) ask(ctx context.Context, may may, workspaces []string, known scope
 	return now
 }
 
-// look finds out about one workspace, unless that is known, and reports whether objects there may be seen.
+// look reviews one workspace, unless the result is known, and reports whether the user may see objects there.
 func (s *scope) look(ctx context.Context, k kind, may may, workspace string, before scope) bool {
 	if s.all || k.ClusterScoped {
 		return s.all
@@ -62,7 +62,7 @@ func (s *scope) look(ctx context.Context, k kind, may may, workspace string, bef
 	return sees
 }
 
-// same reports whether a later scope shows the same objects: workspaces that were not asked about before had none.
+// same reports whether a later scope shows the same objects. Workspaces that were not reviewed before had no objects.
 func (s scope) same(later scope) bool {
 	if s.all != later.all {
 		return false
@@ -75,7 +75,7 @@ func (s scope) same(later scope) bool {
 	return true
 }
 
-// seen are the workspaces of a list whose objects may be seen.
+// seen returns the workspaces whose objects the user may see.
 func (s scope) seen(workspaces []string) []string {
 	return slices.DeleteFunc(slices.Clone(workspaces), func(workspace string) bool { return !s.workspaces[workspace] })
 }

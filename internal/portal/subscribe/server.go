@@ -26,59 +26,60 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// Paths. The second is the one by which Rancher's operators check that WebSockets pass.
+// Paths. Rancher's operators use the second one to check that WebSockets work.
 const (
 	Path        = "/v1/subscribe"
 	PathRancher = "/v3/subscribe"
 )
 
-// subprotocol is what a browser offers beside the one that has its token.
+// subprotocol is the subprotocol that a browser offers in addition to the one with its token.
 const subprotocol = "v1.subscribe.drover.dev"
 
 const (
-	startLimit   = 15 * time.Second // of the first look at a kind and at rights
-	upgradeLimit = 10 * time.Second // of the answer to the request
-	mostOfUser   = 8                // streams at once
+	startLimit   = 15 * time.Second // for the first read of a kind and the first review of rights
+	upgradeLimit = 10 * time.Second // for the response to the request
+	mostOfUser   = 8                // concurrent streams
 	mostOfAll    = 2000
 )
 
-// Options of a Server. All but Observer are needed.
+// Options of a Server. All fields except Observer are required.
 type Options struct {
-	// Authenticate identifies who sends a request. Errors are refusals.
+	// Authenticate identifies the sender of a request. Its errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Watch reports whether a user may watch a resource of Drover's in a namespace, or in all if it is empty.
+	// Watch reports whether a user may watch one of Drover's resources in a namespace, or in all namespaces if it is
+	// empty.
 	Watch func(ctx context.Context, id identity.Identity, resource, namespace string) (bool, error)
-	// Informers are those of the manager's cache.
+	// Informers are the informers of the manager's cache.
 	Informers cache.Informers
 	// Live reads from the API server.
 	Live client.Reader
-	// Now is the time.
+	// Now returns the current time.
 	Now func() time.Time
 	Observer
 }
 
-// Observer has functions that the server calls, for metrics. Each may be nil, and must not block.
+// Observer has functions that the server calls for metrics. Each may be nil. They must not block.
 type Observer struct {
 	// Streams receives 1 when a stream begins, and -1 when it ends.
 	Streams func(n int)
-	// Ended receives why a stream has ended, one of a few words.
+	// Ended receives the reason why a stream has ended. There are only a few reasons.
 	Ended func(why string)
 }
 
-// Server serves the streams of one replica. New makes it.
+// Server serves the streams of one replica. Create one with New.
 type Server struct {
 	Options
 	feeds map[string]*feed
 	gate  *limit.Gate
-	every time.Duration // between two looks at the rights of a stream
+	every time.Duration // between two reviews of the rights of a stream
 	pings time.Duration // between two pings of a stream
-	doubt time.Duration // how long a stream goes on without knowing the rights
+	doubt time.Duration // how long a stream goes on while its rights cannot be reviewed
 
 	mu      sync.Mutex    // guards changed
 	changed chan struct{} // closed at the next change
 }
 
-// New makes a Server. It watches nothing before the first stream.
+// New returns a Server. It does not watch anything before the first stream.
 func New(o Options) *Server {
 	s := &Server{Options: o, every: rightsEvery, pings: pingEvery, doubt: doubtLimit, feeds: map[string]*feed{}, changed: make(chan struct{}), gate: limit.NewGate(limit.Bounds{User: mostOfUser, All: mostOfAll}, limit.Observer{})}
 	for _, k := range subscribable() {
@@ -87,14 +88,14 @@ func New(o Options) *Server {
 	return s
 }
 
-// Register adds the paths to a mux. Streams end with closing.
+// Register adds the endpoints to a mux. When closing ends, all streams end.
 func (s *Server) Register(closing context.Context, mux *http.ServeMux) {
 	serve := func(w http.ResponseWriter, r *http.Request) { s.serve(closing, w, r) }
 	mux.HandleFunc("GET "+Path, serve)
 	mux.HandleFunc("GET "+PathRancher, serve)
 }
 
-// wake lets all streams look for changes.
+// wake makes all streams look for changes.
 func (s *Server) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +103,7 @@ func (s *Server) wake() {
 	s.changed = make(chan struct{})
 }
 
-// next is closed at the next change.
+// next returns a channel that is closed at the next change.
 func (s *Server) next() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +120,7 @@ func (s *Server) serve(closing context.Context, w http.ResponseWriter, r *http.R
 	defer done()
 	conn, err := upgrade(w, r)
 	if err != nil {
-		return // the upgrader has answered
+		return // the upgrader has responded
 	}
 	if s.Streams != nil {
 		s.Streams(1)
@@ -131,10 +132,10 @@ func (s *Server) serve(closing context.Context, w http.ResponseWriter, r *http.R
 	}
 }
 
-// admit makes the stream of a request. Its errors are refusals.
+// admit returns the stream of a request. Its errors are refusals.
 func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, done func(), err error) {
 	if closing.Err() != nil {
-		return nil, nil, refusal.Unavailable("this replica of the hub stops; connect again, another one answers then")
+		return nil, nil, refusal.Unavailable("this replica of the hub is stopping; connect again to reach another one")
 	}
 	id, err := s.Authenticate(r)
 	if err != nil {
@@ -145,7 +146,7 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups}, nil)
 	if !websocket.IsWebSocketUpgrade(r) {
-		return nil, nil, refusal.New(http.StatusUpgradeRequired, "UpgradeRequired", "this address streams changes over a WebSocket: ask for an upgrade; a proxy on the way may have removed it")
+		return nil, nil, refusal.New(http.StatusUpgradeRequired, "UpgradeRequired", "this address streams changes over a WebSocket: request an upgrade; a proxy on the way may have removed it")
 	}
 	q, err := queryOf(r.URL.Query())
 	if err != nil {
@@ -153,7 +154,7 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: id.Sharer()})
 	if err != nil {
-		return nil, nil, refusal.TooManyRequests(fmt.Sprintf("a user may have %d streams at once, and a replica %d; end one", mostOfUser, mostOfAll), time.Minute).Because(err)
+		return nil, nil, refusal.TooManyRequests(fmt.Sprintf("a user may have %d streams at once, and a replica %d; close one", mostOfUser, mostOfAll), time.Minute).Because(err)
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), startLimit)
 	defer cancel()
@@ -170,12 +171,12 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	return st, seat.Release, nil
 }
 
-// upgrade answers the request. The answer to a page that may open no WebSocket is a refusal.
+// upgrade responds to the request. A page that must not open a WebSocket gets a refusal.
 func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	const key = "Sec-WebSocket-Key"
 	if sent, err := base64.StdEncoding.DecodeString(r.Header.Get(key)); err == nil && len(sent) > 0 && len(sent) != 16 {
-		// The check of Rancher's operators sends 13 bytes, and curl looks at no answer to them. The library refuses what is
-		// not 16 bytes.
+		// The check of Rancher's operators sends 13 bytes, and curl ignores the response to them. The library refuses keys
+		// that do not have 16 bytes.
 		digest := sha256.Sum256(sent)
 		r.Header.Set(key, base64.StdEncoding.EncodeToString(digest[:16]))
 	}
@@ -189,8 +190,8 @@ func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
 	return upgrader.Upgrade(w, r, nil)
 }
 
-// buffers are for what is written, of all streams.
+// buffers are the write buffers that all streams share.
 var buffers sync.Pool
 
-// errStopping says that this replica stops.
-var errStopping = errors.New("this replica of the hub stops")
+// errStopping means that this replica is stopping.
+var errStopping = errors.New("this replica of the hub is stopping")

@@ -20,37 +20,37 @@ import (
 )
 
 const (
-	pace         = 100 * time.Millisecond // between two looks at what has changed
-	rightsEvery  = 20 * time.Second       // the rights are asked for, and who the user is
-	rightsLimit  = 15 * time.Second       // that may take
-	doubtLimit   = 2 * time.Minute        // after which a stream ends whose rights cannot be found out
-	bookmarks    = time.Second            // between two of them
+	pace         = 100 * time.Millisecond // between two looks for changes
+	rightsEvery  = 20 * time.Second       // between two reviews of the rights and the user
+	rightsLimit  = 15 * time.Second       // the time for a review
+	doubtLimit   = 2 * time.Minute        // after which a stream ends if its rights cannot be reviewed
+	bookmarks    = time.Second            // between two bookmarks
 	pingEvery    = 25 * time.Second
-	silence      = 60 * time.Second // after which the client is gone
-	writeLimit   = 10 * time.Second // of one message
+	silence      = 60 * time.Second // after which the client is considered gone
+	writeLimit   = 10 * time.Second // the time for one message
 	batch        = 256              // changes that are taken at once
 	unauthorized = 4401             // close code
 )
 
 var (
-	errUnauthorized = errors.New("the token is not valid any more: connect again with another one")
-	errMessage      = errors.New("the stream takes no messages")
+	errUnauthorized = errors.New("the token is no longer valid: connect again with a new one")
+	errMessage      = errors.New("the stream does not accept messages")
 	errSlow         = errors.New("the client does not read")
-	errDoubt        = errors.New("the hub cannot find out who you are or what you may see: connect again later")
+	errDoubt        = errors.New("the hub cannot check your identity or your rights: connect again later")
 )
 
-// watched is one kind of a stream.
+// watched is the state of one kind in a stream.
 type watched struct {
 	feed *feed
 	scope
 	at    uint64 // the position
-	until uint64 // deletions up to this position need not be said: what they are of was never sent
-	floor uint64 // the resource version up to which all was sent by an earlier stream
-	sure  uint64 // likewise, by this stream
-	reset bool   // to be said before all else
+	until uint64 // deletions up to this position are not sent, because their objects were never sent
+	floor uint64 // the resource version up to which an earlier stream has sent all changes
+	sure  uint64 // the resource version up to which this stream has sent all changes
+	reset bool   // a reset has to be sent before anything else
 }
 
-// stream is of one client.
+// stream is the stream of one client.
 type stream struct {
 	*Server
 	request *http.Request
@@ -59,12 +59,12 @@ type stream struct {
 	kinds   []*watched
 
 	conn       *websocket.Conn
-	sent       bool // something since the last bookmark
+	sent       bool // something was sent since the last bookmark
 	bookmarked time.Time
 	certain    time.Time // when the user and their rights were last known
 }
 
-// begin finds out what the user may see, and where the stream begins.
+// begin reviews what the user may see, and determines the position at which the stream begins.
 func (st *stream) begin(ctx context.Context) {
 	for _, k := range st.kinds {
 		k.scope = k.feed.ask(ctx, st.may, st.workspaces(k), scope{})
@@ -80,8 +80,8 @@ func (st *stream) begin(ctx context.Context) {
 	st.certain = time.Now()
 }
 
-// reached reports whether the hub has had a resource version: one that was restored from an older backup has not, and
-// what it changes until then would be taken for what was sent.
+// reached reports whether the hub has reached a resource version. A hub that was restored from an older backup may not
+// have reached it. Its changes up to that version would be mistaken for changes that were already sent.
 func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool {
 	if version <= k.feed.newest() {
 		return true
@@ -90,7 +90,7 @@ func (st *stream) reached(ctx context.Context, k *watched, version uint64) bool 
 	return err == nil && version <= now
 }
 
-// workspaces are those that the stream is about and that have objects of a kind.
+// workspaces returns the workspaces in the query that have objects of a kind.
 func (st *stream) workspaces(k *watched) []string {
 	var list []string
 	for _, workspace := range k.feed.namespaces() {
@@ -105,7 +105,7 @@ func (st *stream) may(ctx context.Context, resource, workspace string) (bool, er
 	return st.Watch(ctx, st.id, resource, workspace)
 }
 
-// digest is of all that decides what the stream shows.
+// digest returns a digest of everything that determines what the stream shows.
 func (st *stream) digest() []byte {
 	seen := map[string][]string{}
 	for _, k := range st.kinds {
@@ -118,7 +118,7 @@ func (st *stream) digest() []byte {
 	return digest(st.id.Hub.Username, st.query, seen)
 }
 
-// run writes to the client until one of both ends, and returns why it ended, in a word.
+// run writes to the client until the client or the server ends the stream, and returns the reason in a word.
 func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 	st.conn = conn
 	ctx, end := context.WithCancelCause(context.Background())
@@ -130,7 +130,8 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 		defer close(gone)
 		end(st.read())
 	}()
-	go func() { end(st.ping(ctx)) }() // also while much is sent to a client on a slow line, which is gone otherwise
+	// concurrent with writing, because a client on a slow connection would otherwise be considered gone
+	go func() { end(st.ping(ctx)) }()
 	err := st.write(ctx)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
@@ -145,7 +146,8 @@ func (st *stream) run(closing context.Context, conn *websocket.Conn) string {
 	return why
 }
 
-// outcome is why a stream ended, as a word for metrics and as a code for the client, 0 if there is no client any more.
+// outcome returns the reason why a stream ended, as a word for metrics and as a close code for the client. The code is
+// 0 if there is no client.
 func outcome(err error) (why string, code int) {
 	switch {
 	case errors.Is(err, errStopping):
@@ -162,7 +164,7 @@ func outcome(err error) (why string, code int) {
 	return "client", 0
 }
 
-// read notices that the client is gone, or sends what it must not.
+// read returns when the client is gone or sends a message, which is not allowed.
 func (st *stream) read() error {
 	st.conn.SetReadLimit(1) // beyond it, the library closes with 1009
 	alive := func(string) error { return st.conn.SetReadDeadline(time.Now().Add(silence)) }
@@ -177,7 +179,7 @@ func (st *stream) read() error {
 	return err
 }
 
-// ping asks the client whether it is there, until ctx ends.
+// ping checks regularly that the client is there, until ctx ends.
 func (st *stream) ping(ctx context.Context) error {
 	ticks := time.NewTicker(st.pings)
 	defer ticks.Stop()
@@ -193,7 +195,7 @@ func (st *stream) ping(ctx context.Context) error {
 	}
 }
 
-// write sends what changes until ctx ends.
+// write sends changes until ctx ends.
 func (st *stream) write(ctx context.Context) error {
 	rights := time.NewTimer(wait.Jitter(st.every, 0.1))
 	defer rights.Stop()
@@ -226,7 +228,7 @@ func (st *stream) write(ctx context.Context) error {
 	}
 }
 
-// pause waits, and reports false if ctx ends before.
+// pause waits, and reports false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -235,7 +237,8 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// again asks again who the user is and what they may see. What has changed begins anew.
+// again reviews again who the user is and what they may see. If the rights to a kind have changed, the kind is sent
+// from the beginning.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)
 	defer cancel()
@@ -244,7 +247,7 @@ func (st *stream) again(ctx context.Context) error {
 		st.id = id
 	} else if code := refusal.Of(err).Status().Code; code == http.StatusUnauthorized || code == http.StatusForbidden {
 		return errUnauthorized
-	} // else it cannot be found out now, which ends nothing for a while
+	} // otherwise the review failed, which does not end the stream for a while
 	unknown := err != nil
 	for _, k := range st.kinds {
 		now := k.feed.ask(ctx, st.may, st.workspaces(k), k.scope)
@@ -262,12 +265,12 @@ func (st *stream) again(ctx context.Context) error {
 	return nil
 }
 
-// restart has the kind sent from the beginning.
+// restart makes the stream send the kind from the beginning.
 func (k *watched) restart() {
 	k.at, k.until, k.floor, k.sure, k.reset = 0, k.feed.end().seq, 0, 0, true
 }
 
-// flush sends all that has changed.
+// flush sends all changes.
 func (st *stream) flush(ctx context.Context) error {
 	for _, k := range st.kinds {
 		for ctx.Err() == nil {
@@ -317,12 +320,12 @@ func (st *stream) flushSome(ctx context.Context, k *watched) (more bool, err err
 	return len(changed) > 0, nil
 }
 
-// bookmark says how far the stream has come.
+// bookmark sends the position of the stream.
 func (st *stream) bookmark() error {
 	st.sent, st.bookmarked = false, time.Now()
 	m, r := message{Type: typeBookmark}, resume{Versions: map[string]uint64{}, Rights: st.digest()}
 	for _, k := range st.kinds {
-		if end := k.feed.end(); end.seq == k.at { // else its version may be that of a change that was not sent
+		if end := k.feed.end(); end.seq == k.at { // otherwise the version may belong to a change that was not sent
 			k.sure = max(k.sure, end.version)
 		}
 		r.Versions[k.feed.Resource] = k.sure

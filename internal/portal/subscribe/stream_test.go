@@ -37,13 +37,13 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// hub is a replica that serves streams, beside a real API server. Users are named by their tokens.
+// hub is a replica that serves streams, with a real API server. Users are named by their tokens.
 type hub struct {
 	*testkit.Env
 	server *Server
 	url    string
 	tls    *tls.Config
-	close  context.CancelFunc // has the replica stop
+	close  context.CancelFunc // stops the replica
 
 	mu      sync.Mutex // guards what follows
 	revoked map[string]bool
@@ -110,7 +110,7 @@ func (h *hub) dial(query string, header http.Header) (*websocket.Conn, *http.Res
 	return dialer.Dial("wss"+strings.TrimPrefix(h.url, "https")+Path+query, header)
 }
 
-// follower follows a stream as the protocol has it.
+// follower follows a stream according to the protocol.
 type follower struct {
 	t    *testing.T
 	conn *websocket.Conn
@@ -130,7 +130,7 @@ func (h *hub) follow(t *testing.T, user, query string) *follower {
 	return &follower{t: t, conn: conn, has: map[string]string{}}
 }
 
-// read takes one message.
+// read reads one message.
 func (c *follower) read() error {
 	_ = c.conn.SetReadDeadline(time.Now().Add(testkit.Patience * 10 * time.Second))
 	_, data, err := c.conn.ReadMessage()
@@ -174,7 +174,7 @@ func (c *follower) read() error {
 	return nil
 }
 
-// until reads until the client has objects of a kind, by name, and no others.
+// until reads until the client has the objects of a kind with these names, and no others.
 func (c *follower) until(kind string, want ...string) {
 	c.t.Helper()
 	for {
@@ -208,7 +208,7 @@ func (c *follower) bookmarked() string {
 	}
 }
 
-// code reads until the stream ends, and returns why.
+// code reads until the stream ends, and returns the close code.
 func (c *follower) code() int {
 	for {
 		if err := c.read(); err != nil {
@@ -228,7 +228,7 @@ func (h *hub) cluster(t *testing.T, namespace, name, shown string) *v1.Cluster {
 	return c
 }
 
-// grant lets a user watch Clusters in a workspace, or in all.
+// grant lets a user watch Clusters in a workspace, or in all workspaces.
 func (h *hub) grant(t *testing.T, user, namespace string) client.Object {
 	t.Helper()
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "watch-clusters"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"watch"}}}}
@@ -540,7 +540,7 @@ func TestAStreamIsForUsersWhoSendTheirToken(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		// curl -i -N --http1.1 with these headers, as the seeds have it.
+		// This is the request of curl -i -N --http1.1 with the headers of Rancher's operators.
 		_, _ = fmt.Fprintf(conn, "GET /v3/subscribe HTTP/1.1\r\nHost: rancher.yourdomain.com\r\nUser-Agent: curl/8\r\nAccept: */*\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"+
 			"Sec-WebSocket-Key: SGVsbG8sIHdvcmxkIQ==\r\nSec-WebSocket-Version: 13\r\nAuthorization: Bearer token-xxxxx:string\r\n\r\n")
 		_ = conn.SetDeadline(time.Now().Add(testkit.Patience * 10 * time.Second))
@@ -561,7 +561,7 @@ func TestAReaderThatIsSlowMissesNoFinalState(t *testing.T) {
 	c := h.follow(t, user, "?kind=clusters&namespace="+a)
 	c.bookmarked()
 	long := strings.Repeat("x", 4<<10)
-	for round := range rounds { // as the informer would see them, faster than an API server can write
+	for round := range rounds { // as the informer would deliver them, faster than an API server can write
 		for i := range clusters {
 			o := cluster(a, fmt.Sprint("c", i), 1<<50+round*clusters+i)
 			o.Labels = map[string]string{"shown": fmt.Sprint("v", round)}

@@ -29,7 +29,7 @@ func alice() githubtest.Account {
 		Teams: []string{"Acme/web", "other/web", "invited/web"}}
 }
 
-// enterprise returns the connector of a stand-in, as of an Enterprise Server, with the organization acme.
+// enterprise returns a connector for a fake Enterprise Server with the organization acme.
 func enterprise(t *testing.T, g *githubtest.GitHub, change func(*Config)) *Connector {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -46,7 +46,7 @@ func enterprise(t *testing.T, g *githubtest.GitHub, change func(*Config)) *Conne
 	return c
 }
 
-// begin has a browser go to GitHub and back, and returns what it brings and what the caller kept.
+// begin sends a browser to GitHub and back. It returns the browser's answer and the private data of the login.
 func begin(t *testing.T, c *Connector) (private []byte, answer url.Values) {
 	t.Helper()
 	address, private, err := c.Begin(t.Context(), callback, "the-state")
@@ -153,7 +153,7 @@ func TestWhoIsRefused(t *testing.T) {
 	})
 }
 
-// GitHub answers with fewer organizations, and says so in a header only.
+// GitHub returns fewer organizations, and only a header tells so.
 func TestOrganizationsWithSingleSignOnThatGitHubLeavesOutAreNamed(t *testing.T) {
 	anyOrganization := func(c *Config) { c.Organizations, c.AnyUser = nil, true }
 	of := func(orgs ...string) *githubtest.GitHub {
@@ -243,8 +243,8 @@ func TestLoginsThatFailSayWhatToDo(t *testing.T) {
 	})
 }
 
-// TestRefreshAsksAgain has CVE-2023-22648, where groups changed at the next login only, and CVE-2023-22650 and
-// GHSA-c45c-39f6-6gw9, where who was removed upstream stayed.
+// TestRefreshAsksAgain covers CVE-2023-22648, where groups changed only at the next login, and CVE-2023-22650 and
+// GHSA-c45c-39f6-6gw9, where users who were removed upstream stayed.
 func TestRefreshAsksAgain(t *testing.T) {
 	signedIn := func(t *testing.T) (*githubtest.GitHub, *Connector, connector.User) {
 		g := githubtest.Start(t, alice())
@@ -315,7 +315,7 @@ func TestRefreshAsksAgain(t *testing.T) {
 	})
 }
 
-// TestUsersHaveTheirOwnGroupsOnly is CVE-2026-41053, where a cache gave one user the teams of all.
+// TestUsersHaveTheirOwnGroupsOnly covers CVE-2026-41053, where a cache gave one user the teams of all users.
 func TestUsersHaveTheirOwnGroupsOnly(t *testing.T) {
 	g := githubtest.Start(t)
 	c := enterprise(t, g, nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/githubtest"
 )
 
-// TestAGitHubThatFailsEndsNoLogin has CVE-2024-58259, bodies without bound, and GHSA-wm2r-rp98-8pmh, secrets in errors,
+// TestAGitHubThatFailsEndsNoLogin covers CVE-2024-58259, unbounded bodies, and GHSA-wm2r-rp98-8pmh, secrets in errors,
 // at a refresh and at the redemption of a code.
 func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
 	message := func(status int, text string, headers ...string) http.HandlerFunc {
@@ -100,7 +100,7 @@ func TestAGitHubThatFailsEndsNoLogin(t *testing.T) {
 	}
 }
 
-// flood answers with JSON that does not end, compressed by a thousand to one if asked.
+// flood responds with endless JSON, compressed by a factor of a thousand if requested.
 func flood(compressed bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -150,7 +150,7 @@ func TestASlowGitHubIsGivenUp(t *testing.T) {
 	}
 }
 
-// TestNoCredentialGoesToAnotherHost is CVE-2021-36778, where a redirect took credentials elsewhere.
+// TestNoCredentialGoesToAnotherHost covers CVE-2021-36778, where a redirect took credentials to another host.
 func TestNoCredentialGoesToAnotherHost(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -269,8 +269,8 @@ func TestListsHaveAnEnd(t *testing.T) {
 	}
 }
 
-// GitHub gives a login that became free to whoever asks. The other account has its own groups and ID, and must be let
-// in itself.
+// GitHub lets anyone take a login that has become free. The new account has its own groups and ID, and must be let in
+// on its own.
 func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")
@@ -302,8 +302,7 @@ func TestALoginThatChangesHandsTakesNeitherGroupsNorSessions(t *testing.T) {
 	}
 }
 
-// A GitHub that ignores what it was asked for: invitations among memberships, and an account that is suspended and
-// answers.
+// This GitHub ignores parameters: it returns invitations among memberships, and responds for a suspended account.
 func TestInvitationsAndSuspendedAccountsDoNotCountWhateverGitHubFilters(t *testing.T) {
 	g := githubtest.Start(t, alice())
 	g.Approve(101, "read:org")

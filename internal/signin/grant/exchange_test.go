@@ -13,7 +13,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/oauth"
 )
 
-// GHSA-7qjx-gp9h-65qj: an exchange gives a token that a login would not give.
+// GHSA-7qjx-gp9h-65qj: an exchange issues a token that a login would not issue.
 func TestWhatAnExchangeMayAskFor(t *testing.T) {
 	good := url.Values{
 		"grant_type": {grantExchange}, "client_id": {oauth.ClientID}, "subject_token": {"x"},

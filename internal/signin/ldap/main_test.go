@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit/directory"
 )
 
-// many is how many groups the user "many" is in, and how many members the group "crowd" has.
+// many is the number of groups of the user "many", and the number of members of the group "crowd".
 const many = 10_000
 
 // shared is a server that tests share. The first one that needs it starts it.
@@ -79,7 +79,7 @@ func openldap(t testing.TB) *directory.Server {
 
 func dnOf(uid string) string { return "uid=" + uid + ",ou=people," + directory.Suffix }
 
-// person writes an entry, which the caller ends with an empty line.
+// person writes an entry. The caller ends it with an empty line.
 func person(b *strings.Builder, uid, unit, mail string) {
 	fmt.Fprintf(b, "\ndn: uid=%s,%s,%s\nobjectClass: inetOrgPerson\nuid: %s\ncn: %s\nsn: %s\nmail: %s\nuserPassword: password of %s\n",
 		uid, unit, directory.Suffix, uid, uid, uid, mail, uid)
@@ -140,8 +140,8 @@ func change(t testing.TB, s *directory.Server, f func(*goldap.Conn) error) {
 	}
 }
 
-// settings returns the configuration for a server of OpenLDAP. Its time is that of a machine that is busy with other
-// tests.
+// settings returns the configuration for a server of OpenLDAP. Its timeout is long enough for a machine that is busy
+// with other tests.
 func settings(s *directory.Server) Config {
 	users, groups := openLDAP("ou=people,"+directory.Suffix, "ou=groups,"+directory.Suffix)
 	return Config{
@@ -162,7 +162,7 @@ func connectorOf(t testing.TB, c Config) *Connector {
 	return made
 }
 
-// login signs in a user whose password is the one that newUser gave.
+// login signs in a user with the password that newUser set.
 func login(t testing.TB, c *Connector, name string) connector.User {
 	t.Helper()
 	user, err := c.Login(t.Context(), name, "password of "+name)
@@ -172,7 +172,7 @@ func login(t testing.TB, c *Connector, name string) connector.User {
 	return user
 }
 
-// refused fails the test unless the directory answered and did not let the user in, for a reason that has the words.
+// refused fails the test unless the directory answered and did not let the user in, for a reason that contains words.
 func refused(t testing.TB, err error, words string) {
 	t.Helper()
 	if !errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), words) {
@@ -180,7 +180,7 @@ func refused(t testing.TB, err error, words string) {
 	}
 }
 
-// unasked fails the test unless the directory could not be asked, for a reason that has the words.
+// unasked fails the test unless the directory could not be queried, for a reason that contains words.
 func unasked(t testing.TB, err error, words string) {
 	t.Helper()
 	if err == nil || errors.Is(err, connector.ErrRefused) || !strings.Contains(err.Error(), words) {
@@ -195,7 +195,7 @@ func same(t testing.TB, what string, got, want []string) {
 	}
 }
 
-// within returns a context for a call that must not take the time of the configuration.
+// within returns a context for a call that must not take the configured timeout.
 func within(t testing.TB, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)

@@ -18,7 +18,7 @@ func sequence(content []byte) []byte {
 	return append(head, content...)
 }
 
-// A directory is an upstream: what it sends is counted before the library makes 300 bytes of each two.
+// A directory is an upstream. The elements of its messages are counted before the library allocates memory for them.
 func TestAMessageOfManyElementsIsRefusedBeforeItIsDecoded(t *testing.T) {
 	setBounds()
 	deep := []byte{}

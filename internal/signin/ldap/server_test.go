@@ -28,7 +28,7 @@ type recorded struct {
 	by *fake
 }
 
-// Read keeps what was sent.
+// Read records the received bytes.
 func (r recorded) Read(p []byte) (int, error) {
 	n, err := r.Conn.Read(p)
 	r.by.mu.Lock()
@@ -37,7 +37,7 @@ func (r recorded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fake is a server that does what no real one does.
+// fake is a server with behavior that no real server has.
 type fake struct {
 	address  string
 	mu       sync.Mutex // guards the rest
@@ -57,7 +57,7 @@ func (f *fake) got(text string) bool {
 	return bytes.Contains(f.received.Bytes(), []byte(text))
 }
 
-// listener serves each connection by a function, and closes it then.
+// listener serves each connection with a function and then closes it.
 func listener(t testing.TB, serve func(recorded)) *fake {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,7 +88,7 @@ func listener(t testing.TB, serve func(recorded)) *fake {
 	return f
 }
 
-// secure serves as listener does, but with TLS, and returns its certificate.
+// secure is like listener, but with TLS. It returns its certificate.
 func secure(t testing.TB, serve func(recorded)) (*fake, []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -208,12 +208,12 @@ func TestTheNextServerIsAskedWhenOneDoesNotServe(t *testing.T) {
 			c.Servers, c.Roots = []string{tt.scheme + first.address, s.LDAPS}, roots
 			asked := connectorOf(t, c)
 			asked.dial = time.Second
-			// On a busy machine the time may be too short for the server that serves, too.
+			// On a busy machine, the time may also be too short for the server that responds.
 			for deadline := time.Now().Add(maxTimeout); ; {
 				before := first.asked()
 				err := asked.Check(t.Context())
 				if err == nil && before > 0 && first.asked() == before {
-					return // the one that served last comes first
+					return // the server that responded last comes first
 				}
 				if time.Now().After(deadline) {
 					t.Fatalf("after %d questions to the first server the second is not asked alone: %v", before, err)

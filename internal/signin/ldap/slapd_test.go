@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit/directory"
 )
 
-// relaxRules lets an administrator set what a server sets itself.
+// relaxRules lets an administrator set attributes that otherwise only the server sets.
 const relaxRules = "1.3.6.1.4.1.4203.666.5.12"
 
 func TestAUserSignsInOverLDAPSAndStartTLS(t *testing.T) {
@@ -104,7 +104,7 @@ func TestSeveralEntriesThatMatchAreRefused(t *testing.T) {
 	refused(t, err, "several users")
 }
 
-// Whoever may add entries in one branch could otherwise take the name of a user in another.
+// A user who may add entries in one branch could otherwise take the name of a user in another branch.
 func TestAUserWithTheNameOfAnotherIsRefused(t *testing.T) {
 	s := openldap(t)
 	victim, mail := newUser(t, s), newName("thief")+"@example.org"
@@ -137,7 +137,7 @@ func TestAUserIsInTenThousandGroups(t *testing.T) {
 	}
 }
 
-// Rancher #26061: it fetched the members of each group, which took more than a minute.
+// Rancher #26061: the members of each group were fetched, which took more than a minute.
 func TestTheMembersOfAGroupAreNeverAskedFor(t *testing.T) {
 	s := openldap(t)
 	before := len(logOf(t, s))
@@ -171,7 +171,7 @@ func TestTheMembersOfAGroupAreNeverAskedFor(t *testing.T) {
 			wanted--
 		}
 	}
-	// A search that names no attribute asks for all, and has no line of attributes.
+	// A search that names no attribute requests all attributes, and has no line of attributes in the log.
 	if wanted != 0 || !strings.Contains(written, " SRCH attr=1.1") {
 		t.Errorf("%d searches named no attribute, and so asked for all", -wanted)
 	}
@@ -229,8 +229,8 @@ func TestGroupsThatNameTheirMembersByUID(t *testing.T) {
 	same(t, "groups", login(t, connectorOf(t, c), uid).Groups, []string{name})
 }
 
-// CVE-2022-22975: a user who may rename their own entry put a filter into its name, and so into the search for their
-// groups.
+// CVE-2022-22975: a user who may rename their own entry could put a filter into its name, and thereby into the search
+// for their groups.
 func TestANameOfAnEntryIsNoPartOfTheSearchForItsGroups(t *testing.T) {
 	s := openldap(t)
 	for _, cn := range []string{"*", "x)(cn=*)(cn=", "x)(objectClass=groupOfNames)(cn="} {
@@ -244,7 +244,7 @@ func TestANameOfAnEntryIsNoPartOfTheSearchForItsGroups(t *testing.T) {
 	}
 }
 
-// CVE-2021-21411: the option that names groups is read and does nothing.
+// CVE-2021-21411: the option that names groups was read but had no effect.
 func TestOnlyAllowedGroupsSignIn(t *testing.T) {
 	s := openldap(t)
 	c := settings(s)
@@ -349,8 +349,8 @@ func TestALockedUserIsRefusedWithTheRightPassword(t *testing.T) {
 	refused(t, err, "locked")
 }
 
-// Anyone may type wrong passwords. The lock keeps the directory from taking the right one for a while, and must not end
-// sessions.
+// Anyone can type wrong passwords. The lock makes the directory refuse the correct password for a while, and must not
+// end sessions.
 func TestWrongPasswordsOfOthersEndNoSession(t *testing.T) {
 	s := openldap(t)
 	c := connectorOf(t, settings(s))
@@ -365,14 +365,14 @@ func TestWrongPasswordsOfOthersEndNoSession(t *testing.T) {
 	if _, err := c.Refresh(t.Context(), user); err != nil {
 		t.Errorf("the session ends with %v, want it to go on", err)
 	}
-	replace(t, s, dnOf(uid), attributeLocked, "20200101000000Z") // the lock has ended, and stays in the entry
+	replace(t, s, dnOf(uid), attributeLocked, "20200101000000Z") // the lock has ended but stays in the entry
 	if _, err := c.Refresh(t.Context(), user); err != nil {
 		t.Errorf("the session ends with %v after the lock, want it to go on", err)
 	}
 	login(t, c, uid)
 }
 
-// slapd takes times in each of these forms.
+// slapd accepts times in each of these forms.
 func TestTimesAreReadAsTheServerReadsThem(t *testing.T) {
 	s := openldap(t)
 	c := connectorOf(t, settings(s))
@@ -400,7 +400,7 @@ func TestReferralsAreNotFollowed(t *testing.T) {
 		return conn.Add(ask)
 	})
 	c := settings(s)
-	// The search goes over the reference, and finds who is here.
+	// The search ignores the reference and finds the users on this server.
 	if _, err := connectorOf(t, c).Login(t.Context(), "alice", "password of Alice"); err != nil {
 		t.Error(err)
 	}
@@ -423,7 +423,7 @@ func TestAServiceAccountThatIsRefusedIsAnErrorWithoutItsPassword(t *testing.T) {
 	if strings.Contains(err.Error(), "not the service secret") {
 		t.Errorf("the error has the password: %v", err)
 	}
-	// The second server would only count another failure, and lock the account.
+	// The second server would only count another failure and lock the account.
 	if n := strings.Count(logOf(t, s)[before:], fmt.Sprintf("BIND dn=%q", s.BindDN)); n != 1 {
 		t.Errorf("%d binds with a wrong password, expected one", n)
 	}
@@ -447,7 +447,7 @@ func TestCheckSaysWhichBaseIsMissing(t *testing.T) {
 	unasked(t, connectorOf(t, c).Check(t.Context()), "read ou=nowhere,"+directory.Suffix+": No Such Object (32): the entry does not exist, or the service account may not read it")
 }
 
-// What a server does not show must not look like a user without groups, or like no user.
+// Data that a server does not show must not look like a user without groups, or like a missing user.
 func TestWhatTheServiceAccountMayNotReadIsAnError(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)

@@ -81,7 +81,7 @@ func TestLoopback(t *testing.T) {
 	}
 }
 
-// CVE-2020-4037, CVE-2020-5233, CVE-2020-11053, CVE-2021-21291: a login redirects to where its caller likes.
+// CVE-2020-4037, CVE-2020-5233, CVE-2020-11053, CVE-2021-21291: a login redirects to an address that an attacker chose.
 func FuzzARedirectLeadsToThisMachine(f *testing.F) {
 	f.Add("http://127.0.0.1:8000/a")
 	f.Add("http://localhost:8000@evil.example/")

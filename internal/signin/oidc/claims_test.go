@@ -100,7 +100,7 @@ func replacing(changes map[string]any) func(map[string]any) {
 	}
 }
 
-// TestUsersOfAProviderHaveTheirOwnGroupsOnly is CVE-2026-41053, where a cache gave users the groups of others.
+// TestUsersOfAProviderHaveTheirOwnGroupsOnly covers CVE-2026-41053, where a cache gave users the groups of others.
 func TestUsersOfAProviderHaveTheirOwnGroupsOnly(t *testing.T) {
 	p := newLying(t)
 	var turn int
@@ -124,15 +124,15 @@ func TestUsersOfAProviderHaveTheirOwnGroupsOnly(t *testing.T) {
 	wg.Wait()
 	claims := p.claims
 	p.claims = func(all map[string]any) { claims(all); all["groups"] = []string{} }
-	for range 7 { // of each user one turn
+	for range 7 { // one turn of each user
 		if u, err := c.Refresh(t.Context(), connector.User{ID: "id-u1", Name: "u1", State: []byte("r")}); err == nil && len(u.Groups) > 0 {
 			t.Errorf("groups of the past stay: %v", u.Groups)
 		}
 	}
 }
 
-// Entra ID leaves the groups out of tokens of users in more than 200. They sign in with the rights that name them, and
-// see why.
+// Entra ID omits the groups from tokens of users in more than 200 groups. These users sign in with only the rights that
+// name them, and see the reason.
 func TestAUserInMoreGroupsThanAProviderNamesIsLetInWithANotice(t *testing.T) {
 	for name, claims := range map[string]func(map[string]any){
 		"elsewhere":    overage,
@@ -305,7 +305,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 	}
 }
 
-// FuzzClaims reads claims as a provider may send them.
+// FuzzClaims reads claims that a provider might send.
 func FuzzClaims(f *testing.F) {
 	for _, seed := range []string{`{"preferred_username":"alice","groups":["ops"]}`, `{"preferred_username":1}`, `{"preferred_username":"a","groups":"ops"}`, `{"preferred_username":"a","groups":null}`,
 		`{"preferred_username":"a","groups":[null,1]}`, `{"preferred_username":"a","groups":{"a":[]}}`, `{"preferred_username":"a","_claim_names":{"groups":"src1"}}`,

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// A hostile provider must not have the hub compute for as long as it likes: no deadline ends that.
+// A hostile provider must not make the hub compute for an unlimited time, because no deadline interrupts it.
 func TestKeysOfAProviderAreBounded(t *testing.T) {
 	small, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -59,7 +59,7 @@ func TestKeysOfAProviderAreBounded(t *testing.T) {
 	}
 }
 
-// CVE-2024-58269: libraries quote what a provider says, and a provider may repeat what it was sent.
+// CVE-2024-58269: libraries quote responses of a provider, and a provider may repeat the request.
 func TestErrorsRepeatNoToken(t *testing.T) {
 	token := base64.RawURLEncoding.EncodeToString([]byte("a token of the provider"))
 	if got := brief(errors.New("401 Unauthorized: unknown token "+token), token).Error(); strings.Contains(got, token) {
@@ -73,7 +73,7 @@ func TestErrorsRepeatNoToken(t *testing.T) {
 	}
 }
 
-// A user may give a provider an address that it verifies, and another one that it does not.
+// A user may have an address that the provider has verified, and another one that it has not.
 func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 	raw := func(text string) (claims map[string]json.RawMessage) {
 		if err := json.Unmarshal([]byte(text), &claims); err != nil {
@@ -104,7 +104,8 @@ func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 	}
 }
 
-// A provider that takes a code or a refresh token once, and is asked in two ways, takes the second for theft.
+// If a provider accepts a code or refresh token once and gets it with two styles, it treats the second request as
+// theft.
 func TestProviderThatSaysHowIsAskedOnce(t *testing.T) {
 	for name, methods := range map[string][]string{"client_secret_basic": {"client_secret_post", "client_secret_basic"}, "client_secret_post": {"client_secret_post", "private_key_jwt"}} {
 		t.Run(name, func(t *testing.T) {

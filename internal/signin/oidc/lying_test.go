@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/connector"
 )
 
-// claim sets one claim of ID tokens; nil takes it away.
+// claim sets one claim of ID tokens, or removes it if value is nil.
 func claim(name string, value any) func(*testing.T, *lying) {
 	return func(_ *testing.T, p *lying) {
 		p.claims = func(claims map[string]any) {
@@ -43,7 +43,7 @@ func configured(name string, value func(*lying) any) func(*testing.T, *lying) {
 
 func text(value any) func(*lying) any { return func(*lying) any { return value } }
 
-// body answers a path with a body.
+// body responds at a path with a body.
 func body(path string, code int, kind, content string) func(*testing.T, *lying) {
 	return func(_ *testing.T, p *lying) {
 		p.answer(path, func(w http.ResponseWriter, _ *http.Request) {
@@ -54,7 +54,7 @@ func body(path string, code int, kind, content string) func(*testing.T, *lying) 
 	}
 }
 
-// userinfo answers at the userinfo endpoint, which is asked for groups.
+// userinfo responds at the userinfo endpoint, which is requested for groups.
 func userinfo(code int, content string) func(*testing.T, *lying) {
 	return func(t *testing.T, p *lying) {
 		claim("groups", nil)(t, p)
@@ -67,7 +67,7 @@ const (
 	typeJSON      = "application/json"
 )
 
-// liars are providers none of whose answers signs anyone in.
+// liars are providers whose answers must not sign in anyone.
 func liars() map[string]func(*testing.T, *lying) {
 	all := map[string]func(*testing.T, *lying){
 		"the configuration is of another issuer":        configured("issuer", text("https://other.example.com")),
@@ -137,14 +137,14 @@ func liars() map[string]func(*testing.T, *lying) {
 	return all
 }
 
-// overage is what Microsoft's Entra ID does for users in more than 200 groups.
+// overage changes claims as Microsoft's Entra ID does for users in more than 200 groups.
 func overage(claims map[string]any) {
 	delete(claims, "groups")
 	claims["_claim_names"] = map[string]string{"groups": "src1"}
 	claims["_claim_sources"] = map[string]any{"src1": map[string]string{"endpoint": "https://169.254.169.254/groups"}}
 }
 
-// signatures are ID tokens that the provider's keys have not signed.
+// signatures are ID tokens that were not signed with the provider's keys.
 func signatures() map[string]func(*testing.T, *lying) {
 	return map[string]func(*testing.T, *lying){
 		"the token is signed with the client's secret": func(t *testing.T, p *lying) {
@@ -192,7 +192,7 @@ func signatures() map[string]func(*testing.T, *lying) {
 	}
 }
 
-// CVE-2022-29165, CVE-2023-22482: tokens that are not signed, or are for another client.
+// CVE-2022-29165, CVE-2023-22482: tokens that are not signed, or that are for another client.
 func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
 	for name, lie := range liars() {
 		t.Run(name, func(t *testing.T) {
@@ -209,7 +209,7 @@ func TestAProviderThatLiesSignsNoUserIn(t *testing.T) {
 	}
 }
 
-// A provider that signs someone else in at a refresh, or no user.
+// This provider signs in another user, or no user, at a refresh.
 func TestARefreshOfALyingProviderChangesNoUser(t *testing.T) {
 	for name, tt := range map[string]struct {
 		lie     func(*testing.T, *lying)
@@ -273,7 +273,7 @@ func TestAnswersOfOthersAreNotTaken(t *testing.T) {
 	}
 }
 
-// TestNothingOfALoginGoesToAnotherHost is CVE-2021-36778, where a redirect took credentials elsewhere.
+// TestNothingOfALoginGoesToAnotherHost covers CVE-2021-36778, where a redirect took credentials to another host.
 func TestNothingOfALoginGoesToAnotherHost(t *testing.T) {
 	var elsewhere atomic.Int32
 	other := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
@@ -305,7 +305,7 @@ func TestNothingOfALoginGoesToAnotherHost(t *testing.T) {
 	}
 }
 
-// CVE-2022-31105: the certificate of a provider is not checked.
+// CVE-2022-31105: the certificate of a provider is not verified.
 func TestAProviderWithAnotherCertificateIsAskedNothing(t *testing.T) {
 	p := newLying(t)
 	c := connect(t, p, func(c *Config) { c.Roots = x509.NewCertPool() })

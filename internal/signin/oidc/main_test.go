@@ -26,29 +26,29 @@ import (
 
 const (
 	callback = "https://hub.example.com/v1/auth/callback/okta"
-	// What must be in no error.
+	// These values must not appear in any error.
 	clientSecret = "the-secret-of-the-client"
 	theCode      = "the-code-of-the-login"
 	accessToken  = "the-access-token"
 	refreshToken = "the-refresh-token"
 )
 
-// lying is an OpenID provider that does what a test says. It stands in for those that no real program is:
-// internal/signin has tests with oidc-provider.
+// lying is an OpenID provider whose behavior a test controls. It covers cases that no real program has. internal/signin
+// has tests with oidc-provider.
 type lying struct {
 	*httptest.Server
 	key *ecdsa.PrivateKey
 
-	mu sync.Mutex // guards what follows
-	// answers are what is answered at paths instead.
+	mu sync.Mutex // guards the fields below
+	// answers has the handlers that replace the responses at paths.
 	answers map[string]http.HandlerFunc
-	// discovery, claims, tokens and userinfo change what is answered.
+	// discovery, claims, tokens and userinfo change the responses.
 	discovery, claims, tokens, userinfo func(map[string]any)
-	// sign signs claims instead.
+	// sign replaces the signing of claims.
 	sign  func(claims map[string]any) string
 	nonce string
 	asked map[string]int // by path
-	form  url.Values     // of the last request for tokens
+	form  url.Values     // of the last token request
 }
 
 func newLying(t *testing.T) *lying {
@@ -102,14 +102,14 @@ func (p *lying) changed(change func(map[string]any), content map[string]any) map
 	return content
 }
 
-// times returns how often a path was asked.
+// times returns how often a path was requested.
 func (p *lying) times(path string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.asked[path]
 }
 
-// answer answers a path by a function.
+// answer sets the handler for a path.
 func (p *lying) answer(path string, f http.HandlerFunc) {
 	if p.answers == nil {
 		p.answers = map[string]http.HandlerFunc{}
@@ -167,7 +167,7 @@ func login(t *testing.T, c *Connector, p *lying, answer url.Values) (connector.U
 	return c.Finish(t.Context(), callback, private, answer)
 }
 
-// harmless fails a test if an error is long, of several lines, or has a secret or a page.
+// harmless fails the test if an error is long, has several lines, or contains a secret or a page.
 func harmless(t *testing.T, err error) {
 	t.Helper()
 	if err == nil {
@@ -184,7 +184,7 @@ func harmless(t *testing.T, err error) {
 	}
 }
 
-// failed fails a test unless a provider could not be asked, or refuses the user.
+// failed fails the test unless a provider could not be queried or refused the user.
 func failed(t *testing.T, err error, refused bool) {
 	t.Helper()
 	harmless(t, err)

@@ -44,7 +44,7 @@ func TestAPasswordOfAnotherLengthIsRefused(t *testing.T) {
 	}
 }
 
-// Who may write a hash must not choose how much memory and time the manager takes.
+// A user who may write a hash must not decide how much memory and time the manager needs.
 func TestAHashOutsideOfTheBoundsIsNotComputed(t *testing.T) {
 	const tail = "$AAAAAAAAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 	for name, text := range map[string]string{

@@ -56,7 +56,7 @@ func forge(t testing.TB, algorithm jose.SignatureAlgorithm, key any, header map[
 	return raw
 }
 
-// CVE-2022-29165: what a token says is believed unsigned. CVE-2023-22482: a token for another audience is taken.
+// CVE-2022-29165: claims of an unsigned token are trusted. CVE-2023-22482: a token for another audience is accepted.
 func TestVerify(t *testing.T) {
 	key, other := newKey(t), newKey(t)
 	good, err := Sign(key, claims(), start)

@@ -13,8 +13,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Tokens that claim to be of a provider come from anyone. What its spec is made of is looked at once, whether it can be
-// used or not.
+// Anyone can send tokens that claim to be from a provider. A spec is therefore evaluated once, whether it is valid or
+// not.
 func TestTheSpecOfAProviderIsReadOnceUntilItChanges(t *testing.T) {
 	p := &v1.AuthProvider{ObjectMeta: metav1.ObjectMeta{Name: "ci", UID: "1", Generation: 1}, Spec: v1.AuthProviderSpec{JWT: &v1.JWTProvider{
 		Issuer:        v1.JWTIssuer{URL: "https://ci.example.com", Audiences: []string{"hub"}},

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const audience = "https://hub.example.com"
 
-// upstream is an issuer, which may be a hostile one.
+// upstream is an issuer, which may be hostile.
 type upstream struct {
 	*httptest.Server
 	t    testing.TB
@@ -51,7 +51,7 @@ type upstream struct {
 	set      func() any // in place of the keys
 	down     bool
 	redirect string        // where the keys are, instead of an answer
-	hold     chan struct{} // until it is closed nothing is answered
+	hold     chan struct{} // no request is answered until it is closed
 	now      time.Time
 }
 
@@ -210,7 +210,7 @@ func TestATokenOfTheIssuerIsItsWorkload(t *testing.T) {
 	}
 }
 
-// CVE-2023-22482: a token for another audience is taken.
+// CVE-2023-22482: a token for another audience is accepted.
 func TestWhatATokenSaysIsChecked(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
@@ -304,7 +304,7 @@ func TestOnlyKeysOfTheIssuerVerify(t *testing.T) {
 	}
 }
 
-// A key that is published for one algorithm must not verify another one, for which it may be weaker.
+// A key that is published for one algorithm must not verify another algorithm, for which it may be weaker.
 func TestAKeyVerifiesTheAlgorithmThatItIsPublishedForOnly(t *testing.T) {
 	u := newUpstream(t)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -441,8 +441,8 @@ func TestKeysAreFetchedAgainWithoutWaitingForThem(t *testing.T) {
 	}
 }
 
-// A hub that has no token to check for a while does not ask the issuer either. What it knew then must not let a token
-// in of which the key was stolen and taken away.
+// A hub that verifies no token for a while does not query the issuer either. Its cached keys must not let in a token
+// whose key was stolen and has been removed since.
 func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *testing.T) {
 	for _, idle := range []time.Duration{dueFor, 30 * time.Minute, keptFor - time.Second, keptFor} {
 		u := newUpstream(t)
@@ -496,7 +496,8 @@ func TestAKeyThatWasTakenAwayIsRefusedWithinTenMinutesAlsoByAHubThatWasIdle(t *t
 		defer close(hold)
 		u.with(func() { u.hold, u.now = hold, u.now.Add(askEvery) })
 		for range 100 {
-			if _, err := v.Verify(t.Context(), u.token(nil)); err != nil || !v.Holds(before) { // waits for nothing: the issuer holds all questions
+			// does not block: the issuer delays all responses
+			if _, err := v.Verify(t.Context(), u.token(nil)); err != nil || !v.Holds(before) {
 				t.Fatal(err)
 			}
 		}
@@ -538,7 +539,7 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 			}
 			u.set = func() any { return strings.Repeat(" ", 5<<20) + string(raw) }
 		},
-		"keys at another place": func(u *upstream) { // CVE-2019-14435: a redirect leads to addresses inside
+		"keys at another place": func(u *upstream) { // CVE-2019-14435: a redirect leads to internal addresses
 			inside := httptest.NewTLSServer(http.HandlerFunc(u.serve)) // which has the right ones, and the same certificate
 			u.t.Cleanup(inside.Close)
 			u.redirect = inside.URL + "/keys"
@@ -581,7 +582,7 @@ func TestALyingIssuerIsNotBelieved(t *testing.T) {
 	})
 }
 
-// CVE-2024-32476, CVE-2026-65834: an expression of a user takes all time, or a wrong one panics.
+// CVE-2024-32476, CVE-2026-65834: an expression of a user takes too much time, or an invalid one panics.
 func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 	u := newUpstream(t)
 	for name, tt := range map[string]struct {
@@ -603,7 +604,8 @@ func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 		}
 	}
 	for expression, groups := range map[string]int{
-		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, string(a) == string(b)))":                                        300, // more than we let it cost, and less than Kubernetes does
+		// costs more than our limit, and less than Kubernetes' limit
+		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, string(a) == string(b)))":                                        300,
 		"dyn(claims.groups).all(a, dyn(claims.groups).all(b, dyn(claims.groups).all(c, string(a) + string(b) != string(c))))": 900, // 7·10⁸ steps
 	} {
 		v := u.verifier(func(s *v1.JWTProvider) {
@@ -620,7 +622,7 @@ func TestExpressionsAreCompiledAndBounded(t *testing.T) {
 	}
 }
 
-// Whoever may write any address into an account of the issuer must not be taken for the one who has it.
+// A user who may set any address in an account of the issuer must not be mistaken for the owner of the address.
 func TestAnAddressThatTheIssuerHasNotVerifiedIsNone(t *testing.T) {
 	u := newUpstream(t)
 	const address = "bot@example.com"
@@ -647,7 +649,7 @@ func TestAnAddressThatTheIssuerHasNotVerifiedIsNone(t *testing.T) {
 	}
 }
 
-// examples are the providers in the documentation and in config/samples, by the URL of the issuer and the file.
+// examples returns the providers in the documentation and in config/samples, by the URL of the issuer and the file.
 func examples(t *testing.T) map[string]v1.JWTProvider {
 	t.Helper()
 	all := map[string]v1.JWTProvider{}

@@ -26,24 +26,24 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// hub is a stand-in for a hub's issuer that can be told to lie. Tests of the real one are in test/e2e.
+// hub is a fake issuer that can be told to lie. Tests of the real issuer are in test/e2e.
 type hub struct {
 	*httptest.Server
 
 	t   *testing.T
 	key *ecdsa.PrivateKey
 
-	mu sync.Mutex // guards what follows
-	// metadata, claims and callback replace what an honest hub says.
+	mu sync.Mutex // guards the fields below
+	// metadata, claims and callback replace the values of an honest hub.
 	metadata, claims map[string]any
 	callback         map[string]string
 	signer           *ecdsa.PrivateKey // key by default
-	asked            url.Values        // of the last authorization
-	refresh          string            // the one refresh token that is accepted
-	notice           string            // of the hub about a login
+	asked            url.Values        // of the last authorization request
+	refresh          string            // the only refresh token that is accepted
+	notice           string            // the hub's notice about a login
 	revoked          []string
 	refreshes, polls int
-	busy             int // refreshes that are put off
+	busy             int // delayed refreshes
 }
 
 func newHub(t *testing.T) *hub {
@@ -74,7 +74,7 @@ func newHub(t *testing.T) *hub {
 	return h
 }
 
-// ca is the hub's certificate in PEM.
+// ca returns the hub's certificate in PEM.
 func (h *hub) ca() []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
 }
@@ -97,7 +97,7 @@ func (h *hub) discovery(w http.ResponseWriter, _ *http.Request) {
 	h.write(w, 200, m)
 }
 
-// authorize is the login of a user who types nothing wrong.
+// authorize acts as the login page for a user who makes no mistakes.
 func (h *hub) authorize(w http.ResponseWriter, r *http.Request) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +174,7 @@ func (h *hub) sign(nonce string) string {
 	return raw
 }
 
-// open does what a browser does with the address that the terminal shows, and returns the last page.
+// open acts as a browser with the address that the terminal shows, and returns the last page.
 func (h *hub) open(address string) (int, string) {
 	client := h.Client()
 	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, address, nil)
@@ -193,7 +193,7 @@ func (h *hub) open(address string) (int, string) {
 	return resp.StatusCode, page.String()
 }
 
-// signIn signs in by that browser.
+// signIn signs in with that browser.
 func (h *hub) signIn(ctx context.Context) (*Session, string, error) {
 	at, err := Discover(ctx, h.URL, h.ca())
 	if err != nil {
@@ -242,7 +242,7 @@ func TestTheNoticeOfTheHubComesWithTheSession(t *testing.T) {
 	}
 }
 
-// TestAHubThatLiesIsNotBelieved has the cases of mix-up (RFC 9207), replay (nonce), and tokens of others.
+// TestAHubThatLiesIsNotBelieved covers mix-up (RFC 9207), replay (nonce), and tokens of others.
 func TestAHubThatLiesIsNotBelieved(t *testing.T) {
 	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

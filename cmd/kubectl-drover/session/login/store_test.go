@@ -18,11 +18,11 @@ import (
 	"time"
 )
 
-// These tell a process of this test's binary which session it renews, and where to write the token, as kubectl's
-// plugins do.
+// These variables tell a process of this test's binary which session to renew and where to write the token, as
+// kubectl's plugins do.
 const sessionsOfProcess, issuerOfProcess, tokenOfProcess = "TEST_SESSIONS", "TEST_ISSUER", "TEST_TOKEN_FILE"
 
-// TestOneOfManyProcesses is one of TestManyProcessesRefreshOnce.
+// TestOneOfManyProcesses is one of the processes of TestManyProcessesRefreshOnce.
 func TestOneOfManyProcesses(t *testing.T) {
 	s := Store{Dir: os.Getenv(sessionsOfProcess), Now: time.Now}
 	if s.Dir == "" {
@@ -68,8 +68,8 @@ func TestSessionsAreListedWhateverThePathOfTheirFolderIs(t *testing.T) {
 	}
 }
 
-// TestManyProcessesRefreshOnce: kubectl calls its plugin several times at once. A refresh token that is used twice ends
-// the session.
+// TestManyProcessesRefreshOnce runs several processes, because kubectl calls its plugin several times at once. A
+// refresh token that is used twice ends the session.
 func TestManyProcessesRefreshOnce(t *testing.T) {
 	h, s := newHub(t), newStore(t)
 	session, _, err := h.signIn(t.Context())
@@ -118,7 +118,7 @@ func TestASessionIsForItsOwnerOnly(t *testing.T) {
 		t.Skip("Windows has no modes")
 	}
 	s := newStore(t)
-	if err := os.Mkdir(s.Dir, 0o755); err != nil { // by an earlier program
+	if err := os.Mkdir(s.Dir, 0o755); err != nil { // written by an earlier version
 		t.Fatal(err)
 	}
 	s.put(t, &Session{Issuer: "https://hub", Token: "secret"})
