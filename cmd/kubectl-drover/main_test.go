@@ -70,7 +70,7 @@ func TestErrorsSayWhatToGive(t *testing.T) {
 		"plan preview -f x":                             `error: unknown shorthand flag: 'f' in -f: see "kubectl drover plan preview --help"`,
 		"plan watch x --kubeconfig " + empty:            "it does not exist or has no cluster: set the kubeconfig of the hub with --kubeconfig or KUBECONFIG",
 		"uninstall --kubeconfig " + empty:               "it does not exist or has no cluster: set the kubeconfig of the member with --kubeconfig or KUBECONFIG",
-		"uninstall --context nope --kubeconfig " + away: "name the member's with --kubeconfig or --context",
+		"uninstall --context nope --kubeconfig " + away: "select the member with --kubeconfig or --context",
 
 		"plan preview nosuch --kubeconfig " + away:                          "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the network, HTTPS_PROXY, and the server in",
 		"who-can get pods --cluster c --kubeconfig " + away:                 "error: https://127.0.0.1:1 was not reached: dial tcp 127.0.0.1:1: connect: connection refused: check the network, HTTPS_PROXY, and the server in",

@@ -49,8 +49,8 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	}
 	p := person{Page: chromium.Open(t, true), t: t, hub: s.hub.URL()}
 	p.Go(s.hub.URL() + "/")
-	p.sees("", "heading: Sign in", "button: Sign in at the hub")
-	p.tabTo("button: Sign in at the hub")
+	p.sees("", "heading: Sign in", "button: Sign in to the hub")
+	p.tabTo("button: Sign in to the hub")
 	p.Press("Enter")
 	p.sees("textbox: User name", "RootWebArea: Sign in to Drover")
 	p.Type("alice")
@@ -63,7 +63,7 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 		p.t = t
 		p.tabTo("button: web team Not ready: AwaitingAgent")
 		p.Press("Enter")
-		p.sees("button: Close", "dialog: web Not ready", "columnheader: What it says")
+		p.sees("button: Close", "dialog: web Not ready", "columnheader: Message")
 		p.fits()
 		p.Press("Enter")
 	})
@@ -71,7 +71,7 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 		p.t = t
 		p.tabTo("button: Import a cluster")
 		p.Press("Enter")
-		p.sees("", "dialog: Import a cluster", "button: Make it")
+		p.sees("", "dialog: Import a cluster", "button: Create")
 		p.tabToRole("combobox: Workspace (a namespace of the hub)")
 		p.Type("team")
 		p.Press("Tab")
@@ -120,7 +120,7 @@ func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 		p.Evaluate(`dispatchEvent(new PageTransitionEvent("pagehide")); sessionStorage.getItem("drover.refresh")`, &refresh)
 		p.tabTo("button: Sign out")
 		p.Press("Enter")
-		p.sees("", "button: Sign in at the hub")
+		p.sees("", "button: Sign in to the hub")
 		var answer string
 		p.Evaluate(`fetch("/v1/auth/token", {method: "POST", body: new URLSearchParams({client_id: "kubectl", grant_type: "refresh_token", refresh_token: "`+refresh+`"})}).then(r => r.text())`, &answer)
 		if refresh == "" || !strings.Contains(answer, "invalid_grant") {

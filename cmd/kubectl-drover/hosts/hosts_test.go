@@ -67,7 +67,7 @@ func TestHostsAreListedWithWhatIsWrong(t *testing.T) {
 		}
 	}
 	text := describeHost(failed)
-	for _, want := range []string{"team-a/rack2: Installing", "Cluster prod has taken it", "InstructionFailed: install: exit code 3", "1 of 3 done, now install", "E: no space left"} {
+	for _, want := range []string{"team-a/rack2: Installing", "Used by Cluster prod", "InstructionFailed: install: exit code 3", "1 of 3 done, now install", "E: no space left"} {
 		if !strings.Contains(text, want) || strings.Contains(text, "\x1b") {
 			t.Errorf("%q is not in %q", want, text)
 		}
@@ -120,7 +120,7 @@ func TestAHostIsGivenBackOnlyIfThatIsSaid(t *testing.T) {
 	if err := h.Create(t.Context(), taken); err != nil {
 		t.Fatal(err)
 	}
-	if err := cleanHost(t.Context(), h, "rack2", true, io.Discard); err == nil || !strings.Contains(err.Error(), "Cluster prod has taken Host team-a/rack2") {
+	if err := cleanHost(t.Context(), h, "rack2", true, io.Discard); err == nil || !strings.Contains(err.Error(), "Cluster prod uses Host team-a/rack2") {
 		t.Errorf("clean one that is taken: %v, want a refusal", err)
 	}
 	if err := releaseHost(t.Context(), h, "rack2", false, false, io.Discard); err == nil || !strings.Contains(err.Error(), "which Cluster prod loses") {

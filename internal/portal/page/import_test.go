@@ -26,7 +26,7 @@ func TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown(t *testing.T) {
 		meta map[string]any
 		want string
 	}{
-		"none of the hub's labels": {map[string]any{"ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/cluster is not there and not next"},
+		"none of the hub's labels": {map[string]any{"ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/cluster is missing and not next"},
 		"another cluster":          {map[string]any{"labels": labels("other", "registration"), "ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/cluster is other and not next"},
 		"another kind":             {map[string]any{"labels": labels("next", "agent"), "ownerReferences": owners("uid-of-the-cluster")}, "its label cluster.drover.dev/secret is agent and not registration"},
 		"no owner":                 {map[string]any{"labels": labels("next", "registration")}, "it does not belong to this Cluster"},
@@ -50,7 +50,7 @@ func TestTheCommandOfASecretThatTheHubHasNotMadeIsNotShown(t *testing.T) {
 			if tt.want == "" {
 				sees(t, p, "StaticText: "+command)
 			} else {
-				sees(t, p, "StaticText: The Cluster is made. The Secret next-registration is not the one that the hub makes: "+tt.want)
+				sees(t, p, "StaticText: The Cluster is created. The Secret next-registration was not created by the hub: "+tt.want)
 				var shown bool
 				if p.Evaluate(`document.querySelector("dialog").textContent.includes("`+command+`")`, &shown); shown {
 					t.Errorf("the page shows the command of a Secret that the hub has not made, want only why it does not")

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The page: signs the user in, follows the stream, and shows one view at a time, by the address.
+// The page signs the user in, follows the stream, and shows the view in the address.
 
 import { use, whoAmI } from "./api.js";
 import { can } from "./can.js";
@@ -28,14 +28,14 @@ function view() {
   }
 }
 
-// What a user sees who is not signed in.
+// The view for a user who is not signed in.
 function welcome(issuer, problem) {
   nav.hidden = true;
   const pasted = el("input", { type: "password", required: true, autocomplete: "off", spellcheck: "false" });
   main.replaceChildren(el("section", { class: "card narrow", "aria-label": "Sign in" },
     el("h2", {}, "Sign in"),
     problem && el("p", { class: "error", role: "alert" }, problem),
-    issuer?.authorization_endpoint && el("p", {}, el("button", { class: "main", autofocus: true, onclick: () => signIn(issuer) }, "Sign in at the hub")),
+    issuer?.authorization_endpoint && el("p", {}, el("button", { class: "main", autofocus: true, onclick: () => signIn(issuer) }, "Sign in to the hub")),
     issuer?.elsewhere && el("p", {}, "Users sign in at ", el("a", { href: issuer.elsewhere + "/ui/", rel: "noreferrer" }, issuer.elsewhere + "/ui/"), "."),
     el("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); paste(pasted.value.trim()); start(issuer); } },
       field("Or a token, which this page forgets when it is closed", pasted), el("p", {}, el("button", {}, "Use this token")))));

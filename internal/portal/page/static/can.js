@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// "Why can't I": asks the hub and the member whether the user may do something, and says who could change it.
+// The view "Why can't I?" asks the hub and the member whether the user may do something, and tells who could change it.
 
 import { may } from "./api.js";
 import { el, field } from "./dom.js";
@@ -36,11 +36,11 @@ async function answer() {
   try {
     const status = await may(member, asked);
     said.replaceChildren(el("p", { class: status.allowed ? "state true" : "error" }, `${status.allowed ? "You may " : "You may not "}${words}.`), el("p", {}, status.reason || (status.allowed ? "" : next(member))));
-  } catch (problem) { // the way into the member is closed: the hub says why, and what to ask for
+  } catch (problem) { // the hub refuses access to the member and tells what to ask for
     said.replaceChildren(el("p", { class: "error" }, problem.message));
   }
 }
 
 const next = (member) => member
-  ? "The hub lets you in, and the member’s RBAC does not allow it: ask for a ClusterRoleTemplateBinding or a ProjectRoleTemplateBinding in the workspace of the Cluster."
-  : "Ask an administrator of the hub for a Role or ClusterRole with it.";
+  ? "The hub lets you in, but the member’s RBAC does not allow it: ask for a ClusterRoleTemplateBinding or a ProjectRoleTemplateBinding in the workspace of the Cluster."
+  : "Ask an administrator of the hub for a Role or ClusterRole that allows it.";

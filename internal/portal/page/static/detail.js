@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// One Cluster: what it is, what is wrong with it and what to do, its Plans, and who may reach it.
+// The view of one Cluster: its properties, its problems and what to do about them, its Plans, and who can reach it.
 
 import { condition, el, facts, state, table, when } from "./dom.js";
 import { all } from "./stream.js";
@@ -17,7 +17,7 @@ export function show(key) {
   dialog.showModal();
 }
 
-/** Follows changes of what is shown. */
+/** Updates the dialog when the shown Cluster changes. */
 export function changed(dirty) {
   if (shown && ["clusters", "plans", "clusterroletemplatebindings", "projectroletemplatebindings", "projects"].some((kind) => dirty.has(kind))) render();
 }
@@ -53,11 +53,11 @@ function about({ metadata, status = {} }) {
 
 const share = (status, resource) => status.requested?.[resource] && `${status.requested[resource]} of ${status.allocatable?.[resource] ?? "?"}`;
 
-// What is not as it should be comes first: its message says what to do.
+// Problems come first. Their messages tell what to do.
 function conditions({ status = {} }) {
   const wrong = (c) => (c.type === "Stalled" ? c.status === "True" : c.status !== "True");
   const sorted = [...(status.conditions ?? [])].sort((a, b) => wrong(b) - wrong(a) || a.type.localeCompare(b.type));
-  return el("section", {}, el("h3", {}, "Conditions"), table("What is not as it should be comes first", ["Condition", "Status", "Since", "What it says"],
+  return el("section", {}, el("h3", {}, "Conditions"), table("Conditions of the Cluster, problems first", ["Condition", "Status", "Since", "Message"],
     sorted.map((c) => [c.type, el("span", { class: "state " + (wrong(c) ? (c.status === "Unknown" ? "unknown" : "false") : "true") }, `${c.status}: ${c.reason}`), when(c.lastTransitionTime) ?? "", c.message])));
 }
 
@@ -76,9 +76,9 @@ const within = (kind, cluster) => [...all[kind].values()].filter((object) => obj
 function plans(cluster) {
   const key = cluster.metadata.name;
   const mine = [...all.plans.values()].filter((plan) => plan.metadata.namespace === cluster.metadata.namespace && (plan.status?.members?.some((m) => m.name === key) || reaches(plan.spec, cluster)));
-  return mine.length > 0 && el("section", {}, el("h3", {}, "Plans"), table("Plans that are about this Cluster", ["Plan", "Clusters", "Here"], mine.map((plan) => {
+  return mine.length > 0 && el("section", {}, el("h3", {}, "Plans"), table("Plans for this Cluster", ["Plan", "Clusters", "Here"], mine.map((plan) => {
     const here = plan.status?.members?.find((m) => m.name === key);
-    return [plan.metadata.name, plan.status?.clusters?.summary ?? "", here ? `${here.reason}${here.nodes ? ", nodes " + here.nodes : ""}${here.message ? ": " + here.message : ""}` : "nothing to do, or done"];
+    return [plan.metadata.name, plan.status?.clusters?.summary ?? "", here ? `${here.reason}${here.nodes ? ", nodes " + here.nodes : ""}${here.message ? ": " + here.message : ""}` : "done, or nothing to do"];
   })));
 }
 

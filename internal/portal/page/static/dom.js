@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Elements made by hand: text is only ever text.
+// Functions that create elements. Text is never parsed as HTML.
 
-/** Makes an element. Properties that begin with "on" are listeners, others attributes; undefined and false leave one out. */
+/** Creates an element. Properties that begin with "on" are listeners, others are attributes. An attribute that is undefined or false is omitted. */
 export function el(name, properties = {}, ...children) {
   const element = document.createElement(name);
   for (const [key, value] of Object.entries(properties)) {
@@ -15,13 +15,13 @@ export function el(name, properties = {}, ...children) {
   return element;
 }
 
-/** An input with its label. */
+/** Returns an input with its label. */
 export function field(label, input) {
   input.id ||= "f" + Math.random().toString(36).slice(2);
   return el("div", {}, el("label", { for: input.id }, label), input);
 }
 
-/** A table. Rows are lists of cells; where there is no room for columns, each cell is a line with the head of its column. */
+/** Returns a table. Rows are lists of cells. If there is no room for columns, each cell is a line with the heading of its column. */
 export function table(caption, head, rows) {
   return el("table", {},
     el("caption", { class: "soft" }, caption),
@@ -29,15 +29,15 @@ export function table(caption, head, rows) {
     el("tbody", {}, rows.map((row) => el("tr", {}, row.map((cell, i) => el("td", { "data-head": head[i] }, cell))))));
 }
 
-/** Pairs of a term and what it is; pairs without a value are left out. */
+/** Returns a list of terms and values. Pairs without a value are omitted. */
 export function facts(pairs) {
   return el("dl", {}, pairs.filter(([, value]) => value !== undefined && value !== null && value !== "").flatMap(([term, value]) => [el("dt", {}, term), el("dd", {}, value)]));
 }
 
-/** The condition of an object by its type. */
+/** Returns the condition of an object with a type. */
 export const condition = (object, type) => object.status?.conditions?.find((c) => c.type === type);
 
-/** The state of a condition as a class and a word: what is not True is shown by more than its color. */
+/** Returns the state of a condition as a class and a word, so that a state is shown by more than its color. */
 export function state(found) {
   const status = found?.status ?? "Unknown";
   return { name: status.toLowerCase(), word: status === "True" ? "Ready" : status === "False" ? "Not ready" : "Unknown" };
@@ -52,12 +52,12 @@ function relative(time) {
   return words.format(Math.round(seconds / size), unit);
 }
 
-/** A time as people read it, with the exact one behind it. */
+/** Returns a time in a readable form, with the exact time as its title. */
 export function when(time) {
   return time ? el("time", { datetime: time, title: time }, relative(time)) : undefined;
 }
 
-// Times grow old while they are shown.
+// Updates the shown ages as time passes.
 setInterval(() => {
   for (const time of document.querySelectorAll("time")) time.textContent = relative(time.dateTime);
 }, 10_000);

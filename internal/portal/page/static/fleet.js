@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The fleet: a tile for each Cluster, changed in place.
+// The view of the fleet has a tile for each Cluster. Tiles are updated in place.
 
 import { condition, el, field, state } from "./dom.js";
 import { all, keyOf } from "./stream.js";
@@ -59,7 +59,7 @@ function fill(tile, cluster) {
   tile.why.textContent = name === "true" ? word : `${word}: ${ready?.reason ?? "Pending"}`;
 }
 
-// All at once if there are many, so that two thousand take one layout.
+// Many tiles are added at once, so that two thousand need one layout.
 function place(added) {
   const sorted = [...tiles.keys()].sort();
   if (added.length > 50) {
@@ -87,6 +87,6 @@ function filter() {
   if (count.textContent !== text) count.textContent = text;
 }
 
-/** All workspaces that have a Cluster. */
+/** Returns all workspaces that have a Cluster. */
 export const workspaces = () => [...new Set([...all.clusters.values()].map((cluster) => cluster.metadata.namespace))].sort();
 export { keyOf };

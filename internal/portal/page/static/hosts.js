@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Machines that agents run on, with their state and the reason.
+// The view of Hosts, with their states and the reasons.
 
 import { condition, el, state, table, when } from "./dom.js";
 import { all } from "./stream.js";

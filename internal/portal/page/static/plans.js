@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Plans as they roll: their waves, what is at work, and what has failed.
+// The view of Plans shows their waves, the Clusters in progress, and failures.
 
 import { condition, el, facts, state, table, when } from "./dom.js";
 import { all } from "./stream.js";
@@ -29,16 +29,16 @@ function card(key, plan, open) {
     el("p", {}, ready?.message ?? ""),
     facts([["Version", status.latestVersion], ["Clusters", status.clusters?.summary], ["Nodes", status.nodes?.summary]]),
     (status.waves ?? []).map(wave),
-    more("members", `At work or waiting: ${status.members?.length ?? 0}`, status.members?.length > 0 && table("Clusters that are not done", ["Cluster", "Wave", "Nodes", "Why", "Since"],
+    more("members", `In progress or waiting: ${status.members?.length ?? 0}`, status.members?.length > 0 && table("Clusters that are not done", ["Cluster", "Wave", "Nodes", "Why", "Since"],
       status.members.map((m) => [m.name, m.wave, m.nodes ?? "", m.message ? `${m.reason}: ${m.message}` : m.reason, when(m.since)]))),
-    more("failures", `Failures: ${status.failures?.length ?? 0}`, status.failures?.length > 0 && table("Nodes on which it failed", ["Cluster", "Node", "Why", "Last lines"],
+    more("failures", `Failures: ${status.failures?.length ?? 0}`, status.failures?.length > 0 && table("Nodes on which the plan failed", ["Cluster", "Node", "Why", "Last lines"],
       status.failures.map((f) => [f.cluster, f.node, `${f.reason}: ${f.message}`, el("pre", { tabindex: "0" }, f.log ?? "")]))));
 }
 
-// A Plan that is at work is not ready, and nothing is wrong with it.
+// A Plan in progress is not ready, but this is not a problem.
 const color = (plan, ready) => (condition(plan, "Stalled")?.status === "True" ? "false" : state(ready).name === "true" ? "true" : "unknown");
 
-// The bar shows what is complete. Where a Cluster failed it has another colour, and the label says how many.
+// The bar shows the complete Clusters. If Clusters failed, it has another color, and the label has their number.
 function wave({ name, clusters, soakUntil }) {
   return el("div", {}, el("label", {}, `${name}: ${clusters.summary}${clusters.failed ? `, ${clusters.failed} failed` : ""}`, soakUntil && [" · soaks until ", when(soakUntil)],
     el("progress", { class: clusters.failed ? "failed" : "", max: Math.max(clusters.total, 1), value: clusters.complete })));

@@ -1,15 +1,15 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Who uses the page: by the hub's own issuer, or by a token that they paste. Tokens are in the memory of the page. Between one page and the next the
-// refresh token is in the session storage of the tab, so that a reload asks for no password. It is not there while the page is open: a tab that is
-// duplicated has a copy of the storage, and a refresh token that is used twice ends its session.
+// The user signs in with the hub's own issuer, or pastes a token. Tokens are kept in the memory of the page. During a reload, the
+// refresh token is in the session storage of the tab, so that the user does not have to type a password. It is not there while the
+// page is open, because a duplicated tab has a copy of the storage, and using a refresh token twice ends its session.
 
-const client = "kubectl"; // the issuer's one public client
+const client = "kubectl"; // the issuer's only public client
 const scopes = "openid offline_access";
 const kept = "drover.refresh";
 const asked = "drover.asked";
-const early = 30_000; // milliseconds before its end at which a token is renewed
+const early = 30_000; // milliseconds before its expiration when a token is renewed
 
 let access = "";
 let refresh = sessionStorage.getItem(kept) ?? "";
@@ -26,10 +26,10 @@ const encode = (bytes) => btoa(String.fromCharCode(...bytes)).replaceAll("+", "-
 const random = () => encode(crypto.getRandomValues(new Uint8Array(32)));
 const here = () => location.origin + location.pathname;
 
-/** base64url of a text, as subprotocols of WebSockets carry tokens. */
+/** Returns the base64url form of a text, in which subprotocols of WebSockets carry tokens. */
 export const base64url = (text) => encode(new TextEncoder().encode(text));
 
-/** Asks the issuer for its endpoints, null if users do not sign in at this hub, or not by this address. */
+/** Returns the endpoints of the issuer, or null if users cannot sign in to this hub at this address. */
 async function endpoints() {
   const response = await fetch("/.well-known/openid-configuration", { cache: "no-cache" });
   if (!response.ok) return null;
@@ -37,7 +37,7 @@ async function endpoints() {
   return found.issuer === location.origin ? found : { elsewhere: found.issuer };
 }
 
-/** Begins with what the tab has: a code that the issuer has sent, or the session of before. Returns whether there is a user, or why not. */
+/** Continues with a code from the issuer, or with the session before a reload. Returns whether there is a user, or why not. */
 export async function resume() {
   const issuer = await endpoints();
   const query = new URLSearchParams(location.search);
@@ -45,7 +45,7 @@ export async function resume() {
   sessionStorage.removeItem(asked);
   if (query.has("state") || query.has("error")) {
     history.replaceState(null, "", here() + (request?.hash ?? ""));
-    if (!issuer || !request || query.get("state") !== request.state || query.get("iss") !== issuer.issuer) return { issuer, problem: "The answer of the issuer is not to a question of this tab. Sign in again." };
+    if (!issuer || !request || query.get("state") !== request.state || query.get("iss") !== issuer.issuer) return { issuer, problem: "The issuer’s answer does not belong to a login of this tab. Sign in again." };
     if (query.has("error")) return { issuer, problem: query.get("error_description") ?? query.get("error") };
     await ask(issuer, { grant_type: "authorization_code", code: query.get("code"), redirect_uri: here(), code_verifier: request.verifier });
   } else if (issuer?.token_endpoint && refresh) {
@@ -54,7 +54,7 @@ export async function resume() {
   return { issuer, user: access !== "" };
 }
 
-/** Leads to the issuer. */
+/** Redirects to the issuer. */
 export async function signIn(issuer) {
   const request = { state: random(), verifier: random(), hash: location.hash };
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(request.verifier));
@@ -74,19 +74,19 @@ async function ask(issuer, form) {
   refresh = answer.refresh_token ?? refresh;
 }
 
-// One at a time: a refresh token is good once.
+// One renewal at a time, because a refresh token is valid once.
 function renew(issuer) {
   renewing ??= ask(issuer, { grant_type: "refresh_token", refresh_token: refresh }).finally(() => { renewing = null; });
   return renewing;
 }
 
-/** Takes a token that the user has pasted. */
+/** Uses a token that the user has pasted. */
 export function paste(token) {
   access = token;
   pasted = true;
 }
 
-/** Returns a token that is valid, or throws when the user has to sign in again. */
+/** Returns a valid token, or throws if the user has to sign in again. */
 export async function token(issuer) {
   if (!pasted && Date.now() > ends - early) {
     if (!refresh) throw new Error("the session has ended");

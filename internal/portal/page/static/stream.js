@@ -1,16 +1,16 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The stream of changes, /v1/subscribe: what it has said is in `all`, by kind and then by namespace/name.
+// The stream of changes at /v1/subscribe. `all` has the received objects, by kind and by namespace/name.
 
 import { kinds } from "./kinds.js";
 import { base64url } from "./session.js";
 
 export const all = Object.fromEntries(kinds.map((kind) => [kind, new Map()]));
 
-const longest = 30_000; // milliseconds between two tries
+const longest = 30_000; // maximum milliseconds between two attempts
 
-/** Key of an object. */
+/** Returns the key of an object. */
 export const keyOf = (object) => `${object.metadata.namespace}/${object.metadata.name}`;
 
 /**
