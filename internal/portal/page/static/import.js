@@ -48,7 +48,7 @@ async function command(cluster) {
     secret = await registration(namespace, name);
   } catch (problem) {
     return [el("p", {}, "The Cluster is created. Its agent’s manifest contains a token, and you may not read its Secret: ", el("span", { class: "error" }, problem.message)),
-      el("p", {}, "Ask an administrator of the workspace to run:"), el("pre", { tabindex: "0" }, `kubectl drover import ${namespace}/${name} --context CONTEXT`)];
+      el("p", {}, "Ask an administrator of the workspace to run:"), el("pre", { tabindex: "0" }, `kubectl drover import ${name} --workspace ${namespace} --to-context CONTEXT`)];
   }
   const found = foreign(secret, cluster);
   if (found) return [el("p", { class: "error" }, `The Cluster is created. The Secret ${name}-registration was not created by the hub: ${found}. Another user may have created it, so its command is not shown. Delete the Secret, and the hub makes its own.`)];
