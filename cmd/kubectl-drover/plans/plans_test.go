@@ -202,7 +202,7 @@ func TestPlanCommands(t *testing.T) {
 	for _, what := range []string{"k3s", file} {
 		t.Run("preview simulates a plan on the workspace's clusters, one after the other", func(t *testing.T) {
 			code, out := command(t.Context(), "plan", "preview", what, "--upgrade", "4m", "--nodes", "2", "--start", "2027-01-02T00:00:00Z")
-			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "# each cluster is simulated with 2 nodes, as --nodes says\n2027-01-02T00:00:00Z ") {
+			if code != 0 || !strings.Contains(out, "Complete: 3 clusters complete") || !strings.Contains(out, "in 24m0s") || !strings.HasPrefix(out, "# each cluster is simulated with 2 nodes, as set by --nodes\n2027-01-02T00:00:00Z ") {
 				t.Errorf("exit code %d: %s, want 0 and a plan complete in 24 minutes", code, out)
 			}
 		})
@@ -271,8 +271,8 @@ func TestPlanCommands(t *testing.T) {
 	})
 	t.Run("preview refuses what it cannot simulate, and says what it can", func(t *testing.T) {
 		for args, want := range map[string]string{
-			"--nodes -3":                  "--nodes is -3: give 1 to 5000",
-			"--nodes 3000000":             "--nodes is 3000000: give 1 to 5000",
+			"--nodes -3":                  "--nodes is -3: use 1 to 5000",
+			"--nodes 3000000":             "--nodes is 3000000: use 1 to 5000",
 			"--upgrade -5m":               "--upgrade is -5m0s",
 			"--start 2027-01-02T00:00:00": "use a time with its zone",
 		} {

@@ -180,7 +180,7 @@ func TestTheFileOfPrincipals(t *testing.T) {
 		"nothing":                         {"", ""},
 		"a group of the member itself":    {strings.Replace(entry, "%s", "'system:masters'", 1), "is not a valid name in a binding"},
 		"Drover's own":                    {strings.Replace(entry, "%s", "'drover:viewer'", 1), "is not a valid name in a binding"},
-		"no provider":                     {strings.Replace(entry, "%s", "alice", 1), "write provider:name"},
+		"no provider":                     {strings.Replace(entry, "%s", "alice", 1), "use provider:name"},
 		"a line break":                    {strings.Replace(entry, "%s", `"github:a\nb"`, 1), "is not a valid name in a binding"},
 		"a missing name":                  {strings.Replace(entry, "%s", "'github:'", 1), "is not a valid name in a binding"},
 		"another kind":                    {"principals: [{rancher: x, kind: ServiceAccount, name: ''}]", "neither User nor Group"},

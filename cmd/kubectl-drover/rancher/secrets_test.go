@@ -70,7 +70,7 @@ func TestSecretsOfProjects(t *testing.T) {
 				for _, f := range r.Report.Findings {
 					reported += f.Reason + "\n"
 				}
-				if !strings.Contains(reported, tt.reported) || !values && tt.want != "" && !strings.Contains(reported, "A Secret of a project is not exported") {
+				if !strings.Contains(reported, tt.reported) || !values && tt.want != "" && !strings.Contains(reported, "The Secret of a project is not exported") {
 					t.Errorf("values %t: reported %q, want %q", values, reported, tt.reported)
 				}
 			}

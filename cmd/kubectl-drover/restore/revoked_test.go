@@ -275,7 +275,7 @@ func TestAuditLogsAreReadWhole(t *testing.T) {
 		"events over several lines":      {[]string{write("pretty.log", strings.ReplaceAll(event, ",", ",\n  "))}, true, ""},
 		"no file of that name":           {[]string{filepath.Join(dir, "none"), write("a.log", event)}, true, "none"},
 		"an end within an event":         {[]string{write("torn.log", event+event[:100])}, true, "invalid event at byte"},
-		"an event that was written over": {[]string{write("over.log", event[:100]+event)}, false, "is not read"},
+		"an event that was written over": {[]string{write("over.log", event[:100]+event)}, false, "was not read"},
 		"JSON that is no event":          {[]string{write("no.log", `{"kind":"Status"}`)}, false, "not an audit event"},
 		"text":                           {[]string{write("text.log", "I0301 started\n")}, false, "invalid event at byte 0"},
 	}
@@ -387,7 +387,7 @@ func TestRevocationsAreRepeated(t *testing.T) {
 		"a log that begins too late":              {revoked, true, "", "Deleted: 2.", "begins at 2026-03-01T02:40:00Z, after the backup of 2026-03-01T02:30:00Z"},
 		"a log without Secrets":                   {logged(clock(20), "get", "secrets/team-a/x"), true, both, "", "no request that writes a Secret"},
 		"an empty log":                            {"", true, both, "", "is empty"},
-		"a Cluster that was deleted is named":     {early + logged(clock(40), "delete", "clusters/team-a/edge"), false, both, "Cluster team-a/edge was deleted at 2026-03-01T02:40:00Z by alice, and is back", "denied"},
+		"a Cluster that was deleted is named":     {early + logged(clock(40), "delete", "clusters/team-a/edge"), false, both, "Cluster team-a/edge was deleted at 2026-03-01T02:40:00Z by alice and is restored", "denied"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

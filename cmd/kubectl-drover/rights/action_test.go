@@ -30,7 +30,7 @@ func TestPrincipalsHaveTheGroupsOfTheirName(t *testing.T) {
 		"a ServiceAccount of the hub":    {"hub:system:serviceaccount:ci:deployer", "User", nil, []string{"hub:system:serviceaccounts", "hub:system:serviceaccounts:ci", "hub:system:authenticated", "system:authenticated"}, ""},
 		"one of the member is no hub's":  {"system:serviceaccount:ci:deployer", "User", nil, []string{"system:authenticated"}, ""},
 		"a group has no groups":          {"github:acme/web", "Group", nil, nil, ""},
-		"a group cannot be in one":       {"github:acme/web", "Group", []string{"x"}, nil, "leave --group or --kind out"},
+		"a group cannot be in one":       {"github:acme/web", "Group", []string{"x"}, nil, "omit --group or --kind"},
 		"an empty name":                  {"", "User", nil, nil, "NAME is empty"},
 		"a ServiceAccount is a user too": {"x", "ServiceAccount", nil, nil, "use User or Group"},
 	}
@@ -124,7 +124,7 @@ func TestTheWayToAMember(t *testing.T) {
 		"two that lead there are as good":       {kubeconfig("a", "https://drover/k8s/clusters/team-a/prod", "b", "https://drover/k8s/clusters/team-a/prod/"), "a", "https://drover/k8s/clusters/team-a/prod", ""},
 		"two hubs: no guess":                    {kubeconfig("a", "https://one/k8s/clusters/team-a/prod", "b", "https://two/k8s/clusters/team-a/prod"), "", "", "contexts a, b lead to several hubs"},
 		"no way":                                {kubeconfig("hub", "https://api:6443"), "", "", "--member-context"},
-		"a context without a cluster is passed": {clientcmdapi.Config{Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "gone"}}}, "", "", "no entry"},
+		"a context without a cluster is passed": {clientcmdapi.Config{Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "gone"}}}, "", "", "no context of the kubeconfig"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,7 @@ func TestATokenIsMadeOnlyForTheAddressThatItIsSentTo(t *testing.T) {
 		"the audience of API servers":     {user, `{"server": "https://kubernetes.default.svc"}`, "", "not the address of a cluster"},
 		"a slash at the end":              {user, `{"server": "` + member + `/"}`, member + "/", ""},
 		"no cluster":                      {user, `null`, "", "provideClusterInfo"},
-		"a user who is no ServiceAccount": {"alice", `{"server": "` + member + `"}`, "", "alice is no ServiceAccount"},
+		"a user who is no ServiceAccount": {"alice", `{"server": "` + member + `"}`, "", "alice is not a ServiceAccount"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, user = nil, tt.user

@@ -141,7 +141,7 @@ func TestPartialResultsAreSaidSo(t *testing.T) {
 	t.Run("also where the hub could not say which Clusters there are", func(t *testing.T) {
 		list := readyClusters(1)
 		list.Incomplete = true
-		if _, complaints, err := execute(t.Context(), fanout{}, cli.OutputText, list, "true"); !errors.Is(err, cli.ErrDenied) || !strings.Contains(complaints, "There may be others") {
+		if _, complaints, err := execute(t.Context(), fanout{}, cli.OutputText, list, "true"); !errors.Is(err, cli.ErrDenied) || !strings.Contains(complaints, "The list may be incomplete") {
 			t.Errorf("%v: %q", err, complaints)
 		}
 	})
@@ -226,8 +226,8 @@ func TestWhatExecAsksFor(t *testing.T) {
 		args    []string
 		problem string
 	}{
-		"nothing to run":              {[]string{"exec", "--all"}, `write "-- COMMAND"`},
-		"nothing after the dashes":    {[]string{"exec", "--all", "--"}, `write "-- COMMAND"`},
+		"nothing to run":              {[]string{"exec", "--all"}, `add "-- COMMAND"`},
+		"nothing after the dashes":    {[]string{"exec", "--all", "--"}, `add "-- COMMAND"`},
 		"no Cluster":                  {[]string{"exec", "--", "true"}, "name Clusters, or use --all"},
 		"both":                        {[]string{"exec", "--all", "prod", "--", "true"}, "name Clusters, or use --all"},
 		"labels of named Clusters":    {[]string{"exec", "prod", "-l", "a=b", "--", "true"}, "require --all"},

@@ -138,7 +138,7 @@ func TestAKubeconfigThatIsNotWrittenLeavesNoTokenAndNoFile(t *testing.T) {
 	t.Run("it names those that could not be revoked", func(t *testing.T) {
 		m := newTokenMaker(t)
 		m.stays = true
-		if _, err := m.write(t, target{static: true}, "prod", "bad"); err == nil || !strings.Contains(err.Error(), "the token id1 for cluster team/prod stays: ") {
+		if _, err := m.write(t, target{static: true}, "prod", "bad"); err == nil || !strings.Contains(err.Error(), "the token id1 for cluster team/prod was not revoked: ") {
 			t.Error(err)
 		}
 	})

@@ -88,9 +88,9 @@ func TestTheClustersThatArgumentsName(t *testing.T) {
 		"by name":                    {[]string{"test"}, "b/test", ""},
 		"with the workspace":         {[]string{"b/prod", "test"}, "b/prod or b/test", ""},
 		"of several workspaces":      {[]string{"prod"}, "", "a/prod or b/prod"},
-		"that is not there":          {[]string{"x\x1b[2J"}, "", `no Cluster x\u001b[2J`},
-		"of another workspace":       {[]string{"a/test"}, "", "no Cluster a/test"},
-		"one of them does not exist": {[]string{"test", "none"}, "", "no Cluster none"},
+		"that is not there":          {[]string{"x\x1b[2J"}, "", `cannot reach a Cluster x\u001b[2J`},
+		"of another workspace":       {[]string{"a/test"}, "", "cannot reach a Cluster a/test"},
+		"one of them does not exist": {[]string{"test", "none"}, "", "cannot reach a Cluster none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := list.choose(tt.names)
