@@ -69,7 +69,8 @@ func joinCommand() *cobra.Command {
 	}
 	flags := join.Flags()
 	flags.StringSliceVar(&config.Servers, "server", nil, "URL of the hub; can be repeated")
-	flags.StringVar(&trust, "trust", string(v1.TrustPinned), "Pinned, or System if the hub has a certificate of a public CA")
+	flags.StringVar(&trust, "trust", string(v1.TrustPinned), "Pinned, or System if the hub has a certificate of a public "+
+		"CA")
 	flags.StringSliceVar(&config.Checksums, "ca-checksum", nil, "SHA-256 checksum of the hub's CA certificate")
 	flags.StringSliceVar(&config.Roles, "role", nil, "role of the node: etcd, control-plane or worker")
 	flags.StringSliceVar(&config.Labels, "label", nil, "label of the node, key=value")

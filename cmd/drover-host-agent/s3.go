@@ -23,7 +23,8 @@ func s3Command() *cobra.Command {
 	flags.StringVar(&object.Endpoint, "endpoint", "", "host of the store, with a port if it is not 443 (default: AWS)")
 	flags.StringVar(&object.Bucket, "bucket", "", "bucket of the object")
 	flags.StringVar(&object.Region, "region", "", "region of the bucket")
-	flags.StringVar(&object.BucketLookup, "bucket-lookup", "", "how requests name the bucket: DNS or Path (default: detected from the endpoint)")
+	flags.StringVar(&object.BucketLookup, "bucket-lookup", "", "how requests name the bucket: DNS or Path (default: "+
+		"detected from the endpoint)")
 	flags.StringVar(&object.Key, "key", "", "key of the object")
 	flags.StringVar(&file, "file", "", "path of the file")
 	for _, name := range []string{"bucket", "key", "file"} {

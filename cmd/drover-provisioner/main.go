@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command drover-provisioner creates clusters from Hosts with k3s, RKE2 and Cluster API. It communicates with Drover's
-// manager only through objects on the hub.
+// Command drover-provisioner creates clusters from Hosts with k3s, RKE2 and Cluster API.
+//
+// It communicates with Drover's manager only through objects on the hub.
 package main
 
 import (

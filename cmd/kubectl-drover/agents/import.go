@@ -163,7 +163,8 @@ func memberToBe(o *cli.Options, name string) (*rest.Config, error) {
 		return nil, fmt.Errorf("read context %s of the kubeconfig: %w", name, err)
 	}
 	if _, through := cli.HubBase(config.Host); through {
-		return nil, fmt.Errorf("context %s leads through a hub to a cluster that is already a member: use a context that connects directly to the cluster", name)
+		return nil, fmt.Errorf("context %s leads through a hub to a cluster that is already a member: use a context that "+
+			"connects directly to the cluster", name)
 	}
 	o.Patient(config)
 	return config, nil
@@ -180,7 +181,8 @@ func (i *importer) create(ctx context.Context, set labels.Set) error {
 	err := i.hub.Create(ctx, cluster, options...)
 	switch {
 	case meta.IsNoMatchError(err):
-		return fmt.Errorf("create Cluster %s at %s: Drover is not installed there: select the hub with --kubeconfig or --context", i.key, i.hub.Config.Host)
+		return fmt.Errorf("create Cluster %s at %s: Drover is not installed there: select the hub with --kubeconfig or "+
+			"--context", i.key, i.hub.Config.Host)
 	case apierrors.IsAlreadyExists(err):
 		return i.keep(ctx, set)
 	case err != nil:
@@ -204,7 +206,8 @@ func (i *importer) keep(ctx context.Context, set labels.Set) error {
 			i.key, i.key.Namespace, i.key.Name, strings.ReplaceAll(i.labels, ",", " "))
 	}
 	if i.profile != "" && string(found.Spec.Agent.Profile) != i.profile {
-		return fmt.Errorf("cluster %s exists with the profile %s: change its spec.agent.profile, or omit --profile", i.key, cli.Plain(string(found.Spec.Agent.Profile)))
+		return fmt.Errorf("cluster %s exists with the profile %s: change its spec.agent.profile, or omit --profile", i.key,
+			cli.Plain(string(found.Spec.Agent.Profile)))
 	}
 	i.say("Cluster %s already exists", i.key)
 	return nil
@@ -270,7 +273,8 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 			return fmt.Errorf("read the agent's manifest: %w", err)
 		}
 		if err := member.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), client.FieldOwner(manifestManager), client.ForceOwnership); err != nil {
-			return fmt.Errorf("apply %s %s in the cluster of context %s: %w", object.GetKind(), client.ObjectKeyFromObject(object), i.toContext, err)
+			return fmt.Errorf("apply %s %s in the cluster of context %s: %w", object.GetKind(),
+				client.ObjectKeyFromObject(object), i.toContext, err)
 		}
 	}
 }
@@ -309,7 +313,8 @@ func (i *importer) ready(ctx context.Context) error {
 func (i *importer) poll(ctx context.Context, look wait.ConditionWithContextFunc) error {
 	err := wait.PollUntilContextCancel(ctx, cli.LookInterval, true, look)
 	if wait.Interrupted(err) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("cluster %s is not ready after %s: %s: run the same command again to continue waiting, or use a longer --timeout", i.key, i.timeout, i.last)
+		return fmt.Errorf("cluster %s is not ready after %s: %s: run the same command again to continue waiting, or use a "+
+			"longer --timeout", i.key, i.timeout, i.last)
 	}
 	return err
 }

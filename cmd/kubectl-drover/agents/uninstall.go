@@ -77,7 +77,8 @@ func newUninstaller(o *cli.Options, out io.Writer, dryRun bool) (*uninstaller, e
 		return nil, err
 	}
 	if _, through := cli.HubBase(config.Host); through {
-		return nil, fmt.Errorf("%s leads through the hub to the agent that would be removed: use --context with a context that connects directly to the member", config.Host)
+		return nil, fmt.Errorf("%s leads through the hub to the agent that would be removed: use --context with a context "+
+			"that connects directly to the member", config.Host)
 	}
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = 50, 100

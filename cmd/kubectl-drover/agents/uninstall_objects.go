@@ -240,7 +240,8 @@ func (u *uninstaller) isHub(ctx context.Context) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("read %s %s: %w", crdKind, clusters, err)
 	}
-	u.say("the cluster at " + u.server + " is a hub: only the objects of an agent are removed; to remove the hub, run \"make undeploy\" in Drover's sources")
+	u.say("the cluster at " + u.server + " is a hub: only the objects of an agent are removed; to remove the hub, run " +
+		"\"make undeploy\" in Drover's sources")
 	return true, nil
 }
 

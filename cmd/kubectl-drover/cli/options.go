@@ -1,8 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is shared by all commands of the plugin. It has the flags, the client of the hub, the output formats, the
-// exit codes, and functions that make text safe to print.
+// Package cli is shared by all commands of the plugin.
+//
+// It has the flags, the client of the hub, the output formats, the exit codes, and functions that make text safe to
+// print.
 package cli
 
 import (

@@ -1,7 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package export reads a Rancher server and writes a folder of Drover's objects. Package rancher does the conversion.
+// Package export reads a Rancher server and writes a folder of Drover's objects.
+//
+// Package rancher does the conversion.
 package export
 
 import (
@@ -77,12 +79,16 @@ Exit codes: 0 everything was read and written; 2 an error occurred, or something
 	}
 	flags := c.Flags()
 	flags.StringVarP(&e.Workspace, "workspace", "w", "", "The workspace that the objects are for (required)")
-	flags.StringArrayVar(&e.Clusters, "cluster", nil, "The name or display name of a cluster to export; can be repeated (default: all except Rancher's own)")
-	flags.StringArrayVar(&e.contexts, "member-context", nil, "CLUSTER=CONTEXT: also read that cluster's namespaces and Plans through the kubeconfig context; can be repeated")
+	flags.StringArrayVar(&e.Clusters, "cluster", nil, "The name or display name of a cluster to export; can be repeated "+
+		"(default: all except Rancher's own)")
+	flags.StringArrayVar(&e.contexts, "member-context", nil, "CLUSTER=CONTEXT: also read that cluster's namespaces and "+
+		"Plans through the kubeconfig context; can be repeated")
 	flags.StringVar(&e.principals, "principals", "", "The completed file that maps Rancher's principals to Drover's")
-	flags.BoolVar(&e.SecretValues, "with-secrets", false, "Also write the Secrets of projects, with their values, into the folder secrets, readable only by you")
+	flags.BoolVar(&e.SecretValues, "with-secrets", false, "Also write the Secrets of projects, with their values, into "+
+		"the folder secrets, readable only by you")
 	flags.BoolVar(&e.force, "force", false, "Overwrite files of the folder that a person created or changed")
-	flags.BoolVar(&e.partial, "partial", false, "Write the export even if some objects could not be read; their files are removed")
+	flags.BoolVar(&e.partial, "partial", false, "Write the export even if some objects could not be read; their files "+
+		"are removed")
 	c.PreRunE = func(*cobra.Command, []string) error { return e.check() }
 	o.BindOutputAs(c, "The format of the report on standard output: text (a summary), json or yaml")
 	return c
@@ -113,7 +119,8 @@ func (e *exporter) run(ctx context.Context) error {
 	}
 	incomplete := fmt.Errorf("not everything could be read:\n%s", strings.Join(unread, "\n"))
 	if len(unread) > 0 && !e.partial {
-		return fmt.Errorf("nothing was written, because the files of the missing objects would be removed. Use --partial to export the other objects; %w", incomplete)
+		return fmt.Errorf("nothing was written, because the files of the missing objects would be removed. Use --partial to "+
+			"export the other objects; %w", incomplete)
 	}
 	result := rancher.Convert(objects, e.Options)
 	if err := e.write(result); err != nil {

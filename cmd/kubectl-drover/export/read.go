@@ -106,7 +106,8 @@ func listInto[T any](ctx context.Context, s source, kind schema.GroupVersionKind
 		}
 		var one T
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, &one); err != nil {
-			s.note(kind.Kind+" "+strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"), "its fields do not match Rancher's kind: "+err.Error())
+			s.note(kind.Kind+" "+strings.TrimPrefix(u.GetNamespace()+"/"+u.GetName(), "/"),
+				"its fields do not match Rancher's kind: "+err.Error())
 			return nil
 		}
 		*into = append(*into, one)
@@ -146,7 +147,8 @@ func (e *exporter) read(ctx context.Context) (rancher.Objects, error) {
 	probe.SetGroupVersionKind(management.WithKind("ClusterList"))
 	switch err := s.List(ctx, probe, client.Limit(1)); {
 	case meta.IsNoMatchError(err):
-		return all, fmt.Errorf("%s does not serve clusters.management.cattle.io: select the cluster that Rancher runs in with --kubeconfig or --context", s.host)
+		return all, fmt.Errorf("%s does not serve clusters.management.cattle.io: select the cluster that Rancher runs in "+
+			"with --kubeconfig or --context", s.host)
 	case err != nil:
 		return all, fmt.Errorf("list clusters.management.cattle.io at %s: %w", s.host, err)
 	}

@@ -76,10 +76,12 @@ func joinHost(ctx context.Context, h *cli.Hub, name, set string, out, says io.Wr
 			return false, nil
 		}
 		if host.Status.State != v1.HostWaitingToRegister {
-			return false, fmt.Errorf("a machine has already joined as Host %s/%s; to replace it with another one, delete the Secret %s%s", h.Workspace, name, name, v1.HostAgentSecretSuffix)
+			return false, fmt.Errorf("a machine has already joined as Host %s/%s; to replace it with another one, delete the "+
+				"Secret %s%s", h.Workspace, name, name, v1.HostAgentSecretSuffix)
 		}
 		if ready.Reason != v1.ReasonAwaitingAgent {
-			return false, fmt.Errorf("no machine can join as Host %s/%s: %s: %s", h.Workspace, name, ready.Reason, cli.Plain(ready.Message))
+			return false, fmt.Errorf("no machine can join as Host %s/%s: %s: %s", h.Workspace, name, ready.Reason,
+				cli.Plain(ready.Message))
 		}
 		secret := &corev1.Secret{}
 		if err := h.Get(ctx, types.NamespacedName{Namespace: h.Workspace, Name: name + v1.HostJoinSecretSuffix}, secret); err != nil {
@@ -127,11 +129,13 @@ func cleanHost(ctx context.Context, h *cli.Hub, name string, yes bool, says io.W
 		return err
 	}
 	if ref := host.Spec.ConsumerRef; ref != nil {
-		return fmt.Errorf("nothing was changed: %s %s uses Host %s/%s and would install it again: change or delete that object", ref.Kind, ref.Name, host.Namespace, host.Name)
+		return fmt.Errorf("nothing was changed: %s %s uses Host %s/%s and would install it again: change or delete that "+
+			"object", ref.Kind, ref.Name, host.Namespace, host.Name)
 	}
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: h.Workspace, Name: name + v1.HostPlanSecretSuffix}}
 	if !yes {
-		return fmt.Errorf("nothing was changed: everything that the plan of Host %s/%s installed would be removed from the machine; confirm with --yes", host.Namespace, host.Name)
+		return fmt.Errorf("nothing was changed: everything that the plan of Host %s/%s installed would be removed from the "+
+			"machine; confirm with --yes", host.Namespace, host.Name)
 	}
 	if err := client.IgnoreNotFound(h.Delete(ctx, secret)); err != nil {
 		return fmt.Errorf("delete Secret %s: %w", client.ObjectKeyFromObject(secret), err)
@@ -184,7 +188,8 @@ func releaseHost(ctx context.Context, h *cli.Hub, name string, yes, leave bool, 
 		if ref := host.Spec.ConsumerRef; ref != nil {
 			taken = fmt.Sprintf(", which %s %s loses", ref.Kind, ref.Name)
 		}
-		return fmt.Errorf("nothing was changed: Host %s/%s%s would be deleted, and its machine cleaned unless you use --orphan; confirm with --yes", host.Namespace, host.Name, taken)
+		return fmt.Errorf("nothing was changed: Host %s/%s%s would be deleted, and its machine cleaned unless you use "+
+			"--orphan; confirm with --yes", host.Namespace, host.Name, taken)
 	}
 	if leave {
 		patch, err := json.Marshal(map[string]any{"spec": map[string]any{"deletionPolicy": v1.HostOrphan}})

@@ -151,10 +151,12 @@ func (d *display) picture(p *v1.Plan) string {
 	}
 	row("nodes", p.Status.Nodes, d.left(&p.Status))
 	for _, m := range p.Status.Members {
-		fmt.Fprintf(&b, "  %-*.*s %-8s %-16s %s\n", nameWidth, nameWidth, cli.Plain(m.Name), cli.Plain(m.Nodes), cli.Plain(m.Reason), d.now().Sub(m.Since.Time).Round(time.Second))
+		fmt.Fprintf(&b, "  %-*.*s %-8s %-16s %s\n", nameWidth, nameWidth, cli.Plain(m.Name), cli.Plain(m.Nodes),
+			cli.Plain(m.Reason), d.now().Sub(m.Since.Time).Round(time.Second))
 	}
 	for _, a := range p.Status.Applying {
-		fmt.Fprintf(&b, "    %s  %s  attempt %d  %s\n", place(a.Cluster, a.Node), a.Stage, a.Attempt, d.now().Sub(a.Since.Time).Round(time.Second))
+		fmt.Fprintf(&b, "    %s  %s  attempt %d  %s\n", place(a.Cluster, a.Node), a.Stage, a.Attempt,
+			d.now().Sub(a.Since.Time).Round(time.Second))
 	}
 	for i := range p.Status.Failures {
 		fmt.Fprintf(&b, "    %s\n", failure(&p.Status.Failures[i]))

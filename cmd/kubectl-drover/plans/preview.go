@@ -72,7 +72,8 @@ differs from the clusters.`,
 	}
 	flags := c.Flags()
 	flags.StringVar(&r.start, "start", "", "When the plan begins, such as 2027-01-02T15:04:05Z (default: now)")
-	flags.IntVar(&r.nodes, "nodes", 0, fmt.Sprintf("How many nodes to simulate in each cluster, at most %d (default: as many as the cluster has)", maxNodes))
+	flags.IntVar(&r.nodes, "nodes", 0,
+		fmt.Sprintf("How many nodes to simulate in each cluster, at most %d (default: as many as the cluster has)", maxNodes))
 	flags.DurationVar(&r.prepare, "prepare", 10*time.Second, "How long the prepare step of a node takes")
 	flags.DurationVar(&r.drain, "drain", 30*time.Second, "How long the drain of a node takes")
 	flags.DurationVar(&r.upgrade, "upgrade", time.Minute, "How long the upgrade of a node takes")
@@ -82,7 +83,8 @@ differs from the clusters.`,
 // check rejects values of flags that are invalid or too large to simulate.
 func (r *previewOptions) check() error {
 	if r.nodes < 0 || r.nodes > maxNodes {
-		return fmt.Errorf("--nodes is %d: use 1 to %d, or omit it to simulate as many nodes as each cluster has", r.nodes, maxNodes)
+		return fmt.Errorf("--nodes is %d: use 1 to %d, or omit it to simulate as many nodes as each cluster has", r.nodes,
+			maxNodes)
 	}
 	for flag, d := range map[string]time.Duration{"prepare": r.prepare, "drain": r.drain, "upgrade": r.upgrade} {
 		if d < 0 {
@@ -226,7 +228,8 @@ func (r *previewOptions) complete(ctx context.Context, name string, a *preview) 
 	if r.start != "" {
 		at, err := time.Parse(time.RFC3339, r.start)
 		if err != nil {
-			return fmt.Errorf("--start is %q: use a time with its zone, such as 2027-01-02T15:04:05Z or 2027-01-02T15:04:05+01:00", r.start)
+			return fmt.Errorf("--start is %q: use a time with its zone, such as 2027-01-02T15:04:05Z or "+
+				"2027-01-02T15:04:05+01:00", r.start)
 		}
 		a.scenario.Start = metav1.NewTime(at)
 	}
@@ -235,7 +238,8 @@ func (r *previewOptions) complete(ctx context.Context, name string, a *preview) 
 		total += len(a.scenario.Clusters[i].Nodes)
 	}
 	if total > maxSimulated {
-		return fmt.Errorf("simulate plan %s: its clusters have %d nodes, and at most %d can be simulated: reduce the number with --nodes", a.scenario.Plan.Name, total, maxSimulated)
+		return fmt.Errorf("simulate plan %s: its clusters have %d nodes, and at most %d can be simulated: reduce the number "+
+			"with --nodes", a.scenario.Plan.Name, total, maxSimulated)
 	}
 	return nil
 }
@@ -280,12 +284,14 @@ func (r *previewOptions) fillClusters(ctx context.Context, h *cli.Hub, a *previe
 		return fmt.Errorf("list clusters of %s: %w", h.Workspace, err)
 	}
 	if len(clusters.Items) == 0 {
-		return fmt.Errorf("list clusters of %s: there is none to simulate the plan on: use another workspace with -w", h.Workspace)
+		return fmt.Errorf("list clusters of %s: there is none to simulate the plan on: use another workspace with -w",
+			h.Workspace)
 	}
 	total := 0
 	for i := range clusters.Items {
 		if total += nodesOf(&clusters.Items[i], r.nodes); total > maxSimulated {
-			return fmt.Errorf("simulate plan %s: the clusters of %s have more than %d nodes, the most that can be simulated: reduce the number with --nodes", scenario.Plan.Name, h.Workspace, maxSimulated)
+			return fmt.Errorf("simulate plan %s: the clusters of %s have more than %d nodes, the most that can be simulated: "+
+				"reduce the number with --nodes", scenario.Plan.Name, h.Workspace, maxSimulated)
 		}
 		scenario.Clusters = append(scenario.Clusters, simulated(&clusters.Items[i], r.nodes))
 	}
@@ -309,7 +315,8 @@ func (a *preview) remarkNodes(clusters []v1.Cluster, nodes int) {
 		}
 	}
 	if len(unknown) > 0 {
-		a.remark("the hub does not know the nodes of %s: each is simulated with 1 node; set the number with --nodes", listed(unknown))
+		a.remark("the hub does not know the nodes of %s: each is simulated with 1 node; set the number with --nodes",
+			listed(unknown))
 	}
 	if len(large) > 0 {
 		a.remark("only %d nodes of %s are simulated", maxNodes, listed(large))

@@ -101,7 +101,8 @@ func readPlan(ctx context.Context, h *cli.Hub, name string) (*v1.Plan, error) {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("read plan %s/%s: %w: use another workspace with -w", h.Workspace, name, err)
 	case meta.IsNoMatchError(err):
-		return nil, fmt.Errorf("read plan %s/%s at %s: Drover is not installed there: select the hub with --kubeconfig or --context", h.Workspace, name, h.Config.Host)
+		return nil, fmt.Errorf("read plan %s/%s at %s: Drover is not installed there: select the hub with --kubeconfig or "+
+			"--context", h.Workspace, name, h.Config.Host)
 	case err != nil:
 		return nil, fmt.Errorf("read plan %s/%s: %w", h.Workspace, name, err)
 	}

@@ -45,7 +45,8 @@ func (c *conversion) clusterBindings() []pending {
 		cl, exported := c.chosen[b.Namespace]
 		switch {
 		case b.ClusterName != b.Namespace: // CVE-2022-31247
-			c.report.find(LeftOut, "The binding is in the namespace of another cluster than the one that it names.", what, b.ClusterName)
+			c.report.find(LeftOut, "The binding is in the namespace of another cluster than the one that it names.", what,
+				b.ClusterName)
 			continue
 		case !exported:
 			if !c.other[b.Namespace] {
@@ -88,7 +89,8 @@ func (c *conversion) projectBindings() []pending {
 		// The namespace is the project's own, or its backing namespace, "cluster-project". A user who may write bindings in
 		// the namespace of one project may not do so in other projects.
 		if !slices.Contains([]string{p.Name, p.cluster.Name + "-" + p.Name, p.Status.BackingNamespace}, b.Namespace) {
-			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what, b.ProjectName)
+			c.report.find(LeftOut, "The binding is in the namespace of another project than the one that it names.", what,
+				b.ProjectName)
 			continue
 		}
 		if c.deleted(what, b.ObjectMeta) {
@@ -130,12 +132,14 @@ func (c *conversion) principalOf(s Subject, what string) string {
 		c.report.find(LeftOut, "It has several subjects. Rancher does not grant anything for such a binding.", what, "")
 		return ""
 	case s.ServiceAccount != "":
-		c.report.find(NoCounterpart, "It is for a ServiceAccount of the member: create a RoleBinding in the member.", what, s.ServiceAccount)
+		c.report.find(NoCounterpart, "It is for a ServiceAccount of the member: create a RoleBinding in the member.", what,
+			s.ServiceAccount)
 		return ""
 	case s.GroupPrincipalName != "":
 		return s.GroupPrincipalName
 	case s.GroupName != "":
-		c.report.find(LeftOut, "It is for a group of Kubernetes itself and not of a provider: create a binding in the member if you need it.", what, s.GroupName)
+		c.report.find(LeftOut, "It is for a group of Kubernetes itself and not of a provider: create a binding in the "+
+			"member if you need it.", what, s.GroupName)
 		return ""
 	case s.UserName == "" && s.UserPrincipalName == "":
 		c.report.find(LeftOut, "It has no user and no group.", what, "")
@@ -157,7 +161,8 @@ func (c *conversion) principalOf(s Subject, what string) string {
 	if s.UserPrincipalName != "" && slices.Contains(user.PrincipalIDs, s.UserPrincipalName) && id == "" {
 		id = s.UserPrincipalName
 	} else if s.UserPrincipalName != "" && !slices.Contains(user.PrincipalIDs, s.UserPrincipalName) && s.UserPrincipalName != "local://"+name {
-		c.report.find(Decide, "It names a user and a principal of another user. It is not exported.", what, name+" and "+s.UserPrincipalName)
+		c.report.find(Decide, "It names a user and a principal of another user. It is not exported.", what,
+			name+" and "+s.UserPrincipalName)
 		return ""
 	}
 	if id == "" {
@@ -316,9 +321,11 @@ func (c *conversion) reportPrincipals() {
 		case p.Name == NoName:
 			c.report.find(LeftOut, "According to principals.yaml, nothing is granted to it.", id, fmt.Sprintf("bindings: %d", n))
 		case p.effective() == "" && p.Suggested != "":
-			c.report.find(Decide, "Its name in Drover is only suggested. Its bindings are not exported: set the name in principals.yaml, or set acceptSuggested for the provider.", id, detail+"; perhaps "+p.Suggested)
+			c.report.find(Decide, "Its name in Drover is only suggested. Its bindings are not exported: set the name in "+
+				"principals.yaml, or set acceptSuggested for the provider.", id, detail+"; perhaps "+p.Suggested)
 		case p.effective() == "":
-			c.report.find(Decide, "Its name in Drover is not known. Its bindings are not exported: set the name in principals.yaml.", id, detail)
+			c.report.find(Decide, "Its name in Drover is not known. Its bindings are not exported: set the name in "+
+				"principals.yaml.", id, detail)
 		}
 	}
 }

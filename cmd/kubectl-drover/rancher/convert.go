@@ -274,7 +274,8 @@ func (c *conversion) clusters() {
 func (c *conversion) reportCluster(cl cluster, what string) {
 	s := cl.Spec
 	if s.DisplayName != cl.name {
-		c.report.find(Different, "It has another name in Drover, because names must be unique and in lower case.", what, "Cluster "+cl.name)
+		c.report.find(Different, "It has another name in Drover, because names must be unique and in lower case.", what,
+			"Cluster "+cl.name)
 	}
 	for _, line := range []struct {
 		applies bool
@@ -308,7 +309,8 @@ func (c *conversion) projects() {
 		switch {
 		// CVE-2022-31247: an object in one cluster's namespace must not apply to another cluster
 		case p.Spec.ClusterName != "" && p.Spec.ClusterName != p.Namespace:
-			c.report.find(LeftOut, "It is in the namespace of another cluster than the one that it names.", what, p.Spec.ClusterName)
+			c.report.find(LeftOut, "It is in the namespace of another cluster than the one that it names.", what,
+				p.Spec.ClusterName)
 			c.other[projectID(p)] = true
 			continue
 		case !exported:
@@ -318,7 +320,8 @@ func (c *conversion) projects() {
 			c.other[projectID(p)] = true
 			continue
 		case p.Labels[labelSystemProject] == "true":
-			c.report.find(NoCounterpart, "System namespaces cannot be in a Project. Use a ClusterRoleTemplateBinding, or a RoleBinding in the member, in place of a binding in this project.", what, "")
+			c.report.find(NoCounterpart, "System namespaces cannot be in a Project. Use a ClusterRoleTemplateBinding, or a "+
+				"RoleBinding in the member, in place of a binding in this project.", what, "")
 			c.other[projectID(p)] = true
 			continue
 		case c.deleted(what, p.ObjectMeta):
@@ -339,7 +342,8 @@ func (c *conversion) convertProject(p project, what string) *v1.Project {
 	out.Spec.ClusterName = p.cluster.name
 	if p.cluster.Spec.EnableNetworkPolicy {
 		out.Spec.NetworkIsolation = v1.IsolationProject
-		c.report.find(Different, "Rancher isolates all projects of the cluster. In Drover, each Project sets networkIsolation. Ingress controllers need the label cluster.drover.dev/ingress on their namespace.", what, "")
+		c.report.find(Different, "Rancher isolates all projects of the cluster. In Drover, each Project sets "+
+			"networkIsolation. Ingress controllers need the label cluster.drover.dev/ingress on their namespace.", what, "")
 	}
 	c.limit(p, out, what)
 	if member, read := c.Members[p.cluster.Name]; read {
@@ -351,7 +355,8 @@ func (c *conversion) convertProject(p project, what string) *v1.Project {
 			out.Spec.Namespaces = append(out.Spec.Namespaces, namespace)
 		}
 		if more := len(out.Spec.Namespaces) - namespaceLimit; more > 0 {
-			c.report.find(Decide, "It has more than 256 namespaces. The Project lists none of them: label them in the member.", what, fmt.Sprintf("kubectl label namespaces -l %s=%s %s=%s", LabelProjectID, p.Name, v1.LabelProject, p.name))
+			c.report.find(Decide, "It has more than 256 namespaces. The Project lists none of them: label them in the member.",
+				what, fmt.Sprintf("kubectl label namespaces -l %s=%s %s=%s", LabelProjectID, p.Name, v1.LabelProject, p.name))
 			out.Spec.Namespaces = nil
 		}
 	}

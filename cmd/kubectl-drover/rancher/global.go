@@ -63,6 +63,8 @@ func (c *conversion) inheritedBinding(b GlobalBinding, inherited, what string, t
 		out := &v1.ClusterRoleTemplateBinding{TypeMeta: typeMeta("ClusterRoleTemplateBinding"), ObjectMeta: c.meta(name)}
 		out.Spec.ClusterSelector, out.Spec.RoleTemplateName, out.Spec.Subject = &metav1.LabelSelector{MatchLabels: fromRancher()}, role, s
 		c.add(path.Join("global", name+".yaml"), what, out)
-		c.report.find(Different, "Its global role grants a role in all clusters, including future ones. The ClusterRoleTemplateBinding grants it in the Clusters of this workspace that have the label "+LabelFrom+". Exported Clusters have this label: decide whether to add it to other Clusters.", what, name)
+		c.report.find(Different, "Its global role grants a role in all clusters, including future ones. The "+
+			"ClusterRoleTemplateBinding grants it in the Clusters of this workspace that have the label "+LabelFrom+". "+
+			"Exported Clusters have this label: decide whether to add it to other Clusters.", what, name)
 	}}, true
 }

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rancher converts the objects of a Rancher server to Drover's objects. It reports objects without a
-// counterpart, and decisions for a person.
+// Package rancher converts the objects of a Rancher server to Drover's objects.
+//
+// It reports objects without a counterpart, and decisions for a person.
 //
 // It has no side effects: the same objects always produce the same files.
 package rancher
@@ -221,6 +222,7 @@ type Provisioned struct {
 func oldestFirst[T any](objects []T, of func(T) metav1.ObjectMeta) []T {
 	return slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
 		x, y := of(a), of(b)
-		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name))
+		return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Namespace, y.Namespace),
+			cmp.Compare(x.Name, y.Name))
 	})
 }

@@ -82,7 +82,8 @@ func (c *conversion) plans() {
 		c.plansOf(local, c.in.Plans, taken)
 	} else {
 		for _, p := range c.in.Plans {
-			c.report.find(LeftOut, "It is for nodes of Rancher's own cluster, which is not exported.", describe("Plan", p.ObjectMeta, ""), "")
+			c.report.find(LeftOut, "It is for nodes of Rancher's own cluster, which is not exported.",
+				describe("Plan", p.ObjectMeta, ""), "")
 		}
 	}
 	for _, cl := range c.inOrder() {
@@ -116,9 +117,12 @@ func (c *conversion) plansOf(cl cluster, plans []Plan, taken names) {
 		out := c.convertPlan(p, what)
 		out.Name, out.Spec.ClusterName = name, cl.name
 		c.add(path.Join(cl.folder(), "plans", name+".yaml"), what, out)
-		c.report.find(Different, "The exported Plan is paused, because Drover does not know which nodes are done and would process all of them again. Delete or pause system-upgrade-controller's Plan before you resume this one.", what, name)
+		c.report.find(Different, "The exported Plan is paused, because Drover does not know which nodes are done and would "+
+			"process all of them again. Delete or pause system-upgrade-controller's Plan before you resume this one.", what,
+			name)
 		if len(p.Spec.Secrets)+len(p.Spec.ImagePullSecrets) > 0 {
-			c.report.find(Decide, "The Plan names Secrets: create them in the workspace, with the label plans.cluster.drover.dev/use: \"true\".", what, name)
+			c.report.find(Decide, "The Plan names Secrets: create them in the workspace, with the label "+
+				"plans.cluster.drover.dev/use: \"true\".", what, name)
 		}
 	}
 }
@@ -153,7 +157,8 @@ func (c *conversion) convertPlan(p Plan, what string) *v1.Plan {
 		out.Spec.PostCompleteDelay = readDuration(&c.report, s.PostCompleteDelay, "postCompleteDelay", what)
 	}
 	if s.ServiceAccountName != "" {
-		c.report.find(Different, "Its ServiceAccount is not exported: Drover's own, drover-plan, may read Plans and Nodes. Set serviceAccountName if the image needs more rights.", what, s.ServiceAccountName)
+		c.report.find(Different, "Its ServiceAccount is not exported: Drover's own, drover-plan, may read Plans and Nodes. "+
+			"Set serviceAccountName if the image needs more rights.", what, s.ServiceAccountName)
 	}
 	if s.Drain != nil {
 		out.Spec.Drain = convertDrain(&c.report, *s.Drain, what)
@@ -191,7 +196,8 @@ func convertDrain(report *Report, d PlanDrain, what string) *v1.Drain {
 func readDuration(report *Report, text, field, what string) *metav1.Duration {
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		report.find(Decide, "A duration of the Plan cannot be parsed. The Plan is exported without it: set it.", what, field+": "+text)
+		report.find(Decide, "A duration of the Plan cannot be parsed. The Plan is exported without it: set it.", what,
+			field+": "+text)
 		return nil
 	}
 	return &metav1.Duration{Duration: d}

@@ -55,7 +55,9 @@ func (c *conversion) limit(p project, out *v1.Project, what string) {
 	for _, key := range slices.Sorted(maps.Keys(whole)) {
 		part, found := share[key]
 		if quantity := whole[key]; !found || part.Cmp(quantity) > 0 {
-			c.report.find(Decide, "The quota of this resource has no default share for each namespace, or the share exceeds the quota. It is not exported: set resourceQuota and namespaceDefaultResourceQuota.", what, string(key)+" "+quantity.String())
+			c.report.find(Decide, "The quota of this resource has no default share for each namespace, or the share exceeds "+
+				"the quota. It is not exported: set resourceQuota and namespaceDefaultResourceQuota.", what,
+				string(key)+" "+quantity.String())
 			delete(whole, key)
 			delete(share, key)
 		}
@@ -66,7 +68,8 @@ func (c *conversion) limit(p project, out *v1.Project, what string) {
 	for _, key := range slices.Sorted(maps.Keys(defaults.Requests)) {
 		request := defaults.Requests[key]
 		if bound, found := defaults.Limits[key]; found && request.Cmp(bound) > 0 {
-			c.report.find(Decide, "The default request exceeds the default limit. The request is not exported: set containerDefaults.", what, string(key)+" "+request.String())
+			c.report.find(Decide, "The default request exceeds the default limit. The request is not exported: set "+
+				"containerDefaults.", what, string(key)+" "+request.String())
 			delete(defaults.Requests, key)
 		}
 	}

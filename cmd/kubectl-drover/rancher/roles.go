@@ -89,11 +89,13 @@ func contextOf(rt RoleTemplate) v1.RoleContext {
 func (c *conversion) role(name string, context v1.RoleContext, binding string) string {
 	rt, found := c.roles.all[name]
 	if !found {
-		c.report.find(Decide, "The binding names a role template that does not exist or could not be read. It is not exported.", binding, name)
+		c.report.find(Decide, "The binding names a role template that does not exist or could not be read. It is not "+
+			"exported.", binding, name)
 		return ""
 	}
 	if of := contextOf(rt); of != "" && of != context {
-		c.report.find(LeftOut, "The binding names a role template of the other context, which Rancher no longer accepts.", binding, name)
+		c.report.find(LeftOut, "The binding names a role template of the other context, which Rancher no longer accepts.",
+			binding, name)
 		return ""
 	}
 	if rt.Builtin {
@@ -187,10 +189,12 @@ func (c *conversion) convertRole(rt RoleTemplate, context v1.RoleContext, what s
 
 func (c *conversion) reportRole(rt RoleTemplate, what string) {
 	if rt.Locked {
-		c.report.find(Different, "It is locked: to apply bindings to it, a user needs the verb escalate on roletemplates.", what, "")
+		c.report.find(Different, "It is locked: to apply bindings to it, a user needs the verb escalate on roletemplates.",
+			what, "")
 	}
 	if rt.ClusterCreatorDefault || rt.ProjectCreatorDefault {
-		c.report.find(NoCounterpart, "In Rancher, the creator of a cluster or project gets this role. In Drover, creating an object grants nothing.", what, "")
+		c.report.find(NoCounterpart, "In Rancher, the creator of a cluster or project gets this role. In Drover, creating "+
+			"an object grants nothing.", what, "")
 	}
 	if rt.Administrative {
 		c.report.find(NoCounterpart, "It is administrative, which only hides it in Rancher's user interface.", what, "")
@@ -219,7 +223,8 @@ func (c *conversion) parent(name string, context v1.RoleContext, what string) st
 			c.report.find(Different, missing, what, name+" is external: only the member knows its rules")
 			return ""
 		}
-		c.report.find(Different, "It inherits a ClusterRole of Kubernetes. In Drover, it inherits the role template for the same purpose: compare their rights.", what, name+" became "+same)
+		c.report.find(Different, "It inherits a ClusterRole of Kubernetes. In Drover, it inherits the role template for the "+
+			"same purpose: compare their rights.", what, name+" became "+same)
 		return same
 	}
 	if rt.Builtin {
@@ -265,13 +270,15 @@ func (c *conversion) rules(rt RoleTemplate, context v1.RoleContext, what string)
 			continue
 		}
 		if context != v1.ContextCluster {
-			c.report.find(LeftOut, "A rule on URLs only applies to whole clusters. Drover rejects it in a project.", what, strings.Join(rule.NonResourceURLs, ","))
+			c.report.find(LeftOut, "A rule on URLs only applies to whole clusters. Drover rejects it in a project.", what,
+				strings.Join(rule.NonResourceURLs, ","))
 			continue
 		}
 		rules = append(rules, rbacv1.PolicyRule{NonResourceURLs: rule.NonResourceURLs, Verbs: rule.Verbs})
 	}
 	for _, one := range slices.Sorted(maps.Keys(dropped)) {
-		c.report.find(NoCounterpart, "Rules on Rancher's own objects are not exported: they have no meaning in a member. Use RBAC on the hub for rights on Drover's objects.", what, one)
+		c.report.find(NoCounterpart, "Rules on Rancher's own objects are not exported: they have no meaning in a member. "+
+			"Use RBAC on the hub for rights on Drover's objects.", what, one)
 	}
 	return rules
 }

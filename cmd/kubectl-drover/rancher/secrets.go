@@ -16,7 +16,8 @@ import (
 // secrets exports the Secrets of projects if their values were requested. Otherwise it reports them.
 func (c *conversion) secrets() {
 	if c.in.SecretsForbidden {
-		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, and the report cannot name them.", "secrets", "")
+		c.report.find(Unreadable, "You may not list Secrets. Without --with-secrets, Secrets of projects are not exported, "+
+			"and the report cannot name them.", "secrets", "")
 	}
 	owner := map[string]string{} // the project of each copied Secret, by name
 	for _, s := range oldestFirst(c.in.Secrets, func(s corev1.Secret) metav1.ObjectMeta { return s.ObjectMeta }) {
@@ -28,11 +29,13 @@ func (c *conversion) secrets() {
 		}
 		switch {
 		case len(owners) > 1: // CVE-2024-22031
-			c.report.find(Decide, "Projects of several clusters share its namespace. It is not exported: decide which project it belongs to.", what, id)
+			c.report.find(Decide, "Projects of several clusters share its namespace. It is not exported: decide which project "+
+				"it belongs to.", what, id)
 			continue
 		case p.name == "":
 			if !c.other[id] {
-				c.report.find(LeftOut, "It is not in the namespace of the project in its label, so Rancher does not copy it either.", what, id)
+				c.report.find(LeftOut, "It is not in the namespace of the project in its label, so Rancher does not copy it "+
+					"either.", what, id)
 			}
 			continue
 		case c.deleted(what, s.ObjectMeta):
@@ -41,10 +44,12 @@ func (c *conversion) secrets() {
 			c.report.find(LeftOut, "Drover never copies Secrets of this type.", what, string(s.Type))
 			continue
 		case strings.HasPrefix(s.Name, "drover-") || strings.HasSuffix(s.Name, v1.RegistrationSecretSuffix) || strings.HasSuffix(s.Name, v1.AgentSecretSuffix):
-			c.report.find(Decide, "Drover's own Secrets use names like this in a workspace. It is not exported: use another name, also in the pods that use it.", what, p.name)
+			c.report.find(Decide, "Drover's own Secrets use names like this in a workspace. It is not exported: use another "+
+				"name, also in the pods that use it.", what, p.name)
 			continue
 		case owner[s.Name] != "":
-			c.report.find(Decide, "Another project has a Secret of this name, and names are unique in a workspace. It is not exported: use another name, or put the projects into two workspaces.", what, p.name+" and "+owner[s.Name])
+			c.report.find(Decide, "Another project has a Secret of this name, and names are unique in a workspace. It is not "+
+				"exported: use another name, or put the projects into two workspaces.", what, p.name+" and "+owner[s.Name])
 			continue
 		}
 		owner[s.Name] = p.name

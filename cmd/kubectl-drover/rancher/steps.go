@@ -21,15 +21,19 @@ func (c *conversion) steps() {
 	c.signInStep(add)
 	c.applyStep(add)
 	if len(c.hidden) > 0 {
-		add("Apply the Secrets separately. Only you can read them. Do not commit them, and delete the folder afterwards.", "kubectl apply -k "+SecretsFolder)
+		add("Apply the Secrets separately. Only you can read them. Do not commit them, and delete the folder afterwards.",
+			"kubectl apply -k "+SecretsFolder)
 	}
 	clusters := c.inOrder()
 	var imports []string
 	for _, cl := range clusters {
-		imports = append(imports, fmt.Sprintf("kubectl drover import %s -w %s --to-context CONTEXT-OF-%s", cl.name, c.Workspace, strings.ToUpper(cl.name)))
+		imports = append(imports,
+			fmt.Sprintf("kubectl drover import %s -w %s --to-context "+
+				"CONTEXT-OF-%s", cl.name, c.Workspace, strings.ToUpper(cl.name)))
 	}
 	if len(imports) > 0 {
-		add("Import the members one by one. Drover's agent runs beside Rancher's agent, in its own namespace. CONTEXT-OF-… is a kubeconfig context that connects directly to the member.", imports...)
+		add("Import the members one by one. Drover's agent runs beside Rancher's agent, in its own namespace. CONTEXT-OF-… "+
+			"is a kubeconfig context that connects directly to the member.", imports...)
 	}
 	c.labelStep(add)
 }
@@ -62,7 +66,8 @@ const wholeLimit = 2000
 func (c *conversion) applyStep(add func(string, ...string)) {
 	namespace := "kubectl create namespace " + c.Workspace
 	if len(c.out) <= wholeLimit {
-		add("Create the workspace on the hub, and deliver this folder with GitOps or apply it. You can apply it repeatedly.", namespace, "kubectl apply -k .")
+		add("Create the workspace on the hub, and deliver this folder with GitOps or apply it. You can apply it repeatedly.",
+			namespace, "kubectl apply -k .")
 		return
 	}
 	commands := []string{namespace, "kubectl apply -k roles"}
@@ -78,7 +83,9 @@ func (c *conversion) labelStep(add func(string, ...string)) {
 	var commands []string
 	for _, p := range c.inside {
 		if _, read := c.Members[p.cluster.Name]; !read && dnsLabel.MatchString(p.Name) {
-			commands = append(commands, fmt.Sprintf("kubectl --context CONTEXT-OF-%s label namespaces -l %s=%s %s=%s", strings.ToUpper(p.cluster.name), LabelProjectID, p.Name, v1.LabelProject, p.name))
+			commands = append(commands,
+				fmt.Sprintf("kubectl --context CONTEXT-OF-%s label namespaces -l %s=%s "+
+					"%s=%s", strings.ToUpper(p.cluster.name), LabelProjectID, p.Name, v1.LabelProject, p.name))
 		}
 	}
 	if len(commands) > 0 {

@@ -112,10 +112,12 @@ func (l *auditLog) read(r io.Reader) error {
 		if err := events.Decode(&event); errors.Is(err, io.EOF) {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("invalid event at byte %d: %w; the rest of the file was not read; correct the file and run the command again", events.InputOffset(), err)
+			return fmt.Errorf("invalid event at byte %d: %w; the rest of the file was not read; correct the file and run the "+
+				"command again", events.InputOffset(), err)
 		}
 		if event.AuditID == "" || event.Stage == "" || event.Received.IsZero() {
-			return fmt.Errorf("invalid event at byte %d: it is not an audit event; the rest of the file was not read", events.InputOffset())
+			return fmt.Errorf("invalid event at byte %d: it is not an audit event; the rest of the file was not read",
+				events.InputOffset())
 		}
 		l.add(&event)
 	}

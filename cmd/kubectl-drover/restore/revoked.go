@@ -27,14 +27,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// NewRevoked returns the command "revoked".
-func NewRevoked(o *cli.Options) *cobra.Command {
-	var yes bool
-	var since, backupTime, managerNamespace string
-	c := &cobra.Command{
-		Use:   "revoked AUDITLOG...",
-		Short: "Repeat the revocations of agents that a restored hub has forgotten",
-		Long: `Repeat the revocations of agents that a restored hub has forgotten.
+// revokedHelp describes the command "revoked".
+const revokedHelp = `Repeat the revocations of agents that a restored hub has forgotten.
 
 A hub that was restored from a backup admits agents again that were revoked after the backup. The
 revocations are in the audit log of the hub's API server, which is not part of the backup. This
@@ -56,7 +50,16 @@ file has one event on each line and may be compressed (.gz). "-" reads standard 
 policy must log requests that write Secrets, at least at the level Metadata.
 
 Exit codes: 0 there is nothing to repeat, or all listed revocations were repeated; 1 something is
-listed; 2 an error occurred, or revocations may be missing in the log.`,
+listed; 2 an error occurred, or revocations may be missing in the log.`
+
+// NewRevoked returns the command "revoked".
+func NewRevoked(o *cli.Options) *cobra.Command {
+	var yes bool
+	var since, backupTime, managerNamespace string
+	c := &cobra.Command{
+		Use:   "revoked AUDITLOG...",
+		Short: "Repeat the revocations of agents that a restored hub has forgotten",
+		Long:  revokedHelp,
 		Example: `  kubectl drover revoked /var/log/kubernetes/audit*.log
   kubectl drover revoked /var/log/kubernetes/audit*.log --yes
   kubectl drover revoked audit.log --since 2026-03-01T02:00:00Z   # for objects that were restored without their UIDs, for example by Velero`,
@@ -83,9 +86,12 @@ listed; 2 an error occurred, or revocations may be missing in the log.`,
 		},
 	}
 	c.Flags().BoolVar(&yes, "yes", false, "Delete the listed Secrets")
-	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system", "The namespace of the manager, whose Lease tells the time of the backup")
-	c.Flags().StringVar(&backupTime, "backup-time", "", "The time of the backup, to check that the log begins earlier; only needed if a manager has run since the restore")
-	c.Flags().StringVar(&since, "since", "", "The time of the backup, to compare requests with; only for objects that the restore recreated, because the times of other objects are more precise")
+	c.Flags().StringVar(&managerNamespace, "manager-namespace", "drover-system",
+		"The namespace of the manager, whose Lease tells the time of the backup")
+	c.Flags().StringVar(&backupTime, "backup-time", "", "The time of the backup, to check that the log begins earlier; "+
+		"only needed if a manager has run since the restore")
+	c.Flags().StringVar(&since, "since", "", "The time of the backup, to compare requests with; only for objects that "+
+		"the restore recreated, because the times of other objects are more precise")
 	return c
 }
 
@@ -158,7 +164,8 @@ func repeatRevocations(ctx context.Context, h *cli.Hub, out io.Writer, log *audi
 	case len(secrets) == 0:
 		text = "The audit log has no revocation that this hub has forgotten."
 	case !r.act:
-		text = fmt.Sprintf("Nothing was changed. To delete the %d Secrets above, run the command again with --yes.", len(secrets))
+		text = fmt.Sprintf("Nothing was changed. To delete the %d Secrets above, run the command again with --yes.",
+			len(secrets))
 		if errors.Join(errs...) == nil {
 			errs = append(errs, cli.ErrDenied)
 		}
@@ -173,7 +180,8 @@ func (l *auditLog) lacks(backup time.Time) error {
 	case l.first.IsZero():
 		return errors.New("the audit log is empty: it cannot show revocations since the backup")
 	case l.writes == 0:
-		return errors.New("the audit log has no request that writes a Secret: check that the audit policy logs these requests")
+		return errors.New("the audit log has no request that writes a Secret: check that the audit policy logs these " +
+			"requests")
 	case l.first.After(backup):
 		return fmt.Errorf("the audit log begins at %s, after the backup of %s: add the earlier log, which may have revocations",
 			l.first.UTC().Format(time.RFC3339), backup.UTC().Format(time.RFC3339))
@@ -246,7 +254,8 @@ func listRevocations(out io.Writer, secrets, members []revocation) error {
 		if host, isHost := protocol.HostOf(name); isHost {
 			name = hostArgument + host
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.object.Namespace, name, s.object.Name, s.request.done.UTC().Format(time.RFC3339), by(s.request))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", s.object.Namespace, name, s.object.Name,
+			s.request.done.UTC().Format(time.RFC3339), by(s.request))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print the list: %w", err)

@@ -102,7 +102,8 @@ func named(secret *metav1.PartialObjectMetadata, member types.NamespacedName) bo
 // byName orders revocations by workspace and member. The join token comes before the identity: after the identity is
 // deleted, only the audit log tells that the token must be deleted, too.
 func byName(a, b revocation) int {
-	return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.member.Name, b.member.Name), cmp.Compare(b.object.Name, a.object.Name))
+	return cmp.Or(cmp.Compare(a.object.Namespace, b.object.Namespace), cmp.Compare(a.member.Name, b.member.Name),
+		cmp.Compare(b.object.Name, a.object.Name))
 }
 
 // latestKnown returns since, or hub if since is zero.

@@ -180,7 +180,9 @@ func (f findings) unasked() []string {
 			remarks = append(remarks, fmt.Sprintf("only the member knows the rules of ClusterRole %s", chain.External))
 		}
 		if ready, found := f.hub.ready[chain.Binding]; found && ready.Status != metav1.ConditionTrue {
-			remarks = append(remarks, fmt.Sprintf("%s %s is not in effect in all its members: %s: %s", chain.Binding.Kind, chain.Binding.Name, ready.Reason, ready.Message))
+			remarks = append(remarks,
+				fmt.Sprintf("%s %s is not in effect in all its members: %s: "+
+					"%s", chain.Binding.Kind, chain.Binding.Name, ready.Reason, ready.Message))
 		}
 	}
 	return remarks
@@ -197,13 +199,19 @@ func (f findings) undelivered() []string {
 		}
 		switch {
 		case d.Binding == absent || d.Binding == different:
-			remarks = append(remarks, fmt.Sprintf("%s in the member is missing or differs from the hub's; the condition of %s %s is %s", name(chain.Object), chain.Binding.Kind, chain.Binding.Name, said))
+			remarks = append(remarks,
+				fmt.Sprintf("%s in the member is missing or differs from the hub's; the condition of %s %s is "+
+					"%s", name(chain.Object), chain.Binding.Kind, chain.Binding.Name, said))
 		case d.Role == absent:
-			remarks = append(remarks, fmt.Sprintf("the member has no ClusterRole %s, which %s refers to", chain.Role, name(chain.Object)))
+			remarks = append(remarks,
+				fmt.Sprintf("the member has no ClusterRole %s, which %s refers to", chain.Role, name(chain.Object)))
 		case d.Role == different:
-			remarks = append(remarks, fmt.Sprintf("ClusterRole %s in the member has no rule that allows it; see the status of role template %s", chain.Role, chain.Templates[0]))
+			remarks = append(remarks,
+				fmt.Sprintf("ClusterRole %s in the member has no rule that allows it; see the status of role template "+
+					"%s", chain.Role, chain.Templates[0]))
 		case d.Binding == present && d.Role == present:
-			remarks = append(remarks, "the member has all these objects but denies the request: they may have arrived just now, or another authorizer of the member denies it")
+			remarks = append(remarks, "the member has all these objects but denies the request: they may have arrived just "+
+				"now, or another authorizer of the member denies it")
 		}
 	}
 	return remarks
@@ -216,7 +224,9 @@ func (f findings) elsewhere() []string {
 	}
 	remarks := []string{"the member itself grants it, not Drover: change it in the member"}
 	if !f.mayUseProxy() {
-		remarks = append(remarks, fmt.Sprintf("no binding lets %s reach the cluster through the hub; this needs a binding, or the right to get clusters/proxy on the hub", f.who))
+		remarks = append(remarks,
+			fmt.Sprintf("no binding lets %s reach the cluster through the hub; this needs a binding, or the right to get "+
+				"clusters/proxy on the hub", f.who))
 	}
 	return remarks
 }
@@ -262,15 +272,18 @@ func (f findings) explain(m access.Missing) string {
 	where := f.what.in(f.cluster)
 	switch m.Lack {
 	case access.LackRule:
-		return fmt.Sprintf("role template %s has no rule that allows it: add a rule to it or to a role template that it inherits, or bind another role template", m.RoleTemplate)
+		return fmt.Sprintf("role template %s has no rule that allows it: add a rule to it or to a role template that it "+
+			"inherits, or bind another role template", m.RoleTemplate)
 	case access.LackExpired:
 		return fmt.Sprintf("it expired at %s: set a later expiresAt", m.Expires.UTC().Format(cli.TimeFormat))
 	case access.LackRole:
 		return fmt.Sprintf("its role template cannot be used: %v", m.Err)
 	case access.LackNamespace:
-		return fmt.Sprintf("namespace %s is not in project %s: add it to the project, or label it in the member", f.what.Namespace, m.Project)
+		return fmt.Sprintf("namespace %s is not in project %s: add it to the project, or label it in the member",
+			f.what.Namespace, m.Project)
 	case access.LackScope:
-		return fmt.Sprintf("it only applies to the namespaces of project %s, but the question is about an action %s: use --namespace, or bind a role template of context Cluster", m.Project, where)
+		return fmt.Sprintf("it only applies to the namespaces of project %s, but the question is about an action %s: use "+
+			"--namespace, or bind a role template of context Cluster", m.Project, where)
 	case access.LackProject:
 		return fmt.Sprintf("project %s does not exist in workspace %s: create it, or use another one", m.Project, f.workspace)
 	case access.LackCluster:
@@ -278,9 +291,11 @@ func (f findings) explain(m access.Missing) string {
 			return fmt.Sprintf("its clusters cannot be determined: %v", m.Err)
 		}
 		if m.Project != "" {
-			return fmt.Sprintf("project %s does not include cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", m.Project, f.cluster)
+			return fmt.Sprintf("project %s does not include cluster %s: change its clusterName or clusterSelector, or the "+
+				"labels of the Cluster", m.Project, f.cluster)
 		}
-		return fmt.Sprintf("it does not include cluster %s: change its clusterName or clusterSelector, or the labels of the Cluster", f.cluster)
+		return fmt.Sprintf("it does not include cluster %s: change its clusterName or clusterSelector, or the labels of the "+
+			"Cluster", f.cluster)
 	case access.LackBinding:
 		return f.noBinding()
 	}

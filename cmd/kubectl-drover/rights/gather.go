@@ -57,7 +57,8 @@ func gather(ctx context.Context, h *cli.Hub, cluster string) (*gathered, error) 
 		case apierrors.IsForbidden(err):
 			refused = append(refused, want.resource)
 		case meta.IsNoMatchError(err):
-			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: select the hub with --kubeconfig or --context", want.resource, h.Config.Host)
+			return nil, fmt.Errorf("list %s at %s: Drover is not installed there: select the hub with --kubeconfig or --context",
+				want.resource, h.Config.Host)
 		case err != nil:
 			return nil, fmt.Errorf("list %s: %w", want.resource, err)
 		}
@@ -79,13 +80,16 @@ func missingRights(h *cli.Hub, resources []string) []string {
 	var rights, inWorkspace []string
 	for _, resource := range resources {
 		if resource == "roletemplates" {
-			rights = append(rights, "list roletemplates."+v1.Group+" on the hub (granted by ClusterRole drover-roletemplate-viewer)")
+			rights = append(rights, "list roletemplates."+v1.Group+" on the hub (granted by ClusterRole "+
+				"drover-roletemplate-viewer)")
 		} else {
 			inWorkspace = append(inWorkspace, resource+"."+v1.Group)
 		}
 	}
 	if len(inWorkspace) > 0 {
-		rights = append(rights, fmt.Sprintf("list %s in namespace %s of the hub (granted by ClusterRole view)", strings.Join(inWorkspace, ", "), h.Workspace))
+		rights = append(rights,
+			fmt.Sprintf("list %s in namespace %s of the hub (granted by ClusterRole "+
+				"view)", strings.Join(inWorkspace, ", "), h.Workspace))
 	}
 	return rights
 }
@@ -113,7 +117,8 @@ func find(ctx context.Context, h *cli.Hub, cluster string, list []v1.Cluster, g 
 	case !apierrors.IsNotFound(err):
 		return fmt.Errorf("read Cluster %s/%s: %w", h.Workspace, cluster, err)
 	case len(list) == 0:
-		return fmt.Errorf("workspace %s has no cluster %s, nor any other: select another workspace with -w", h.Workspace, cluster)
+		return fmt.Errorf("workspace %s has no cluster %s, nor any other: select another workspace with -w", h.Workspace,
+			cluster)
 	}
 	return fmt.Errorf("cluster %s does not exist in workspace %s, which has %s: use another name, or another workspace with -w",
 		cluster, h.Workspace, strings.Join(slices.Sorted(maps.Keys(g.Clusters)), ", "))
@@ -138,7 +143,8 @@ func (g *gathered) neverJoined() error {
 	if g.cluster.Status.ClusterUID != "" {
 		return nil
 	}
-	return fmt.Errorf("it has never joined the hub: run the command of Secret %s of the workspace in the cluster", g.cluster.Name+v1.RegistrationSecretSuffix)
+	return fmt.Errorf("it has never joined the hub: run the command of Secret %s of the workspace in the cluster",
+		g.cluster.Name+v1.RegistrationSecretSuffix)
 }
 
 // away returns an error if the hub cannot reach the member at present.

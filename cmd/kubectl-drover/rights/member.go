@@ -99,7 +99,8 @@ func mapperOf(config *rest.Config) meta.RESTMapperWithContext {
 		return nil
 	}
 	cached := memory.NewMemCacheClientWithContext(discovery.ToDiscoveryInterfaceWithContext(client))
-	return restmapper.NewShortcutExpanderWithContext(restmapper.NewDeferredDiscoveryRESTMapperWithContext(cached), cached, nil)
+	return restmapper.NewShortcutExpanderWithContext(restmapper.NewDeferredDiscoveryRESTMapperWithContext(cached), cached,
+		nil)
 }
 
 // projectOf returns the project in the label of a namespace.

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rights has the commands that answer who may do what in a member, and why. It uses the objects of the hub and
-// the member itself.
+// Package rights has the commands that answer who may do what in a member, and why.
+//
+// It uses the objects of the hub and the member itself.
 package rights
 
 import (

@@ -32,7 +32,8 @@ func (o *options) memberConfig(workspace, cluster string) (*rest.Config, error) 
 	}
 	if o.memberContext != "" {
 		if raw.Contexts[o.memberContext] == nil {
-			return nil, fmt.Errorf("context %s is not in the kubeconfig: \"kubectl config get-contexts\" lists the contexts", o.memberContext)
+			return nil, fmt.Errorf("context %s is not in the kubeconfig: \"kubectl config get-contexts\" lists the contexts",
+				o.memberContext)
 		}
 		return o.contextConfig(raw, o.memberContext)
 	}
@@ -101,12 +102,14 @@ func wayTo(raw clientcmdapi.Config, current, workspace, cluster string) (context
 		exact = beside
 	}
 	if len(exact) == 0 {
-		return "", "", fmt.Errorf("%w: add a context whose server is https://<the hub's address>%s, or use --member-context", errNoWay, path)
+		return "", "", fmt.Errorf("%w: add a context whose server is https://<the hub's address>%s, or use --member-context",
+			errNoWay, path)
 	}
 	first, _ := base(exact[0])
 	for _, name := range exact {
 		if at, _ := base(name); at != first {
-			return "", "", fmt.Errorf("%w unambiguously: contexts %s lead to several hubs: choose one with --member-context", errNoWay, strings.Join(exact, ", "))
+			return "", "", fmt.Errorf("%w unambiguously: contexts %s lead to several hubs: choose one with --member-context",
+				errNoWay, strings.Join(exact, ", "))
 		}
 	}
 	return exact[0], first + path, nil

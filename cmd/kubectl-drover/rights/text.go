@@ -85,7 +85,8 @@ func (e explanation) relevantMisses() []missedBinding {
 
 // write writes a chain. Each step is indented below the previous one.
 func (l link) write(b *strings.Builder, workspace string) {
-	cli.Say(b, "%s %s in workspace %s, for %s %s", l.Binding.Kind, l.Binding.Name, workspace, l.Subject.Kind, l.Subject.Name)
+	cli.Say(b, "%s %s in workspace %s, for %s %s", l.Binding.Kind, l.Binding.Name, workspace, l.Subject.Kind,
+		l.Subject.Name)
 	if l.Expires != nil {
 		cli.Say(b, ", until %s", l.Expires.UTC().Format(cli.TimeFormat))
 	}
@@ -95,7 +96,8 @@ func (l link) write(b *strings.Builder, workspace string) {
 	} else {
 		cli.Say(b, "   └─ rule: %s\n", ruleText(l.Rule))
 	}
-	cli.Say(b, "      └─ in the member %s, of ClusterRole %s%s\n", name(l.Object), l.Role, suffix(": ", l.Delivered.text()))
+	cli.Say(b, "      └─ in the member %s, of ClusterRole %s%s\n", name(l.Object), l.Role,
+		suffix(": ", l.Delivered.text()))
 }
 
 // text describes the state of a chain's objects in the member.
@@ -119,7 +121,8 @@ func (m missedBinding) write(b *strings.Builder) {
 		cli.Say(b, "- %s\n", m.Explanation)
 		return
 	}
-	cli.Say(b, "- %s %s (%s, for %s %s): %s\n", m.Binding.Kind, m.Binding.Name, m.RoleTemplate, m.Subject.Kind, m.Subject.Name, m.Explanation)
+	cli.Say(b, "- %s %s (%s, for %s %s): %s\n", m.Binding.Kind, m.Binding.Name, m.RoleTemplate, m.Subject.Kind,
+		m.Subject.Name, m.Explanation)
 }
 
 // ruleText formats a rule in one line.

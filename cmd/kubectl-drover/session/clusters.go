@@ -86,7 +86,8 @@ func clustersOf(ctx context.Context, session *login.Session, workspace, selector
 	}
 	for _, c := range list.Items { // they become part of URLs and of the kubeconfig
 		if len(validation.IsDNS1123Label(c.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(c.Name)) > 0 {
-			return list, fmt.Errorf("the hub %s returned an invalid Cluster name %q: contact its administrator", session.Issuer, c)
+			return list, fmt.Errorf("the hub %s returned an invalid Cluster name %q: contact its administrator", session.Issuer,
+				c)
 		}
 	}
 	return list, nil
@@ -151,7 +152,8 @@ func (l reachable) choose(names []string) ([]reachableCluster, error) {
 		}
 		switch len(found) {
 		case 0:
-			problem := fmt.Errorf("you cannot reach a Cluster %s: \"kubectl drover clusters\" lists the Clusters that you can reach", cli.Visible(name))
+			problem := fmt.Errorf("you cannot reach a Cluster %s: \"kubectl drover clusters\" lists the Clusters that you can "+
+				"reach", cli.Visible(name))
 			if l.Incomplete && !strings.Contains(name, "/") {
 				problem = fmt.Errorf("%w; the list may be incomplete: use the form WORKSPACE/NAME", problem)
 			}

@@ -49,7 +49,8 @@ cluster.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			asked := caller(os.Getenv(execInfo), os.Stdin)
 			if asked.Cluster == nil {
-				return fmt.Errorf("%s has no cluster: this command is for programs that run it as an exec plugin with provideClusterInfo: true", execInfo)
+				return fmt.Errorf("%s has no cluster: this command is for programs that run it as an exec plugin with "+
+					"provideClusterInfo: true", execInfo)
 			}
 			if err := asked.trustworthy(); err != nil {
 				return err
@@ -60,7 +61,8 @@ cluster.`,
 			return o.userToken(c, s, asked.Cluster.Server)
 		},
 	}
-	c.Flags().BoolVar(&account, "service-account", false, "Print a token of the ServiceAccount of this pod or of the kubeconfig's context")
+	c.Flags().BoolVar(&account, "service-account", false, "Print a token of the ServiceAccount of this pod or of the "+
+		"kubeconfig's context")
 	s.bind(c)
 	o.bindHub(c)
 	return c
@@ -77,15 +79,20 @@ func (c call) trustworthy() error {
 	_ = json.Unmarshal(c.Cluster.Config.Raw, &config) // without an audience, the address is the audience
 	switch {
 	case config.Audience != "" && config.Audience != server:
-		return fmt.Errorf("the ClusterProfile has the address %s and the audience %s: they must be the same", cli.Plain(server), cli.Plain(config.Audience))
+		return fmt.Errorf("the ClusterProfile has the address %s and the audience %s: they must be the same",
+			cli.Plain(server), cli.Plain(config.Audience))
 	case c.Cluster.InsecureSkipTLSVerify:
-		return fmt.Errorf("the ClusterProfile has %s with insecure-skip-tls-verify: tokens are only sent to verified servers", cli.Plain(server))
+		return fmt.Errorf("the ClusterProfile has %s with insecure-skip-tls-verify: tokens are only sent to verified servers",
+			cli.Plain(server))
 	case c.Cluster.ProxyURL != "":
-		return fmt.Errorf("the ClusterProfile has %s with a proxy-url: tokens are not sent through the proxy of a ClusterProfile; set HTTPS_PROXY instead", cli.Plain(server))
+		return fmt.Errorf("the ClusterProfile has %s with a proxy-url: tokens are not sent through the proxy of a "+
+			"ClusterProfile; set HTTPS_PROXY instead", cli.Plain(server))
 	case c.Cluster.TLSServerName != "":
-		return fmt.Errorf("the ClusterProfile has %s with the tls-server-name %s: tokens are not sent to a server of another name", cli.Plain(server), cli.Plain(c.Cluster.TLSServerName))
+		return fmt.Errorf("the ClusterProfile has %s with the tls-server-name %s: tokens are not sent to a server of "+
+			"another name", cli.Plain(server), cli.Plain(c.Cluster.TLSServerName))
 	case !isMemberServer(server):
-		return fmt.Errorf("the ClusterProfile has the address %s, which is not the address of a cluster at a hub, https://<hub>%s<namespace>/<name>", cli.Plain(server), protocol.PathClusters)
+		return fmt.Errorf("the ClusterProfile has the address %s, which is not the address of a cluster at a hub, "+
+			"https://<hub>%s<namespace>/<name>", cli.Plain(server), protocol.PathClusters)
 	}
 	return nil
 }
@@ -122,7 +129,8 @@ func (o *options) userToken(c *cobra.Command, s signing, server string) error {
 	}
 	cluster, found := strings.CutPrefix(strings.TrimRight(server, "/"), o.issuer+"/k8s/clusters/")
 	if !found {
-		return fmt.Errorf("the cluster's address %s is not at the hub %s: your tokens are not sent there", cli.Plain(server), cli.Plain(o.issuer))
+		return fmt.Errorf("the cluster's address %s is not at the hub %s: your tokens are not sent there", cli.Plain(server),
+			cli.Plain(o.issuer))
 	}
 	o.cluster = cluster // a ClusterProfile with a wrong CA or proxy cannot get a token for anything else
 	return o.getToken(c, s)
@@ -155,7 +163,8 @@ func (o *options) accountToken(c *cobra.Command, audience string) error {
 		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: &seconds},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return fmt.Errorf("create a token of ServiceAccount %s/%s: %w; it needs the right to create serviceaccounts/token for itself", namespace, name, err)
+		return fmt.Errorf("create a token of ServiceAccount %s/%s: %w; it needs the right to create serviceaccounts/token "+
+			"for itself", namespace, name, err)
 	}
 	if made.Status.Token == "" {
 		return errors.New("the hub returned an empty token")

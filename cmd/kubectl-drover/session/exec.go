@@ -91,7 +91,8 @@ func (f fanout) split(c *cobra.Command, args []string) (names, command []string,
 	chosen := c.Flags().Changed("selector") || c.Flags().Changed("workspace")
 	switch {
 	case f.all == (len(names) > 0):
-		return nil, nil, errors.New("no Clusters are given: name Clusters, or use --all to select all that you can reach, optionally with -l LABELS")
+		return nil, nil, errors.New("no Clusters are given: name Clusters, or use --all to select all that you can reach, " +
+			"optionally with -l LABELS")
 	case chosen && !f.all:
 		return nil, nil, errors.New("-l and -w require --all: use --all, or name Clusters as WORKSPACE/NAME")
 	case f.parallel < 1:
@@ -270,7 +271,8 @@ func (d outcomes) text() string {
 	}
 	fmt.Fprintf(&b, "%d of %d Clusters: succeeded\n", len(d.Items)-bad, len(d.Items))
 	if d.Incomplete {
-		b.WriteString("The list may be incomplete, because the hub could not check all of your rights. Select a workspace with -w.\n")
+		b.WriteString("The list may be incomplete, because the hub could not check all of your rights. Select a workspace " +
+			"with -w.\n")
 	}
 	return b.String()
 }

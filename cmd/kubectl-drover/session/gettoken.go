@@ -40,14 +40,16 @@ question. Otherwise the command opens the browser to sign in if it runs in a ter
 		RunE: func(c *cobra.Command, _ []string) error { return o.getToken(c, s) },
 	}
 	c.Flags().StringVar(&o.cluster, "cluster", "", "Print a token that is valid for one Cluster only, WORKSPACE/NAME")
-	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, print a token for the Cluster's own address, which is valid longer but not at the hub")
+	c.Flags().BoolVar(&o.direct, "direct", false, "With --cluster, print a token for the Cluster's own address, which is "+
+		"valid longer but not at the hub")
 	s.bind(c)
 	o.bindHub(c)
 	return c
 }
 
 func (o *options) bindHub(c *cobra.Command) {
-	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: the hub of the kubeconfig's context, or the only one)")
+	c.Flags().StringVar(&o.issuer, "hub", "", "The URL of the hub where you are signed in (default: the hub of the "+
+		"kubeconfig's context, or the only one)")
 	cli.Complete(c, "hub", completeHubs)
 }
 

@@ -114,10 +114,12 @@ them.`,
 	}
 	flags := c.Flags()
 	flags.BoolVar(&to.all, "all", false, "Add all Clusters that you can reach")
-	flags.BoolVar(&to.merge, "merge", false, "Merge the contexts into your kubeconfig, without changing the current context")
+	flags.BoolVar(&to.merge, "merge", false, "Merge the contexts into your kubeconfig, without changing the current "+
+		"context")
 	flags.StringVarP(&to.file, "output", "o", "", "The file to write to, which must not exist")
 	flags.BoolVar(&to.static, "static-token", false, "Add a token for scripts for each Cluster")
-	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or the hub's limit if that is shorter)")
+	flags.DurationVar(&to.ttl, "ttl", 0, "With --static-token, how long the tokens are valid (default: 720h, or the "+
+		"hub's limit if that is shorter)")
 	c.MarkFlagsMutuallyExclusive("merge", "output")
 	c.MarkFlagsMutuallyExclusive("merge", "static-token")
 	c.ValidArgsFunction = o.completeReachable(namesOf)

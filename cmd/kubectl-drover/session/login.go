@@ -63,7 +63,8 @@ get-token".`,
 		RunE: func(c *cobra.Command, args []string) error { return o.login(c, args[0], s) },
 	}
 	flags := c.Flags()
-	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: the CA of the last sign-in there, or the CAs that this computer trusts)")
+	flags.StringVar(&s.caFile, "ca", "", "A file with the CA of the hub, in PEM (default: the CA of the last sign-in "+
+		"there, or the CAs that this computer trusts)")
 	flags.BoolVar(&s.device, "device", false, "Sign in with a code and a browser on any computer")
 	s.bind(c)
 	return c
@@ -146,14 +147,16 @@ func welcome(s *login.Session) string {
 func (s signing) ask(ctx context.Context, out io.Writer, at *login.Issuer) (*login.Session, error) {
 	if s.device {
 		return at.Device(ctx, func(url, code string) {
-			fmt.Fprintf(out, "On any computer, open\n\n  %s\n\nand enter the code\n\n  %s\n\nWaiting …\n", cli.Plain(url), cli.Plain(code))
+			fmt.Fprintf(out, "On any computer, open\n\n  %s\n\nand enter the code\n\n  %s\n\nWaiting …\n", cli.Plain(url),
+				cli.Plain(code))
 		})
 	}
 	return at.Code(ctx, func(url string) {
 		fmt.Fprintf(out, "Sign in with the browser on this computer at\n\n  %s\n\n", cli.Plain(url))
 		if !s.noBrowser {
 			if err := login.OpenBrowser(ctx, url); err != nil {
-				fmt.Fprintf(out, "No browser could be opened (%v): open the address yourself, or use --device to sign in on another computer.\n", err)
+				fmt.Fprintf(out, "No browser could be opened (%v): open the address yourself, or use --device to sign in on "+
+					"another computer.\n", err)
 			}
 		}
 		fmt.Fprintf(out, "Waiting for up to %s …\n", s.timeout)
@@ -170,7 +173,8 @@ func NewLogout(shared *cli.Options) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return o.logout(c, local) },
 	}
-	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, for a hub that cannot be reached")
+	c.Flags().BoolVar(&local, "local", false, "Only remove the tokens from this computer, for a hub that cannot be "+
+		"reached")
 	o.bindHub(c)
 	return c
 }
@@ -188,7 +192,8 @@ func (o *options) logout(c *cobra.Command, local bool) error {
 		}
 		if !local {
 			if err := revoke(ctx, before); err != nil {
-				return before, fmt.Errorf("%w; you are still signed in: try again, or use --local to only remove the tokens from this computer", err)
+				return before, fmt.Errorf("%w; you are still signed in: try again, or use --local to only remove the tokens from "+
+					"this computer", err)
 			}
 		}
 		_, err := fmt.Fprintf(c.OutOrStdout(), "Signed out of %s as %s.\n", issuer, cli.Plain(before.Claims().Subject))

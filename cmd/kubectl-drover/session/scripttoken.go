@@ -86,8 +86,10 @@ func newTokenCreate(o *options) *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&wanted.Description, "description", "", "A description of the token's use")
-	c.Flags().StringVar(&wanted.Cluster, "cluster", "", "The only Cluster that the token is valid for, as WORKSPACE/NAME (default: all Clusters)")
-	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or the hub's limit if that is shorter)")
+	c.Flags().StringVar(&wanted.Cluster, "cluster", "", "The only Cluster that the token is valid for, as WORKSPACE/NAME "+
+		"(default: all Clusters)")
+	c.Flags().DurationVar(&ttl, "ttl", 0, "How long the token is valid, such as 720h (default: 720h, or the hub's limit "+
+		"if that is shorter)")
 	cli.Complete(c, "cluster", o.completeReachable(func(c reachableCluster) []string { return []string{c.String()} }))
 	o.bindHub(c)
 	return c
@@ -108,7 +110,8 @@ func checkReach(ctx context.Context, session *login.Session, cluster string) err
 		return err
 	}
 	if !list.Incomplete && !slices.ContainsFunc(list.Items, func(c reachableCluster) bool { return c.String() == cluster }) {
-		return fmt.Errorf("you cannot reach a Cluster %s: \"kubectl drover clusters\" lists the Clusters that you can reach. No token was created", cli.Visible(cluster))
+		return fmt.Errorf("you cannot reach a Cluster %s: \"kubectl drover clusters\" lists the Clusters that you can "+
+			"reach. No token was created", cli.Visible(cluster))
 	}
 	return nil
 }
@@ -190,7 +193,8 @@ func (l scriptTokens) text() string {
 		if t.LastUsed != nil {
 			used = t.LastUsed.Local().Format(time.RFC3339)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Plain(t.ID), cli.Plain(cmp.Or(t.Cluster, "all")), t.Expires.Local().Format(time.RFC3339), used, cli.Plain(t.Description))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", cli.Plain(t.ID), cli.Plain(cmp.Or(t.Cluster, "all")),
+			t.Expires.Local().Format(time.RFC3339), used, cli.Plain(t.Description))
 	}
 	_ = table.Flush() // writing to memory does not fail
 	return b.String()

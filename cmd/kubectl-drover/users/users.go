@@ -86,7 +86,8 @@ func (a *account) bind(c *cobra.Command) {
 func withAccount(c *cobra.Command, o *cli.Options, a account,
 	do func(context.Context, *cli.Hub, account) (string, error)) error {
 	if len(validation.IsDNS1123Label(a.name)) > 0 {
-		return fmt.Errorf("the name %q is not a DNS label: use at most 63 lower-case letters, digits and dashes", cli.Visible(a.name))
+		return fmt.Errorf("the name %q is not a DNS label: use at most 63 lower-case letters, digits and dashes",
+			cli.Visible(a.name))
 	}
 	ctx, cancel := cli.Bounded(c.Context())
 	defer cancel()
@@ -117,7 +118,8 @@ func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 	}
 	secret, err := setPassword(ctx, h, a, user)
 	if err != nil {
-		return "", fmt.Errorf("%w; User %s has no password yet: set one with \"kubectl drover user password %s\"", err, a.name, a.name)
+		return "", fmt.Errorf("%w; User %s has no password yet: set one with \"kubectl drover user password %s\"", err,
+			a.name, a.name)
 	}
 	if a.clusterRole == "" {
 		return secret, nil
@@ -131,7 +133,8 @@ func createUser(ctx context.Context, h *cli.Hub, a account) (string, error) {
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: v1.PrincipalPrefixLocal + a.name}},
 	}
 	if err := h.Create(ctx, binding); err != nil {
-		return "", fmt.Errorf("bind User %s to ClusterRole %s: %w; the user exists without the binding and its password is not shown: delete the User and start again", a.name, a.clusterRole, err)
+		return "", fmt.Errorf("bind User %s to ClusterRole %s: %w; the user exists without the binding and its password is "+
+			"not shown: delete the User and start again", a.name, a.clusterRole, err)
 	}
 	return secret, nil
 }
@@ -145,7 +148,8 @@ func checkClusterRole(ctx context.Context, h *cli.Hub, name string) error {
 	}
 	err := h.Get(ctx, types.NamespacedName{Name: name}, &rbacv1.ClusterRole{})
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the hub has no ClusterRole %s: \"kubectl get clusterroles\" lists the existing ones. Nothing was changed", cli.Visible(name))
+		return fmt.Errorf("the hub has no ClusterRole %s: \"kubectl get clusterroles\" lists the existing ones. Nothing was "+
+			"changed", cli.Visible(name))
 	}
 	if err != nil && !apierrors.IsForbidden(err) {
 		return fmt.Errorf("read ClusterRole %s: %w", cli.Visible(name), err)

@@ -92,7 +92,8 @@ func (c *Catalog) list(ctx context.Context, id identity.Identity, q query) (any,
 			a.Items = append(a.Items, shown(cluster))
 		}
 		if err := ctx.Err(); err != nil {
-			return nil, refusal.Unavailable("the hub could not check in time which Clusters you can reach; select a workspace").Because(err)
+			return nil, refusal.Unavailable("the hub could not check in time which Clusters you can reach; select a " +
+				"workspace").Because(err)
 		}
 	}
 	slices.SortFunc(a.Items, func(a, b Cluster) int {

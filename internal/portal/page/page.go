@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package page serves the web page for a user's fleet. It only consists of static files. The page cannot do anything
-// that its user could not do without it.
+// Package page serves the web page for a user's fleet.
+//
+// It only consists of static files. The page cannot do anything that its user could not do without it.
 package page
 
 import (

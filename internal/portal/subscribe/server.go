@@ -146,7 +146,8 @@ func (s *Server) admit(closing context.Context, r *http.Request) (st *stream, do
 	}
 	audit.From(r.Context()).Identified(audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups}, nil)
 	if !websocket.IsWebSocketUpgrade(r) {
-		return nil, nil, refusal.New(http.StatusUpgradeRequired, "UpgradeRequired", "this address streams changes over a WebSocket: request an upgrade; a proxy on the way may have removed it")
+		return nil, nil, refusal.New(http.StatusUpgradeRequired, "UpgradeRequired",
+			"this address streams changes over a WebSocket: request an upgrade; a proxy on the way may have removed it")
 	}
 	q, err := queryOf(r.URL.Query())
 	if err != nil {

@@ -80,9 +80,11 @@ func (e *statusError) Error() string {
 	case e.code == http.StatusUnauthorized:
 		return "GitHub refuses the request at " + e.path + " (401)"
 	case e.code == http.StatusForbidden || e.code == http.StatusNotFound:
-		return fmt.Sprintf("GitHub forbids the request at %s (%d): the app needs the scope %s, and an organization may restrict apps or the addresses of clients", e.path, e.code, scope)
+		return fmt.Sprintf("GitHub forbids the request at %s (%d): the app needs the scope %s, and an organization may "+
+			"restrict apps or the addresses of clients", e.path, e.code, scope)
 	case e.code >= 300 && e.code < 400:
-		return fmt.Sprintf("GitHub redirects the request at %s (%d), which is not followed: is the URL the one that users sign in at?", e.path, e.code)
+		return fmt.Sprintf("GitHub redirects the request at %s (%d), which is not followed: is the URL the one that users "+
+			"sign in at?", e.path, e.code)
 	default:
 		return fmt.Sprintf("GitHub answers the request at %s with %d: see its status page, and try again", e.path, e.code)
 	}
@@ -91,7 +93,8 @@ func (e *statusError) Error() string {
 // suspended reports whether GitHub's message is about a suspended account. There is no code for it, only the text
 // "Sorry. Your account was suspended".
 func (e *statusError) suspended() bool {
-	return e.code == http.StatusForbidden && e.wait == "" && strings.Contains(strings.ToLower(e.message), "account was suspended")
+	return e.code == http.StatusForbidden && e.wait == "" && strings.Contains(strings.ToLower(e.message),
+		"account was suspended")
 }
 
 // bearer authenticates a request with a user's token.
@@ -128,7 +131,8 @@ func (c *Connector) get(ctx context.Context, path string, authenticate func(*htt
 		return nil, c.failed(req, resp, raw, shown)
 	}
 	if kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind != "application/json" || untrusted.JSON(raw, value, bounds()) != nil {
-		return nil, fmt.Errorf("what answers at %s is not the API of a GitHub: compare the URL of the provider, and look for a proxy in between", shown)
+		return nil, fmt.Errorf("what answers at %s is not the API of a GitHub: compare the URL of the provider, and look "+
+			"for a proxy in between", shown)
 	}
 	return resp.Header, nil
 }
@@ -149,7 +153,8 @@ func (c *Connector) failed(req *http.Request, resp *http.Response, raw []byte, s
 	}
 	// A proxy in between may respond with 401 and a page. Only a response of the API itself ends the login.
 	if e.code == http.StatusUnauthorized && e.message != "" && strings.HasPrefix(req.Header.Get("Authorization"), "Bearer ") {
-		return fmt.Errorf("%w: GitHub no longer takes the token of the login: the user or an administrator revoked it, or it was not used for a year", connector.ErrRefused)
+		return fmt.Errorf("%w: GitHub no longer takes the token of the login: the user or an administrator revoked it, or "+
+			"it was not used for a year", connector.ErrRefused)
 	}
 	return e
 }
@@ -189,7 +194,8 @@ func (c *Connector) redeem(ctx context.Context, callback, verifier, code string)
 		return slices.Contains([]string{scope, "write:org", "admin:org"}, strings.TrimSpace(s))
 	}
 	if !slices.ContainsFunc(strings.FieldsFunc(granted, func(r rune) bool { return r == ',' || r == ' ' }), readable) {
-		return "", fmt.Errorf("GitHub gave a token without the scope %s: the app has to be an OAuth app, not a GitHub App, and the user has to grant what it asks for", scope)
+		return "", fmt.Errorf("GitHub gave a token without the scope %s: the app has to be an OAuth app, not a GitHub App, "+
+			"and the user has to grant what it asks for", scope)
 	}
 	if !strings.EqualFold(token.TokenType, "bearer") || len(token.AccessToken) > maxState/2 {
 		return "", errors.New("GitHub gave no token of a known form")
@@ -211,7 +217,8 @@ func (c *Connector) unredeemed(err error) error {
 	if errors.As(err, &network) {
 		return fmt.Errorf("GitHub does not answer: %w", network)
 	}
-	return fmt.Errorf("what answers at %s is not GitHub's: compare the URL of the provider, and look for a proxy in between", c.app.Endpoint.TokenURL)
+	return fmt.Errorf("what answers at %s is not GitHub's: compare the URL of the provider, and look for a proxy in "+
+		"between", c.app.Endpoint.TokenURL)
 }
 
 // answered returns the error for an error code of GitHub's OAuth.
@@ -227,9 +234,11 @@ func (c *Connector) answered(code string) error {
 	case "bad_verification_code":
 		return errors.New("GitHub no longer takes the code of this login (bad_verification_code): sign in again")
 	case "incorrect_client_credentials":
-		return errors.New("GitHub refuses the client ID or the client secret of the OAuth app (incorrect_client_credentials): an administrator has to correct them")
+		return errors.New("GitHub refuses the client ID or the client secret of the OAuth app " +
+			"(incorrect_client_credentials): an administrator has to correct them")
 	case "redirect_uri_mismatch":
-		return errors.New("the callback URL of the OAuth app at GitHub is another one (redirect_uri_mismatch): an administrator has to correct it there")
+		return errors.New("the callback URL of the OAuth app at GitHub is another one (redirect_uri_mismatch): an " +
+			"administrator has to correct it there")
 	case "application_suspended":
 		return errors.New("GitHub suspended the OAuth app (application_suspended): an administrator has to ask GitHub")
 	default:

@@ -66,7 +66,8 @@ func New(c Config) (*Connector, error) {
 		return nil, errors.New("the client ID or the client secret of the OAuth app is empty")
 	}
 	if strings.ContainsFunc(c.ClientID+c.ClientSecret, unicode.IsSpace) {
-		return nil, errors.New("the client ID or the client secret of the OAuth app has a space or the end of a line in it: store it without")
+		return nil, errors.New("the client ID or the client secret of the OAuth app has a space or the end of a line in it: " +
+			"store it without")
 	}
 	orgs, err := lowered(c.Organizations, "organization", loginForm.MatchString)
 	if err != nil {
@@ -101,7 +102,8 @@ func addresses(configured string) (base, api string, err error) {
 		return "", "", errors.New("the URL of GitHub is malformed")
 	}
 	if u.Scheme != "https" || u.Host == "" || u.Hostname() == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || u.Opaque != "" {
-		return "", "", fmt.Errorf("the URL of GitHub must be https://<host> and nothing else, as https://%s or https://github.example.com", publicHost)
+		return "", "", fmt.Errorf("the URL of GitHub must be https://<host> and nothing else, as https://%s or "+
+			"https://github.example.com", publicHost)
 	}
 	host := strings.ToLower(u.Host)
 	base = "https://" + host

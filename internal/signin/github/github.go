@@ -106,7 +106,8 @@ func (c *Connector) Check(ctx context.Context) error {
 	if errors.As(err, &status) {
 		switch {
 		case status.code == http.StatusUnauthorized:
-			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's page at %s", c.host)
+			return fmt.Errorf("GitHub refuses the client ID or the client secret of the OAuth app: compare them with the app's "+
+				"page at %s", c.host)
 		case status.code == http.StatusNotFound && status.message != "": // a server of which the administrator turned rate limits off
 			return nil
 		}
@@ -144,7 +145,8 @@ func (c *Connector) admit(name string, groups []string) error {
 			connector.ErrRefused, name, strings.Join(c.orgs, ", "))
 	}
 	if len(c.teams) > 0 && !in(c.teams) {
-		return fmt.Errorf("%w: GitHub names %s in none of the teams %s", connector.ErrRefused, name, strings.Join(c.teams, ", "))
+		return fmt.Errorf("%w: GitHub names %s in none of the teams %s", connector.ErrRefused, name,
+			strings.Join(c.teams, ", "))
 	}
 	return nil
 }

@@ -62,7 +62,8 @@ func (c *Connector) groups(ctx context.Context, token string) (groups []string, 
 	slices.Sort(groups)
 	groups = slices.Compact(groups)
 	if len(groups) > maxGroups {
-		return nil, "", fmt.Errorf("the user has %d organizations and teams, more than %d: name the organizations that count in the provider", len(groups), maxGroups)
+		return nil, "", fmt.Errorf("the user has %d organizations and teams, more than %d: name the organizations that "+
+			"count in the provider", len(groups), maxGroups)
 	}
 	return groups, notice, nil
 }
@@ -107,7 +108,8 @@ func list[T any](ctx context.Context, c *Connector, token, path string, query ur
 			return partial, nil
 		}
 		if next != page+1 {
-			return partial, fmt.Errorf("GitHub's list at %s%s goes on in a way that is not known here: page %d is followed by page %d", c.api, path, page, next)
+			return partial, fmt.Errorf("GitHub's list at %s%s goes on in a way that is not known here: page %d is followed by "+
+				"page %d", c.api, path, page, next)
 		}
 	}
 	return partial, fmt.Errorf("GitHub's list at %s%s has more than %d pages of %d", c.api, path, maxPages, perPage)

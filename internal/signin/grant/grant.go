@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package grant implements the token endpoint. It issues tokens for codes, refresh tokens and other tokens, and revokes
-// sessions.
+// Package grant implements the token endpoint.
+//
+// It issues tokens for codes, refresh tokens and other tokens, and revokes sessions.
 package grant
 
 import (

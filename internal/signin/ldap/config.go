@@ -213,7 +213,8 @@ func (p *parsed) parseGroups() error {
 		return fmt.Errorf("filter of groups: %w", err)
 	}
 	if g.Depth > 0 && (!p.member.has(placeDN) || p.member.has(placeName)) {
-		return fmt.Errorf("filter of groups: to follow groups in groups it must have %s and not %s, since groups name groups by their DN", placeDN, placeName)
+		return fmt.Errorf("filter of groups: to follow groups in groups it must have %s and not %s, since groups name "+
+			"groups by their DN", placeDN, placeName)
 	}
 	return nil
 }

@@ -47,7 +47,8 @@ func (c *Connector) groups(s *session, a account) ([]string, error) {
 		err = f.nested()
 	}
 	if errors.Is(err, errMany) {
-		return nil, fmt.Errorf("%s is in more than %d groups: narrow the base or the filter of groups: %w", a.name, c.most, err)
+		return nil, fmt.Errorf("%s is in more than %d groups: narrow the base or the filter of groups: %w", a.name, c.most,
+			err)
 	}
 	if err != nil {
 		return nil, err

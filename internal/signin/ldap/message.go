@@ -87,7 +87,8 @@ func lengthOf(raw []byte) (size, content int, err error) {
 // count counts the elements in the content of an element, including nested ones.
 func count(raw []byte, content, depth int, room *int) error {
 	if *room--; *room < 0 || depth == 0 {
-		return fmt.Errorf("the server sent a message of more than %d elements, or nested more than %d deep", maxElements, maxNesting)
+		return fmt.Errorf("the server sent a message of more than %d elements, or nested more than %d deep", maxElements,
+			maxNesting)
 	}
 	if raw[0]&0x20 == 0 { // primitive
 		return nil

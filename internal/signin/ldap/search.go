@@ -91,7 +91,8 @@ func (s *session) values(entry *goldap.Entry, name string, most int) ([][]byte, 
 			return all, nil
 		}
 		if next != len(all) {
-			return nil, fmt.Errorf("%s: read %s of %s: the server gave other values than it was asked for", s.server, name, bounded(entry.DN))
+			return nil, fmt.Errorf("%s: read %s of %s: the server gave other values than it was asked for", s.server, name,
+				bounded(entry.DN))
 		}
 		found, err := s.search(request{
 			what: "read " + name, base: entry.DN, scope: goldap.ScopeBaseObject, filter: anyEntry, most: 1,

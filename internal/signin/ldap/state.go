@@ -35,7 +35,8 @@ const bitDisabled = 1 << 1
 func changeAttributes() []string { return []string{"pwdLastSet", "pwdChangedTime", "krbLastPwdChange"} }
 
 func stateAttributes() []string {
-	return append(changeAttributes(), attributeControl, attributeExpires, attributeLocked, attributeReset, attributeEnd, attributeLock, attributeExpiration)
+	return append(changeAttributes(), attributeControl, attributeExpires, attributeLocked, attributeReset, attributeEnd,
+		attributeLock, attributeExpiration)
 }
 
 // changed returns the time when the password of an entry was set, in the format of the directory.

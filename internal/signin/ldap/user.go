@@ -114,11 +114,13 @@ func (c *Connector) unique(s *session, a account) error {
 	})
 	switch {
 	case errors.Is(err, errMany):
-		return refuse("several entries below %s have the %s %s: a name must be that of one user", c.Users.Base, c.Users.Name, a.name)
+		return refuse("several entries below %s have the %s %s: a name must be that of one user", c.Users.Base, c.Users.Name,
+			a.name)
 	case err != nil:
 		return err
 	case len(found) == 0:
-		return fmt.Errorf("%s: no entry below %s has the %s %s: the service account must be able to search it", s.server, c.Users.Base, c.Users.Name, a.name)
+		return fmt.Errorf("%s: no entry below %s has the %s %s: the service account must be able to search it", s.server,
+			c.Users.Base, c.Users.Name, a.name)
 	}
 	return nil
 }
@@ -185,7 +187,8 @@ func firstPart(text, name string) string {
 func normalize(name string) (string, error) {
 	lower := strings.Map(lowerRune, name) // this makes malformed text valid
 	if name == "" || len(lower) > maxName || !printable(name) || strings.TrimSpace(name) != name {
-		return "", fmt.Errorf("%q is empty, longer than %d bytes, not printable or begins or ends with a space", bounded(name), maxName)
+		return "", fmt.Errorf("%q is empty, longer than %d bytes, not printable or begins or ends with a space",
+			bounded(name), maxName)
 	}
 	return lower, nil
 }

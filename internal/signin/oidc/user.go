@@ -50,7 +50,8 @@ func (c *Connector) verify(ctx context.Context, p *provider, raw, access string)
 	}
 	token, err := p.VerifierContext(ctx, &oidc.Config{ClientID: c.ClientID, Now: c.now}).Verify(ctx, raw)
 	if err != nil && strings.Contains(err.Error(), "fetching keys") { // go-oidc quotes the response of jwks_uri
-		return nil, nil, errors.New("the ID token cannot be checked: at the provider's jwks_uri are no keys, or it does not answer")
+		return nil, nil, errors.New("the ID token cannot be checked: at the provider's jwks_uri are no keys, or it does not " +
+			"answer")
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("the ID token is not valid: %w", brief(err, raw, access))
 	}

@@ -67,7 +67,8 @@ func Hash(password string) (string, error) {
 // for an existing user.
 func Nothing() string {
 	zero := func(n int) string { return base64.RawStdEncoding.EncodeToString(make([]byte, n)) }
-	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen), zero(hashLen))
+	return fmt.Sprintf("$argon2id$v=%d$m=%d,t=%d,p=%d$%s$%s", argon2.Version, memory, passes, lanes, zero(saltLen),
+		zero(hashLen))
 }
 
 // Verify reports whether a password matches a stored hash. It takes about 30 ms of CPU time and the amount of memory in

@@ -116,7 +116,8 @@ func (s *Server) asOwner(w http.ResponseWriter, r *http.Request, do action) (any
 	}
 	seat, err := s.gate.Enter(r.Context(), limit.Requester{User: name})
 	if err != nil {
-		return nil, refusal.TooManyRequests("too many requests for tokens at the moment; try again", 2*time.Second).Because(err)
+		return nil, refusal.TooManyRequests("too many requests for tokens at the moment; try again",
+			2*time.Second).Because(err)
 	}
 	defer seat.Release()
 	user, err := s.Accounts.User(r.Context(), s.Accounts.Cache, name, id.UID)

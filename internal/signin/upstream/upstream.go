@@ -130,7 +130,8 @@ func (c *Connectors) read(ctx context.Context, r v1.ProviderSecret) (*corev1.Sec
 		return nil, nil, fmt.Errorf("read a Secret of a provider: %w", err)
 	}
 	if secret.Labels[v1.LabelSecretKind] != v1.SecretKindProvider {
-		return nil, nil, fmt.Errorf("%w: Secret %s/%s lacks the label %s: %s", ErrSecret, c.Namespace, r.Name, v1.LabelSecretKind, v1.SecretKindProvider)
+		return nil, nil, fmt.Errorf("%w: Secret %s/%s lacks the label %s: %s", ErrSecret, c.Namespace, r.Name,
+			v1.LabelSecretKind, v1.SecretKindProvider)
 	}
 	if len(secret.Data[r.Key]) == 0 {
 		return nil, nil, fmt.Errorf("%w: Secret %s/%s has no key %s", ErrSecret, c.Namespace, r.Name, r.Key)

@@ -88,7 +88,8 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err != nil || !once(query) || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(c.state)) != 1 {
-		http.Error(w, "This page does not belong to the current sign-in. Open the address that the terminal shows.", http.StatusBadRequest)
+		http.Error(w, "This page does not belong to the current sign-in. Open the address that the terminal shows.",
+			http.StatusBadRequest)
 		return
 	}
 	if !c.used.CompareAndSwap(false, true) {
@@ -110,9 +111,11 @@ func (c *callback) redeem(query url.Values) (*Session, error) {
 	names := c.issuer.metadata.NamesIssuer || query.Has("iss")
 	switch {
 	case names && query.Get("iss") != c.issuer.URL:
-		return nil, fmt.Errorf("the browser returned from %q instead of %s (RFC 9207): start again, and do not open other links in the meantime", query.Get("iss"), c.issuer.URL)
+		return nil, fmt.Errorf("the browser returned from %q instead of %s (RFC 9207): start again, and do not open other "+
+			"links in the meantime", query.Get("iss"), c.issuer.URL)
 	case query.Get("error") != "":
-		return nil, fmt.Errorf("%s refused the sign-in: %s (%s)", c.issuer.URL, query.Get("error_description"), query.Get("error"))
+		return nil, fmt.Errorf("%s refused the sign-in: %s (%s)", c.issuer.URL, query.Get("error_description"),
+			query.Get("error"))
 	case query.Get("code") == "":
 		return nil, errors.New("the browser returned without a code")
 	}

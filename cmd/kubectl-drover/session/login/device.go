@@ -22,7 +22,8 @@ func (i *Issuer) Device(ctx context.Context, show func(url, code string)) (*Sess
 		return nil, fmt.Errorf("ask %s for a device code: %w", i.URL, err)
 	}
 	if !i.own(asked.VerificationURI) {
-		return nil, fmt.Errorf("the hub %s refers to %q, which is not its own address: contact its administrator", i.URL, asked.VerificationURI)
+		return nil, fmt.Errorf("the hub %s refers to %q, which is not its own address: contact its administrator", i.URL,
+			asked.VerificationURI)
 	}
 	show(asked.VerificationURI, asked.UserCode)
 	token, err := i.oauth.DeviceAccessToken(i.context(ctx), asked)

@@ -93,7 +93,8 @@ func Discover(ctx context.Context, issuer string, ca []byte) (*Issuer, error) {
 	m := i.metadata
 	for _, endpoint := range []string{m.Authorization, m.Token, m.Keys, m.Revocation, m.Device} {
 		if endpoint != "" && !i.own(endpoint) {
-			return nil, fmt.Errorf("the hub %s has the endpoint %q, which is not its own address: contact its administrator", issuer, endpoint)
+			return nil, fmt.Errorf("the hub %s has the endpoint %q, which is not its own address: contact its administrator",
+				issuer, endpoint)
 		}
 	}
 	if m.Authorization == "" || m.Token == "" || !slices.Contains(m.Challenges, "S256") {
@@ -121,7 +122,8 @@ func undiscovered(issuer string, err error) error {
 	if errors.As(err, &failed) {
 		return fmt.Errorf("read the sign-in metadata of %s: %w", issuer, err)
 	}
-	return fmt.Errorf("users cannot sign in at %s: is it the value of signIn.issuer in the hub's configuration? %w", issuer, err)
+	return fmt.Errorf("users cannot sign in at %s: is it the value of signIn.issuer in the hub's configuration? %w",
+		issuer, err)
 }
 
 func (i *Issuer) own(endpoint string) bool { return strings.HasPrefix(endpoint, i.URL+"/") }
@@ -142,7 +144,8 @@ func (i *Issuer) session(ctx context.Context, token *oauth2.Token, nonce string)
 	var expired *oidc.TokenExpiredError
 	switch {
 	case errors.As(err, &expired):
-		return nil, fmt.Errorf("the token from %s expired at %s: compare the clocks of this computer and the hub", i.URL, expired.Expiry.Format(time.RFC3339))
+		return nil, fmt.Errorf("the token from %s expired at %s: compare the clocks of this computer and the hub", i.URL,
+			expired.Expiry.Format(time.RFC3339))
 	case err != nil:
 		return nil, fmt.Errorf("verify the token from %s: %w", i.URL, err)
 	case verified.Nonce != nonce && nonce != "":
@@ -176,7 +179,8 @@ func (i *Issuer) Refresh(ctx context.Context, s *Session) (*Session, error) {
 		return nil, err
 	}
 	if was, is := s.Claims().Subject, next.Claims().Subject; was != is {
-		return nil, fmt.Errorf("the hub %s returned a token of %q to %q: sign in again, and contact its administrator", i.URL, is, was)
+		return nil, fmt.Errorf("the hub %s returned a token of %q to %q: sign in again, and contact its administrator", i.URL,
+			is, was)
 	}
 	return next, nil
 }
