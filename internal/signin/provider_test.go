@@ -55,7 +55,7 @@ type openID struct {
 	sub     string
 	name    string
 	groups  []string
-	nonce   string // instead of the one that was asked for
+	nonce   string // instead of the requested nonce
 	refused bool
 	down    bool
 	asked   url.Values // of the last login

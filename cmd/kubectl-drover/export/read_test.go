@@ -103,7 +103,7 @@ func answerList(w http.ResponseWriter, kind, next string, items ...string) {
 }
 
 func answer(w http.ResponseWriter, object any) {
-	_ = json.NewEncoder(w).Encode(object) // the client reports what is missing
+	_ = json.NewEncoder(w).Encode(object) // the client reports the missing kind
 }
 
 func TestABigServerIsReadPageByPage(t *testing.T) {

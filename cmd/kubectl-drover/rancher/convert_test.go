@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-var update = flag.Bool("update", false, "write the golden files of the export anew")
+var update = flag.Bool("update", false, "update the golden files of the export")
 
 // server returns the objects of testdata/server.yaml. Each object is one second older than the next.
 func server(t *testing.T) Objects {

@@ -57,7 +57,7 @@ type Step struct {
 	Commands []string `json:"commands,omitempty"`
 }
 
-// Report lists what was exported and what was not.
+// Report describes the result of an export.
 type Report struct {
 	Workspace string `json:"workspace"`
 	// Exported is the number of exported objects, by kind.

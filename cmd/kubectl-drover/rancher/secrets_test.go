@@ -25,7 +25,7 @@ func TestSecretsOfProjects(t *testing.T) {
 	younger.CreationTimestamp = metav1.Unix(1, 0)
 	tests := map[string]struct {
 		secrets  []corev1.Secret
-		want     string // projects of what is exported
+		want     string // the projects of exported Secrets
 		reported string
 	}{
 		"one of a project":                              {[]corev1.Secret{secret("c-1-p-a", "registry", "p-a")}, "one-a", ""},

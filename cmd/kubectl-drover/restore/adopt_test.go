@@ -67,7 +67,7 @@ func TestAdopt(t *testing.T) {
 		names   []string
 		act     bool
 		adopted string
-		want    []string // in what is printed
+		want    []string // in the output
 		err     string
 	}{
 		"all are listed, and nothing is changed": {nil, false, "", []string{"alpha", "member-beta", "its agent already", "no Secret never-agent", "adopt the 2 agents above, run the command again with --yes"}, ""},

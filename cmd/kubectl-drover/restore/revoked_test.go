@@ -378,7 +378,7 @@ func TestRevocationsAreRepeated(t *testing.T) {
 		log  string
 		act  bool
 		left string
-		want string // in what is printed
+		want string // in the output
 		err  string
 	}{
 		"they are listed, and nothing is changed": {early + revoked, false, both, "delete by alice", "denied"},

@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/access"
 )
 
-var update = flag.Bool("update", false, "write what is into the golden files")
+var update = flag.Bool("update", false, "update the golden files")
 
 // golden compares a text with a file of testdata.
 func golden(t *testing.T, file, got string) {

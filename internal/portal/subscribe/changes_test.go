@@ -136,8 +136,8 @@ func TestAVersionIsGoodOnceNoEarlierChangeCanCome(t *testing.T) {
 	}
 }
 
-// TestAnyReaderEndsWithWhatThereIs lets readers of all speeds follow random changes, and compares what they have at the
-// end with what there is.
+// TestAnyReaderEndsWithWhatThereIs lets readers of all speeds follow random changes. At the end, each reader must have
+// the current objects.
 func TestAnyReaderEndsWithWhatThereIs(t *testing.T) {
 	for seed := range uint64(40) {
 		random := rand.New(rand.NewPCG(seed, 1))

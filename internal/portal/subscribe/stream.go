@@ -237,7 +237,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// again reviews again who the user is and what they may see. If the rights to a kind have changed, the kind is sent
+// again reviews the identity and the rights of the user again. If the rights to a kind have changed, the kind is sent
 // from the beginning.
 func (st *stream) again(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, rightsLimit)

@@ -350,13 +350,13 @@ func TestAStreamIsResumedAtAnyReplica(t *testing.T) {
 	query := "?kind=clusters&namespace=" + a
 	one := first.cluster(t, a, "one", "")
 	first.cluster(t, a, "two", "")
-	second.follow(t, alice, query).until("clusters", a+"/one", a+"/two") // the replica knows what is deleted from now on
+	second.follow(t, alice, query).until("clusters", a+"/one", a+"/two") // the replica sees all deletions from now on
 	c := first.follow(t, alice, query)
 	c.until("clusters", a+"/one", a+"/two")
 	three := first.cluster(t, a, "three", "")
 	c.until("clusters", a+"/one", a+"/two", a+"/three")
 	var mark string
-	for round := 0; parse(mark).Versions["clusters"] < first.version(t, one); round++ { // until the token covers what is deleted below
+	for round := 0; parse(mark).Versions["clusters"] < first.version(t, one); round++ { // until the token is newer than the objects that are deleted below
 		first.show(t, three, fmt.Sprint("v", round))
 		mark = c.bookmarked()
 	}

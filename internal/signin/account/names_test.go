@@ -52,7 +52,7 @@ func TestGroupsThatNoBindingCanNameAreLeftOut(t *testing.T) {
 	}
 }
 
-// FuzzNames: what is taken is what the proxy can carry, and is of the provider.
+// FuzzNames checks that the proxy can send every accepted name, and that the name belongs to the provider.
 func FuzzNames(f *testing.F) {
 	for _, seed := range []string{"alice", "system:masters", "Alice", "аlice", "a\x00", "a b", "acme/web", "\xff", "a@b", "ops\r\nX: y"} {
 		f.Add(seed, seed)

@@ -31,7 +31,7 @@ func many(n int) []string {
 func TestWhatClaimsSayOfAUser(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config  func(*Config)
-		claims  map[string]any // of the ID token; nil is one that is not there
+		claims  map[string]any // of the ID token; nil removes a claim
 		info    map[string]any // of userinfo
 		name    string         // empty means that the login fails
 		groups  []string

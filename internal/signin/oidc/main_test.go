@@ -77,7 +77,7 @@ func (p *lying) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "/keys":
 		content = jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: p.key.Public(), KeyID: "k", Algorithm: "ES256", Use: "sig"}}}
 	case "/token":
-		_ = r.ParseForm() // what is malformed is not there
+		_ = r.ParseForm() // malformed fields are ignored
 		p.form = r.PostForm
 		claims := map[string]any{"iss": p.URL, "aud": "drover", "sub": "1001", "nonce": p.nonce, "preferred_username": "alice", "groups": []string{"ops"},
 			"iat": time.Now().Unix(), "exp": time.Now().Add(time.Hour).Unix()}

@@ -682,7 +682,7 @@ func examples(t *testing.T) map[string]v1.JWTProvider {
 	return all
 }
 
-// The claims are those that the issuers document.
+// The issuers document these claims.
 func TestPipelinesAndServiceAccountsAreLetInByTheExamples(t *testing.T) {
 	github := map[string]any{"sub": "repo:Acme/My.App:ref:refs/heads/main", "repository": "Acme/My.App", "repository_id": "74", "repository_owner_id": "1234567", "ref": "refs/heads/main", "environment": "prod"}
 	gitlab := map[string]any{"sub": "project_path:Group/sub/project:ref_type:branch:ref:main", "project_path": "Group/sub/project", "project_id": "22", "ref_protected": "true"}
