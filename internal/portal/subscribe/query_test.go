@@ -25,7 +25,7 @@ func TestAQueryIsReadOrRefused(t *testing.T) {
 		{"workspaces are sorted, once", "namespace=b&namespace=a&namespace=b&kind=plans", "plans", "a b", ""},
 		{"a Secret is no kind", "kind=secrets", "", "", "you cannot subscribe to"},
 		{"a kind is the name of a resource", "kind=Cluster", "", "", "you cannot subscribe to"},
-		{"a parameter that is not known is a mistake", "kinds=clusters", "", "", `no parameter "kinds"`},
+		{"a parameter that is not known is a mistake", "kinds=clusters", "", "", `unknown parameter "kinds"`},
 		{"a workspace has the name of a namespace", "namespace=../a", "", "", "not the name of a namespace"},
 		{"no more workspaces than a bound", strings.Join(many, "&"), "", "", "more than 100"},
 		{"a resume token that cannot be read is none", "resume=%00&kind=plans", "plans", "", ""},
