@@ -3,8 +3,8 @@
 
 // Command bounds gives the specs in generated CRDs bounds where they have none.
 //
-// No marker reaches the fields of Kubernetes' own types, such as selectors, affinities and variables. What Drover defines itself has bounds by markers.
-// "make generate" runs it.
+// No marker reaches the fields of Kubernetes' own types, such as selectors, affinities and variables. What Drover
+// defines itself has bounds by markers. "make generate" runs it.
 package main
 
 import (
@@ -16,7 +16,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Bounds that no object reaches: Linux takes no argument or variable of more than 128 KiB, and API servers no more than 256 KiB of annotations.
+// Bounds that no object reaches: Linux takes no argument or variable of more than 128 KiB, and API servers no more than
+// 256 KiB of annotations.
 const (
 	maxItems      = 1024
 	maxProperties = 256
@@ -64,7 +65,8 @@ func at(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// walk gives a schema and those below it bounds. name is the field's, with [] for the items of a list and {} for the values of a map.
+// walk gives a schema and those below it bounds. name is the field's, with [] for the items of a list and {} for the
+// values of a map.
 func walk(name string, schema map[string]any) {
 	text := schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true
 	switch {

@@ -20,8 +20,8 @@ type permanentError struct{ error }
 
 func (h permanentError) Unwrap() error { return h.error }
 
-// await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check; an error that is hopeless it
-// returns at once.
+// await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check; an error that
+// is hopeless it returns at once.
 func await(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()

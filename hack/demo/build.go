@@ -16,8 +16,9 @@ import (
 	"syscall"
 )
 
-// build compiles our programs as "make build" does, under names that distinguish them from others in ps. Go links a program again only if the one that it
-// wrote before is gone or old: so it writes them into the user's cache, which "down" leaves alone.
+// build compiles our programs as "make build" does, under names that distinguish them from others in ps. Go links a
+// program again only if the one that it wrote before is gone or old: so it writes them into the user's cache, which
+// "down" leaves alone.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
 	if err := os.MkdirAll(filepath.Dir(d.files.bin(manager)), 0o700); err != nil {
@@ -50,7 +51,8 @@ func (d *demo) build(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// lockBuilds returns the folder of built programs, which demos of other trees share, when none of them builds. It is theirs when unlock was called.
+// lockBuilds returns the folder of built programs, which demos of other trees share, when none of them builds. It is
+// theirs when unlock was called.
 func lockBuilds() (dir string, unlock func(), err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -11,8 +11,8 @@ const (
 	simulatedNodes = "simulated"
 )
 
-// chooseNodes returns which nodes the demo has, and a remark on why it has no real ones. wanted is what the user asks for and kept what the demo that is
-// there has: both may be "". fault is why this machine cannot run real nodes.
+// chooseNodes returns which nodes the demo has, and a remark on why it has no real ones. wanted is what the user asks
+// for and kept what the demo that is there has: both may be "". fault is why this machine cannot run real nodes.
 func chooseNodes(wanted, kept string, fault error) (chosen, remark string, err error) {
 	switch wanted {
 	case "", realNodes, simulatedNodes:

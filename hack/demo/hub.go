@@ -106,8 +106,8 @@ func hubURL(port int) string { return "https://" + address(port) }
 // agentURL is where agents reach the hub.
 func (d *demo) agentURL() string { return agentURLs(d.state.Nodes, d.state.HubPort)[0] }
 
-// agentURLs are the addresses of the hub, that for agents first. A pod reaches no port of the machine's loopback but at the bridge, and the machine
-// does not reach the bridge.
+// agentURLs are the addresses of the hub, that for agents first. A pod reaches no port of the machine's loopback but at
+// the bridge, and the machine does not reach the bridge.
 func agentURLs(nodes string, port int) []string {
 	if nodes == realNodes {
 		return []string{fmt.Sprintf("https://%s:%d", bridgeAddress, port), hubURL(port)}
@@ -115,7 +115,8 @@ func agentURLs(nodes string, port int) []string {
 	return []string{hubURL(port)}
 }
 
-// managerConfig is the manager's configuration file. What it leaves out has the defaults of a real cluster. image is that of agents, "" if they are processes.
+// managerConfig is the manager's configuration file. What it leaves out has the defaults of a real cluster. image is
+// that of agents, "" if they are processes.
 func managerConfig(nodes string, port int, image string) ([]byte, error) {
 	content, err := yaml.Marshal(map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,

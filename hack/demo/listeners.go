@@ -118,7 +118,8 @@ func parseListeners(table []byte) ([]listener, error) {
 	return found, lines.Err()
 }
 
-// parseKernelAddress reads "0100007F:1F90": 32-bit words of the address, each in the byte order of the machine, and the port.
+// parseKernelAddress reads "0100007F:1F90": 32-bit words of the address, each in the byte order of the machine, and the
+// port.
 func parseKernelAddress(text string) (netip.AddrPort, error) {
 	host, portText, _ := strings.Cut(text, ":")
 	raw, err := hex.DecodeString(host)

@@ -61,7 +61,8 @@ func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error
 	})
 }
 
-// manifest waits for a manifest that fits the Cluster's present spec, the hub's present address and the agent's present image.
+// manifest waits for a manifest that fits the Cluster's present spec, the hub's present address and the agent's present
+// image.
 func (d *demo) manifest(ctx context.Context) ([]byte, error) {
 	image, err := d.agentImage()
 	if err != nil {

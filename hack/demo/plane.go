@@ -42,7 +42,8 @@ func (d *demo) startMember(ctx context.Context) (remark string, err error) {
 	return remark, err
 }
 
-// startPlane keeps a plane that serves and has the same programs and options. Otherwise it starts the plane with its former data.
+// startPlane keeps a plane that serves and has the same programs and options. Otherwise it starts the plane with its
+// former data.
 func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, string, error) {
 	name := options.Name
 	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}

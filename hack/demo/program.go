@@ -29,7 +29,8 @@ type program struct {
 	healthy    func(context.Context) error
 }
 
-// keepOrStart keeps a program that is healthy and was started from the same files. Otherwise it starts it and waits until it is healthy.
+// keepOrStart keeps a program that is healthy and was started from the same files. Otherwise it starts it and waits
+// until it is healthy.
 func (d *demo) keepOrStart(ctx context.Context, p program) (string, error) {
 	path := d.files.bin("drover-" + p.name)
 	binary, err := os.ReadFile(path)

@@ -19,13 +19,15 @@ import (
 )
 
 const (
-	// readyLimit is how long it may take until the Cluster is Ready; it takes a second or two, and some more after a crash.
+	// readyLimit is how long it may take until the Cluster is Ready; it takes a second or two, and some more after a
+	// crash.
 	readyLimit = 2 * time.Minute
 	// stalledLimit is how long a Cluster may be Stalled: the condition may be from before the agent's start.
 	stalledLimit = 20 * time.Second
 )
 
-// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints what it waits for.
+// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints what it waits
+// for.
 func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	path := d.files.kubeconfig(proxy)
 	if err := d.writeProxyKubeconfig(ctx, path); err != nil {

@@ -21,7 +21,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// writeImage writes the image of one platform: an OCI layout that has Docker's manifest.json too, so that clients of either kind read it.
+// writeImage writes the image of one platform: an OCI layout that has Docker's manifest.json too, so that clients of
+// either kind read it.
 func (r release) writeImage(output string, image v1.Image, platform string) error {
 	reference, err := r.reference()
 	if err != nil {
@@ -59,7 +60,8 @@ func addendum(image v1.Image, platform string) (mutate.IndexAddendum, error) {
 	return mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: parsed}}, nil
 }
 
-// writeLayout writes an archive of an OCI layout whose only entry is content, under the name of the image, and prints its digest.
+// writeLayout writes an archive of an OCI layout whose only entry is content, under the name of the image, and prints
+// its digest.
 func (r release) writeLayout(output string, content mutate.IndexAddendum, more map[string][]byte) (err error) {
 	reference, err := r.reference()
 	if err != nil {

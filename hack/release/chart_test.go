@@ -47,7 +47,8 @@ func inRepository(t *testing.T, env []string, name string, args ...string) []byt
 	return out
 }
 
-// rendered is what "helm template --include-crds" prints for the chart, by Helm's own packages: to compile its whole command takes minutes.
+// rendered is what "helm template --include-crds" prints for the chart, by Helm's own packages: to compile its whole
+// command takes minutes.
 func rendered(t *testing.T, dir, namespace string, values map[string]any) []byte {
 	t.Helper()
 	loaded, err := loader.Load(dir)
@@ -92,7 +93,8 @@ func testChart(t *testing.T) string {
 
 var hashOfConfig = regexp.MustCompile(`drover-config-[a-z0-9]{10}`)
 
-// byName maps objects to what names them. The configuration counts as what it says: its text, and so the hash in its name, depend on who wrote the YAML.
+// byName maps objects to what names them. The configuration counts as what it says: its text, and so the hash in its
+// name, depend on who wrote the YAML.
 func byName(t *testing.T, stream []byte) map[string]object {
 	t.Helper()
 	all, err := objects(hashOfConfig.ReplaceAll(stream, []byte("drover-config")))

@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// compile builds the main package at source, a folder of the sources, for a platform. The result depends on the sources, the version and the version
-// of Go, and not on the folder or the state of the repository.
+// compile builds the main package at source, a folder of the sources, for a platform. The result depends on the
+// sources, the version and the version of Go, and not on the folder or the state of the repository.
 func (r release) compile(ctx context.Context, platform, source, output string) error {
 	goos, goarch, found := strings.Cut(platform, "/")
 	if !found {
@@ -39,7 +39,8 @@ func machines() map[string]elf.Machine {
 	return map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}
 }
 
-// checkPlatform returns an error unless a program runs on a platform of an image, without a dynamic linker: the image has no library.
+// checkPlatform returns an error unless a program runs on a platform of an image, without a dynamic linker: the image
+// has no library.
 func checkPlatform(path, platform string) error {
 	program, err := elf.Open(path)
 	if err != nil {

@@ -142,7 +142,8 @@ type file struct {
 	mode    int64
 }
 
-// layerOf makes a layer of files and the folders above them. All belong to root, so that the user of the image can change none.
+// layerOf makes a layer of files and the folders above them. All belong to root, so that the user of the image can
+// change none.
 func layerOf(files map[string]file, created time.Time) (v1.Layer, error) {
 	var buffer bytes.Buffer
 	out := tar.NewWriter(&buffer)
@@ -182,7 +183,8 @@ func writeFile(out *tar.Writer, name string, f file, created time.Time) error {
 	return err
 }
 
-// rootCertificates are those of Mozilla, in the version that go.mod pins. A root that Mozilla trusts with a limit that a PEM file cannot express is left out.
+// rootCertificates are those of Mozilla, in the version that go.mod pins. A root that Mozilla trusts with a limit that
+// a PEM file cannot express is left out.
 func rootCertificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {

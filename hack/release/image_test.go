@@ -301,7 +301,8 @@ func must2(path string, err error) string {
 	return path
 }
 
-// Images of the same sources in two folders have the same digest. The folders have what .dockerignore lets through, as a clone and an archive do.
+// Images of the same sources in two folders have the same digest. The folders have what .dockerignore lets through, as
+// a clone and an archive do.
 func TestImagesAreTheSameWhereverTheyAreBuilt(t *testing.T) {
 	root, err := sources()
 	if err != nil {

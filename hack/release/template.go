@@ -13,15 +13,16 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An opening is a place of a manifest where the chart has a value: a mark that stands there, and the template in its place. A template that
-// is of whole lines replaces the line of its mark.
+// An opening is a place of a manifest where the chart has a value: a mark that stands there, and the template in its
+// place. A template that is of whole lines replaces the line of its mark.
 type opening struct {
 	mark, template string
 	// before and after are put around the whole.
 	before, after string
 }
 
-// open turns a manifest into a template: what Helm would read as one of its expressions is quoted, and each opening filled.
+// open turns a manifest into a template: what Helm would read as one of its expressions is quoted, and each opening
+// filled.
 func open(manifest []byte, opens []opening) []byte {
 	text := strings.ReplaceAll(string(manifest), "{{", `{{ "{{" }}`)
 	text = strings.ReplaceAll(text, manifestNamespace, "{{ .Release.Namespace }}")

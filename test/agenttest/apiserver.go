@@ -24,8 +24,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// APIServer is a fake API server in memory with what the agent needs: namespaces, nodes, pods and Secrets of the core group and anything
-// that was put under another path, with get, list, watch, create, update, patch and delete. It speaks JSON and reads protobuf too.
+// APIServer is a fake API server in memory with what the agent needs: namespaces, nodes, pods and Secrets of the core
+// group and anything that was put under another path, with get, list, watch, create, update, patch and delete. It
+// speaks JSON and reads protobuf too.
 type APIServer struct {
 	// URL of the server.
 	URL string
@@ -190,7 +191,8 @@ func (s *APIServer) record(kind, path string, content map[string]any) {
 	s.changed = make(chan struct{})
 }
 
-// metadataOnly reports whether a client asks for metadata only. It gets the whole object as well, under the kind of the metadata.
+// metadataOnly reports whether a client asks for metadata only. It gets the whole object as well, under the kind of the
+// metadata.
 func metadataOnly(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")
 }
@@ -212,8 +214,8 @@ func (s *APIServer) list(path string, metadata bool) any {
 	}
 }
 
-// watch streams what happened after the resource version asked for. If it asks for none, it gets what there is as added, and then what happens. Field selectors
-// other than metadata.name are not looked at.
+// watch streams what happened after the resource version asked for. If it asks for none, it gets what there is as
+// added, and then what happens. Field selectors other than metadata.name are not looked at.
 func (s *APIServer) watch(w http.ResponseWriter, r *http.Request) {
 	version := r.URL.Query().Get("resourceVersion")
 	next, _ := strconv.Atoi(version)

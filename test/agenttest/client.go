@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/agent/kube"
 )
 
-// Client returns a client of the agent whose requests h answers. There is no connection, so that it also works in a bubble of testing/synctest.
+// Client returns a client of the agent whose requests h answers. There is no connection, so that it also works in a
+// bubble of testing/synctest.
 func Client(t testing.TB, h http.Handler) *kube.Client {
 	t.Helper()
 	client, err := kube.New(&rest.Config{Host: "http://apiserver", Transport: transport{h}, QPS: -1})

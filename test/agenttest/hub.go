@@ -45,7 +45,8 @@ func NewHub(t testing.TB, ca *Authority) *Hub {
 	server := httptest.NewUnstartedServer(h)
 	server.TLS = &tls.Config{
 		MinVersion: tls.VersionTLS13,
-		// Not GetCertificate, which is not asked by clients that dial an address, while httptest has a certificate of its own.
+		// Not GetCertificate, which is not asked by clients that dial an address, while httptest has a certificate of its
+		// own.
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return h.config(), nil },
 	}
 	server.Config.ErrorLog = log.New(io.Discard, "", 0) // refused certificates are what some tests are about

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package balancer spreads TCP connections over the ready ones of several backends, as the Service of a Deployment does.
+// Package balancer spreads TCP connections over the ready ones of several backends, as the Service of a Deployment
+// does.
 package balancer
 
 import (
@@ -24,8 +25,8 @@ const (
 // Check returns why a backend is not ready, or nil.
 type Check func(ctx context.Context, backend string) error
 
-// Balancer passes each new connection to the next ready backend. The connections of a backend that is no longer ready live on; those of
-// one that dies end as they ended there. All methods may be called concurrently.
+// Balancer passes each new connection to the next ready backend. The connections of a backend that is no longer ready
+// live on; those of one that dies end as they ended there. All methods may be called concurrently.
 type Balancer struct {
 	backends []string
 	check    Check

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command chaos does random harm to a hub with several managers, its agents and the links between them, and checks that all recover.
+// Command chaos does random harm to a hub with several managers, its agents and the links between them, and checks that
+// all recover.
 package main
 
 import (

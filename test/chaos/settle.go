@@ -24,7 +24,8 @@ const (
 	noticeLimit = 30 * time.Second
 )
 
-// settle waits until every Cluster is Ready and every replica serves every member, and it stays so. All agents must run.
+// settle waits until every Cluster is Ready and every replica serves every member, and it stays so. All agents must
+// run.
 func (s *system) settle(ctx context.Context, readiness *traffic.ReadinessWatch, loads []*traffic.Load) error {
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, settleLimit)
@@ -74,7 +75,8 @@ func (s *system) stayCalm(ctx context.Context, readiness *traffic.ReadinessWatch
 	return nil
 }
 
-// loseAgents stops all agents of one Cluster, and one of two of another: the first Cluster must show it, the second must not.
+// loseAgents stops all agents of one Cluster, and one of two of another: the first Cluster must show it, the second
+// must not.
 func (s *system) loseAgents(ctx context.Context, readiness *traffic.ReadinessWatch) error {
 	s.journal.note("the only agent of one Cluster ends, and one of two of another")
 	readiness.Reset()

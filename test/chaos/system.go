@@ -198,7 +198,8 @@ func (s *system) startSimulator(ctx context.Context) error {
 
 const (
 	simulatorName = "fleetsim"
-	// changesEach simulated member reports in a minute, and churnWhileHarmed is how often its tunnel is cut in a minute of harm.
+	// changesEach simulated member reports in a minute, and churnWhileHarmed is how often its tunnel is cut in a minute of
+	// harm.
 	changesEach      = 5
 	churnWhileHarmed = 1.0
 )

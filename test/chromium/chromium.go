@@ -43,8 +43,8 @@ type message struct {
 	} `json:"error,omitempty"`
 }
 
-// Open starts a browser with one empty page, which ends with the test. The test is skipped where no Chromium is installed. It accepts any
-// certificate: what it shows is of the test's own servers.
+// Open starts a browser with one empty page, which ends with the test. The test is skipped where no Chromium is
+// installed. It accepts any certificate: what it shows is of the test's own servers.
 func Open(t testing.TB, scripts bool) *Page {
 	t.Helper()
 	program := Find(t)
@@ -271,7 +271,8 @@ func (p *Page) Requests() []string {
 	return append([]string{}, p.requests...)
 }
 
-// Problems are what the browser complained about so far, such as what a policy of the page forbids, and what was logged.
+// Problems are what the browser complained about so far, such as what a policy of the page forbids, and what was
+// logged.
 func (p *Page) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -66,7 +66,8 @@ spec:
   subject: {kind: User, name: "local:conformance"}
 `
 
-// A fixture is a hub with two managers, a member with two real nodes whose agents reach the first manager, and the tests.
+// A fixture is a hub with two managers, a member with two real nodes whose agents reach the first manager, and the
+// tests.
 type fixture struct {
 	dir     string
 	hub     *framework.Hub
@@ -131,7 +132,8 @@ func agentImage(dir, program string) (name, tarball string, err error) {
 	return name, tarball, nodes.WriteImage(tarball, nodes.Image{Name: name, Programs: []string{program}, User: "65532:65532"})
 }
 
-// startHub starts a control plane with two managers. Agents know the address of the first one only, so that the second one serves the member in a hop.
+// startHub starts a control plane with two managers. Agents know the address of the first one only, so that the second
+// one serves the member in a hop.
 func (f *fixture) startHub(ctx context.Context, programs framework.Programs, image string) error {
 	ctx, cancel := context.WithTimeout(ctx, upLimit)
 	defer cancel()

@@ -209,7 +209,8 @@ func (i *image) tarball(file string, names []string) error {
 	return nodes.WriteLayer(file, names, layer.Bytes(), i.config)
 }
 
-// writeImages writes tarballs of the images that the chosen tests use, each with the names that the suite has for it, and returns their paths.
+// writeImages writes tarballs of the images that the chosen tests use, each with the names that the suite has for it,
+// and returns their paths.
 func writeImages(ctx context.Context, dir string, names []string, sources string, assets lab.Assets) ([]string, error) {
 	pause := filepath.Join(dir, "pause")
 	if err := nodes.BuildPause(ctx, pause); err != nil {

@@ -3,8 +3,8 @@
 
 //go:build linux
 
-// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, directly at its API server
-// and on the ways that Drover offers, and compares.
+// Command conformance runs Kubernetes' own end-to-end tests against a member with real nodes, directly at its API
+// server and on the ways that Drover offers, and compares.
 package main
 
 import (

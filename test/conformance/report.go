@@ -77,7 +77,8 @@ func (all outcomes) differences() []difference {
 	return found
 }
 
-// verdict returns an error if a test passed on the first way, failed on another, and that is not accepted; or if a way did not run all.
+// verdict returns an error if a test passed on the first way, failed on another, and that is not accepted; or if a way
+// did not run all.
 func (all outcomes) verdict() error {
 	var wrong []string
 	for _, d := range all.differences() {

@@ -50,8 +50,10 @@ type way struct {
 	bob     *computer
 }
 
-// TestUsersGoOnWithoutTheHubAtTheAPIServer: real API servers with the files and flags of docs/operations/direct-access.md. With the hub killed, get, exec and port-forward go on,
-// also after the API server, and what it asks, were restarted. A revocation that was made before holds with the webhook; with --authentication-config it does not, as the page says.
+// TestUsersGoOnWithoutTheHubAtTheAPIServer: real API servers with the files and flags of
+// docs/operations/direct-access.md. With the hub killed, get, exec and port-forward go on, also after the API server,
+// and what it asks, were restarted. A revocation that was made before holds with the webhook; with
+// --authentication-config it does not, as the page says.
 func TestUsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
 	t.Parallel()
 	s := build(t)
@@ -112,7 +114,8 @@ func TestUsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
 	webhook.refuses(t, stolen[webhook])
 }
 
-// install starts the member with its agent, and what the agent keeps beside the API server, which is not set up for that yet.
+// install starts the member with its agent, and what the agent keeps beside the API server, which is not set up for
+// that yet.
 func (w *way) install(t *testing.T, name string) {
 	t.Helper()
 	own := *w.system

@@ -301,7 +301,8 @@ func (a *argoCD) degraded(t *testing.T) {
 	a.await(t, "fleet", "Healthy")
 }
 
-// application delivers without a stored credential: Argo CD asks for tokens of its ServiceAccount, whose rights in the member are those of a project-member.
+// application delivers without a stored credential: Argo CD asks for tokens of its ServiceAccount, whose rights in the
+// member are those of a project-member.
 func (a *argoCD) application(t *testing.T) {
 	manifest, member := a.guide(t)
 	if _, err := a.hub.Kubectl(t.Context(), []byte(manifest), "apply", "--server-side", "-f", "-"); err != nil {
@@ -333,7 +334,8 @@ func (a *argoCD) application(t *testing.T) {
 	a.idle(t)
 }
 
-// guide returns what docs/guide/gitops.md has for Argo CD, with the address and the CA of this hub, and the address of the member.
+// guide returns what docs/guide/gitops.md has for Argo CD, with the address and the CA of this hub, and the address of
+// the member.
 func (a *argoCD) guide(t *testing.T) (manifest, member string) {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(a.programs.Root, "docs", "guide", "gitops.md"))

@@ -98,7 +98,8 @@ func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 	}
 }
 
-// awaitDelivered returns the binding that is delivered to a member, by name, with its UID: another one would be one that was removed meanwhile.
+// awaitDelivered returns the binding that is delivered to a member, by name, with its UID: another one would be one
+// that was removed meanwhile.
 func awaitDelivered(t *testing.T, member *framework.Plane) map[string]types.UID {
 	t.Helper()
 	found := map[string]types.UID{}
@@ -148,7 +149,8 @@ func (s *system) backUp(t *testing.T) []unstructured.Unstructured {
 	return saved
 }
 
-// restoreHub starts another hub at the address with what was saved: the Secret of its CA before the manager, everything else after.
+// restoreHub starts another hub at the address with what was saved: the Secret of its CA before the manager, everything
+// else after.
 func (s *system) restoreHub(t *testing.T, saved []unstructured.Unstructured, address string) {
 	t.Helper()
 	plane, err := s.plane("restored", lab.User{Name: "demo", Token: demoToken})

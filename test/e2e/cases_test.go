@@ -92,7 +92,8 @@ func testManagerRestart(t *testing.T, s *system, cluster types.NamespacedName) {
 	}
 }
 
-// testManagerStops: of two status writes in quick succession the later must win, also when the cache has not seen the earlier.
+// testManagerStops: of two status writes in quick succession the later must win, also when the cache has not seen the
+// earlier.
 func testManagerStops(t *testing.T, s *system, cluster types.NamespacedName) {
 	for range 2 {
 		if err := s.hub.Manager.Stop(within(t, 30*time.Second)); err != nil {
@@ -139,7 +140,8 @@ func testLogLevel(t *testing.T, s *system, agent *framework.Agent) {
 	}
 }
 
-// testNothingLeaks looks for every token that was used in everything that was written: CVE-2023-22649, CVE-2024-58269, CVE-2019-11250, CVE-2020-8565.
+// testNothingLeaks looks for every token that was used in everything that was written: CVE-2023-22649, CVE-2024-58269,
+// CVE-2019-11250, CVE-2020-8565.
 func testNothingLeaks(t *testing.T, s *system) {
 	secrets := []string{demoToken, strangerToken}
 	var list corev1.SecretList

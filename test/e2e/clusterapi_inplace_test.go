@@ -28,7 +28,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Versions of the machines. Nothing here is of these versions but the words: what is installed are the stand-ins of testdata.
+// Versions of the machines. Nothing here is of these versions but the words: what is installed are the stand-ins of
+// testdata.
 const firstVersion, secondVersion, thirdVersion = "v1.36.1", "v1.36.2", "v1.36.3"
 
 // TestLong_ClusterAPIUpdatesHostsInPlace makes a cluster of three control planes and two workers of the ClusterClass
@@ -128,7 +129,8 @@ func number(t *testing.T, text string) int64 {
 	return n
 }
 
-// externalEtcd makes the Secrets that Cluster API wants of an etcd that is not its own. What is in them nothing reads here.
+// externalEtcd makes the Secrets that Cluster API wants of an etcd that is not its own. What is in them nothing reads
+// here.
 func (c *capi) externalEtcd(t *testing.T) {
 	t.Helper()
 	dir := filepath.Join(c.dir, "etcd-certificates")
@@ -203,8 +205,8 @@ func (c *capi) hold(t *testing.T, how string) (release func()) {
 	}
 }
 
-// upgrade changes the version of the cluster, as a person does. Cluster API refuses that for a moment after the last machine has the former
-// version, until its own hooks have seen the end of that upgrade.
+// upgrade changes the version of the cluster, as a person does. Cluster API refuses that for a moment after the last
+// machine has the former version, until its own hooks have seen the end of that upgrade.
 func (c *capi) upgrade(t *testing.T, version string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {

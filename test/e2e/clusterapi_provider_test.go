@@ -48,7 +48,8 @@ mkdir -p /run/secrets/drover
 cp "$0" /run/secrets/drover/token
 exec "$@"`
 
-// startProvider applies what the provider's own manifests have but its Deployment, and starts its manager with the rights of its account.
+// startProvider applies what the provider's own manifests have but its Deployment, and starts its manager with the
+// rights of its account.
 func (c *capi) startProvider(t *testing.T, p provider) {
 	t.Helper()
 	sources, err := c.tool.Sources(t.Context(), lab.ClusterAPIModule)

@@ -33,7 +33,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// isolated runs a command as a machine of its own: with a hostname, and with /run, /etc, /var/lib and /usr/local that no other has. When it ends, all that it started ends.
+// isolated runs a command as a machine of its own: with a hostname, and with /run, /etc, /var/lib and /usr/local that
+// no other has. When it ends, all that it started ends.
 const isolated = `set -e
 hostname "$1"
 mount -t tmpfs tmpfs /run
@@ -85,7 +86,8 @@ func TestLong_ClusterAPIMakesAClusterOfHosts(t *testing.T) {
 	c.step(t, "the cluster is deleted, and all Hosts that can be reached are free", c.remove)
 }
 
-// startClusterAPI starts hub and Cluster API, with feature gates. It skips where no namespaces can be made, or the programs cannot be built.
+// startClusterAPI starts hub and Cluster API, with feature gates. It skips where no namespaces can be made, or the
+// programs cannot be built.
 func startClusterAPI(t *testing.T, gates string, inPlace bool) *capi {
 	t.Helper()
 	if out, err := exec.Command("unshare", inNamespaces(t.TempDir(), "probe", "true")...).CombinedOutput(); err != nil {
@@ -297,7 +299,8 @@ func (c *capi) controlPlane(t *testing.T) {
 	}
 }
 
-// initialized waits until the first machine is a control plane, starts the agent that it has applied, and waits until Cluster API reaches the cluster.
+// initialized waits until the first machine is a control plane, starts the agent that it has applied, and waits until
+// Cluster API reaches the cluster.
 func (c *capi) initialized(t *testing.T) {
 	t.Helper()
 	admin := ""
@@ -432,7 +435,8 @@ func (c *capi) scaleDown(t *testing.T) {
 	}
 }
 
-// replaced kills the machine of the worker that is left. Its Host is taken until its agent is back, since it may not be clean.
+// replaced kills the machine of the worker that is left. Its Host is taken until its agent is back, since it may not be
+// clean.
 func (c *capi) replaced(t *testing.T) {
 	c.apply(t, `
 apiVersion: cluster.x-k8s.io/v1beta2

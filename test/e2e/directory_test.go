@@ -46,8 +46,9 @@ cn: ops
 member: ` + carolOfDirectory + `
 `
 
-// TestOneUserOfADirectoryWorksAtHubProxyAndMember: a user of a real slapd signs in, and has rights by a group alone. One kubeconfig with one token works at the hub's
-// API server, at the proxy's way to it, and in a member, exec and port-forward included.
+// TestOneUserOfADirectoryWorksAtHubProxyAndMember: a user of a real slapd signs in, and has rights by a group alone.
+// One kubeconfig with one token works at the hub's API server, at the proxy's way to it, and in a member, exec and
+// port-forward included.
 func TestOneUserOfADirectoryWorksAtHubProxyAndMember(t *testing.T) {
 	t.Parallel()
 	server, err := directory.StartOpenLDAP(t.Context(), inDirectory)

@@ -27,8 +27,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Members of the drill, in the order of their numbers: those to which something is sent after the backup, the last of which are revoked then, and those to which
-// nothing is.
+// Members of the drill, in the order of their numbers: those to which something is sent after the backup, the last of
+// which are revoked then, and those to which nothing is.
 const (
 	drillMembers   = 100
 	drillRevoked   = 5
@@ -49,7 +49,8 @@ type drill struct {
 	page    drillPage
 }
 
-// TestARestoreWith100Members is the drill of docs/operations/backup.md with a fleet: etcd goes back to a snapshot, and nothing runs in 100 members that should not.
+// TestARestoreWith100Members is the drill of docs/operations/backup.md with a fleet: etcd goes back to a snapshot, and
+// nothing runs in 100 members that should not.
 func TestARestoreWith100Members(t *testing.T) {
 	if os.Getenv(envDrillPage) == "" {
 		t.Skipf("it takes minutes: make drill, or %s=FILE", envDrillPage)
@@ -109,7 +110,8 @@ func startDrill(t *testing.T) *drill {
 	return d
 }
 
-// liveUntilBackup returns a snapshot in which the plan "upgrade" to v1 is at work, and the plan "forgotten" has not begun.
+// liveUntilBackup returns a snapshot in which the plan "upgrade" to v1 is at work, and the plan "forgotten" has not
+// begun.
 func (d *drill) liveUntilBackup(t *testing.T) etcdSnapshot {
 	t.Helper()
 	d.bind(t, "kept", &metav1.LabelSelector{})
@@ -128,7 +130,8 @@ func (d *drill) liveUntilBackup(t *testing.T) etcdSnapshot {
 	return d.snapshot(t)
 }
 
-// liveAfterBackup does what the hub forgets: a plan is deleted and another one changed, a binding is deleted and another one created, and agents are revoked.
+// liveAfterBackup does what the hub forgets: a plan is deleted and another one changed, a binding is deleted and
+// another one created, and agents are revoked.
 func (d *drill) liveAfterBackup(t *testing.T, snapshot etcdSnapshot) {
 	t.Helper()
 	d.delete(t, drillPlan("forgotten", "", 1, nil))
@@ -146,7 +149,8 @@ func (d *drill) liveAfterBackup(t *testing.T, snapshot etcdSnapshot) {
 	d.awaitClusters(t, "disconnected if it is revoked", func(i int, c *v1.Cluster) bool { return !isRevoked(i) || !framework.Ready(c) })
 }
 
-// testListed waits until all members wait that were told something after the backup, and compares what the command lists.
+// testListed waits until all members wait that were told something after the backup, and compares what the command
+// lists.
 func (d *drill) testListed(t *testing.T) {
 	began := time.Now()
 	d.awaitClusters(t, "listed with what would change", func(i int, c *v1.Cluster) bool {

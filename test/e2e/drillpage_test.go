@@ -22,7 +22,8 @@ type drillPage struct {
 	rows   strings.Builder
 }
 
-// step adds a step that has ended: how long it took, and what the manager and the hub's API server have done since they started.
+// step adds a step that has ended: how long it took, and what the manager and the hub's API server have done since they
+// started.
 func (p *drillPage) step(t *testing.T, d *drill, name string, began time.Time) {
 	t.Helper()
 	took := time.Since(began)

@@ -135,8 +135,8 @@ func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	})
 }
 
-// bindFirst creates a binding for the first member. An API server that has just started may not know the kinds yet that its policies read, and refuses
-// what they guard until it looks again, every half minute.
+// bindFirst creates a binding for the first member. An API server that has just started may not know the kinds yet that
+// its policies read, and refuses what they guard until it looks again, every half minute.
 func (s *system) bindFirst(t *testing.T, name string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -193,7 +193,8 @@ func (s *system) awaitHeld(t *testing.T, name string) {
 	})
 }
 
-// expectNoNewJob fails if a Job of a plan is in the member that was not there before. Those of a plan that was deleted may be gone.
+// expectNoNewJob fails if a Job of a plan is in the member that was not there before. Those of a plan that was deleted
+// may be gone.
 func (s *system) expectNoNewJob(t *testing.T, before map[types.UID]string) {
 	t.Helper()
 	for uid, name := range s.jobs(t) {

@@ -106,8 +106,8 @@ func (g *gitOps) show(t *testing.T, plane *framework.Plane, args ...string) stri
 	return out
 }
 
-// install applies the CRDs of a folder of the tool's sources, and makes a ServiceAccount with the rights of an administrator. It returns the path of
-// a kubeconfig of the ServiceAccount.
+// install applies the CRDs of a folder of the tool's sources, and makes a ServiceAccount with the rights of an
+// administrator. It returns the path of a kubeconfig of the ServiceAccount.
 func (g *gitOps) install(t *testing.T, namespace, account string, crds map[string]string) string {
 	t.Helper()
 	for module, folder := range crds {
@@ -220,8 +220,8 @@ func (g *gitOps) unchanged(t *testing.T, look func()) {
 // notCounted are requests that store nothing, and what Argo CD notes in its own object of when it has compared.
 var notCounted = regexp.MustCompile(`reviews/$|^PATCH applications/$`)
 
-// idle fails if hub or member is written to while nothing changes. No node runs the agent's Deployment here, so its deadline passes once, and is reported: then
-// it looks again.
+// idle fails if hub or member is written to while nothing changes. No node runs the agent's Deployment here, so its
+// deadline passes once, and is reported: then it looks again.
 func (g *gitOps) idle(t *testing.T) {
 	t.Helper()
 	was := g.deployment(t)

@@ -35,7 +35,8 @@ type guide struct {
 	failed  error  // how they ended
 }
 
-// TestTheGuideIsTrue follows the guide: it writes its files, runs its commands and compares what they print with what it says.
+// TestTheGuideIsTrue follows the guide: it writes its files, runs its commands and compares what they print with what
+// it says.
 func TestTheGuideIsTrue(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -92,7 +93,8 @@ func (g *guide) follow(t *testing.T, kind, block, next string) {
 	}
 }
 
-// write makes a file of a block that begins with the file's name. All must be YAML, also those that no command here reads.
+// write makes a file of a block that begins with the file's name. All must be YAML, also those that no command here
+// reads.
 func (g *guide) write(t *testing.T, block string) {
 	t.Helper()
 	name, found := strings.CutPrefix(strings.SplitN(block, "\n", 2)[0], "# ")
@@ -121,7 +123,8 @@ func (g *guide) run(t *testing.T, script string) {
 	g.printed = out.String() + complaints.String()
 }
 
-// prepare makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the member.
+// prepare makes what the demo makes: programs, kubeconfigs, the manager's process id, and user demo as owner of the
+// member.
 func (g *guide) prepare(t *testing.T) {
 	t.Helper()
 	demo := filepath.Join(g.home, ".demo")

@@ -213,7 +213,8 @@ func TestPlansReachHostsAtAllReplicas(t *testing.T) {
 	}
 }
 
-// TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack is the life of a Host, with the hub's manager and the host's agent killed in its middle.
+// TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack is the life of a Host, with the hub's manager and the host's agent
+// killed in its middle.
 func TestAMachineJoinsCarriesOutItsPlanAndIsGivenBack(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {

@@ -42,7 +42,8 @@ type trustingHub struct {
 	file string
 }
 
-// TestTheHubsAPIServerTrustsTheIssuer: with docs/operations/hub-authentication.yaml one token makes the same user at the hub's API server, at the proxy and in a member.
+// TestTheHubsAPIServerTrustsTheIssuer: with docs/operations/hub-authentication.yaml one token makes the same user at
+// the hub's API server, at the proxy and in a member.
 func TestTheHubsAPIServerTrustsTheIssuer(t *testing.T) {
 	t.Parallel()
 	h := &trustingHub{file: filepath.Join(t.TempDir(), "authentication.yaml")}
@@ -93,7 +94,8 @@ func TestTheHubsAPIServerTrustsTheIssuer(t *testing.T) {
 	})
 }
 
-// install starts the hub. Its API server is started before there is an issuer, as at a first installation, with a file that names none.
+// install starts the hub. Its API server is started before there is an issuer, as at a first installation, with a file
+// that names none.
 func (h *trustingHub) install(t *testing.T, s *system) {
 	t.Helper()
 	if err := os.WriteFile(h.file, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"), 0o600); err != nil {
@@ -171,7 +173,8 @@ func reviewed(t *testing.T, out string, err error) (authenticationv1.UserInfo, e
 	return review.Status.UserInfo, err
 }
 
-// awaitAlice waits until the API server knows a token's user: it reads a changed file within a minute, and asks an issuer that was away every 10 s.
+// awaitAlice waits until the API server knows a token's user: it reads a changed file within a minute, and asks an
+// issuer that was away every 10 s.
 func (h *trustingHub) awaitAlice(t *testing.T, token string) {
 	t.Helper()
 	testkit.Eventually(t, 2*time.Minute, func(context.Context) error {
@@ -261,7 +264,8 @@ func (h *trustingHub) tokens(t *testing.T) {
 	}
 }
 
-// rotate lets an hour pass in the Secret of the keys. The API server is restarted in between, since it keeps the keys for 10 minutes.
+// rotate lets an hour pass in the Secret of the keys. The API server is restarted in between, since it keeps the keys
+// for 10 minutes.
 func (h *trustingHub) rotate(t *testing.T, secret, former string) {
 	next, err := keys.New(time.Now())
 	if err != nil {

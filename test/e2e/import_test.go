@@ -26,7 +26,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// operator is a person with a kubeconfig that has the contexts hub, member and through, which leads to the member by the hub.
+// operator is a person with a kubeconfig that has the contexts hub, member and through, which leads to the member by
+// the hub.
 type operator struct{ home, kubeconfig string }
 
 func newOperator(t *testing.T, s *system) operator {
@@ -66,7 +67,8 @@ func (o operator) command(t *testing.T, args ...string) (command *exec.Cmd, out,
 	return command, out, says
 }
 
-// TestAClusterIsImportedByThePlugin makes a Cluster and applies its agent by one command, which waits while the agent starts.
+// TestAClusterIsImportedByThePlugin makes a Cluster and applies its agent by one command, which waits while the agent
+// starts.
 func TestAClusterIsImportedByThePlugin(t *testing.T) {
 	t.Parallel()
 	s := start(t)

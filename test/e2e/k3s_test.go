@@ -28,8 +28,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// k3sPatience bounds each wait for a condition. Up to five API servers and other tests share the processors, so a step that takes a minute alone takes five beside
-// them. No step claims a time.
+// k3sPatience bounds each wait for a condition. Up to five API servers and other tests share the processors, so a step
+// that takes a minute alone takes five beside them. No step claims a time.
 const k3sPatience = 10 * time.Minute
 
 // ofProd and ofWeb refer to the installation by k3s, and to the cluster by kubeadm.

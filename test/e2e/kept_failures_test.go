@@ -181,8 +181,8 @@ func (k *kept) statuses(t *testing.T) statuses {
 	return all
 }
 
-// sameStatuses fails the test if a status was written but that of the removed binding. Where the machine kept agents waiting, a status may have said
-// so meanwhile: it has to become what it was.
+// sameStatuses fails the test if a status was written but that of the removed binding. Where the machine kept agents
+// waiting, a status may have said so meanwhile: it has to become what it was.
 func (k *kept) sameStatuses(t *testing.T, before statuses, watch testkit.Stopwatch) {
 	t.Helper()
 	const removed = "crtb default removed"

@@ -68,7 +68,8 @@ func TestLong_WhatIsDeliveredIsKept(t *testing.T) {
 	})
 }
 
-// TestTheMembersRulesBoundWhatIsDelivered takes the agent's rights away and gives them back, and undoes what was delivered in the member.
+// TestTheMembersRulesBoundWhatIsDelivered takes the agent's rights away and gives them back, and undoes what was
+// delivered in the member.
 func TestTheMembersRulesBoundWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
@@ -202,7 +203,8 @@ func (k *kept) reason(t *testing.T, limit time.Duration, object client.Object, r
 	return message
 }
 
-// setProfile changes the profile of the second member's agent, applies the new manifest and starts the agent as that says.
+// setProfile changes the profile of the second member's agent, applies the new manifest and starts the agent as that
+// says.
 func (k *kept) setProfile(t *testing.T, profile v1.AgentProfile) {
 	t.Helper()
 	c := k.cluster(t, edgeCluster)
@@ -262,8 +264,8 @@ func testProfile(k *kept, t *testing.T) {
 	}
 }
 
-// testProfilePatched patches the profile of a live Full agent, as an attack did, and does not apply the manifest; later it does. strangers may
-// reach the member and have no right in it.
+// testProfilePatched patches the profile of a live Full agent, as an attack did, and does not apply the manifest; later
+// it does. strangers may reach the member and have no right in it.
 func testProfilePatched(k *kept, t *testing.T) {
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters/proxy"}, Verbs: []string{"get"}}}
 	create(t, k.hub.Plane, &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Namespace: farWorkspace, Name: "stranger"}, Rules: rules})

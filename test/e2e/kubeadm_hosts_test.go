@@ -31,20 +31,23 @@ import (
 )
 
 const (
-	// envRealHosts asks for the tests with hosts of the lab, which take root, minutes, and a network namespace of their own: make e2e-clusterapi.
+	// envRealHosts asks for the tests with hosts of the lab, which take root, minutes, and a network namespace of their
+	// own: make e2e-clusterapi.
 	envRealHosts = "DROVER_E2E_CLUSTERAPI"
 
 	// measure is its value for the first control plane alone, with a hub that lives.
 	measure = "measure"
 
-	// twoVersions is its value for a rollout from the minor version before, which takes a further build of Kubernetes. Without it the rollout is that of a file.
+	// twoVersions is its value for a rollout from the minor version before, which takes a further build of Kubernetes.
+	// Without it the rollout is that of a file.
 	twoVersions = "versions"
 
 	// bridgeAddress is where the hosts of a lab find what is outside, and hubPort the hub's port there.
 	bridgeAddress = "10.90.0.1"
 	hubPort       = 8443
 
-	// balancerHost is a host with a load balancer for the cluster's API servers, as a person would have one beside the others.
+	// balancerHost is a host with a load balancer for the cluster's API servers, as a person would have one beside the
+	// others.
 	balancerHost = "balancer"
 
 	droverImage = "lab.example.com/drover:1"
@@ -60,7 +63,8 @@ type release struct {
 	programs lab.Assets
 }
 
-// realHosts is a hub with Cluster API's managers, and hosts of the lab: network namespaces, each with a containerd of its own, that no connection from outside reaches.
+// realHosts is a hub with Cluster API's managers, and hosts of the lab: network namespaces, each with a containerd of
+// its own, that no connection from outside reaches.
 type realHosts struct {
 	*capi
 	lab *lablib.Lab
@@ -190,7 +194,8 @@ func (h *realHosts) up(t *testing.T) {
 	}
 }
 
-// images writes tarballs with the images that kubeadm wants of a version, under the names that it has for them, and that of Drover.
+// images writes tarballs with the images that kubeadm wants of a version, under the names that it has for them, and
+// that of Drover.
 func (h *realHosts) images(t *testing.T, k release) map[string]string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), k.programs[lab.Kubeadm], "config", "images", "list", "--kubernetes-version", k.version)
@@ -240,8 +245,9 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 	return tarballs
 }
 
-// nft returns the program and the files that it needs: the libraries that it is linked with, and the names of protocols. Without these nft lists protocols by number, and
-// a kube-proxy that starts again takes what it finds for rules of another, and deletes it.
+// nft returns the program and the files that it needs: the libraries that it is linked with, and the names of
+// protocols. Without these nft lists protocols by number, and a kube-proxy that starts again takes what it finds for
+// rules of another, and deletes it.
 func (h *realHosts) nft(t *testing.T) (program string, files map[string]string) {
 	t.Helper()
 	program, err := exec.LookPath("nft")

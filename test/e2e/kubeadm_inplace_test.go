@@ -18,8 +18,9 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 )
 
-// TestClusterAPIUpdatesAClusterByKubeadmInPlace changes the minor version of a cluster on the machines that it has, with the true kubeadm and kubelet:
-// DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi. Stand-ins are those of TestClusterAPIMakesAClusterByKubeadm.
+// TestClusterAPIUpdatesAClusterByKubeadmInPlace changes the minor version of a cluster on the machines that it has,
+// with the true kubeadm and kubelet: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi. Stand-ins are those of
+// TestClusterAPIMakesAClusterByKubeadm.
 func TestClusterAPIUpdatesAClusterByKubeadmInPlace(t *testing.T) {
 	if os.Getenv(envRealHosts) != twoVersions {
 		t.Skip("it takes a further build of Kubernetes: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi")
@@ -57,7 +58,8 @@ func TestClusterAPIUpdatesAClusterByKubeadmInPlace(t *testing.T) {
 	}
 }
 
-// updatesControlPlanes changes the version of the control plane alone: kubelets must not be newer than their API servers.
+// updatesControlPlanes changes the version of the control plane alone: kubelets must not be newer than their API
+// servers.
 func (h *realHosts) updatesControlPlanes(t *testing.T) {
 	next := h.versions[1].version
 	if _, err := h.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "patch", "kubeadmcontrolplanes.controlplane.cluster.x-k8s.io", "web", "--type=merge", "-p", `{"spec": {"version": "`+next+`"}}`); err != nil {

@@ -31,9 +31,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestClusterAPIMakesAClusterByKubeadm runs Cluster API's core and its providers for kubeadm with the true kubeadm, kubelet, containerd and static pods, on hosts
-// that only dial out to the hub. Stand-ins are: systemd (package nodes), the package manager of a host (testdata/install-packages.sh), and a file in place of a network plugin's manifest.
-// In the middle of each change the hub is killed, and comes back when the machines have gone on without it.
+// TestClusterAPIMakesAClusterByKubeadm runs Cluster API's core and its providers for kubeadm with the true kubeadm,
+// kubelet, containerd and static pods, on hosts that only dial out to the hub. Stand-ins are: systemd (package nodes),
+// the package manager of a host (testdata/install-packages.sh), and a file in place of a network plugin's manifest. In
+// the middle of each change the hub is killed, and comes back when the machines have gone on without it.
 func TestClusterAPIMakesAClusterByKubeadm(t *testing.T) {
 	h := startRealHosts(t, false)
 	for i, step := range []struct {
@@ -79,8 +80,8 @@ func (h *realHosts) applyCluster(t *testing.T, version, revision string, control
 		"@UPDATE@", update, "@CONTROLPLANES@", strconv.Itoa(controlPlanes), "@WORKERS@", strconv.Itoa(workers)).Replace(string(manifest)))
 }
 
-// cutOff kills the hub once another host than those before begins its bootstrap, waits until the bootstrap is over without the hub, and starts the hub again. It
-// returns the host.
+// cutOff kills the hub once another host than those before begins its bootstrap, waits until the bootstrap is over
+// without the hub, and starts the hub again. It returns the host.
 func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 	t.Helper()
 	var host string
@@ -279,7 +280,8 @@ func (h *realHosts) makesACluster(t *testing.T) {
 	}
 }
 
-// measures logs how long the first control plane takes, with a hub that lives: what the host does by itself, and what is beyond that.
+// measures logs how long the first control plane takes, with a hub that lives: what the host does by itself, and what
+// is beyond that.
 func (h *realHosts) measures(t *testing.T, began time.Time) {
 	t.Helper()
 	h.eventually(t, "the Cluster is connected", func(ctx context.Context) error {
@@ -405,7 +407,8 @@ spec:
 	}
 }
 
-// killAgentAtEachStep kills the agent of a host whenever a further one of these files is there: patterns of sh, from the folder of its state.
+// killAgentAtEachStep kills the agent of a host whenever a further one of these files is there: patterns of sh, from
+// the folder of its state.
 func (h *realHosts) killAgentAtEachStep(t *testing.T, host string, files ...string) {
 	t.Helper()
 	script := `cd /var/lib/drover/host-agent/state

@@ -42,7 +42,8 @@ const clusterAPIKinds = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResou
 ---
 `
 
-// makePlane makes a control plane of etcd by the true kubeadm and starts the stand-in for a kubelet. The first machine makes the CAs, and etcd has three members from its beginning, in place of joins.
+// makePlane makes a control plane of etcd by the true kubeadm and starts the stand-in for a kubelet. The first machine
+// makes the CAs, and etcd has three members from its beginning, in place of joins.
 const makePlane = `set -e
 name=$(hostname) config=/run/kubeadm/kubeadm.yaml
 address=$(ip -4 -oneline address show dev eth0 | sed 's|.* inet \([0-9.]*\)/.*|\1|')

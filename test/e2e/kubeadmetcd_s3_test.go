@@ -47,7 +47,8 @@ func (p *controlPlane) bucketed(task infrav1.MachineTask, program string, variab
 	return string(out), err
 }
 
-// fromBucket makes a snapshot of a cluster that works, has a real S3 server in its network keep it, and restores it on a host that never had it.
+// fromBucket makes a snapshot of a cluster that works, has a real S3 server in its network keep it, and restores it on
+// a host that never had it.
 func fromBucket(t *testing.T, planes []*controlPlane) {
 	t.Helper()
 	one, two, three := planes[0], planes[1], planes[2]
@@ -106,7 +107,8 @@ func fromBucket(t *testing.T, planes []*controlPlane) {
 	}
 }
 
-// saveAway has the schedule of the cluster make a snapshot, and a real S3 server in the network of the machines keep it.
+// saveAway has the schedule of the cluster make a snapshot, and a real S3 server in the network of the machines keep
+// it.
 func (k *kubeadmPlanes) saveAway(t *testing.T) {
 	three := k.planes[2]
 	s3 := s3server.Start(k.t, three.address+":9000", "nsenter", "--target", three.pid, "--net", "--")

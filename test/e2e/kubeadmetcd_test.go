@@ -40,7 +40,8 @@ const memberList = "/var/lib/drover/etcd/bin/etcdctl --endpoints https://127.0.0
 // destroyEtcd kills etcd and removes its data.
 const destroyEtcd = `kill -9 $(cat /proc/[0-9]*/stat | sed -n 's/^\([0-9]*\) (etcd) .*/\1/p'); rm -rf /var/lib/etcd`
 
-// controlPlane is a machine in namespaces of its own, whose etcd and API server are static pods of a stand-in for a kubelet.
+// controlPlane is a machine in namespaces of its own, whose etcd and API server are static pods of a stand-in for a
+// kubelet.
 type controlPlane struct {
 	name, address, dir string
 	process            *lab.Process
@@ -132,7 +133,8 @@ func TestLong_EtcdOfControlPlanesIsRestored(t *testing.T) {
 	}
 }
 
-// startControlPlanes starts three machines with a cluster of etcd. It skips where no namespaces can be made, or the programs cannot be built.
+// startControlPlanes starts three machines with a cluster of etcd. It skips where no namespaces can be made, or the
+// programs cannot be built.
 func startControlPlanes(t *testing.T) []*controlPlane {
 	t.Helper()
 	prerequisites(t)

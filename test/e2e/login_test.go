@@ -133,7 +133,8 @@ func (c *computer) expire(t *testing.T) {
 	}
 }
 
-// TestBrowserOfAComputer is that browser: it opens the address, types the user's name and password into the form, and follows where it is sent.
+// TestBrowserOfAComputer is that browser: it opens the address, types the user's name and password into the form, and
+// follows where it is sent.
 func TestBrowserOfAComputer(t *testing.T) {
 	address := os.Getenv(browserAddress)
 	if address == "" {
@@ -182,7 +183,8 @@ func must(u *url.URL, err error) *url.URL {
 	return u
 }
 
-// TestAUserWorksWithTheHubByThePlugin: login, whoami, clusters, use, kubeconfig and logout, with kubectl at the proxy between them.
+// TestAUserWorksWithTheHubByThePlugin: login, whoami, clusters, use, kubeconfig and logout, with kubectl at the proxy
+// between them.
 func TestAUserWorksWithTheHubByThePlugin(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)

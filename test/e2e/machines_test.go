@@ -36,8 +36,9 @@ import (
 // machineAudience is what the other cluster's tokens for the hub are made for.
 const machineAudience = "drover-of-cluster-b"
 
-// TestAMachineWorksInAMemberByItsOwnToken: a ServiceAccount of a real cluster, whose issuer is called as the hub's own one is, reaches a member by the token that its cluster
-// made, under the name that the AuthProvider's rules give it, and no longer than the provider lets it.
+// TestAMachineWorksInAMemberByItsOwnToken: a ServiceAccount of a real cluster, whose issuer is called as the hub's own
+// one is, reaches a member by the token that its cluster made, under the name that the AuthProvider's rules give it,
+// and no longer than the provider lets it.
 func TestAMachineWorksInAMemberByItsOwnToken(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)
@@ -126,7 +127,8 @@ func (s *system) provideAccounts(t *testing.T, audiences ...string) string {
 		ObjectMeta: metav1.ObjectMeta{Name: "issuer-discovery"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:service-account-issuer-discovery"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:unauthenticated"}},
 	})
-	// The API server's own document names an address that is not to be had from outside of the cluster, so another server publishes it, as operators do.
+	// The API server's own document names an address that is not to be had from outside of the cluster, so another server
+	// publishes it, as operators do.
 	discovery := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = json.NewEncoder(w).Encode(map[string]string{"issuer": document.Issuer, "jwks_uri": s.member.URL() + "/openid/v1/jwks"})
 	}))

@@ -26,7 +26,8 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// monitor follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and records violations of its limits.
+// monitor follows the nodes and pods of members, and the Clusters of the hub, while a plan runs, and records violations
+// of its limits.
 type monitor struct {
 	members map[string]*framework.Plane
 	foreign string // "member/node" that a user has cordoned
@@ -120,15 +121,16 @@ func (f watches) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	return f(ctx, o)
 }
 
-// seeNode checks that no more nodes of a member and no more members are at work than allowed, and that a cordon is either that of a claim or a
-// user's, which stays.
+// seeNode checks that no more nodes of a member and no more members are at work than allowed, and that a cordon is
+// either that of a claim or a user's, which stays.
 func (w *monitor) seeNode(ctx context.Context, member string, n *corev1.Node, gone bool) {
 	if over := w.noteNode(member, n, gone); over {
 		w.lookAtAll(ctx)
 	}
 }
 
-// noteNode reports whether more members seem to be at work than allowed. They may not be: watches of several API servers have no common order.
+// noteNode reports whether more members seem to be at work than allowed. They may not be: watches of several API
+// servers have no common order.
 func (w *monitor) noteNode(member string, n *corev1.Node, gone bool) (over bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,7 +164,8 @@ func (w *monitor) noteNode(member string, n *corev1.Node, gone bool) (over bool)
 	return members > w.clusters
 }
 
-// atWork is the claim of a plan on a node, and whether it takes part: one that failed permanently, or only waits for its place, does not.
+// atWork is the claim of a plan on a node, and whether it takes part: one that failed permanently, or only waits for
+// its place, does not.
 func atWork(n *corev1.Node, plan string) (rollout.Claim, bool) {
 	var c rollout.Claim
 	text, there := n.Annotations[v1.PlanLabel(plan)]
@@ -191,7 +194,8 @@ func (w *monitor) seePod(member string, p *corev1.Pod, gone bool) {
 	}
 }
 
-// seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision is that of an idle Cluster, which waits.
+// seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision is that of an
+// idle Cluster, which waits.
 func (w *monitor) seeCluster(c *v1.Cluster, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -22,7 +22,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestPeopleSeeTheirFleetInARealBrowser signs a user in at the hub's page by keyboard, and has them look at and import clusters.
+// TestPeopleSeeTheirFleetInARealBrowser signs a user in at the hub's page by keyboard, and has them look at and import
+// clusters.
 func TestPeopleSeeTheirFleetInARealBrowser(t *testing.T) {
 	t.Parallel()
 	chromium.Find(t) // before a hub is started

@@ -77,8 +77,8 @@ type victim struct {
 	start       func(context.Context) error
 }
 
-// victims are all managers and agents. An agent is started as the next container of its pod, which leads again at once: the Lease of one that is
-// dead for certain goes with it. A manager waits for the Lease.
+// victims are all managers and agents. An agent is started as the next container of its pod, which leads again at once:
+// the Lease of one that is dead for certain goes with it. A manager waits for the Lease.
 func (f *fleet) victims() []victim {
 	var all []victim
 	for _, replica := range f.hub.Replicas {

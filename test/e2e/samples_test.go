@@ -108,7 +108,8 @@ func testChosenTokenPolicy(t *testing.T, s *system) {
 	})
 }
 
-// testAgentPolicy: what runs as the agent can act as any user of the member, so a right to edit the Cluster does not suffice to choose it.
+// testAgentPolicy: what runs as the agent can act as any user of the member, so a right to edit the Cluster does not
+// suffice to choose it.
 func testAgentPolicy(t *testing.T, s *system) {
 	clusters := rbacv1.PolicyRule{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, Verbs: []string{"*"}}
 	s.allow(t, "erin", clusters)

@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	// signers sign in without pause, each with a login in loginPause: a user has room for 16 sessions whose code could be redeemed again, which it can for a minute.
+	// signers sign in without pause, each with a login in loginPause: a user has room for 16 sessions whose code could be
+	// redeemed again, which it can for a minute.
 	signers    = 6
 	loginPause = 4500 * time.Millisecond
 	// renewPause is more than the hub wants between two renewals of a session.
@@ -163,7 +164,8 @@ func (c *signingIn) turn(ctx context.Context, v *visitor) error {
 	return c.use(limited, v, idToken(got))
 }
 
-// use sends requests with a token to the hub itself, and to the proxy, which says to a user whom it knows that they may not reach the member.
+// use sends requests with a token to the hub itself, and to the proxy, which says to a user whom it knows that they may
+// not reach the member.
 func (c *signingIn) use(ctx context.Context, v *visitor, token string) error {
 	for path, want := range map[string]int{"/v1/whoami": http.StatusOK, "/k8s/clusters/default/none/version": http.StatusForbidden} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, v.hub+path, nil)

@@ -34,7 +34,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestALocalUserSignsIn: an administrator makes a user by the plugin, the user signs in as kubelogin does, and kubectl works in a member as local:alice.
+// TestALocalUserSignsIn: an administrator makes a user by the plugin, the user signs in as kubelogin does, and kubectl
+// works in a member as local:alice.
 func TestALocalUserSignsIn(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startSignIn)

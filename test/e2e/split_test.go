@@ -20,7 +20,8 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// applyThrough applies a manifest in the first member with a kubeconfig that leads through the hub, as docs/operations/moving.md has it.
+// applyThrough applies a manifest in the first member with a kubeconfig that leads through the hub, as
+// docs/operations/moving.md has it.
 func (s *system) applyThrough(t *testing.T, kubeconfig string, manifest []byte) {
 	t.Helper()
 	if out, err := framework.Kubectl(within(t, time.Minute), s.programs, kubeconfig, manifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {

@@ -37,7 +37,8 @@ const (
 	revisionOf = "deployment.kubernetes.io/revision"
 )
 
-// stages is a hub whose agents get a new image in two waves. The agents are processes. Their Deployments are real and have a real controller.
+// stages is a hub whose agents get a new image in two waves. The agents are processes. Their Deployments are real and
+// have a real controller.
 type stages struct {
 	*system
 	image   atomic.Value // the hub's default, from the manager's next start on
@@ -161,7 +162,8 @@ func (f *stages) until(t *testing.T, limit time.Duration, check func(context.Con
 	})
 }
 
-// play has the pods of a member's agent run if their image can be pulled there, and shortens the deadline of the Deployment: two minutes are long for a test.
+// play has the pods of a member's agent run if their image can be pulled there, and shortens the deadline of the
+// Deployment: two minutes are long for a test.
 func (f *stages) play(ctx context.Context, name string, plane *framework.Plane) error {
 	pods := &corev1.PodList{}
 	if err := plane.Client.List(ctx, pods, client.InNamespace(protocol.AgentNamespace)); err != nil {
@@ -209,7 +211,8 @@ func (f *stages) awaitAll(t *testing.T, image string) {
 	})
 }
 
-// awaitStop waits until the hub says that it has stopped the upgrade. It returns the member in which that failed and the one that has not begun.
+// awaitStop waits until the hub says that it has stopped the upgrade. It returns the member in which that failed and
+// the one that has not begun.
 func (f *stages) awaitStop(t *testing.T) (failed, waiting string) {
 	t.Helper()
 	f.until(t, time.Minute, func(ctx context.Context) error {

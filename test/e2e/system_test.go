@@ -41,8 +41,8 @@ var programs framework.Programs
 // plugin builds kubectl-drover once, see pluginDir.
 var plugin func() (string, error)
 
-// hubs has an element for each test that runs control planes at this moment. Their memory bounds how many run at once; subtests that
-// share a hub run beside each other without.
+// hubs has an element for each test that runs control planes at this moment. Their memory bounds how many run at once;
+// subtests that share a hub run beside each other without.
 var hubs = make(chan struct{}, testkit.Hubs())
 
 func TestMain(m *testing.M) {
@@ -148,8 +148,8 @@ func build(t *testing.T) *system {
 	return &system{t: t, programs: programs, dir: t.TempDir()}
 }
 
-// buildForLargeSchemas is build for control planes with the kinds of Cluster API: their schemas alone take 230 MB of an API server's heap, which
-// would collect garbage all the time within the limit of the others.
+// buildForLargeSchemas is build for control planes with the kinds of Cluster API: their schemas alone take 230 MB of an
+// API server's heap, which would collect garbage all the time within the limit of the others.
 func buildForLargeSchemas(t *testing.T) *system {
 	t.Helper()
 	s := build(t)
@@ -202,14 +202,16 @@ func create(t *testing.T, plane *framework.Plane, object client.Object) {
 	}
 }
 
-// imported creates a Cluster, installs its agent in a plane and starts it. Agents of several Clusters in one plane have separate namespaces.
+// imported creates a Cluster, installs its agent in a plane and starts it. Agents of several Clusters in one plane have
+// separate namespaces.
 func (s *system) imported(t *testing.T, name string, plane *framework.Plane, namespace string) (types.NamespacedName, *framework.Agent) {
 	t.Helper()
 	cluster, manifest := s.created(t, name)
 	return cluster, s.agent(t, manifest, name, plane, namespace)
 }
 
-// ready imports the shared member as one more Cluster, with an agent in a separate namespace, and waits until it is Ready.
+// ready imports the shared member as one more Cluster, with an agent in a separate namespace, and waits until it is
+// Ready.
 func (s *system) ready(t *testing.T, name string) (types.NamespacedName, *framework.Agent) {
 	t.Helper()
 	cluster, agent := s.imported(t, name, s.member, agentNamespace(name))

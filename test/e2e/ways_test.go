@@ -46,8 +46,9 @@ func TestAHubOnIPv6Alone(t *testing.T) {
 	}
 }
 
-// TestAnAgentBehindAProxyWithAPassword has an agent reach the hub through Debian's tinyproxy, whose password is in a Secret of the member.
-// A proxy is not used for "localhost" and loopback addresses, but it is for LOCALHOST, which leads there too.
+// TestAnAgentBehindAProxyWithAPassword has an agent reach the hub through Debian's tinyproxy, whose password is in a
+// Secret of the member. A proxy is not used for "localhost" and loopback addresses, but it is for LOCALHOST, which
+// leads there too.
 func TestAnAgentBehindAProxyWithAPassword(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("tinyproxy")
@@ -125,7 +126,8 @@ func startLayout(t *testing.T, layout framework.Layout) *system {
 	return s
 }
 
-// startProxy starts tinyproxy on loopback with one more line of configuration. It returns its address and the file that has its requests.
+// startProxy starts tinyproxy on loopback with one more line of configuration. It returns its address and the file that
+// has its requests.
 func startProxy(t *testing.T, program, more string) (address, logged string) {
 	t.Helper()
 	address, err := lab.FreeAddress("127.0.0.1")

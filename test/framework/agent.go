@@ -21,7 +21,8 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// agentGrace is terminationGracePeriodSeconds of the agent's Deployment: what the agent may take to end while its link is stalled.
+// agentGrace is terminationGracePeriodSeconds of the agent's Deployment: what the agent may take to end while its link
+// is stalled.
 const agentGrace = 130 * time.Second
 
 // Agent is an agent as a process, for a member that has no node to run it on.
@@ -36,8 +37,8 @@ type Agent struct {
 
 // InstallAgent applies a manifest in a member and prepares the agent that its Deployment describes. Start starts it.
 //
-// All agents of one member plane share the manifest's objects, as replicas do, unless namespace is another than the manifest's:
-// then the agent has other Secrets, and so can be another Cluster's.
+// All agents of one member plane share the manifest's objects, as replicas do, unless namespace is another than the
+// manifest's: then the agent has other Secrets, and so can be another Cluster's.
 func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, namespace string) (*Agent, error) {
 	manifest = moved(manifest, namespace)
 	if err := ApplyManifest(ctx, member, manifest, namespace); err != nil {
@@ -66,7 +67,8 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	return a, nil
 }
 
-// ApplyManifest applies the manifest of an agent, as a user does to have a running agent join again. namespace is as for InstallAgent.
+// ApplyManifest applies the manifest of an agent, as a user does to have a running agent join again. namespace is as
+// for InstallAgent.
 func ApplyManifest(ctx context.Context, member *Plane, manifest []byte, namespace string) error {
 	_, err := member.Kubectl(ctx, moved(manifest, namespace), "apply", "--server-side", "--force-conflicts", "-f", "-")
 	return err
@@ -118,7 +120,8 @@ func DeploymentEnv(manifest []byte) ([]string, error) {
 	}
 }
 
-// InstallBeside prepares what the agent keeps beside an API server, as its DaemonSet describes it, at another address. Start starts it.
+// InstallBeside prepares what the agent keeps beside an API server, as its DaemonSet describes it, at another address.
+// Start starts it.
 func InstallBeside(ctx context.Context, member *Plane, set *appsv1.DaemonSet, name, address string) (*Agent, error) {
 	pod := set.Spec.Template.Spec
 	kubeconfig, err := member.accountKubeconfig(ctx, set.Namespace, pod.ServiceAccountName, filepath.Join(member.dir, name+".kubeconfig"))

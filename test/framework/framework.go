@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package framework runs Drover on control planes of package lab: the manager's replicas and the agents are processes with the rights that they have in a cluster.
+// Package framework runs Drover on control planes of package lab: the manager's replicas and the agents are processes
+// with the rights that they have in a cluster.
 package framework
 
 import (
@@ -31,7 +32,8 @@ import (
 
 // Programs are the binaries of one build, and the folder of the sources.
 type Programs struct {
-	// PlaneEnv are variables for the programs of control planes. PlaneAssets are these programs, nil for those that lab.Binaries finds.
+	// PlaneEnv are variables for the programs of control planes. PlaneAssets are these programs, nil for those that
+	// lab.Binaries finds.
 	PlaneEnv    []string
 	PlaneAssets lab.Assets
 	// APIServerArgs are more flags of the API servers of control planes.
@@ -176,8 +178,8 @@ func WriteKubeconfig(file, server string, ca []byte, token string) error {
 
 const loopback = "127.0.0.1"
 
-// Await calls check until it returns nil: every 20 ms at first, then less often, since each is a request to an API server. When ctx ends, it
-// returns the last error of check.
+// Await calls check until it returns nil: every 20 ms at first, then less often, since each is a request to an API
+// server. When ctx ends, it returns the last error of check.
 func Await(ctx context.Context, check func(context.Context) error) error {
 	const first, most = 20 * time.Millisecond, 100 * time.Millisecond
 	for pause := first; ; pause = min(most, pause*5/4) {

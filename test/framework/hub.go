@@ -51,7 +51,8 @@ func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 	return InstallReplicas(ctx, plane, Layout{Replicas: 1})
 }
 
-// InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends what runs.
+// InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends what
+// runs.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
 	h := &Hub{Plane: plane, Announced: layout.URLs, Provisioner: layout.Provisioner, layout: layout}
 	for _, args := range [][]string{

@@ -190,8 +190,8 @@ func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	return process.WaitReady(ctx, func(ctx context.Context) error { return r.hub.readyAt(ctx, r.Address) })
 }
 
-// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. Its Deployment has the container started again
-// then; any other end of a manager is one that a test has to see.
+// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. Its Deployment has the
+// container started again then; any other end of a manager is one that a test has to see.
 func lostLease(log string) bool { return strings.HasSuffix(log, "the Lease could not be renewed") }
 
 // configure writes the configuration file and returns its path.
@@ -251,7 +251,8 @@ func (h *Hub) roots(ctx context.Context) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// balancerCheck is readyAt that reads the hub's CA only when it has to: a balancer does not depend on the hub's API server.
+// balancerCheck is readyAt that reads the hub's CA only when it has to: a balancer does not depend on the hub's API
+// server.
 func (h *Hub) balancerCheck() balancer.Check {
 	var mu sync.Mutex // guards known
 	var known *x509.CertPool

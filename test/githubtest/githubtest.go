@@ -1,9 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package githubtest is a stand-in of GitHub for tests, modelled on what GitHub documents of its OAuth apps and its REST API.
+// Package githubtest is a stand-in of GitHub for tests, modelled on what GitHub documents of its OAuth apps and its
+// REST API.
 //
-// It answers as github.com does to the host api.<any>, and as an Enterprise Server does below /api/v3. It signs in, without a page, the account that Approve names.
+// It answers as github.com does to the host api.<any>, and as an Enterprise Server does below /api/v3. It signs in,
+// without a page, the account that Approve names.
 package githubtest
 
 import (

@@ -9,11 +9,13 @@ import (
 	"github.com/fluxcd/cli-utils/pkg/kstatus/status"
 )
 
-// TestFluxAndArgoCDReadTheSameHealth compares kstatus, which Flux and kubectl-like tools read, with the health script for Argo CD.
+// TestFluxAndArgoCDReadTheSameHealth compares kstatus, which Flux and kubectl-like tools read, with the health script
+// for Argo CD.
 func TestFluxAndArgoCDReadTheSameHealth(t *testing.T) {
 	t.Parallel()
 	same := map[string]status.Status{"Healthy": status.CurrentStatus, "Progressing": status.InProgressStatus, "Degraded": status.FailedStatus}
-	// What only one of the two can say. The schema's default gives each object a condition Ready, so that none is without a status.
+	// What only one of the two can say. The schema's default gives each object a condition Ready, so that none is without
+	// a status.
 	differ := map[string]status.Status{
 		"testdata/cluster_without_status_progressing.yaml": status.CurrentStatus,
 		"testdata/cluster_tunnel_lost_degraded.yaml":       status.InProgressStatus,

@@ -129,7 +129,8 @@ func crds(t *testing.T, folders ...string) (all []string) {
 	return all
 }
 
-// TestTheStatusOfEachKindSaysOfWhichGenerationItIs: without that, kstatus and the health script take a status of before a change for one of after it.
+// TestTheStatusOfEachKindSaysOfWhichGenerationItIs: without that, kstatus and the health script take a status of before
+// a change for one of after it.
 func TestTheStatusOfEachKindSaysOfWhichGenerationItIs(t *testing.T) {
 	t.Parallel()
 	for _, file := range crds(t, "config/crd/bases", "config/provision/bases", "config/clusterapi/bases") {
@@ -189,7 +190,8 @@ func TestTheConfigMapHasTheHealthScript(t *testing.T) {
 	}
 }
 
-// runHealth runs a script as Argo CD does: with the libraries base, package and table only, the object as the global obj.
+// runHealth runs a script as Argo CD does: with the libraries base, package and table only, the object as the global
+// obj.
 func runHealth(script string, object *unstructured.Unstructured) (health, error) {
 	state := lua.NewState(lua.Options{SkipOpenLibs: true})
 	defer state.Close()

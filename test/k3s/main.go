@@ -5,7 +5,8 @@
 
 // Command k3s is a stand-in for k3s on machines without a container runtime.
 //
-// etcd and kube-apiserver are real, and join as those of k3s do; kubelets and what pods would run are played. By the name systemctl it starts and stops that.
+// etcd and kube-apiserver are real, and join as those of k3s do; kubelets and what pods would run are played. By the
+// name systemctl it starts and stops that.
 package main
 
 import (
@@ -25,7 +26,8 @@ import (
 
 // settings is what the test says, in settings.json beside the program.
 type settings struct {
-	// Out has the file "ran", to which each command appends a line. Shared is a folder of all machines, with the certificates.
+	// Out has the file "ran", to which each command appends a line. Shared is a folder of all machines, with the
+	// certificates.
 	Out, Shared string
 	// Address of the machine.
 	Address string

@@ -204,7 +204,8 @@ func kubectl(args []string) error {
 	return nil
 }
 
-// deploy applies the manifests, as k3s does, and runs the agent on one server, in place of a kubelet that starts its pod.
+// deploy applies the manifests, as k3s does, and runs the agent on one server, in place of a kubelet that starts its
+// pod.
 func deploy() {
 	for ; ; <-time.After(time.Second) {
 		file := data + "/server/manifests/drover-agent.yaml"
@@ -275,7 +276,8 @@ func runAgent() error {
 	return agent.Run()
 }
 
-// relay carries connections to an address of this machine to a socket, behind which is the hub: nothing else leads out of the machine's network.
+// relay carries connections to an address of this machine to a socket, behind which is the hub: nothing else leads out
+// of the machine's network.
 func relay(address, socket string) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {

@@ -45,12 +45,14 @@ func envtestPrograms() []string { return []string{Etcd, APIServer, Kubectl} }
 // DefaultPrograms are those of a control plane without nodes, and kubectl.
 func DefaultPrograms() []string { return []string{Etcd, APIServer, ControllerManager, Kubectl} }
 
-// Binaries returns the paths of the named programs (none: DefaultPrograms), and fetches or builds those that are missing.
+// Binaries returns the paths of the named programs (none: DefaultPrograms), and fetches or builds those that are
+// missing.
 //
 // A program is taken from the folder KUBEBUILDER_ASSETS if that holds it, then from the user's cache, then from
 // setup-envtest where it can download (tried once; never with DROVER_LAB_NO_DOWNLOAD=1), else it is built from Go
-// modules. That takes about 15 minutes on two cores, once per version; progress receives reports of it. Concurrent calls, also by
-// other processes, wait for one another. A call that was interrupted or killed leaves no half-made binary.
+// modules. That takes about 15 minutes on two cores, once per version; progress receives reports of it. Concurrent
+// calls, also by other processes, wait for one another. A call that was interrupted or killed leaves no half-made
+// binary.
 func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets, error) {
 	if len(names) == 0 {
 		names = DefaultPrograms()
@@ -80,8 +82,8 @@ func Binaries(ctx context.Context, progress io.Writer, names ...string) (Assets,
 	return found, nil
 }
 
-// OldestBinaries is Binaries for DefaultPrograms, with a control plane of the oldest Kubernetes that Drover supports (docs/versions.md)
-// and the newest kubectl. It does not read KUBEBUILDER_ASSETS, which has one version.
+// OldestBinaries is Binaries for DefaultPrograms, with a control plane of the oldest Kubernetes that Drover supports
+// (docs/versions.md) and the newest kubectl. It does not read KUBEBUILDER_ASSETS, which has one version.
 func OldestBinaries(ctx context.Context, progress io.Writer) (Assets, error) {
 	c, err := oldestCatalog()
 	if err != nil {

@@ -72,7 +72,8 @@ func newCatalog() (catalog, error) {
 	return c, nil
 }
 
-// oldestCatalog is newCatalog with a control plane of the oldest Kubernetes that Drover supports. kubectl stays the newest.
+// oldestCatalog is newCatalog with a control plane of the oldest Kubernetes that Drover supports. kubectl stays the
+// newest.
 func oldestCatalog() (catalog, error) {
 	c, err := newCatalog()
 	if err != nil {

@@ -61,7 +61,8 @@ func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 	)
 }
 
-// issueFrontProxy makes the certificate with which the API server proves itself to aggregated APIs, of an authority of its own.
+// issueFrontProxy makes the certificate with which the API server proves itself to aggregated APIs, of an authority of
+// its own.
 func issueFrontProxy(dir string) error {
 	front, err := openAuthority(dir, frontProxy+"-ca")
 	if err != nil {
@@ -233,7 +234,8 @@ func (p *ControlPlane) schedulerArgs() ([]string, error) {
 	return []string{"--kubeconfig=" + path, "--secure-port=0", "--leader-elect=false", "--profiling=false"}, nil
 }
 
-// componentKubeconfig writes the kubeconfig of a program of the plane, whose user Kubernetes' own roles name, and returns its path.
+// componentKubeconfig writes the kubeconfig of a program of the plane, whose user Kubernetes' own roles name, and
+// returns its path.
 func (p *ControlPlane) componentKubeconfig(program string) (string, error) {
 	user := "system:" + program
 	credential, err := p.pki.cluster.credential(identity{user: user})

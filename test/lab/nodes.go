@@ -61,7 +61,8 @@ type Subject struct {
 // A Certificate is one that the authority of a plane has signed, with its key and that authority, as PEM.
 type Certificate struct{ Cert, Key, CA []byte }
 
-// IssueCertificate signs a certificate with the authority of the plane whose Options.Dir is dir, whether it runs or not.
+// IssueCertificate signs a certificate with the authority of the plane whose Options.Dir is dir, whether it runs or
+// not.
 func IssueCertificate(dir string, subject Subject) (Certificate, error) {
 	ca, err := openAuthority(filepath.Join(dir, "pki"), "ca")
 	if err != nil {

@@ -38,18 +38,20 @@ type Options struct {
 	ExtraEnv []string
 	// Durable makes etcd sync its writes to disk. Not done by default: it costs most of the time of a write.
 	Durable bool
-	// Nodes makes a plane that real nodes join: it runs a scheduler and, whatever ControllerManager says, a controller manager.
+	// Nodes makes a plane that real nodes join: it runs a scheduler and, whatever ControllerManager says, a controller
+	// manager.
 	Nodes *NodeSupport
 	// Detached lets the plane live on when the caller ends; StopDetached(PIDDir) ends it.
 	Detached bool
 }
 
-// A NodeSupport says how a plane and its nodes reach each other. The nodes run in network namespaces of their own, and the API server
-// listens on loopback only.
+// A NodeSupport says how a plane and its nodes reach each other. The nodes run in network namespaces of their own, and
+// the API server listens on loopback only.
 type NodeSupport struct {
 	// Address is where nodes and pods reach the API server, at the port of its URL.
 	Address string
-	// EgressSocket is the path of a Unix socket that serves HTTP CONNECT. The API server reaches kubelets and webhooks through it.
+	// EgressSocket is the path of a Unix socket that serves HTTP CONNECT. The API server reaches kubelets and webhooks
+	// through it.
 	EgressSocket string
 }
 

@@ -46,9 +46,10 @@ func bindPort(port int) (*portLease, error) {
 	return bind(netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(port)), soReusePort)
 }
 
-// FreeAddress returns an address on a loopback host for a server that we start, also again. The server sets SO_REUSEADDR, as Go's listeners and most
-// other programs do. Until this process ends, a socket that is bound to the address and does not listen keeps it: the kernel gives the port to no
-// other socket of any process that leaves the choice to it, neither to a server nor to a client.
+// FreeAddress returns an address on a loopback host for a server that we start, also again. The server sets
+// SO_REUSEADDR, as Go's listeners and most other programs do. Until this process ends, a socket that is bound to the
+// address and does not listen keeps it: the kernel gives the port to no other socket of any process that leaves the
+// choice to it, neither to a server nor to a client.
 func FreeAddress(host string) (string, error) {
 	ip, err := netip.ParseAddr(host)
 	if err != nil {

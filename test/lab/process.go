@@ -45,8 +45,9 @@ type Command struct {
 	Detached bool
 	// Grace is how long Stop waits between asking and killing; the default is 10 s.
 	Grace time.Duration
-	// Restart, if set, is asked with the end of the log when the program ended by itself with an exit code other than 0, and reports whether to
-	// start it again, as a kubelet starts a container again. It is not for a Command with a PIDFile.
+	// Restart, if set, is asked with the end of the log when the program ended by itself with an exit code other than 0,
+	// and reports whether to start it again, as a kubelet starts a container again. It is not for a Command with a
+	// PIDFile.
 	Restart func(log string) bool
 }
 

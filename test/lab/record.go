@@ -37,7 +37,8 @@ type record struct {
 
 func bornFile(pidFile string) string { return strings.TrimSuffix(pidFile, pidSuffix) + bornSuffix }
 
-// writeRecord writes the pid file of a running process, after the file with its birth: a reader that finds a pid can verify it.
+// writeRecord writes the pid file of a running process, after the file with its birth: a reader that finds a pid can
+// verify it.
 func writeRecord(path string, pid int) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("write pid file: %w", err)
@@ -131,7 +132,8 @@ func records(dir string) ([]record, error) {
 	return found, errors.Join(errs...)
 }
 
-// Running returns the names of the programs with a pid file in pidDir that run, by the name of that file without ".pid".
+// Running returns the names of the programs with a pid file in pidDir that run, by the name of that file without
+// ".pid".
 func Running(pidDir string) ([]string, error) {
 	all, err := records(pidDir)
 	var names []string

@@ -46,7 +46,8 @@ const (
 // S3Server is the program of S3Tool.
 const S3Server = "versitygw"
 
-// A Tool is the programs of Flux, of Argo CD, of Cluster API, of etcd or of an S3 server, built of their modules with the versions of their own go.mod.
+// A Tool is the programs of Flux, of Argo CD, of Cluster API, of etcd or of an S3 server, built of their modules with
+// the versions of their own go.mod.
 type Tool struct {
 	// Version of the tool's first module.
 	Version string
@@ -64,7 +65,8 @@ func Flux(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
-// ArgoCDTool builds the program of all parts of Argo CD if it is not in the user's cache, some three minutes on two cores.
+// ArgoCDTool builds the program of all parts of Argo CD if it is not in the user's cache, some three minutes on two
+// cores.
 func ArgoCDTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "github.com/argoproj/argo-cd/v3"
 	return buildTool(ctx, progress, "argocd", source, map[string]string{ArgoCD: source + "/cmd"})
@@ -73,7 +75,8 @@ func ArgoCDTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 // ClusterAPIModule is the module of ClusterAPI: its sources have the CRDs.
 const ClusterAPIModule = "sigs.k8s.io/cluster-api"
 
-// ClusterAPI builds the managers of Cluster API's core and of its providers for kubeadm if they are not in the user's cache, some three minutes on two cores.
+// ClusterAPI builds the managers of Cluster API's core and of its providers for kubeadm if they are not in the user's
+// cache, some three minutes on two cores.
 func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "clusterapi", ClusterAPIModule, map[string]string{
 		CoreProvider: ClusterAPIModule + "/core", BootstrapProvider: ClusterAPIModule + "/bootstrap/kubeadm", ControlPlaneProvider: ClusterAPIModule + "/controlplane/kubeadm",
@@ -82,13 +85,14 @@ func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 
 const kubernetesModule = "k8s.io/kubernetes"
 
-// KubeadmTool builds kubeadm if it is not in the user's cache, half a minute beside the programs of control planes. It has a module of its own: another program in that of Kubernetes
-// would have all of them built again.
+// KubeadmTool builds kubeadm if it is not in the user's cache, half a minute beside the programs of control planes. It
+// has a module of its own: another program in that of Kubernetes would have all of them built again.
 func KubeadmTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "kubeadm", kubernetesModule, map[string]string{Kubeadm: kubernetesModule + "/cmd/kubeadm"})
 }
 
-// EtcdTools builds etcdctl and etcdutl, which restores snapshots, if they are not in the user's cache, half a minute on two cores. They have a module of their own, as kubeadm has.
+// EtcdTools builds etcdctl and etcdutl, which restores snapshots, if they are not in the user's cache, half a minute on
+// two cores. They have a module of their own, as kubeadm has.
 func EtcdTools(ctx context.Context, progress io.Writer) (*Tool, error) {
 	const source = "go.etcd.io/etcd/"
 	return buildTool(ctx, progress, "etcdtools", source+"etcdutl/v3", map[string]string{Etcdctl: source + "etcdctl/v3", Etcdutl: source + "etcdutl/v3"})
@@ -100,8 +104,8 @@ func S3Tool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "s3", source, map[string]string{S3Server: source + "/cmd/" + S3Server})
 }
 
-// ConformanceTool builds Kubernetes' own end-to-end tests of the version of Binaries, the program that runs them, and the programs of two of their images, if
-// they are not in the user's cache: some 15 minutes on two cores.
+// ConformanceTool builds Kubernetes' own end-to-end tests of the version of Binaries, the program that runs them, and
+// the programs of two of their images, if they are not in the user's cache: some 15 minutes on two cores.
 func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "conformance", kubernetesModule, map[string]string{
 		E2ETest: kubernetesModule + "/test/e2e", Ginkgo: "github.com/onsi/ginkgo/v2/ginkgo",
@@ -109,7 +113,8 @@ func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
-// PreviousKubernetes builds what nodes of the minor version before that of Binaries run, and its kubeadm, if they are not in the user's cache: some 15 minutes on two cores.
+// PreviousKubernetes builds what nodes of the minor version before that of Binaries run, and its kubeadm, if they are
+// not in the user's cache: some 15 minutes on two cores.
 func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) {
 	programs := map[string]string{}
 	for _, name := range []string{APIServer, ControllerManager, Scheduler, Kubelet, KubeProxy, Kubeadm} {
@@ -118,7 +123,8 @@ func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) 
 	return buildTool(ctx, progress, "kubernetes-previous", kubernetesModule, programs)
 }
 
-// buildTool builds programs, by name with the import path of each, in a folder of their own. The main module gives the tool its version.
+// buildTool builds programs, by name with the import path of each, in a folder of their own. The main module gives the
+// tool its version.
 func buildTool(ctx context.Context, progress io.Writer, name, mainModule string, programs map[string]string) (*Tool, error) {
 	names := slices.Sorted(maps.Keys(programs))
 	m, err := readModule(name, mainModule)

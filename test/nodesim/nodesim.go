@@ -220,7 +220,8 @@ func (s *Sim) bind(ctx context.Context, pod *corev1.Pod) {
 	_ = s.client.SubResource("binding").Create(ctx, pod, binding) // a pod that is gone, or bound, needs none
 }
 
-// remove ends a pod as its kubelet does, until it is gone. It first reports that the pod has stopped: else the Job controller would keep it.
+// remove ends a pod as its kubelet does, until it is gone. It first reports that the pod has stopped: else the Job
+// controller would keep it.
 func (s *Sim) remove(ctx context.Context, pod *corev1.Pod) {
 	if pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed {
 		stopped := pod.Status.DeepCopy()

@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// field is a field of a Cluster's spec: what an editor tries to set, and what refuses it when the Cluster is there and when it is made. Empty
-// for nothing.
+// field is a field of a Cluster's spec: what an editor tries to set, and what refuses it when the Cluster is there and
+// when it is made. Empty for nothing.
 type field struct{ value, patch, create string }
 
 const (
@@ -87,8 +87,8 @@ func nested(path, value string) string {
 	return value
 }
 
-// testAgent patches every field of a Cluster's spec as the editor that is shipped. What decides who has the agent's rights takes a separate right,
-// to set it, to remove it, and to set it at creation.
+// testAgent patches every field of a Cluster's spec as the editor that is shipped. What decides who has the agent's
+// rights takes a separate right, to set it, to remove it, and to set it at creation.
 func testAgent(t *testing.T, h *fixture) {
 	h.bindRole(t, "edith", "drover-workspace-editor")
 	h.AwaitRights(t, "edith", h.workspace, may("clusters", "patch", "create"))

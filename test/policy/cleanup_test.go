@@ -22,8 +22,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAWorkspaceIsDeleted lets kube-controller-manager delete a workspace, and what belongs to an object that is gone, in both of the ways
-// in which it may be run: with a ServiceAccount for each of its controllers, and as one user.
+// TestAWorkspaceIsDeleted lets kube-controller-manager delete a workspace, and what belongs to an object that is gone,
+// in both of the ways in which it may be run: with a ServiceAccount for each of its controllers, and as one user.
 func TestAWorkspaceIsDeleted(t *testing.T) {
 	for _, accounts := range []bool{true, false} {
 		t.Run(fmt.Sprintf("use-service-account-credentials=%t", accounts), func(t *testing.T) {
@@ -68,7 +68,8 @@ func kept(t *testing.T, workspace string) []*unstructured.Unstructured {
 	return all
 }
 
-// startControllers starts a hub with a controller manager. As one user it has what its controllers need and no verb of Drover's.
+// startControllers starts a hub with a controller manager. As one user it has what its controllers need and no verb of
+// Drover's.
 func startControllers(t *testing.T, accounts bool) *fixture {
 	t.Helper()
 	plane, err := lab.Start(t.Context(), lab.Options{ControllerManager: true, Progress: os.Stderr,

@@ -31,13 +31,14 @@ func cluster(t *testing.T, namespace, name, rest string) *unstructured.Unstructu
 	return object(t, fmt.Sprintf("{kind: Cluster, metadata: {namespace: %s, name: %s%s}}", namespace, name, rest))
 }
 
-// cleaners are the users that Kubernetes removes things as: the garbage collector and the namespace controller, which are one user
-// where kube-controller-manager runs without --use-service-account-credentials.
+// cleaners are the users that Kubernetes removes things as: the garbage collector and the namespace controller, which
+// are one user where kube-controller-manager runs without --use-service-account-credentials.
 var cleaners = []string{
 	"system:kube-controller-manager", "system:serviceaccount:kube-system:generic-garbage-collector", "system:serviceaccount:kube-system:namespace-controller",
 }
 
-// testClusterRestored: a user whose binding was deleted after the backup, and who may write Clusters, cannot have it granted again.
+// testClusterRestored: a user whose binding was deleted after the backup, and who may write Clusters, cannot have it
+// granted again.
 func testClusterRestored(t *testing.T, h *fixture) {
 	write := may("clusters", "get", "create", "update", "patch")
 	h.allow(t, "writer", h.workspace, write, may("clusters/labels", "update"), may("clusters/agent", "delete"))
@@ -79,7 +80,8 @@ func testHostRestored(t *testing.T, h *fixture) {
 	wantRefused(t, h.as(t, "host-writer").Create(t.Context(), again, client.DryRunAll), "cannot update hosts/agent again")
 }
 
-// testClusterLabels: a label brings a Cluster under the bindings, Projects and Plans of other users, by whatever request it is written.
+// testClusterLabels: a label brings a Cluster under the bindings, Projects and Plans of other users, by whatever
+// request it is written.
 func testClusterLabels(t *testing.T, h *fixture) {
 	write := may("clusters", "get", "create", "update", "patch")
 	h.allow(t, "relabeller", h.workspace, write)
@@ -215,8 +217,8 @@ func testClusterFacts(t *testing.T, h *fixture) {
 	wantTaken(t, h.as(t, "backup").Create(t.Context(), made, client.DryRunAll))
 }
 
-// testClusterDeletion: deleting a Cluster uninstalls the agent with all that it keeps, so it takes a separate right, by every request that
-// deletes.
+// testClusterDeletion: deleting a Cluster uninstalls the agent with all that it keeps, so it takes a separate right, by
+// every request that deletes.
 func testClusterDeletion(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	write := may("clusters", "get", "create", "update", "patch", "delete", "deletecollection")

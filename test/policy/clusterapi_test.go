@@ -57,7 +57,8 @@ func testClusterAPI(t *testing.T, h *fixture) {
 	}
 }
 
-// testImport: a Cluster of Cluster API with the label has the manager make a Cluster, which whatever selects Clusters of the workspace selects.
+// testImport: a Cluster of Cluster API with the label has the manager make a Cluster, which whatever selects Clusters
+// of the workspace selects.
 func testImport(t *testing.T, h *fixture) {
 	h.ClusterAPI(t)
 	h.deployProvisioner(t, "config/clusterapi/import")

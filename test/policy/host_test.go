@@ -21,7 +21,8 @@ func hostPlan(t *testing.T, namespace, host string) *unstructured.Unstructured {
 		"labels: {cluster.drover.dev/secret: host-plan, cluster.drover.dev/host: %s}}, stringData: {plan.json: '{}'}}", namespace, host, host))
 }
 
-// testHostPlan: a plan is root on a machine, so the right to write Secrets, which editors of a workspace have, makes none.
+// testHostPlan: a plan is root on a machine, so the right to write Secrets, which editors of a workspace have, makes
+// none.
 func testHostPlan(t *testing.T, h *fixture) {
 	refusalOf := func(host string) string { return "cannot update hosts/plan " + host }
 	refusal := refusalOf("m1")
@@ -77,7 +78,8 @@ func testHostPlan(t *testing.T, h *fixture) {
 	})
 }
 
-// testInstallationSecret: an editor changes neither the images that run on machines nor what a ClusterInstallation remembers of them.
+// testInstallationSecret: an editor changes neither the images that run on machines nor what a ClusterInstallation
+// remembers of them.
 func testInstallationSecret(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")

@@ -24,7 +24,8 @@ func identitySecret(t *testing.T, namespace, cluster, kind, annotations string) 
 		namespace, cluster, kind, annotations, cluster, kind))
 }
 
-// testClusterIdentity: a user who may edit a workspace, its Secrets included, cannot take the place of an agent that has joined.
+// testClusterIdentity: a user who may edit a workspace, its Secrets included, cannot take the place of an agent that
+// has joined.
 func testClusterIdentity(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	secrets := may("secrets", "get", "list", "watch", "create", "update", "patch", "delete", "deletecollection") // as Kubernetes' role edit has them

@@ -11,7 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestEveryManifestPassesAServerSideDryRun asks an API server about each object of config/. A field that this version does not know is an error.
+// TestEveryManifestPassesAServerSideDryRun asks an API server about each object of config/. A field that this version
+// does not know is an error.
 func TestEveryManifestPassesAServerSideDryRun(t *testing.T) {
 	h := startHub(t)
 	h.awaitPolicies(t)
@@ -48,7 +49,8 @@ func TestEveryManifestPassesAServerSideDryRun(t *testing.T) {
 	}
 }
 
-// ofKubernetes reports whether Kubernetes itself or Drover has the kind: a file may be none of an object, or one of the operators' that people have.
+// ofKubernetes reports whether Kubernetes itself or Drover has the kind: a file may be none of an object, or one of the
+// operators' that people have.
 func ofKubernetes(o *unstructured.Unstructured) bool {
 	switch group := o.GroupVersionKind().Group; group {
 	case "monitoring.coreos.com", "gateway.networking.k8s.io", "config.drover.dev":

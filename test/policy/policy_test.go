@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policy tests the admission policies of the hub against a real API server, with users who have a right and users who lack it.
+// Package policy tests the admission policies of the hub against a real API server, with users who have a right and
+// users who lack it.
 package policy
 
 import (
@@ -536,7 +537,8 @@ func testHints(t *testing.T, h *fixture) {
 	}
 }
 
-// testProjectDeletion: a user who deleted and recreated a project would change it without the verbs that a change takes.
+// testProjectDeletion: a user who deleted and recreated a project would change it without the verbs that a change
+// takes.
 func testProjectDeletion(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	write := may("projects", "get", "create", "update", "delete", "deletecollection")
@@ -597,8 +599,8 @@ func testProjectSecret(t *testing.T, h *fixture) {
 	wantTaken(t, labeller.Create(t.Context(), own))
 }
 
-// testPlan: a user who makes a plan can do anything on nodes. A right with the name of a Cluster lets plans name it; a selector takes the
-// right to all Clusters.
+// testPlan: a user who makes a plan can do anything on nodes. A right with the name of a Cluster lets plans name it; a
+// selector takes the right to all Clusters.
 func testPlan(t *testing.T, h *fixture) {
 	write := may("plans", "get", "create", "update")
 	h.allow(t, "author", h.workspace, write)

@@ -19,8 +19,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testPriority: the hub's API server serves the manager's own requests, and its Lease, at levels of their own, which no flood of other clients fills. What a user
-// asks by way of the manager, which impersonates them, is the user's.
+// testPriority: the hub's API server serves the manager's own requests, and its Lease, at levels of their own, which no
+// flood of other clients fills. What a user asks by way of the manager, which impersonates them, is the user's.
 func testPriority(t *testing.T, h *fixture) {
 	for _, o := range manifests(t, "config/manager") {
 		if slices.Contains([]string{"FlowSchema", "PriorityLevelConfiguration", "PriorityClass"}, o.GetKind()) {

@@ -19,7 +19,8 @@ const dialLimit = 5 * time.Second
 
 // Options of a Relay.
 type Options struct {
-	// Proxy makes the relay one for HTTPS_PROXY: each connection begins with CONNECT, and leads to the server whatever that names.
+	// Proxy makes the relay one for HTTPS_PROXY: each connection begins with CONNECT, and leads to the server whatever
+	// that names.
 	Proxy bool
 	// Seed of what is random in a Shape.
 	Seed uint64

@@ -47,7 +47,8 @@ type Server struct {
 	log    string
 }
 
-// Start starts the server at an address, with a command before its own such as nsenter; "127.0.0.1:0" is a free port of the loopback. It skips the test if the server cannot be built.
+// Start starts the server at an address, with a command before its own such as nsenter; "127.0.0.1:0" is a free port of
+// the loopback. It skips the test if the server cannot be built.
 func Start(t *testing.T, address string, before ...string) *Server {
 	t.Helper()
 	tool, err := lab.S3Tool(t.Context(), os.Stderr)

@@ -67,14 +67,15 @@ func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	return a.connect(t, report)
 }
 
-// ConnectAgentServing is ConnectAgent with another handler of the paths below protocol.PathSets, such as that of a real agent, and the stream on
-// which it reports sets.
+// ConnectAgentServing is ConnectAgent with another handler of the paths below protocol.PathSets, such as that of a real
+// agent, and the stream on which it reports sets.
 func ConnectAgentServing(t testing.TB, report protocol.Report, sets http.Handler, reports *stream.Stream) *Agent {
 	t.Helper()
 	return (&Agent{sets: sets, stream: reports}).connect(t, report)
 }
 
-// ConnectNodeAgent is ConnectAgent with a node agent: it reports neither sets nor plans, and leaves to a leader what only one does.
+// ConnectNodeAgent is ConnectAgent with a node agent: it reports neither sets nor plans, and leaves to a leader what
+// only one does.
 func ConnectNodeAgent(t testing.TB, report protocol.Report) *Agent {
 	t.Helper()
 	return (&Agent{sets: http.HandlerFunc(toLeader), stream: stream.New(), nodeAgent: true}).connect(t, report)

@@ -22,8 +22,8 @@ import (
 // installing is held while CRDs are installed: tests that begin at the same time share an API server.
 var installing sync.Mutex
 
-// ClusterAPI installs the kinds of config/clusterapi, and Cluster, Machine and KubeadmControlPlane of Cluster API without their schemas and controllers: test/e2e runs the real
-// ones.
+// ClusterAPI installs the kinds of config/clusterapi, and Cluster, Machine and KubeadmControlPlane of Cluster API
+// without their schemas and controllers: test/e2e runs the real ones.
 func (e *Env) ClusterAPI(t testing.TB) {
 	t.Helper()
 	options := envtest.CRDInstallOptions{Paths: []string{Path(t, "config/clusterapi/bases")}, ErrorIfPathMissing: true}

@@ -39,8 +39,8 @@ type Env struct {
 	Client client.WithWatch
 }
 
-// Start starts an API server that ends with the test. It is for a test that changes, or reads, more than what it made itself: others
-// share one, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
+// Start starts an API server that ends with the test. It is for a test that changes, or reads, more than what it made
+// itself: others share one, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
 func Start(t testing.TB) *Env {
 	t.Helper()
 	env, stop, err := start(t.Context(), Path(t, "config/crd/bases"))
@@ -155,8 +155,9 @@ func Update[T client.Object](t testing.TB, c client.Client, object T, change fun
 	}
 }
 
-// AwaitRights waits until the API server knows that the user has the rights, in the namespace or, where that is empty, everywhere: it
-// learns of roles and bindings a moment after they are made. Of rules with several verbs or resources each is asked for.
+// AwaitRights waits until the API server knows that the user has the rights, in the namespace or, where that is empty,
+// everywhere: it learns of roles and bindings a moment after they are made. Of rules with several verbs or resources
+// each is asked for.
 func (e *Env) AwaitRights(t testing.TB, user, namespace string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -191,8 +192,8 @@ func attributesOf(namespace string, rules []rbacv1.PolicyRule) []authorizationv1
 	return all
 }
 
-// Eventually waits until check returns nil, for what another goroutine or process does. It fails the test with the last error. within is what
-// an idle machine never needs; a busy one has Patience times as long.
+// Eventually waits until check returns nil, for what another goroutine or process does. It fails the test with the last
+// error. within is what an idle machine never needs; a busy one has Patience times as long.
 func Eventually(t testing.TB, within time.Duration, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within*Patience)

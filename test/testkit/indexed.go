@@ -33,7 +33,8 @@ func (x indexes) matches(object runtime.Object, asked fields.Requirements) bool 
 	})
 }
 
-// Indexed is a client that answers as a cache does with the indexes that add adds to it, and at once: it reads from the API server.
+// Indexed is a client that answers as a cache does with the indexes that add adds to it, and at once: it reads from the
+// API server.
 func (e *Env) Indexed(t testing.TB, add func(context.Context, client.FieldIndexer) error) client.WithWatch {
 	t.Helper()
 	known := indexes{}

@@ -96,7 +96,8 @@ func (s *Sets) Serve(serve http.HandlerFunc) {
 	s.serve = serve
 }
 
-// Become has sets that are put from now on get the state that state returns; nil has them be applied. An empty digest becomes the set's own.
+// Become has sets that are put from now on get the state that state returns; nil has them be applied. An empty digest
+// becomes the set's own.
 func (s *Sets) Become(state func(set.Content) protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// shared is the API server that the tests of a package have in common: a start takes some 4 s of a processor, more than most tests.
+// shared is the API server that the tests of a package have in common: a start takes some 4 s of a processor, more than
+// most tests.
 var shared struct {
 	once sync.Once
 	env  *Env
@@ -20,7 +21,8 @@ var shared struct {
 	main bool // a Main stops it
 }
 
-// Main runs the tests of a package and then stops what Shared has started. It is the TestMain of a package that calls Shared.
+// Main runs the tests of a package and then stops what Shared has started. It is the TestMain of a package that calls
+// Shared.
 func Main(m *testing.M) {
 	shared.main = true
 	m.Run()
@@ -33,8 +35,9 @@ func Main(m *testing.M) {
 	}
 }
 
-// Shared returns the API server that all tests of the package share, started by the first call. Other tests use it before, after and
-// beside this one, so a test creates its own namespaces, gives unique names to what is in none, and looks at nothing else.
+// Shared returns the API server that all tests of the package share, started by the first call. Other tests use it
+// before, after and beside this one, so a test creates its own namespaces, gives unique names to what is in none, and
+// looks at nothing else.
 func Shared(t testing.TB) *Env {
 	t.Helper()
 	if !shared.main {

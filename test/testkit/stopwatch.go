@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Stopwatch measures what a test claims about time. The time that threads of the test and of the programs that it started waited for a processor
-// does not count, nor does that in which the whole machine stood still, as a virtual one may: with a free processor that is next to nothing, and a
-// busy one breaks no claim.
+// Stopwatch measures what a test claims about time. The time that threads of the test and of the programs that it
+// started waited for a processor does not count, nor does that in which the whole machine stood still, as a virtual one
+// may: with a free processor that is next to nothing, and a busy one breaks no claim.
 type Stopwatch struct {
 	began      time.Time
 	waited     map[string]time.Duration
@@ -70,8 +70,8 @@ func (o *observer) observe() time.Duration {
 	return o.sum
 }
 
-// waitedForProcessors returns how long each thread of this process and of its children was ready to run and did not run so far. It is empty where
-// the system does not tell.
+// waitedForProcessors returns how long each thread of this process and of its children was ready to run and did not run
+// so far. It is empty where the system does not tell.
 func waitedForProcessors() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	processes := []string{strconv.Itoa(os.Getpid())}

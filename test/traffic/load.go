@@ -17,12 +17,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Of patchEach requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle connection cannot know
-// that a request is on its way there, and a client must not repeat one that changes something (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
+// Of patchEach requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle
+// connection cannot know that a request is on its way there, and a client must not repeat one that changes something
+// (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
 const patchEach = 5
 
-// Load sends requests to members. A request that a Kubernetes client would retry counts as failed. One that net/http itself repeats,
-// because the server has not seen it, does not.
+// Load sends requests to members. A request that a Kubernetes client would retry counts as failed. One that net/http
+// itself repeats, because the server has not seen it, does not.
 type Load struct {
 	// Ways and Clusters to choose from at random.
 	Ways     []*Way
@@ -31,8 +32,8 @@ type Load struct {
 	Namespace, ConfigMap string
 	// ReadOnly is for members that cannot be changed.
 	ReadOnly bool
-	// PerSecond is how many requests are begun, as long as no more than AtOnce are unanswered: on a machine that is too slow for the rate
-	// they would pile up until the hub's limits refused them, which is not the hub's fault.
+	// PerSecond is how many requests are begun, as long as no more than AtOnce are unanswered: on a machine that is too
+	// slow for the rate they would pile up until the hub's limits refused them, which is not the hub's fault.
 	PerSecond, AtOnce int
 	// Seed of the random choices.
 	Seed uint64

@@ -24,8 +24,8 @@ import (
 // counter is the key of a watched ConfigMap whose value is the number of its last change.
 const counter = "n"
 
-// Watch follows a ConfigMap of a member, whose every change raises its counter by one, and resumes after the last change that it has
-// seen, as informers do. Start begins it.
+// Watch follows a ConfigMap of a member, whose every change raises its counter by one, and resumes after the last
+// change that it has seen, as informers do. Start begins it.
 type Watch struct {
 	// Way and member to go through.
 	Way     *Way
@@ -82,8 +82,8 @@ func (w *Watch) client() (kubernetes.Interface, error) {
 	return client, nil
 }
 
-// begin runs one watch and records how it ends. A clean end is the end of the stream without an error. A connection that breaks at that
-// point counts as clean too, since client-go does not report it.
+// begin runs one watch and records how it ends. A clean end is the end of the stream without an error. A connection
+// that breaks at that point counts as clean too, since client-go does not report it.
 func (w *Watch) begin(ctx context.Context, maps kubernetes.Interface, options metav1.ListOptions) (watch.Interface, error) {
 	one, err := maps.CoreV1().ConfigMaps(w.Namespace).Watch(ctx, options)
 	w.mu.Lock()
@@ -144,8 +144,8 @@ func (w *Watch) fail(err error) {
 	w.fault = fmt.Errorf("watch of %s in %s: %w", w.Name, w.Cluster, err)
 }
 
-// Result returns how often a watch was begun, and how those ended that did not end cleanly. The error is a change that was lost or came
-// twice, or why the watch was given up.
+// Result returns how often a watch was begun, and how those ended that did not end cleanly. The error is a change that
+// was lost or came twice, or why the watch was given up.
 func (w *Watch) Result() (starts int, broken []string, fault error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package versions tests hubs and members of the oldest and the newest Kubernetes that Drover supports (docs/versions.md).
+// Package versions tests hubs and members of the oldest and the newest Kubernetes that Drover supports
+// (docs/versions.md).
 package versions
 
 import (

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command nodes simulates the nodes of the demo's member: pods of Plans are shown as running and ended, and run nothing.
+// Command nodes simulates the nodes of the demo's member: pods of Plans are shown as running and ended, and run
+// nothing.
 package main
 
 import (

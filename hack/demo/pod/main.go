@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package main is what the pods of the demo run: a server and a client of HTTP, and the commands that the guide's plans name.
+// Package main is what the pods of the demo run: a server and a client of HTTP, and the commands that the guide's plans
+// name.
 package main
 
 import (

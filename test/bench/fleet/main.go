@@ -3,8 +3,9 @@
 
 // Command fleet measures one manager, and then several, with many members, beside the goals.
 //
-// It starts a hub's control plane and the managers as processes, and the members as agents of test/fleetsim in a process of their
-// own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing their Secrets, not by joining with tokens.
+// It starts a hub's control plane and the managers as processes, and the members as agents of test/fleetsim in a
+// process of their own: real tunnels over real TLS, with faked clusters behind them. Agents are enrolled by writing
+// their Secrets, not by joining with tokens.
 package main
 
 import (
@@ -112,7 +113,8 @@ func run(ctx context.Context, s settings) error {
 	return errors.Join(failure, write(context.WithoutCancel(ctx), os.Stdout, results, s.hosts))
 }
 
-// steps are the powers of ten from 100 on that are below the number of members, that number, and that number with several managers.
+// steps are the powers of ten from 100 on that are below the number of members, that number, and that number with
+// several managers.
 func steps(s settings) []size {
 	var list []size
 	for n := 100; n < s.last.members; n *= 10 {
@@ -140,8 +142,8 @@ func folder(keep string) (dir string, done func(), err error) {
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }
 
-// raiseFileLimit raises the limit of open files for the processes that we start. The Go runtime gives a child the limit that we were
-// started with unless we set one ourselves.
+// raiseFileLimit raises the limit of open files for the processes that we start. The Go runtime gives a child the limit
+// that we were started with unless we set one ourselves.
 func raiseFileLimit() error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

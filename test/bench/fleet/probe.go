@@ -202,7 +202,8 @@ func (p *probe) writes(ctx context.Context) (counts, error) {
 	return w.writes, err
 }
 
-// sample reads one line of the text format, if it is of that metric and has labels. No label that is asked for has a quote in its value.
+// sample reads one line of the text format, if it is of that metric and has labels. No label that is asked for has a
+// quote in its value.
 func sample(line, metric string) (labels map[string]string, value float64, ok bool) {
 	rest, ok := strings.CutPrefix(line, metric+"{")
 	end := strings.LastIndexByte(rest, '}')

@@ -159,8 +159,8 @@ func (s *step) settled(ctx context.Context) (work, error) {
 	return work{}, err
 }
 
-// awaitEnded waits until a number of tunnels have ended since the start of the simulator. A tunnel counts when its Serve has returned: before
-// that, its agent still counts as reporting.
+// awaitEnded waits until a number of tunnels have ended since the start of the simulator. A tunnel counts when its
+// Serve has returned: before that, its agent still counts as reporting.
 func (s *step) awaitEnded(ctx context.Context, ended int64, managers []*framework.Replica) error {
 	state, err := s.sim.State(ctx)
 	for ; err == nil && state.Ended < ended; state, err = s.sim.State(ctx) {

@@ -14,8 +14,8 @@ import (
 	"github.com/drover-dev/drover/test/fleetsim/sim"
 )
 
-// requestInterval is the time between requests. They are sent whether or not earlier ones are answered, so that a slow hub does
-// not slow its own measurement down.
+// requestInterval is the time between requests. They are sent whether or not earlier ones are answered, so that a slow
+// hub does not slow its own measurement down.
 const requestInterval = 10 * time.Millisecond
 
 // latencies of requests.

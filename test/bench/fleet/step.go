@@ -220,8 +220,8 @@ func (s *step) enrol(ctx context.Context) (*lab.Process, error) {
 	return process, nil
 }
 
-// addresses of all managers. The agents of ten thousand members spread themselves over them: a balancer in this process would cost
-// more than a manager.
+// addresses of all managers. The agents of ten thousand members spread themselves over them: a balancer in this process
+// would cost more than a manager.
 func (s *step) addresses() []string {
 	var list []string
 	for _, manager := range s.hub.Replicas {

@@ -20,8 +20,8 @@ import (
 // hops is how many processes are between a user and a member's API server: the manager and the agent.
 const hops = 2
 
-// copyTo copies bytes between the connections that it accepts and the address, and prints its own address first. It knows nothing of TLS or
-// HTTP, so two of it are the least that a way through two processes can cost on this machine.
+// copyTo copies bytes between the connections that it accepts and the address, and prints its own address first. It
+// knows nothing of TLS or HTTP, so two of it are the least that a way through two processes can cost on this machine.
 func copyTo(ctx context.Context, out io.Writer, address string) error {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -53,7 +53,8 @@ func copyTo(ctx context.Context, out io.Writer, address string) error {
 	}
 }
 
-// startCopying starts processes that lead to the member's API server one through the other, and returns the URL of the first.
+// startCopying starts processes that lead to the member's API server one through the other, and returns the URL of the
+// first.
 func (p *processes) startCopying() (string, error) {
 	member, err := url.Parse(p.member.URL())
 	if err != nil {

@@ -61,9 +61,10 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	return err
 }
 
-// weighFreshManager restarts the manager, so that what it did before does not count. It weighs it when it leads, has all members
-// and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it has returned that: docs/design/0060-garbage.md.
-// The last value is the better one to compare, since that of a fresh process depends on the load at its start.
+// weighFreshManager restarts the manager, so that what it did before does not count. It weighs it when it leads, has
+// all members and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it
+// has returned that: docs/design/0060-garbage.md. The last value is the better one to compare, since that of a fresh
+// process depends on the load at its start.
 func (b *bench) weighFreshManager(ctx context.Context, members string) error {
 	for range freshRepeats {
 		if err := b.hub.Manager.Stop(ctx); err != nil { // an orderly end gives its lease back: the next leads at once
@@ -205,7 +206,8 @@ func (b *bench) weighAgents() error {
 	return nil
 }
 
-// goroutinesOf ends an agent by SIGQUIT, upon which the Go runtime writes each goroutine to the log, and counts them there.
+// goroutinesOf ends an agent by SIGQUIT, upon which the Go runtime writes each goroutine to the log, and counts them
+// there.
 func goroutinesOf(ctx context.Context, a *agent) (int, error) {
 	if err := a.Process.Signal(syscall.SIGQUIT); err != nil {
 		return 0, err

@@ -172,7 +172,8 @@ func (b *bench) joinsTogether(ctx context.Context) error {
 	})
 }
 
-// measureCost measures what each agent costs until all are Ready: CPU, and writes to both API servers. These mean something on a machine that is busy, too.
+// measureCost measures what each agent costs until all are Ready: CPU, and writes to both API servers. These mean
+// something on a machine that is busy, too.
 func (b *bench) measureCost(ctx context.Context, agents []*agent, join func() error) error {
 	costs := []struct {
 		key     string
@@ -222,8 +223,8 @@ func (b *bench) measureCost(ctx context.Context, agents []*agent, join func() er
 	return nil
 }
 
-// managerRestarts kills the manager and starts it again, and measures how long it takes until every member is served, first with all
-// agents and then with one.
+// managerRestarts kills the manager and starts it again, and measures how long it takes until every member is served,
+// first with all agents and then with one.
 func (b *bench) managerRestarts(ctx context.Context) error {
 	if err := b.managerRestart(ctx, "manager-back-many"); err != nil {
 		return err
@@ -257,8 +258,8 @@ func (b *bench) managerRestart(ctx context.Context, key string) error {
 	return nil
 }
 
-// restartAgents restarts the agents to reset their back-off: after a loss of the hub they wait for up to half a minute before they
-// connect again, and the next measurement would measure that.
+// restartAgents restarts the agents to reset their back-off: after a loss of the hub they wait for up to half a minute
+// before they connect again, and the next measurement would measure that.
 func (p *processes) restartAgents(ctx context.Context) error {
 	for _, a := range p.agents {
 		if err := a.kill(); err != nil {

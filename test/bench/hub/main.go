@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command hub measures a whole Drover on real control planes, each figure beside its floor, and prints one table against the goals.
+// Command hub measures a whole Drover on real control planes, each figure beside its floor, and prints one table
+// against the goals.
 //
-// Hub and member are two control planes of test/lab, the manager and the agents are processes with the rights that they have in
-// real clusters. What a request costs is measured in turns, directly and through the hub, by the same client.
+// Hub and member are two control planes of test/lab, the manager and the agents are processes with the rights that they
+// have in real clusters. What a request costs is measured in turns, directly and through the hub, by the same client.
 //
 //	go run ./test/bench/hub > docs/bench/hub.md      about seven minutes on two cores
 //	go run ./test/bench/hub -quick                   two minutes, to see that it works

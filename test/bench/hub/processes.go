@@ -40,7 +40,8 @@ type processes struct {
 	member   *framework.Plane
 	clusters *clusterWatch
 	agents   []*agent
-	// direct leads to the member's API server, copied leads there through two processes that copy bytes, and through leads to the hub's port.
+	// direct leads to the member's API server, copied leads there through two processes that copy bytes, and through leads
+	// to the hub's port.
 	direct, copied, through *caller
 	copying                 []*exec.Cmd
 	// scraper leads to the manager's port for metrics.
@@ -158,8 +159,8 @@ func (p *processes) stop() error {
 	return errors.Join(errs...)
 }
 
-// newAgent creates a Cluster and installs its agent in the member, without starting it. All agents of the bench are in one member, each
-// in another namespace.
+// newAgent creates a Cluster and installs its agent in the member, without starting it. All agents of the bench are in
+// one member, each in another namespace.
 func (p *processes) newAgent(ctx context.Context, name string) (*agent, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -178,8 +179,9 @@ func (p *processes) newAgent(ctx context.Context, name string) (*agent, error) {
 	return &agent{Agent: installed, cluster: cluster}, nil
 }
 
-// withoutPods returns the manifest with a Deployment of no pods. The process is the agent. Pods would never run without a node, and the
-// controller manager tries again and again to make them: with thirty agents that is most of what the member's API server does.
+// withoutPods returns the manifest with a Deployment of no pods. The process is the agent. Pods would never run without
+// a node, and the controller manager tries again and again to make them: with thirty agents that is most of what the
+// member's API server does.
 func withoutPods(manifest []byte) ([]byte, error) {
 	deadline := []byte("\n  progressDeadlineSeconds: ")
 	if bytes.Count(manifest, deadline) != 1 || bytes.Contains(manifest, []byte("\n  replicas: ")) {

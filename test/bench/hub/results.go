@@ -28,8 +28,8 @@ func (r *results) note(format string, args ...any) {
 	r.notes = append(r.notes, fmt.Sprintf(format, args...))
 }
 
-// quantile is by nearest rank: the smallest value that q of all do not exceed. It is NaN if nothing was measured; no comparison
-// with that holds.
+// quantile is by nearest rank: the smallest value that q of all do not exceed. It is NaN if nothing was measured; no
+// comparison with that holds.
 func (r *results) quantile(name string, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(r.values[name]))
 	if len(sorted) == 0 {

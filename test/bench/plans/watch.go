@@ -21,8 +21,8 @@ import (
 // labelPlan names the plan of a Job, as system-upgrade-controller does.
 const labelPlan = "upgrade.cattle.io/plan"
 
-// moments are when a watch reported the steps of a Plan, counted from just before its creation. pods is how long the same number of
-// pods took that were evicted directly before.
+// moments are when a watch reported the steps of a Plan, counted from just before its creation. pods is how long the
+// same number of pods took that were evicted directly before.
 type moments struct{ pods, job, jobDone, label, status time.Duration }
 
 // runner is what the runner adds.

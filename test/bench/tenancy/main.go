@@ -1,9 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command tenancy measures how long a binding takes from the hub to the member, each figure beside a direct write into the member.
+// Command tenancy measures how long a binding takes from the hub to the member, each figure beside a direct write into
+// the member.
 //
-// Hub and member are two control planes of test/lab; the manager and the agent are processes with the rights that they have in real clusters.
+// Hub and member are two control planes of test/lab; the manager and the agent are processes with the rights that they
+// have in real clusters.
 //
 //	go run ./test/bench/tenancy > docs/bench/tenancy.md      about three minutes on two cores
 package main

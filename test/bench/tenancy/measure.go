@@ -26,7 +26,8 @@ type row struct {
 	// goal is how many times the p50 of a direct write the p50 may take, or with ofLast the last; 0 for none.
 	goal   float64
 	ofLast bool
-	// inTurns are direct writes that took turns with this row's; without them, it is compared with the first row's, which have the machine for themselves.
+	// inTurns are direct writes that took turns with this row's; without them, it is compared with the first row's, which
+	// have the machine for themselves.
 	inTurns     []time.Duration
 	hub, member float64       // writes for each binding
 	cpu         time.Duration // of the manager
@@ -220,7 +221,8 @@ func (p *processes) left(ctx context.Context, w *watcher) string {
 	return fmt.Sprintf("the hub has %d, the member %d of Drover, and the watch of it %s; see the logs with -keep", len(onHub.Items), len(inMember.Items), ended)
 }
 
-// effective measures how long it takes until the member's authorizer allows what a binding grants, and until it denies it again, in turns with a direct write of the same.
+// effective measures how long it takes until the member's authorizer allows what a binding grants, and until it denies
+// it again, in turns with a direct write of the same.
 func (p *processes) effective(ctx context.Context, _ *watcher, n int) ([]row, error) {
 	direct := row{what: "in turns: direct write → effective"}
 	granted := row{what: "in turns: binding → effective in the member", goal: 6}
@@ -252,7 +254,8 @@ func (p *processes) effective(ctx context.Context, _ *watcher, n int) ([]row, er
 	return []row{direct, granted, removed}, nil
 }
 
-// directBinding is what a binding becomes in the member, written there by the bench. Its role grants what awaitRight asks for.
+// directBinding is what a binding becomes in the member, written there by the bench. Its role grants what awaitRight
+// asks for.
 func directBinding(name string) *rbacv1.ClusterRoleBinding {
 	return &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: prefix + name + ":x"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "cluster-admin"},
 		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}}}

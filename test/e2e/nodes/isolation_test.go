@@ -29,7 +29,8 @@ spec:
   namespaces: [street]
 `
 
-// isolationPods are a pod that serves, one beside it in another namespace of the project, and one of the other project on each node.
+// isolationPods are a pod that serves, one beside it in another namespace of the project, and one of the other project
+// on each node.
 const isolationPods = `apiVersion: v1
 kind: Pod
 metadata: {name: safe, namespace: vault, labels: {app: safe}}

@@ -64,7 +64,8 @@ func (o *operator) getsNodeAgents(t *testing.T) {
 	o.types(t, "edge", "kubectl -n drover-agent wait --for=create daemonset/drover-node-agent --timeout=5m && kubectl -n drover-agent rollout status daemonset/drover-node-agent --timeout=5m")
 }
 
-// asksForNodeAgents changes the Cluster of a member and applies its new manifest there. It has the hub's CA and the agent's rights, and stays a file.
+// asksForNodeAgents changes the Cluster of a member and applies its new manifest there. It has the hub's CA and the
+// agent's rights, and stays a file.
 func (o *operator) asksForNodeAgents(t *testing.T, member string, wanted bool) {
 	t.Helper()
 	o.types(t, "hub", fmt.Sprintf(`kubectl -n team-a patch cluster %s --type=merge -p '{"spec":{"agent":{"nodeAgent":%t}}}'`, member, wanted))

@@ -36,7 +36,8 @@ const (
 	envRun        = "DROVER_E2E"
 	envTranscript = "DROVER_E2E_TRANSCRIPT"
 
-	// envKeep names a folder that keeps the lab and the operator's files when the test has ended. A further run goes on there, with the stories that -run names.
+	// envKeep names a folder that keeps the lab and the operator's files when the test has ended. A further run goes on
+	// there, with the stories that -run names.
 	envKeep = "DROVER_E2E_KEEP"
 
 	// commandLimit is how long one command of the operator may take.
@@ -51,7 +52,8 @@ const (
 	toolImage = "lab.example.com/tool:1"
 )
 
-// An operator works at a computer in the network of the lab's nodes, with a shell and kubectl. What they type is in the transcript.
+// An operator works at a computer in the network of the lab's nodes, with a shell and kubectl. What they type is in the
+// transcript.
 type operator struct {
 	lab *lablib.Lab
 	// dir is the working folder, sources that of the repository.
@@ -118,7 +120,8 @@ func newOperator(t *testing.T) *operator {
 	return o
 }
 
-// ending returns a context that ends before the time of the test does, and when the program is told to end: the lab is removed in either case.
+// ending returns a context that ends before the time of the test does, and when the program is told to end: the lab is
+// removed in either case.
 func ending(t *testing.T) context.Context {
 	t.Helper()
 	ctx, stop := signal.NotifyContext(t.Context(), syscall.SIGINT, syscall.SIGTERM)
@@ -188,7 +191,8 @@ func imageName(tarball string) (string, error) {
 	}
 }
 
-// login gives the operator a kubeconfig for a cluster of the lab, whose API server is reached at the bridge from where they are.
+// login gives the operator a kubeconfig for a cluster of the lab, whose API server is reached at the bridge from where
+// they are.
 func (o *operator) login(t *testing.T, cluster string) {
 	t.Helper()
 	config, err := os.ReadFile(o.lab.Kubeconfig(cluster))
@@ -213,7 +217,8 @@ func (o *operator) write(t *testing.T, name, content string) {
 	}
 }
 
-// types runs a command line with the kubeconfig of that name and returns what it prints. It fails the test if the command fails.
+// types runs a command line with the kubeconfig of that name and returns what it prints. It fails the test if the
+// command fails.
 func (o *operator) types(t *testing.T, kubeconfig, line string) string {
 	t.Helper()
 	out, err := o.tries(o.ended, kubeconfig, line)
@@ -281,7 +286,8 @@ func (o *operator) fails(t *testing.T, kubeconfig, line, why string) {
 	}
 }
 
-// starts starts a command line that runs until it is stopped, and returns what stops it and returns what it has printed.
+// starts starts a command line that runs until it is stopped, and returns what stops it and returns what it has
+// printed.
 func (o *operator) starts(t *testing.T, kubeconfig, line string) func() string {
 	t.Helper()
 	cmd, err := o.command(t.Context(), kubeconfig, line)

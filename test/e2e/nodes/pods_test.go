@@ -91,8 +91,8 @@ func (o *operator) worksInPods(t *testing.T) {
 	}
 }
 
-// logsIn gives a ServiceAccount of team-a a kubeconfig of its name, which leads to a member through the hub, and waits until it may do something there: API
-// servers learn of new rights a moment after they were written.
+// logsIn gives a ServiceAccount of team-a a kubeconfig of its name, which leads to a member through the hub, and waits
+// until it may do something there: API servers learn of new rights a moment after they were written.
 func (o *operator) logsIn(t *testing.T, name, member, may string) {
 	t.Helper()
 	o.types(t, "hub", "curl -sS --insecure "+hubURL+"/v1/cacerts > hub-ca.crt")

@@ -31,7 +31,8 @@ type transcript struct {
 	out *os.File
 }
 
-// openTranscript begins the transcript that the environment names, below the folder of the sources, or one that is not kept.
+// openTranscript begins the transcript that the environment names, below the folder of the sources, or one that is not
+// kept.
 func openTranscript(t *testing.T, sources string) *transcript {
 	t.Helper()
 	path := os.Getenv(envTranscript)

@@ -34,7 +34,8 @@ func (o *operator) losesAMember(t *testing.T) {
 	}
 }
 
-// traces prints what a cluster has of Drover. Labels of nodes that a Plan completed stay: made again, it finds its work done (docs/spec/plan.md).
+// traces prints what a cluster has of Drover. Labels of nodes that a Plan completed stay: made again, it finds its work
+// done (docs/spec/plan.md).
 const traces = "kubectl get namespaces,crd,clusterroles,clusterrolebindings,validatingadmissionpolicies,validatingadmissionpolicybindings,priorityclasses,flowschemas,prioritylevelconfigurations -o name | grep -i drover; " +
 	"kubectl get all,secrets,configmaps,leases,roles,rolebindings,networkpolicies,resourcequotas,limitranges -A -o name | grep -i drover; " +
 	`kubectl get nodes,namespaces -o jsonpath='{range .items[*]}{.metadata.labels}{.metadata.annotations}{.spec.taints}{"\n"}{end}' | grep -o '"[^"]*drover[^"]*"' | grep -v '^"plan.cluster.drover.dev/'; true`

@@ -31,7 +31,8 @@ func (o *operator) updatesTheHub(t *testing.T) {
 func (o *operator) updatesTheAgents(t *testing.T) {
 	name, _, _ := strings.Cut(o.image, ":")
 	next := name + ":next"
-	// A node takes the name of the next image as that of the one that it has: what matters here is how its agents change places.
+	// A node takes the name of the next image as that of the one that it has: what matters here is how its agents change
+	// places.
 	for _, node := range []string{"prod-1", "prod-2", "edge-1"} {
 		o.onNode(t, node, fmt.Sprintf("ctr -n k8s.io images tag --force docker.io/library/%s docker.io/library/%s", o.image, next))
 	}
@@ -67,7 +68,8 @@ func (o *operator) updatesTheAgents(t *testing.T) {
 	}
 }
 
-// reads starts users who read in a member through the hub, and returns what stops them and fails the test if a request of theirs has failed.
+// reads starts users who read in a member through the hub, and returns what stops them and fails the test if a request
+// of theirs has failed.
 func (o *operator) reads(t *testing.T, member string) (stop func()) {
 	t.Helper()
 	end := o.starts(t, "ada", "exec tool load "+hubURL+"/k8s/clusters/team-a/"+member+"/api/v1/namespaces/default/configmaps/kube-root-ca.crt hub-ca.crt ada.token")

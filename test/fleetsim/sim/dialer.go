@@ -19,8 +19,8 @@ type dialer struct {
 	taken   atomic.Uint64
 }
 
-// dial opens a connection to the next address that answers. The whole of a round trip is put on what the agent sends: no end can tell,
-// and what it receives then needs no goroutine of its own.
+// dial opens a connection to the next address that answers. The whole of a round trip is put on what the agent sends:
+// no end can tell, and what it receives then needs no goroutine of its own.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if !wait(ctx, 2*d.oneWay) { // SYN and its answer
 		return nil, ctx.Err()
@@ -45,8 +45,8 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, errors.Join(errs...)
 }
 
-// distantConn sends what is written after a while, in order. What is under way when it is closed is lost. It holds as much as is written:
-// HTTP/2 bounds that.
+// distantConn sends what is written after a while, in order. What is under way when it is closed is lost. It holds as
+// much as is written: HTTP/2 bounds that.
 type distantConn struct {
 	net.Conn
 	roundTrip time.Duration

@@ -51,15 +51,16 @@ type Enrolment struct {
 	Clusters, Workspaces int
 	// Hosts makes Hosts in place of Clusters.
 	Hosts bool
-	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets are
-	// written as the manager would, which is faster and needs none.
+	// Join has each agent join with the token of its Cluster, which needs a running manager. Otherwise the agents' Secrets
+	// are written as the manager would, which is faster and needs none.
 	Join bool
 }
 
 // parallel is how many requests are under way at once.
 const parallel = 32
 
-// Do creates what does not exist yet. Members that have joined before cannot join again; their identity is replaced unless Join is set.
+// Do creates what does not exist yet. Members that have joined before cannot join again; their identity is replaced
+// unless Join is set.
 func (e Enrolment) Do(ctx context.Context) ([]Member, error) {
 	if e.Clusters < 1 || e.Workspaces < 1 {
 		return nil, errors.New("enrol members: there must be at least one cluster and one workspace")

@@ -23,13 +23,15 @@ import (
 const (
 	// PlanNodes is how many nodes each Plan has in each member. They are done one after the other.
 	PlanNodes = 10
-	// PlanTime is how long they take together. It is a multiple of the interval of an agent's reports, so that none is late.
+	// PlanTime is how long they take together. It is a multiple of the interval of an agent's reports, so that none is
+	// late.
 	PlanTime = 2 * planInterval
 
 	planInterval = time.Second
 )
 
-// plans are those in the sets of one agent. They cannot fail. One that is paused does not begin; one that has begun is never paused.
+// plans are those in the sets of one agent. They cannot fail. One that is paused does not begin; one that has begun is
+// never paused.
 type plans struct {
 	topic *stream.Topic
 

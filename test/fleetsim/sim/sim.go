@@ -3,9 +3,10 @@
 
 // Package sim runs many agents in one process, each with a real tunnel to a hub and a faked API server behind it.
 //
-// What is real: the key of each agent, its connect tokens, TLS and WebSocket to the hub, the HTTP/2 server in the tunnel, and the
-// agent's own loop that keeps the tunnel, with its back-off. What is not: the cluster. An agent keeps the settings that the hub
-// announces by their digest only, so a simulated fleet does not outlive a change of the hub's CA.
+// What is real: the key of each agent, its connect tokens, TLS and WebSocket to the hub, the HTTP/2 server in the
+// tunnel, and the agent's own loop that keeps the tunnel, with its back-off. What is not: the cluster. An agent keeps
+// the settings that the hub announces by their digest only, so a simulated fleet does not outlive a change of the hub's
+// CA.
 package sim
 
 import (
@@ -31,12 +32,13 @@ type Options struct {
 	// Server is the hub's base URL, Bundle the CA bundle to trust, as PEM.
 	Server string
 	Bundle []byte
-	// Through are addresses to connect to in place of the server's, as host:port: each tunnel takes the next one, as with a balancer.
-	// None means the server's.
+	// Through are addresses to connect to in place of the server's, as host:port: each tunnel takes the next one, as with
+	// a balancer. None means the server's.
 	Through []string
 	// Members to simulate. Enrol makes them.
 	Members []Member
-	// Latency of the way from each member to the hub and of the way back, APILatency of each answer of the faked API servers.
+	// Latency of the way from each member to the hub and of the way back, APILatency of each answer of the faked API
+	// servers.
 	Latency, APILatency time.Duration
 	// Rates are the initial ones.
 	Rates Rates
@@ -101,7 +103,8 @@ func (s *Sim) Set(r Rates) {
 	s.changes.set(r.Changes * float64(len(s.agents)))
 }
 
-// Cut ends the tunnels of all agents but each spare-th, as a network that breaks does. Spare 0 spares none. It returns how many it ended.
+// Cut ends the tunnels of all agents but each spare-th, as a network that breaks does. Spare 0 spares none. It returns
+// how many it ended.
 func (s *Sim) Cut(spare int) int {
 	n := 0
 	for i, a := range s.agents {

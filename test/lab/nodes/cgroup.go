@@ -26,7 +26,8 @@ type hierarchy struct {
 	options string
 }
 
-// hierarchies reads the trees of cgroups from a mountinfo. A machine with v1 may have v2 too, for its init system: that is left out.
+// hierarchies reads the trees of cgroups from a mountinfo. A machine with v1 may have v2 too, for its init system: that
+// is left out.
 func hierarchies(mountinfo string) []hierarchy {
 	var v1, v2 []hierarchy
 	for line := range strings.Lines(mountinfo) {
@@ -66,8 +67,8 @@ func machineHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(content)), nil
 }
 
-// joinCgroup moves this process into the cgroup of that name in all hierarchies, and makes it where it does not exist. A process that is
-// forked into a cgroup namespace afterwards has it as its root.
+// joinCgroup moves this process into the cgroup of that name in all hierarchies, and makes it where it does not exist.
+// A process that is forked into a cgroup namespace afterwards has it as its root.
 func joinCgroup(all []hierarchy, name string) error {
 	for _, h := range all {
 		if err := h.join(name); err != nil {
@@ -123,7 +124,8 @@ func enableControllers(path string) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte(wanted), 0o644)
 }
 
-// renewCgroup is joinCgroup for one that may be left of a node that was killed. A kubelet would look for the containers of those below it, for seconds each.
+// renewCgroup is joinCgroup for one that may be left of a node that was killed. A kubelet would look for the containers
+// of those below it, for seconds each.
 func renewCgroup(all []hierarchy, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linkLimit)
 	defer cancel()
@@ -133,7 +135,8 @@ func renewCgroup(all []hierarchy, name string) error {
 	return joinCgroup(all, name)
 }
 
-// removeCgroup removes the cgroup of that name, and all below it, in all hierarchies. Their processes have ended or are about to.
+// removeCgroup removes the cgroup of that name, and all below it, in all hierarchies. Their processes have ended or are
+// about to.
 func removeCgroup(ctx context.Context, all []hierarchy, name string) error {
 	var errs []error
 	for _, h := range all {

@@ -30,7 +30,8 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// readyLimit is how long the nodes of a lab may take to become ready, on a busy machine too. An idle one needs some 15 s.
+// readyLimit is how long the nodes of a lab may take to become ready, on a busy machine too. An idle one needs some 15
+// s.
 const readyLimit = 5 * time.Minute
 
 // RESTConfig returns the administrator's configuration for a cluster.
@@ -186,7 +187,8 @@ func (l *Lab) fillNode(n nodePlan, spec nodeSpec) error {
 	return nil
 }
 
-// writeCredentials issues the certificates of the kubelet, of kube-proxy, whose rights the DNS server shares, and of what enforces NetworkPolicies.
+// writeCredentials issues the certificates of the kubelet, of kube-proxy, whose rights the DNS server shares, and of
+// what enforces NetworkPolicies.
 func (l *Lab) writeCredentials(n nodePlan, root string) error {
 	port, err := l.apiPort(n.cluster)
 	if err != nil {
@@ -275,7 +277,8 @@ func (l *Lab) nodeReady(ctx context.Context, n nodePlan, after time.Time) error 
 	return errors.New("node " + n.Name + " has not reported yet")
 }
 
-// isOfKubernetes reports whether Kubernetes itself keeps pods off the node. People and Plans cordon nodes, too: that is no reason to wait.
+// isOfKubernetes reports whether Kubernetes itself keeps pods off the node. People and Plans cordon nodes, too: that is
+// no reason to wait.
 func isOfKubernetes(taint corev1.Taint) bool {
 	return strings.HasPrefix(taint.Key, "node.kubernetes.io/") && taint.Key != corev1.TaintNodeUnschedulable
 }

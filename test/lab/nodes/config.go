@@ -37,7 +37,8 @@ oom_score = 0
     conf_dir = "/etc/cni/net.d"
 `
 
-// cniConfig links each pod to its node by a device of its own. Nodes route between them, so no bridge and no NAT is in the way.
+// cniConfig links each pod to its node by a device of its own. Nodes route between them, so no bridge and no NAT is in
+// the way.
 const cniConfig = `{
   "cniVersion": "0.4.0",
   "name": "lab",
@@ -49,7 +50,8 @@ const cniConfig = `{
 
 type object = map[string]any
 
-// kubeletConfig turns off what a node on a shared machine cannot have: eviction and garbage collection go by the machine's disk.
+// kubeletConfig turns off what a node on a shared machine cannot have: eviction and garbage collection go by the
+// machine's disk.
 func kubeletConfig() object {
 	return object{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",

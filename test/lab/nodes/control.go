@@ -26,7 +26,8 @@ const (
 	serviceCommand  = "host-systemctl"
 )
 
-// RunProcess runs a process of a lab if args are of one, and reports whether they are. It returns only when the process ends.
+// RunProcess runs a process of a lab if args are of one, and reports whether they are. It returns only when the process
+// ends.
 func RunProcess(args []string) (bool, error) {
 	if len(args) < 2 {
 		return false, nil
@@ -67,8 +68,8 @@ func (l *Lab) setLink(node, state string) error {
 	return inNetworkOf(relay, "ip", "link", "set", n.link, state)
 }
 
-// Beside returns the command that runs another one on the machine, but in the network of the nodes: there it reaches nodes, pods and, at the bridge, the API
-// servers.
+// Beside returns the command that runs another one on the machine, but in the network of the nodes: there it reaches
+// nodes, pods and, at the bridge, the API servers.
 func (l *Lab) Beside(args ...string) ([]string, error) {
 	relay, err := l.relayPID()
 	if err != nil {
@@ -100,7 +101,8 @@ func (l *Lab) Enter(node string, args ...string) ([]string, error) {
 	return append(enter, args...), nil
 }
 
-// Load gives a tarball of images to the nodes of a cluster, or to all if cluster is "". They keep it when they are started again.
+// Load gives a tarball of images to the nodes of a cluster, or to all if cluster is "". They keep it when they are
+// started again.
 func (l *Lab) Load(ctx context.Context, tarball, cluster string) error {
 	var errs []error
 	loaded := 0

@@ -35,9 +35,9 @@ const (
 	dnsTCPIdle    = 10 * time.Second
 )
 
-// A dnsServer resolves the names of Services, as the specification of DNS for Kubernetes says: A records of Services with and without an
-// address of their own, and of the pods of the latter that have a host name. It has no SRV and PTR records and forwards nothing, since a lab
-// has no other names.
+// A dnsServer resolves the names of Services, as the specification of DNS for Kubernetes says: A records of Services
+// with and without an address of their own, and of the pods of the latter that have a host name. It has no SRV and PTR
+// records and forwards nothing, since a lab has no other names.
 type dnsServer struct {
 	services  corelisters.ServiceLister
 	endpoints discoverylisters.EndpointSliceLister

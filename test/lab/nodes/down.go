@@ -68,8 +68,9 @@ func FindLeftovers(dir string) (Leftovers, error) {
 	return found, nil
 }
 
-// Down ends and removes the lab in a folder, or the one of that name if dir is "": whatever exists of it, also after labctl was killed. It returns when
-// all is gone, and nothing of the machine's own was touched. Where there is no lab it does nothing.
+// Down ends and removes the lab in a folder, or the one of that name if dir is "": whatever exists of it, also after
+// labctl was killed. It returns when all is gone, and nothing of the machine's own was touched. Where there is no lab
+// it does nothing.
 func Down(ctx context.Context, dir, name string, out io.Writer) error {
 	dir, err := labDir(dir, name)
 	if err != nil {
@@ -99,7 +100,8 @@ func down(ctx context.Context, dir string) error {
 	if err := removeCgroup(ctx, all, cgroupOf(dir)); err != nil {
 		return fmt.Errorf("take down the lab: %w", err)
 	}
-	// The mounts of nodes are in their own namespaces and have gone with them. If one were left, removing the folder would remove what it shows.
+	// The mounts of nodes are in their own namespaces and have gone with them. If one were left, removing the folder would
+	// remove what it shows.
 	left, err := FindLeftovers(dir)
 	if err != nil {
 		return err

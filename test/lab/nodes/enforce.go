@@ -46,8 +46,8 @@ func (l *Lab) grantPolicies(ctx context.Context, cluster string) error {
 	return nil
 }
 
-// runPolicies enforces the NetworkPolicies of the cluster for the pods of a node, until an error: then it is started again and the rules stay as they are. Its arguments
-// are a kubeconfig and the node's name.
+// runPolicies enforces the NetworkPolicies of the cluster for the pods of a node, until an error: then it is started
+// again and the rules stay as they are. Its arguments are a kubeconfig and the node's name.
 func runPolicies(args []string) error {
 	if len(args) != 2 {
 		return errors.New("usage: policies KUBECONFIG NODE")

@@ -30,21 +30,25 @@ type File struct {
 	Name       string     `json:"name"`
 	Networking Networking `json:"networking,omitempty"`
 	Clusters   []Cluster  `json:"clusters,omitempty"`
-	// Hosts are computers of the lab that are in no cluster: with containerd and a service manager, and whatever is installed on them.
+	// Hosts are computers of the lab that are in no cluster: with containerd and a service manager, and whatever is
+	// installed on them.
 	Hosts []Host `json:"hosts,omitempty"`
-	// Programs are what every host has below /opt/lab: a path there, and the file of this machine. They may be tarballs, too.
+	// Programs are what every host has below /opt/lab: a path there, and the file of this machine. They may be tarballs,
+	// too.
 	Programs map[string]string `json:"programs,omitempty"`
 	// Images are tarballs that every node and host gets. Paths are relative to the folder of the file.
 	Images []string `json:"images,omitempty"`
 }
 
-// Networking says which addresses the lab uses. They exist in its network namespaces only, so that two labs may use the same.
+// Networking says which addresses the lab uses. They exist in its network namespaces only, so that two labs may use the
+// same.
 type Networking struct {
 	// Subnet has the addresses of the nodes. Default 10.90.0.0/16.
 	Subnet string `json:"subnet,omitempty"`
 	// PodSubnet has the addresses of the pods: each node gets a /24 of it. Default 10.128.0.0/16.
 	PodSubnet string `json:"podSubnet,omitempty"`
-	// MachinePorts are ports of the machine's loopback that nodes and pods reach at the bridge, as they do those of the API servers.
+	// MachinePorts are ports of the machine's loopback that nodes and pods reach at the bridge, as they do those of the
+	// API servers.
 	MachinePorts []int `json:"machinePorts,omitempty"`
 	// NetworkPolicies says that nodes enforce NetworkPolicies.
 	NetworkPolicies bool `json:"networkPolicies,omitempty"`

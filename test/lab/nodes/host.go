@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// networkOfHosts is where a host has a configuration of CNI for pods that other hosts reach. It takes effect once it is copied to /etc/cni/net.d.
+	// networkOfHosts is where a host has a configuration of CNI for pods that other hosts reach. It takes effect once it
+	// is copied to /etc/cni/net.d.
 	networkOfHosts = "etc/lab/10-lab.conflist"
 
 	// hostReadyFile is there once a host can be worked on.
@@ -71,13 +72,15 @@ func (l *Lab) hostReady(n nodePlan) error {
 	return nil
 }
 
-// firewall is the rules of a host that refuse every connection from the bridge, which is the way to it from outside of the lab. What the host has begun is answered.
+// firewall is the rules of a host that refuse every connection from the bridge, which is the way to it from outside of
+// the lab. What the host has begun is answered.
 func (s nodeSpec) firewall() string {
 	drop := fmt.Sprintf("ip saddr %s ct state new drop;", s.Gateway)
 	return "\ntable ip firewall { chain incoming { type filter hook input priority 0; " + drop + " }; chain passing { type filter hook forward priority 0; " + drop + " }; }"
 }
 
-// runHost is what the first process of a host does once containerd runs: it starts the units that are enabled, and obeys systemctl.
+// runHost is what the first process of a host does once containerd runs: it starts the units that are enabled, and
+// obeys systemctl.
 func runHost(containerd *service) error {
 	// The programs of the host find it by its path alone: a unit has the PATH that systemd gives it.
 	script := "#!/bin/sh\nexec /opt/lab/labctl " + serviceCommand + " \"$@\"\n"

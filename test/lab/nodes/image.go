@@ -33,8 +33,8 @@ type Image struct {
 	// Name is the reference, such as example.com/web:1, and Aliases are further ones.
 	Name    string
 	Aliases []string
-	// Programs are the paths of the binaries, which lie in the root of the image under their base names and are found there by name. The first one is the
-	// entrypoint.
+	// Programs are the paths of the binaries, which lie in the root of the image under their base names and are found
+	// there by name. The first one is the entrypoint.
 	Programs []string
 	// Files are further ones: a path in the image, and the file of this machine.
 	Files map[string]string
@@ -42,8 +42,8 @@ type Image struct {
 	User string
 }
 
-// WriteImage writes the image as a tarball that "docker save" could have written: containerd, Docker and podman read it. It needs no registry
-// and no daemon. The same programs give the same bytes.
+// WriteImage writes the image as a tarball that "docker save" could have written: containerd, Docker and podman read
+// it. It needs no registry and no daemon. The same programs give the same bytes.
 func WriteImage(path string, image Image) error {
 	if len(image.Programs) == 0 {
 		return fmt.Errorf("write image %s: it has no program", image.Name)
@@ -72,8 +72,8 @@ func WriteImage(path string, image Image) error {
 	})
 }
 
-// WriteLayer writes an image of one layer, which is a tarball of the root file system, as WriteImage does. config is what the image's configuration says of
-// its containers.
+// WriteLayer writes an image of one layer, which is a tarball of the root file system, as WriteImage does. config is
+// what the image's configuration says of its containers.
 func WriteLayer(path string, names []string, layer []byte, config map[string]any) error {
 	encoded, err := json.Marshal(object{
 		"architecture": runtime.GOARCH, "os": "linux", "config": config,

@@ -96,14 +96,16 @@ func runInit(specPath string) error {
 	return keep(all2, nil)
 }
 
-// setEnvironment leaves none of the machine's variables to the programs of the node: there is no folder $TMPDIR in it, and no proxy leads out of it.
+// setEnvironment leaves none of the machine's variables to the programs of the node: there is no folder $TMPDIR in it,
+// and no proxy leads out of it.
 func setEnvironment() error {
 	lab := os.Getenv(marker)
 	os.Clearenv()
 	return errors.Join(os.Setenv(marker, lab), os.Setenv("PATH", nodePath), os.Setenv("HOME", "/root"))
 }
 
-// setUpNetwork gives the node its addresses, its routes and the rule that lets its pods reach what is outside of the cluster.
+// setUpNetwork gives the node its addresses, its routes and the rule that lets its pods reach what is outside of the
+// cluster.
 func (s nodeSpec) setUpNetwork() error {
 	steps := [][]string{
 		{"ip", "link", "set", "lo", "up"},
@@ -151,7 +153,8 @@ func (s *service) start() error {
 	return nil
 }
 
-// startProcess runs a program with its output appended to the log of that name, and returns its PID. keep waits for it. No environment means that of this process.
+// startProcess runs a program with its output appended to the log of that name, and returns its PID. keep waits for it.
+// No environment means that of this process.
 func startProcess(name string, args, env []string) (int, error) {
 	if err := os.MkdirAll(filepath.Dir(logOf(name)), 0o755); err != nil {
 		return 0, err
@@ -190,8 +193,9 @@ func importImages(containerd *service) error {
 	return nil
 }
 
-// servesKubelets returns nil when containerd serves its clients, kubelets among them. It tries that once in its life, and runs on without if it fails, as where the
-// machine has no inotify instance left at that moment. Then it is started again.
+// servesKubelets returns nil when containerd serves its clients, kubelets among them. It tries that once in its life,
+// and runs on without if it fails, as where the machine has no inotify instance left at that moment. Then it is started
+// again.
 func (s *service) servesKubelets() error {
 	output, err := exec.Command("ctr", "plugins", "ls").CombinedOutput()
 	if err != nil {
@@ -220,8 +224,8 @@ func criRuns(plugins string) bool {
 	return false
 }
 
-// keep starts each service again that ends, and collects the processes that lost their parents, as the first process of a machine does. manager is that of a host,
-// nil on a node.
+// keep starts each service again that ends, and collects the processes that lost their parents, as the first process of
+// a machine does. manager is that of a host, nil on a node.
 func keep(services []*service, manager *serviceManager) error {
 	restart := make(chan *service)
 	ended := make(chan int)

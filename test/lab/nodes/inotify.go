@@ -17,7 +17,8 @@ import (
 )
 
 const (
-	// inotifyOfPlane and inotifyOfNode are how many instances of inotify the programs of each have open. A kubelet without one ends, again and again.
+	// inotifyOfPlane and inotifyOfNode are how many instances of inotify the programs of each have open. A kubelet without
+	// one ends, again and again.
 	inotifyOfPlane = 8
 	inotifyOfNode  = 8
 	// inotifyOfHost is that of a host which becomes a node with a control plane.
@@ -38,7 +39,8 @@ func (i inotify) enough(needed int) error {
 		ErrMachine, needed, i.open, i.limit, max(1024, 2*(i.open+needed)))
 }
 
-// checkInotify returns an error if a lab of which nothing runs would exceed the limit. What runs already has its instances.
+// checkInotify returns an error if a lab of which nothing runs would exceed the limit. What runs already has its
+// instances.
 func (l *Lab) checkInotify() error {
 	running, err := lab.Running(l.pids())
 	if err != nil || len(running) > 0 {

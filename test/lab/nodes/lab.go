@@ -66,8 +66,8 @@ func DefaultDir(name string) (string, error) {
 	return filepath.Join(cache, "drover", "labs", name), nil
 }
 
-// Up brings up what the file describes, and returns when all nodes are ready. What runs already stays, and what ended is started again.
-// After an error, or when this program is killed, another Up goes on and Down removes what is there.
+// Up brings up what the file describes, and returns when all nodes are ready. What runs already stays, and what ended
+// is started again. After an error, or when this program is killed, another Up goes on and Down removes what is there.
 func Up(ctx context.Context, options Options) (*Lab, error) {
 	if err := Check(); err != nil {
 		return nil, err
@@ -144,7 +144,8 @@ func (l *Lab) Dir() string { return l.dir }
 // Kubeconfig returns the path of the administrator's kubeconfig of a cluster.
 func (l *Lab) Kubeconfig(cluster string) string { return filepath.Join(l.dir, cluster+".kubeconfig") }
 
-// NodeLog returns the path of the log of a program of a node: containerd, kubelet, kube-proxy, labctl, which serves DNS, or network-policies.
+// NodeLog returns the path of the log of a program of a node: containerd, kubelet, kube-proxy, labctl, which serves
+// DNS, or network-policies.
 func (l *Lab) NodeLog(node, program string) string {
 	return filepath.Join(l.nodeDir(node), "root/var/log/lab", program+".log")
 }
@@ -304,8 +305,9 @@ func (l *Lab) relayPID() (int, error) {
 	return strconv.Atoi(strings.TrimSpace(string(content)))
 }
 
-// lockDir keeps other programs from changing the lab. The kernel removes the lock when this program ends. A process that it was forking just then has the lock
-// until it runs its own program. So one who has the lock sees all processes of the lab by their marker.
+// lockDir keeps other programs from changing the lab. The kernel removes the lock when this program ends. A process
+// that it was forking just then has the lock until it runs its own program. So one who has the lock sees all processes
+// of the lab by their marker.
 func lockDir(ctx context.Context, dir string) (func(), error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockLimit, fmt.Errorf("another program changes the lab in %s: wait for it or end it", dir))
 	defer cancel()

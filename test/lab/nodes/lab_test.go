@@ -173,7 +173,8 @@ func eventually(t *testing.T, condition func(ctx context.Context) error) {
 	}
 }
 
-// machineState is what the lab must leave alone: network devices, addresses, routes, rules, cgroups, mounts and settings of the kernel.
+// machineState is what the lab must leave alone: network devices, addresses, routes, rules, cgroups, mounts and
+// settings of the kernel.
 func machineState(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder

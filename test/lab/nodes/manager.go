@@ -35,8 +35,8 @@ const (
 	unitInactive   = "inactive"
 )
 
-// A serviceManager is the stand-in for systemd on a host. It knows services with one process, and of systemctl what kubeadm and people need to install something.
-// All of it runs in the goroutine that takes requests.
+// A serviceManager is the stand-in for systemd on a host. It knows services with one process, and of systemctl what
+// kubeadm and people need to install something. All of it runs in the goroutine that takes requests.
 type serviceManager struct {
 	requests chan func()
 	units    map[string]*managed
@@ -230,7 +230,8 @@ func (m *serviceManager) stop(name string) error {
 	return syscall.Kill(pid, syscall.SIGTERM)
 }
 
-// ended takes note that a process has ended. Only its exit code is not known: a service that is started again on failure is so after any end that was not asked for.
+// ended takes note that a process has ended. Only its exit code is not known: a service that is started again on
+// failure is so after any end that was not asked for.
 func (m *serviceManager) ended(pid int) {
 	for name, u := range m.units {
 		if u.pid != pid || u.state != unitActive {

@@ -36,7 +36,8 @@ type nodeSpec struct {
 	Gateway  netip.Addr   `json:"gateway"`
 	Pods     netip.Prefix `json:"pods"`
 	Routes   []route      `json:"routes"`
-	// Programs maps a name in /opt/lab of the node to a file of the machine, and CNI is the machine's folder of CNI plugins.
+	// Programs maps a name in /opt/lab of the node to a file of the machine, and CNI is the machine's folder of CNI
+	// plugins.
 	Programs map[string]string `json:"programs"`
 	CNI      string            `json:"cni"`
 	// Host says that the node is in no cluster: it has a service manager in place of a kubelet.
@@ -62,8 +63,8 @@ func readNodeSpec(path string) (nodeSpec, error) {
 	return s, nil
 }
 
-// runNode is the process of a node that stays in the machine's namespaces: it makes the cgroup, starts the first process of the node and
-// links its network to the bridge. When either process ends, the kernel ends the other.
+// runNode is the process of a node that stays in the machine's namespaces: it makes the cgroup, starts the first
+// process of the node and links its network to the bridge. When either process ends, the kernel ends the other.
 func runNode(specPath string) error {
 	spec, err := readNodeSpec(specPath)
 	if err != nil {
@@ -118,8 +119,8 @@ func runNode(specPath string) error {
 	return first.Wait()
 }
 
-// connect links the network namespace of the process to the bridge, and leads what is for its pods to it. Of a node that was killed just now, the kernel may
-// not have removed the link yet.
+// connect links the network namespace of the process to the bridge, and leads what is for its pods to it. Of a node
+// that was killed just now, the kernel may not have removed the link yet.
 func (s nodeSpec) connect(pid string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linkLimit)
 	defer cancel()

@@ -45,7 +45,8 @@ type route struct {
 	Via  netip.Addr   `json:"via"`
 }
 
-// newPlan numbers the nodes of a valid file, and then its hosts: node i has the address 9+i of the subnet and the i-th /24 of the pods' subnet, from 1.
+// newPlan numbers the nodes of a valid file, and then its hosts: node i has the address 9+i of the subnet and the i-th
+// /24 of the pods' subnet, from 1.
 func newPlan(f File) plan {
 	subnet, pods := netip.MustParsePrefix(f.Networking.Subnet), netip.MustParsePrefix(f.Networking.PodSubnet)
 	p := plan{gateway: netip.PrefixFrom(plus(subnet.Addr(), 1), subnet.Bits())}

@@ -19,7 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A policyState is what a node enforces NetworkPolicies by: those of the cluster, with its pods and the labels of its namespaces.
+// A policyState is what a node enforces NetworkPolicies by: those of the cluster, with its pods and the labels of its
+// namespaces.
 type policyState struct {
 	node       string
 	pods       []*corev1.Pod
@@ -60,8 +61,9 @@ func (d direction) allowances(p *networkingv1.NetworkPolicy) (all []allowance) {
 	return all
 }
 
-// rules returns the table of nftables that enforces the policies for the pods of the node. What a node sends to its own pods and gets from them is not
-// forwarded, so it is always admitted, as Kubernetes asks for. Connections that were admitted go on when a policy changes.
+// rules returns the table of nftables that enforces the policies for the pods of the node. What a node sends to its own
+// pods and gets from them is not forwarded, so it is always admitted, as Kubernetes asks for. Connections that were
+// admitted go on when a policy changes.
 func (s policyState) rules() (string, error) {
 	var chains, jumps strings.Builder
 	pods := slices.SortedFunc(slices.Values(s.pods), func(a, b *corev1.Pod) int { return cmp.Compare(a.Status.PodIP, b.Status.PodIP) })
@@ -93,7 +95,8 @@ func onPodNetwork(pod *corev1.Pod) bool {
 	return err == nil && address.Is4() && !ended && !pod.Spec.HostNetwork
 }
 
-// admitted returns a line for each kind of connection that the policies admit, and reports whether any of them selects the pod: only then all else is refused.
+// admitted returns a line for each kind of connection that the policies admit, and reports whether any of them selects
+// the pod: only then all else is refused.
 func (s policyState) admitted(pod *corev1.Pod, d direction) (lines []string, isolated bool, err error) {
 	for _, p := range s.policies {
 		if p.Namespace != pod.Namespace || !slices.Contains(p.Spec.PolicyTypes, d.kind) {
@@ -201,7 +204,8 @@ func matchBlock(field string, block *networkingv1.IPBlock) string {
 	return match
 }
 
-// matchPort returns an expression for a port of the pod that serves. A name is one of that pod's ports: without one of that name it matches nothing, which is "".
+// matchPort returns an expression for a port of the pod that serves. A name is one of that pod's ports: without one of
+// that name it matches nothing, which is "".
 func matchPort(port networkingv1.NetworkPolicyPort, server *corev1.Pod) string {
 	protocol := corev1.ProtocolTCP
 	if port.Protocol != nil {

@@ -29,17 +29,20 @@ const (
 	machineNetwork = 3
 )
 
-// A relay is the process in the network namespace with the bridge, which lives as long as it does. It carries connections between there
-// and the machine's loopback: from nodes and pods to the API servers and the file's ports, and from the API servers to nodes and pods.
+// A relay is the process in the network namespace with the bridge, which lives as long as it does. It carries
+// connections between there and the machine's loopback: from nodes and pods to the API servers and the file's ports,
+// and from the API servers to nodes and pods.
 type relay struct {
-	// address is that of the bridge, ports those of the machine's loopback that are reached there, socket where API servers find the relay.
+	// address is that of the bridge, ports those of the machine's loopback that are reached there, socket where API
+	// servers find the relay.
 	address string
 	ports   []string
 	socket  string
 }
 
-// runRelay makes the bridge and serves until an error. Its arguments are the address of the bridge with the length of its prefix, the path of the socket,
-// and the ports of the machine's loopback: those of the API servers and of the file.
+// runRelay makes the bridge and serves until an error. Its arguments are the address of the bridge with the length of
+// its prefix, the path of the socket, and the ports of the machine's loopback: those of the API servers and of the
+// file.
 func runRelay(args []string) error {
 	if len(args) < 2 {
 		return errors.New("want arguments for the relay: ADDRESS/LENGTH, SOCKET and PORTs")
@@ -95,7 +98,8 @@ func forward(listener net.Listener, address string) error {
 	}
 }
 
-// dialFromMachine connects from the machine's network namespace. A socket stays in the namespace of the thread that made it.
+// dialFromMachine connects from the machine's network namespace. A socket stays in the namespace of the thread that
+// made it.
 func dialFromMachine(address string) (net.Conn, error) {
 	runtime.LockOSThread() // the thread ends with the goroutine, if it cannot be brought back
 	own, err := os.Open("/proc/thread-self/ns/net")

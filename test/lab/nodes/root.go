@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// kernelSettings are those of the whole machine that a kubelet sets if they differ. The node reads these values from files, so that the
-// machine's stay as they are.
+// kernelSettings are those of the whole machine that a kubelet sets if they differ. The node reads these values from
+// files, so that the machine's stay as they are.
 func kernelSettings() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",

@@ -60,7 +60,8 @@ func (s *Server) Roots() *x509.CertPool {
 	return pool
 }
 
-// Log returns what slapd has written of all that was asked until now. It asks for an entry itself, to see that the log has come so far.
+// Log returns what slapd has written of all that was asked until now. It asks for an entry itself, to see that the log
+// has come so far.
 func (s *Server) Log() (string, error) {
 	conn, err := s.Admin()
 	if err != nil {

@@ -45,7 +45,8 @@ const smbConf = `[global]
 	panic action = /bin/false
 `
 
-// StartSamba makes a domain and starts its controller, which has an address of loopback to itself, since the ports of a domain controller are fixed.
+// StartSamba makes a domain and starts its controller, which has an address of loopback to itself, since the ports of a
+// domain controller are fixed.
 func StartSamba(ctx context.Context) (*Server, error) {
 	program, err := find("samba")
 	if err != nil {
@@ -96,7 +97,8 @@ func startSamba(ctx context.Context, program, tool, folder string) (*Server, err
 	return s, nil
 }
 
-// prepareDomain has the domain take simple passwords, lock an account after three wrong ones, and know the service account.
+// prepareDomain has the domain take simple passwords, lock an account after three wrong ones, and know the service
+// account.
 func (s *Server) prepareDomain() error {
 	conn, err := s.Admin()
 	if err != nil {

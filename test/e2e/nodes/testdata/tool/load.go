@@ -27,7 +27,8 @@ const (
 	requestLimit = 30 * time.Second
 )
 
-// load gets url until it is told to stop, as the bearer of a token, and says how many requests there were and which of them failed.
+// load gets url until it is told to stop, as the bearer of a token, and says how many requests there were and which of
+// them failed.
 func load(ctx context.Context, url, ca, tokenFile string) error {
 	bundle, err := os.ReadFile(ca)
 	if err != nil {
