@@ -3,8 +3,8 @@
 
 // Command bounds gives the specs in generated CRDs bounds where they have none.
 //
-// No marker reaches the fields of Kubernetes' own types, such as selectors, affinities and variables. What Drover
-// defines itself has bounds by markers. "make generate" runs it.
+// No marker reaches the fields of Kubernetes' own types, such as selectors, affinities and variables. Markers set the
+// bounds of the fields that Drover defines itself. "make generate" runs it.
 package main
 
 import (
@@ -22,7 +22,7 @@ const (
 	maxItems      = 1024
 	maxProperties = 256
 	maxText       = 4096
-	maxSyntax     = 256 // of what has a syntax
+	maxSyntax     = 256 // formats that have a syntax
 	maxLong       = 64 << 10
 	maxAnnotation = 256 << 10
 )
@@ -65,8 +65,8 @@ func at(object map[string]any, path ...string) map[string]any {
 	return object
 }
 
-// walk gives a schema and those below it bounds. name is the field's, with [] for the items of a list and {} for the
-// values of a map.
+// walk gives bounds to a schema and to the schemas below it. name is the name of the field, with [] for the items of a
+// list and {} for the values of a map.
 func walk(name string, schema map[string]any) {
 	text := schema["type"] == "string" || schema["x-kubernetes-int-or-string"] == true
 	switch {

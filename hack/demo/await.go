@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// pollInterval is how often a condition is looked at.
+// pollInterval is the time between two checks of a condition.
 const pollInterval = 100 * time.Millisecond
 
 // permanentError is an error that ends a wait at once.
@@ -20,8 +20,8 @@ type permanentError struct{ error }
 
 func (h permanentError) Unwrap() error { return h.error }
 
-// await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check; an error that
-// is hopeless it returns at once.
+// await calls check until it returns nil. When the limit or ctx ends, it returns the last error of check. It returns a
+// permanentError at once.
 func await(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("not within %s", limit))
 	defer cancel()
@@ -34,7 +34,7 @@ func await(ctx context.Context, limit time.Duration, check func(context.Context)
 			return err
 		}
 		if ctx.Err() == nil || last == nil {
-			last = err // later errors only say that time is up
+			last = err // later errors only say that the time is up
 		}
 		select {
 		case <-ctx.Done():

@@ -17,8 +17,8 @@ import (
 )
 
 // build compiles our programs as "make build" does, under names that distinguish them from others in ps. Go links a
-// program again only if the one that it wrote before is gone or old: so it writes them into the user's cache, which
-// "down" leaves alone.
+// program again only if its former output is missing or outdated. The programs are therefore written to the user's
+// cache, which "down" does not remove.
 func (d *demo) build(ctx context.Context) (string, error) {
 	version := d.version(ctx)
 	if err := os.MkdirAll(filepath.Dir(d.files.bin(manager)), 0o700); err != nil {
@@ -40,7 +40,7 @@ func (d *demo) build(ctx context.Context) (string, error) {
 			"-o", filepath.Join(cache, program.name), program.source)
 		cmd.Dir = d.files.root
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		cmd.Stderr = d.out // the first build downloads for minutes and prints what
+		cmd.Stderr = d.out // the first build downloads modules for minutes and prints their names
 		if err := cmd.Run(); err != nil {
 			return "", fmt.Errorf("%s: %w: see above what the compiler says", program.name, err)
 		}
@@ -51,8 +51,8 @@ func (d *demo) build(ctx context.Context) (string, error) {
 	return version, nil
 }
 
-// lockBuilds returns the folder of built programs, which demos of other trees share, when none of them builds. It is
-// theirs when unlock was called.
+// lockBuilds waits until no other demo builds, and returns the folder of built programs, which the demos of all source
+// trees share. The caller holds the lock until it calls unlock.
 func lockBuilds() (dir string, unlock func(), err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -72,7 +72,7 @@ func lockBuilds() (dir string, unlock func(), err error) {
 	return dir, func() { _ = file.Close() }, nil
 }
 
-// install copies a program, unless it is there. A process that runs the former one keeps it.
+// install copies a program unless the copy is up to date. A running process keeps the former copy.
 func install(from, to string) error {
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -86,7 +86,7 @@ func install(from, to string) error {
 	return os.Chmod(to, 0o700)
 }
 
-// version is computed as in the Makefile, so that both ways to build give the same.
+// version computes the version as the Makefile does, so that both builds have the same one.
 func (d *demo) version(ctx context.Context) string {
 	if v := os.Getenv("VERSION"); v != "" {
 		return v

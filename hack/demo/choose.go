@@ -11,16 +11,17 @@ const (
 	simulatedNodes = "simulated"
 )
 
-// chooseNodes returns which nodes the demo has, and a remark on why it has no real ones. wanted is what the user asks
-// for and kept what the demo that is there has: both may be "". fault is why this machine cannot run real nodes.
+// chooseNodes returns the kind of nodes for the demo, and a remark if the nodes cannot be real. wanted is the kind that
+// the user asked for, and kept the kind that an existing demo has; both may be "". fault says why this machine cannot
+// run real nodes.
 func chooseNodes(wanted, kept string, fault error) (chosen, remark string, err error) {
 	switch wanted {
 	case "", realNodes, simulatedNodes:
 	default:
-		return "", "", fmt.Errorf("nodes %q: write %s or %s", wanted, realNodes, simulatedNodes)
+		return "", "", fmt.Errorf("nodes %q: want %s or %s", wanted, realNodes, simulatedNodes)
 	}
 	if kept != "" && wanted != "" && kept != wanted {
-		return "", "", fmt.Errorf("the demo that is there has %s nodes: run \"make demo-down\" first", kept)
+		return "", "", fmt.Errorf("the existing demo has %s nodes: run \"make demo-down\" first", kept)
 	}
 	if kept != "" {
 		wanted = kept

@@ -33,7 +33,8 @@ type step struct {
 	do   func(context.Context) (string, error)
 }
 
-// up starts everything, with the nodes that the user wants. What runs already with the right options is kept.
+// up starts everything, with the kind of nodes that the user wants. It keeps programs that already run with the right
+// options.
 func up(ctx context.Context, files layout, nodesWanted string, out *reporter) error {
 	unlock, err := files.lock()
 	if err != nil {
@@ -120,7 +121,7 @@ func (d *demo) realSteps() []step {
 	}
 }
 
-// down stops and removes everything, in whatever state it is.
+// down stops and removes everything, whatever state it is in.
 func down(ctx context.Context, files layout, out *reporter) error {
 	if _, err := os.Stat(files.dir()); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(out, "there is no demo to remove")
@@ -152,14 +153,14 @@ func stopAll(ctx context.Context, pidDir string) (string, error) {
 	}
 	var stopping sync.WaitGroup
 	for _, names := range groups {
-		// What fails here fails again below and is reported there.
+		// Any failure here happens again below and is reported there.
 		stopping.Go(func() { _ = lab.StopDetached(ctx, pidDir, names...) })
 	}
 	stopping.Wait()
 	return fmt.Sprintf("%d of them", len(running)), errors.Join(err, lab.StopDetached(ctx, pidDir))
 }
 
-// running lists the programs that run, by the names of their pid files.
+// running lists the running programs by the names of their pid files.
 func (d *demo) running(name string) bool {
 	names, err := lab.Running(d.files.pids())
 	return err == nil && slices.Contains(names, name)

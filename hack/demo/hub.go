@@ -47,7 +47,7 @@ func (d *demo) installHub(ctx context.Context) (string, error) {
 	return "", d.applyFolders(ctx, "config/policy", "config/roles", "config/rbac")
 }
 
-// applyFolders applies what the kustomizations in the folders list, all at once.
+// applyFolders applies the resources of the kustomizations in the folders together.
 func (d *demo) applyFolders(ctx context.Context, folders ...string) error {
 	var paths []string
 	for _, folder := range folders {
@@ -64,7 +64,7 @@ func (d *demo) applyFolders(ctx context.Context, folders ...string) error {
 	return d.apply(ctx, d.hub, manifests)
 }
 
-// listResources reads a kustomization that only lists resources. To build kustomize itself would take half a minute.
+// listResources reads a kustomization that only lists resources. Building kustomize itself would take half a minute.
 func (d *demo) listResources(folder string) ([]string, error) {
 	raw, err := os.ReadFile(d.files.source(folder + "/kustomization.yaml"))
 	if err != nil {
@@ -106,8 +106,8 @@ func hubURL(port int) string { return "https://" + address(port) }
 // agentURL is where agents reach the hub.
 func (d *demo) agentURL() string { return agentURLs(d.state.Nodes, d.state.HubPort)[0] }
 
-// agentURLs are the addresses of the hub, that for agents first. A pod reaches no port of the machine's loopback but at
-// the bridge, and the machine does not reach the bridge.
+// agentURLs are the addresses of the hub, with the address for agents first. Pods reach ports of the machine's loopback
+// only through the bridge, and the machine cannot reach the bridge.
 func agentURLs(nodes string, port int) []string {
 	if nodes == realNodes {
 		return []string{fmt.Sprintf("https://%s:%d", bridgeAddress, port), hubURL(port)}
@@ -115,8 +115,8 @@ func agentURLs(nodes string, port int) []string {
 	return []string{hubURL(port)}
 }
 
-// managerConfig is the manager's configuration file. What it leaves out has the defaults of a real cluster. image is
-// that of agents, "" if they are processes.
+// managerConfig is the manager's configuration file. Settings that it leaves out have the defaults of a real cluster.
+// image is the agents' image, or "" if agents run as processes.
 func managerConfig(nodes string, port int, image string) ([]byte, error) {
 	content, err := yaml.Marshal(map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind, "namespace": managerNamespace,

@@ -32,7 +32,7 @@ func (a access) write(path string) error {
 	return writeFile(path, content)
 }
 
-// writeAccountKubeconfig writes a kubeconfig by which a program outside of a plane acts as its ServiceAccount.
+// writeAccountKubeconfig writes a kubeconfig with which a program outside a control plane acts as its ServiceAccount.
 func (d *demo) writeAccountKubeconfig(ctx context.Context, p *plane, namespace, account, path string) error {
 	token, err := p.tokenFor(ctx, namespace, account)
 	if err != nil {

@@ -16,10 +16,10 @@ import (
 	lablib "github.com/drover-dev/drover/test/lab/nodes"
 )
 
-// runLabProcess runs a process of the lab if args are of one, and reports whether they are.
+// runLabProcess runs a process of the lab if args name one, and reports whether they do.
 func runLabProcess(args []string) (bool, error) { return lablib.RunProcess(args) }
 
-// labFault returns in one line why the lab cannot run in that folder of this machine, or nil.
+// labFault returns nil if the lab can run in this folder of the machine, or else the reason in one line.
 func labFault(dir string) error {
 	err := lablib.Check()
 	if err == nil {
@@ -50,7 +50,7 @@ func loadImage(ctx context.Context, dir, tarball, cluster string) error {
 	return l.Load(ctx, tarball, cluster)
 }
 
-// writeImage writes the image of programs as a tarball. It has all names.
+// writeImage writes an image with the programs as a tarball. The image has all the names.
 func writeImage(path string, names, programs []string) error {
 	return lablib.WriteImage(path, lablib.Image{Name: names[0], Aliases: names[1:], Programs: programs, User: "65532:65532"})
 }

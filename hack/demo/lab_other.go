@@ -13,12 +13,12 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Real nodes take Linux: elsewhere there is no lab.
+// Real nodes need Linux, so there is no lab on other systems.
 
 func runLabProcess([]string) (bool, error) { return false, nil }
 
-// errNotLinux is what other systems lack for real nodes.
-var errNotLinux = errors.New("real nodes take Linux")
+// errNotLinux says why other systems cannot run real nodes.
+var errNotLinux = errors.New("real nodes need Linux")
 
 func labFault(string) error { return errNotLinux }
 

@@ -47,7 +47,7 @@ func (l layout) short(path string) string {
 	return path
 }
 
-// lock makes the folder and keeps other runs out of it until the returned function is called.
+// lock creates the folder and locks it against other runs until the returned function is called.
 func (l layout) lock() (func(), error) {
 	if err := os.MkdirAll(l.dir(), 0o700); err != nil {
 		return nil, fmt.Errorf("make folder: %w", err)
@@ -58,7 +58,7 @@ func (l layout) lock() (func(), error) {
 	}
 	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = errors.New("another run is at work there: wait for it to end, or interrupt it")
+		err = errors.New("another run uses this folder: wait until it ends, or interrupt it")
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", l.short(l.dir()), err), file.Close())

@@ -63,11 +63,11 @@ func (d *demo) checkListeners(context.Context) (string, error) {
 	return fmt.Sprintf("%d sockets", count), nil
 }
 
-// sockets maps the inodes of the sockets of the demo's processes to the names of those.
+// sockets maps the inodes of sockets to the names of the demo's processes that hold them.
 func (d *demo) sockets() (map[string]string, error) {
 	var pidFiles []string
 	for dir, pattern := range map[string]string{d.files.pids(): "*.pid", d.files.lab(): "clusters/*/pids/*.pid"} {
-		found, err := fs.Glob(os.DirFS(dir), pattern) // the path of the folder is no pattern
+		found, err := fs.Glob(os.DirFS(dir), pattern) // the folder's path must not be read as a pattern
 		if err != nil {
 			return nil, err
 		}

@@ -41,7 +41,7 @@ func main() {
 		return
 	}
 	if ctx.Err() != nil { // an interrupted run reports nothing
-		err = errors.New("interrupted; \"make demo\" continues from here, \"make demo-down\" removes what is there")
+		err = errors.New("interrupted; \"make demo\" continues from here, \"make demo-down\" removes the demo")
 	}
 	fmt.Fprintln(os.Stderr, "demo:", err)
 	os.Exit(1)

@@ -24,7 +24,8 @@ import (
 	"github.com/drover-dev/drover/test/framework"
 )
 
-// objectLimit is how long one object may take to come or to go. Deletion of a Cluster may take 30 s.
+// objectLimit is the longest time that one object may take to appear or to disappear. Deletion of a Cluster may take 30
+// s.
 const objectLimit = 45 * time.Second
 
 // clusterName is the member's Cluster on the hub.
@@ -50,7 +51,7 @@ func (d *demo) applyCluster(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// awaitNotDeleting waits while an object is being deleted: what is created for it meanwhile would be deleted too.
+// awaitNotDeleting waits while an object is being deleted. Objects created for it in the meantime would be deleted too.
 func awaitNotDeleting(ctx context.Context, p *plane, object client.Object) error {
 	return await(ctx, objectLimit, func(ctx context.Context) error {
 		err := p.client.Get(ctx, client.ObjectKeyFromObject(object), object)

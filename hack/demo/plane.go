@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// A plane is a control plane that serves, and its administrator's access to it.
+// A plane is a control plane that serves requests, with its administrator's access.
 type plane struct {
 	kubeconfig string // path
 	config     *rest.Config
@@ -42,8 +42,8 @@ func (d *demo) startMember(ctx context.Context) (remark string, err error) {
 	return remark, err
 }
 
-// startPlane keeps a plane that serves and has the same programs and options. Otherwise it starts the plane with its
-// former data.
+// startPlane keeps a running plane that has the same programs and options. Otherwise it starts the plane with its
+// existing data.
 func (d *demo) startPlane(ctx context.Context, options lab.Options) (*plane, string, error) {
 	name := options.Name
 	programs := []string{lab.Etcd, lab.APIServer, lab.ControllerManager}

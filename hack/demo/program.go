@@ -15,16 +15,16 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// programLimit is how long manager and agent may take until they serve; they need a second.
+// programLimit is how long the manager and the agent may take to become healthy. They usually need a second.
 const programLimit = time.Minute
 
-// A program is one of Drover's, and runs on when the demo has returned.
+// A program is one of Drover's programs. It keeps running after the demo command has returned.
 type program struct {
 	name      string
 	args, env []string
-	// content is that of the files that the program reads at its start. When it changes, the program is restarted.
+	// content is the content of the files that the program reads when it starts. A change restarts the program.
 	content []byte
-	// credential writes a new kubeconfig. It is called before a start.
+	// credential writes a new kubeconfig. It is called before the program starts.
 	credential func(context.Context) error
 	healthy    func(context.Context) error
 }

@@ -26,8 +26,8 @@ const (
 	stalledLimit = 20 * time.Second
 )
 
-// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints what it waits
-// for.
+// awaitReady waits until the Cluster is Ready and user demo gets an answer from the member. It prints the condition
+// that it waits for.
 func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	path := d.files.kubeconfig(proxy)
 	if err := d.writeProxyKubeconfig(ctx, path); err != nil {
@@ -57,7 +57,7 @@ func (d *demo) awaitReady(ctx context.Context) (string, error) {
 	})
 }
 
-// judge reports whether a Cluster is Ready now, and why in one line.
+// judge reports whether a Cluster is Ready now, and gives the reason in one line.
 func judge(cluster *v1.Cluster) (bool, string) {
 	c := meta.FindStatusCondition(cluster.Status.Conditions, v1.ConditionReady)
 	if c == nil {
@@ -66,7 +66,7 @@ func judge(cluster *v1.Cluster) (bool, string) {
 	return c.Status == metav1.ConditionTrue && c.ObservedGeneration == cluster.Generation, c.Reason + ": " + c.Message
 }
 
-// processes are those of Drover's programs that are processes of this machine.
+// processes are the names of Drover's programs that run as processes of this machine.
 func (d *demo) processes() []string {
 	if d.state.Nodes == realNodes {
 		return []string{manager}

@@ -47,7 +47,7 @@ func podImages() map[string][]string {
 	}
 }
 
-// A task runs beside the steps.
+// A task runs in parallel to the steps.
 type task struct {
 	done chan struct{}
 	err  error // after done was closed
@@ -160,7 +160,7 @@ func (d *demo) agentImage() (string, error) {
 	return "drover.demo/agent:" + hex.EncodeToString(sum[:6]), nil
 }
 
-// awaitNodes returns when the nodes are ready, and those of the member have the images.
+// awaitNodes returns when all nodes are ready and the member's nodes have the images.
 func (d *demo) awaitNodes(ctx context.Context) (string, error) {
 	if err := d.clusters.wait(); err != nil {
 		return "", err

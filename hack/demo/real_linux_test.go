@@ -83,7 +83,7 @@ func (r *reader) tries(ctx context.Context, line string) (string, error) {
 	return string(out), err
 }
 
-// types runs a command line and returns what it prints. It fails the test if the command fails.
+// types runs a command line and returns its output. It fails the test if the command fails.
 func (r *reader) types(t *testing.T, line string) string {
 	t.Helper()
 	start := time.Now()
@@ -230,7 +230,7 @@ func (r *reader) followsThePlans(t *testing.T) {
 	}
 }
 
-// followsTheTeam writes the files of the guide, runs its commands and compares what they print with what it says.
+// followsTheTeam writes the files of the guide, runs its commands and compares their output with the guide's text.
 func (r *reader) followsTheTeam(t *testing.T) {
 	text, err := os.ReadFile(r.files.source("docs/guide/team.md"))
 	if err != nil {

@@ -14,15 +14,15 @@ import (
 	"strconv"
 )
 
-// state is what one run stores for the next. It holds the token of user demo.
+// state is stored by one run for the next. It holds the token of user demo.
 type state struct {
-	// HubPort and AgentPort on 127.0.0.1 are kept, so that kubeconfigs and agents stay true.
+	// HubPort and AgentPort on 127.0.0.1 are kept, so that kubeconfigs and agents stay valid.
 	HubPort, AgentPort int
 	// Nodes are realNodes or simulatedNodes.
 	Nodes string
-	// DemoToken is what user demo logs in to the hub with.
+	// DemoToken is the token with which user demo logs in to the hub.
 	DemoToken string
-	// StartedFrom has, by name, the digest of what a plane or program was started from.
+	// StartedFrom maps the name of a plane or program to the digest of the files and options that it was started from.
 	StartedFrom map[string]string
 
 	path string
@@ -52,7 +52,7 @@ func (s *state) save() error {
 	return writeFile(s.path, raw)
 }
 
-// setStarted records what name was started from. It is called when name serves.
+// setStarted records the digest that name was started from. It is called once name is healthy.
 func (s *state) setStarted(name, digest string) error {
 	s.StartedFrom[name] = digest
 	return s.save()

@@ -83,7 +83,7 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 }
 
-// version returns that of the sources, as Go has written it into the program.
+// version returns the version of the sources, as the Go linker recorded it in the program.
 func version() string {
 	if info, found := debug.ReadBuildInfo(); found && info.Main.Version != "" {
 		return info.Main.Version

@@ -22,7 +22,7 @@ import (
 )
 
 // writeImage writes the image of one platform: an OCI layout that has Docker's manifest.json too, so that clients of
-// either kind read it.
+// both formats can read it.
 func (r release) writeImage(output string, image v1.Image, platform string) error {
 	reference, err := r.reference()
 	if err != nil {

@@ -17,12 +17,12 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// chartFiles are what the chart has beside what is made of the manifests.
+// chartFiles are the files of the chart that are not made from the manifests.
 //
 //go:embed all:chart
 var chartFiles embed.FS
 
-// Names in the manifests that the chart makes variable.
+// Names in the manifests that the chart replaces by values.
 const (
 	manifestNamespace = "drover-system"
 	configPrefix      = "drover-config-"
@@ -79,7 +79,7 @@ func objects(stream []byte) ([]object, error) {
 	return all, nil
 }
 
-// chart writes the Helm chart, made of the manifests, to dist/chart.
+// chart writes the Helm chart, which is made from the manifests, to dist/chart.
 func (r release) chart(ctx context.Context) error {
 	all, err := manifests(ctx, r.root, "config/default")
 	if err != nil {

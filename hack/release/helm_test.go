@@ -45,7 +45,7 @@ func newOperator(t *testing.T) *operator {
 	return o
 }
 
-// run runs a program to its end and returns what it prints. It fails the test if the program fails.
+// run runs a program to its end and returns its output. It fails the test if the program fails.
 func (o *operator) run(stdin []byte, program string, args ...string) string {
 	o.t.Helper()
 	out, err := o.try(stdin, program, args...)

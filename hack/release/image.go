@@ -122,7 +122,7 @@ func (r release) imageOf(platform string, files map[string][]byte) (v1.Image, er
 	return mutate.ConfigFile(image, config)
 }
 
-// labels are those that the specification of OCI names.
+// labels are the labels that the OCI image specification defines.
 func (r release) labels() map[string]string {
 	const prefix = "org.opencontainers.image."
 	labels := map[string]string{
@@ -136,7 +136,7 @@ func (r release) labels() map[string]string {
 	return labels
 }
 
-// A file is one of a layer.
+// A file is a file in a layer.
 type file struct {
 	content []byte
 	mode    int64
@@ -183,8 +183,8 @@ func writeFile(out *tar.Writer, name string, f file, created time.Time) error {
 	return err
 }
 
-// rootCertificates are those of Mozilla, in the version that go.mod pins. A root that Mozilla trusts with a limit that
-// a PEM file cannot express is left out.
+// rootCertificates returns Mozilla's root certificates in the version that go.mod pins. It leaves out a root that
+// Mozilla trusts only with a constraint that a PEM file cannot express.
 func rootCertificates() []byte {
 	var out bytes.Buffer
 	for root := range bundle.Roots() {

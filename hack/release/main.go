@@ -65,9 +65,9 @@ func run(ctx context.Context, args []string) error {
 	return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 }
 
-// A release says what is built, of which sources, and where it is written.
+// A release holds the settings of a build: the sources, the version and the folder for the results.
 type release struct {
-	// root is the folder of the sources, dist that of the results.
+	// root is the folder of the sources, and dist the folder for the results.
 	root, dist string
 	version    string
 	// revision is the commit, "" where there is no repository.
@@ -75,7 +75,7 @@ type release struct {
 	// image is the name that the image has in its archive.
 	image     string
 	platforms []string
-	// created is the time of all that is made, so that the same sources give the same bytes.
+	// created is the time stamp of every file, so that the same sources give the same bytes.
 	created time.Time
 }
 

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// pluginPlatforms are those that the plugin of kubectl is built for.
+// pluginPlatforms are the platforms that the kubectl plugin is built for.
 func pluginPlatforms() []string {
 	return []string{"linux/amd64", "linux/arm64", "darwin/amd64", "darwin/arm64", "windows/amd64"}
 }

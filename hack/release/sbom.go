@@ -21,7 +21,7 @@ import (
 // rootsModule is where the root certificates of the image come from.
 const rootsModule = "golang.org/x/crypto/x509roots/fallback"
 
-// writeSBOM writes what an image consists of: its programs, and the modules that the Go linker has recorded in each.
+// writeSBOM writes the SBOM of an image: its programs, and the modules that the Go linker recorded in each.
 func (r release) writeSBOM(output string, image v1.Image, files map[string][]byte) error {
 	digest, err := image.Digest()
 	if err != nil {

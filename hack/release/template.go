@@ -13,16 +13,15 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An opening is a place of a manifest where the chart has a value: a mark that stands there, and the template in its
-// place. A template that is of whole lines replaces the line of its mark.
+// An opening is a place in a manifest where the chart inserts a value. It consists of the mark in the manifest and the
+// template that replaces it. A template of whole lines replaces the line of its mark.
 type opening struct {
 	mark, template string
 	// before and after are put around the whole.
 	before, after string
 }
 
-// open turns a manifest into a template: what Helm would read as one of its expressions is quoted, and each opening
-// filled.
+// open turns a manifest into a template. It quotes text that Helm would read as an expression, and fills each opening.
 func open(manifest []byte, opens []opening) []byte {
 	text := strings.ReplaceAll(string(manifest), "{{", `{{ "{{" }}`)
 	text = strings.ReplaceAll(text, manifestNamespace, "{{ .Release.Namespace }}")
@@ -122,7 +121,7 @@ func managerOf(o object) (map[string]any, error) {
 	return nil, errors.New("the Deployment has no container manager")
 }
 
-// values makes values.yaml: each default is what the manifests have.
+// values makes values.yaml, whose defaults come from the manifests.
 func (r release) values(all []object) ([]byte, error) {
 	var out bytes.Buffer
 	repository, tag := r.image, ""

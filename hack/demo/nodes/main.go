@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/test/nodesim"
 )
 
-// usual is how long a pod runs if its command gives no time: long enough to watch.
+// usual is how long a pod runs if its command gives no time. It is long enough to watch.
 const usual = 5 * time.Second
 
 func main() {
@@ -67,7 +67,8 @@ func run(ctx context.Context, kubeconfig string, names []string) error {
 	return nil
 }
 
-// outcome returns how a pod ends: "false" fails, "sleep 60" takes a minute, all else takes some seconds and succeeds.
+// outcome returns how a pod ends: "false" fails, "sleep 60" takes a minute, and any other command takes a few seconds
+// and succeeds.
 func outcome(pod *corev1.Pod) nodesim.Script {
 	if pod.Labels["job-name"] == "" {
 		return nodesim.Script{Hangs: true} // an application

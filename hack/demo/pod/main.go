@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// upgradeTakes is how long an upgrade takes, so that people see it: as that of a simulated node does.
+	// upgradeTakes is how long an upgrade takes, so that people can watch it. An upgrade of a simulated node takes as
+	// long.
 	upgradeTakes = 5 * time.Second
 	requestLimit = 10 * time.Second
 )
