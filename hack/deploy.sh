@@ -29,8 +29,8 @@ die() {
 kustomize_build() { go tool -modfile=hack/tools/kustomize.mod kustomize build "$1"; }
 
 require_settings() {
-	[[ -n ${IMG:-} ]] || die "IMG is missing: say which image to run, for example IMG=registry.example.com/drover:v0.1.0"
-	[[ -n ${URL:-} ]] || die "URL is missing: say where agents and people reach the hub, for example URL=https://drover.example.com"
+	[[ -n ${IMG:-} ]] || die "IMG is missing: set it to the image to run, for example IMG=registry.example.com/drover:v0.1.0"
+	[[ -n ${URL:-} ]] || die "URL is missing: set it to the address at which agents and people reach the hub, for example URL=https://drover.example.com"
 	[[ $IMG =~ ^[A-Za-z0-9][A-Za-z0-9._/:@-]*$ ]] || die "IMG=$IMG is not an image reference"
 	[[ -f config/$overlay/kustomization.yaml ]] || die "EXPOSE=${EXPOSE:-}: config/expose has no such folder: name one of $(ls -x config/expose)"
 	case ${PROVISION:-} in

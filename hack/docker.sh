@@ -18,7 +18,7 @@ die() {
 	exit 1
 }
 [[ -n ${IMG:-} ]] || die "IMG is missing: name the image, for example IMG=registry.example.com/drover:v0.1.0"
-command -v "$tool" >/dev/null || die "$tool is not installed; say CONTAINER_TOOL=podman (or nerdctl) if you have that, or use make images"
+command -v "$tool" >/dev/null || die "$tool is not installed: set CONTAINER_TOOL=podman (or nerdctl) if you have it, or run make images"
 version=(--build-arg "VERSION=${VERSION:-v0.1.0-dev}")
 
 case ${1:-} in

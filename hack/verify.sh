@@ -67,7 +67,7 @@ overlays_build() {
 		if ! go tool -modfile=hack/tools/kustomize.mod kustomize build "$dir" >"$work/out.yaml"; then
 			rc=1
 		elif [[ ! -s $work/out.yaml ]]; then
-			echo "kustomize build $dir: nothing came out" >&2
+			echo "kustomize build $dir: the output is empty" >&2
 			rc=1
 		fi
 	done < <(find config -name kustomization.yaml | sort)
@@ -98,7 +98,7 @@ deployment_is_complete() {
 	for provision in provision clusterapi clusterapi-inplace; do
 		if ! IMG=registry.test/drover:v9 URL=https://hub.test PROVISION=$provision hack/deploy.sh render >"$work/provision.yaml" ||
 			[[ $(grep -c 'image: registry.test/drover:v9' "$work/provision.yaml") != 2 ]]; then
-			echo "hack/deploy.sh render with PROVISION=$provision: the manager or the provisioner has not the image" >&2
+			echo "hack/deploy.sh render with PROVISION=$provision: the manager or the provisioner does not have the image" >&2
 			return 1
 		fi
 		out+=$(<"$work/provision.yaml")
@@ -114,7 +114,7 @@ no_large_files() {
 	local large
 	large=$(git ls-files -z | xargs -0 sh -c 'find "$@" -maxdepth 0 -size +1024k' sh)
 	[[ -z $large ]] && return 0
-	echo "more than 1 MiB, and not to be committed: $large" >&2
+	echo "do not commit files of more than 1 MiB: $large" >&2
 	return 1
 }
 

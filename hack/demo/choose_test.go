@@ -28,7 +28,7 @@ func TestChooseNodes(t *testing.T) {
 		"other ones than those that are there":               {simulatedNodes, realNodes, nil, "", "", "run \"make demo-down\" first"},
 		"real ones that are there, now without root":         {"", realNodes, fault, "", "", "it takes root"},
 		"simulated ones that are there, on any machine":      {"", simulatedNodes, fault, simulatedNodes, "", ""},
-		"a word that is neither, also where a demo is there": {"fake", realNodes, nil, "", "", "write real or simulated"},
+		"a word that is neither, also where a demo is there": {"fake", realNodes, nil, "", "", "want real or simulated"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			chosen, remark, err := chooseNodes(c.wanted, c.kept, c.fault)

@@ -275,7 +275,7 @@ func (r *reader) heals(t *testing.T) {
 }
 
 func (r *reader) refuses(t *testing.T) {
-	if out, err := r.tries(t.Context(), "make demo NODES=simulated"); err == nil || !strings.Contains(out, "the demo that is there has real nodes") {
+	if out, err := r.tries(t.Context(), "make demo NODES=simulated"); err == nil || !strings.Contains(out, "the existing demo has real nodes") {
 		t.Errorf("make demo NODES=simulated printed %q, %v: want it refused", out, err)
 	}
 }
