@@ -21,11 +21,11 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// agentGrace is terminationGracePeriodSeconds of the agent's Deployment: what the agent may take to end while its link
-// is stalled.
+// agentGrace is terminationGracePeriodSeconds of the agent's Deployment. It limits how long the agent may take to end
+// while its link is stalled.
 const agentGrace = 130 * time.Second
 
-// Agent is an agent as a process, for a member that has no node to run it on.
+// Agent is an agent that runs as a process, for a member without nodes.
 type Agent struct {
 	// Process that runs.
 	Process *lab.Process
@@ -37,8 +37,8 @@ type Agent struct {
 
 // InstallAgent applies a manifest in a member and prepares the agent that its Deployment describes. Start starts it.
 //
-// All agents of one member plane share the manifest's objects, as replicas do, unless namespace is another than the
-// manifest's: then the agent has other Secrets, and so can be another Cluster's.
+// All agents of one member plane share the manifest's objects, as replicas do. If namespace differs from the
+// manifest's, the agent has Secrets of its own and can belong to another Cluster.
 func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, namespace string) (*Agent, error) {
 	manifest = moved(manifest, namespace)
 	if err := ApplyManifest(ctx, member, manifest, namespace); err != nil {
@@ -46,7 +46,7 @@ func InstallAgent(ctx context.Context, member *Plane, manifest []byte, name, nam
 	}
 	account := protocol.AgentName
 	if namespace != protocol.AgentNamespace {
-		account = namespace // the manifest's names and its namespace are the same word
+		account = namespace // the manifest uses the same word for its names and its namespace
 	}
 	kubeconfig, err := member.accountKubeconfig(ctx, namespace, account, filepath.Join(member.dir, name+".kubeconfig"))
 	if err != nil {
@@ -82,7 +82,7 @@ func moved(manifest []byte, namespace string) []byte {
 	return manifest
 }
 
-// AsNodeAgent makes it a node agent, which takes effect with Start.
+// AsNodeAgent turns the agent into a node agent. It takes effect with the next Start.
 func (a *Agent) AsNodeAgent() { a.command.Args = append([]string{"node"}, a.command.Args...) }
 
 // Start starts the agent, or restarts it after it ended. moreEnv is added for this start only.
@@ -120,8 +120,8 @@ func DeploymentEnv(manifest []byte) ([]string, error) {
 	}
 }
 
-// InstallBeside prepares what the agent keeps beside an API server, as its DaemonSet describes it, at another address.
-// Start starts it.
+// InstallBeside prepares the process that the agent deploys beside an API server. It follows the DaemonSet, but listens
+// on another address. Start starts it.
 func InstallBeside(ctx context.Context, member *Plane, set *appsv1.DaemonSet, name, address string) (*Agent, error) {
 	pod := set.Spec.Template.Spec
 	kubeconfig, err := member.accountKubeconfig(ctx, set.Namespace, pod.ServiceAccountName, filepath.Join(member.dir, name+".kubeconfig"))

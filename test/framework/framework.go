@@ -32,8 +32,8 @@ import (
 
 // Programs are the binaries of one build, and the folder of the sources.
 type Programs struct {
-	// PlaneEnv are variables for the programs of control planes. PlaneAssets are these programs, nil for those that
-	// lab.Binaries finds.
+	// PlaneEnv are variables for the programs of control planes. PlaneAssets are these programs, or nil to use
+	// lab.Binaries.
 	PlaneEnv    []string
 	PlaneAssets lab.Assets
 	// APIServerArgs are more flags of the API servers of control planes.
@@ -45,7 +45,7 @@ type Programs struct {
 	Kubectl     string
 }
 
-// Sources is the folder of this module, in which or below which a program runs.
+// Sources returns the root folder of this module. The program must run in it or below it.
 func Sources() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -117,7 +117,7 @@ func StartPlane(ctx context.Context, programs Programs, name, dir string, users 
 	return p, plane.WriteKubeconfig(p.adminKubeconfig())
 }
 
-// Kill ends the plane at once: a graceful end takes an API server with open watches some seconds.
+// Kill ends the plane at once. An API server with open watches needs some seconds to end gracefully.
 func (p *Plane) Kill() error {
 	var errs []error
 	for _, program := range []string{lab.ControllerManager, lab.APIServer, lab.Etcd} {
@@ -130,12 +130,12 @@ func (p *Plane) Kill() error {
 
 func (p *Plane) adminKubeconfig() string { return filepath.Join(p.dir, "framework-admin.kubeconfig") }
 
-// Kubectl runs kubectl as the administrator and returns what it prints.
+// Kubectl runs kubectl as the administrator and returns its output.
 func (p *Plane) Kubectl(ctx context.Context, stdin []byte, args ...string) (string, error) {
 	return Kubectl(ctx, p.programs, p.adminKubeconfig(), stdin, args...)
 }
 
-// Kubectl runs kubectl with a kubeconfig and returns what it prints. The error holds what it prints to standard error.
+// Kubectl runs kubectl with a kubeconfig and returns its standard output. The error contains its standard error.
 func Kubectl(ctx context.Context, programs Programs, kubeconfig string, stdin []byte, args ...string) (string, error) {
 	var out, complaint bytes.Buffer
 	command := exec.CommandContext(ctx, programs.Kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...)

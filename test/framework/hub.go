@@ -38,9 +38,10 @@ type Hub struct {
 	Balancer *balancer.Balancer
 	// Provisioner is nil if the hub has none.
 	Provisioner *Provisioner
-	// Address of the only manager, or of the balancer; URL leads there.
+	// Address of the only manager or of the balancer. URL uses it.
 	Address string
-	// Announced are the base URLs that the managers send to agents from their next start on. None means URL alone.
+	// Announced are the base URLs that the managers send to agents after their next start. If it is empty, they send only
+	// URL.
 	Announced []string
 
 	layout Layout
@@ -51,8 +52,8 @@ func InstallHub(ctx context.Context, plane *Plane) (*Hub, error) {
 	return InstallReplicas(ctx, plane, Layout{Replicas: 1})
 }
 
-// InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends what
-// runs.
+// InstallReplicas is InstallHub for managers in any layout. After an error, StopManagers of the returned Hub ends the
+// processes that run.
 func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, error) {
 	h := &Hub{Plane: plane, Announced: layout.URLs, Provisioner: layout.Provisioner, layout: layout}
 	for _, args := range [][]string{
@@ -96,7 +97,7 @@ func InstallReplicas(ctx context.Context, plane *Plane, layout Layout) (*Hub, er
 // URL returns the hub's base URL.
 func (h *Hub) URL() string { return "https://" + h.Address }
 
-// StartManager starts the first manager, again after it ended, and returns when its port is ready.
+// StartManager starts or restarts the first manager and returns when its port is ready.
 func (h *Hub) StartManager(ctx context.Context, moreURLs ...string) error {
 	return h.Replicas[0].Start(ctx, moreURLs...)
 }
@@ -153,7 +154,7 @@ func (h *Hub) Manifest(ctx context.Context, name types.NamespacedName, uid types
 	return secret.Data[registration.KeyManifest], err
 }
 
-// AwaitCluster waits until a Cluster is as wanted, by watching it, and returns it.
+// AwaitCluster watches a Cluster until it is as wanted, and returns it.
 func (h *Hub) AwaitCluster(ctx context.Context, name types.NamespacedName, wanted func(*v1.Cluster) bool) (*v1.Cluster, error) {
 	for {
 		watch, err := h.Client.Watch(ctx, &v1.ClusterList{}, client.InNamespace(name.Namespace), client.MatchingFields{"metadata.name": name.Name})

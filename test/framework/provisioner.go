@@ -27,7 +27,7 @@ const provisionerAccount = "drover-provisioner"
 type Provisioner struct {
 	// Folders of config/ that are applied for it.
 	Folders []string
-	// Configure, if set, changes its configuration at each of its starts.
+	// Configure, if set, changes the configuration at each start.
 	Configure func(*config.Config)
 	// Process that runs, or ran last.
 	Process *lab.Process
@@ -40,7 +40,8 @@ type Provisioner struct {
 // building guards the builds of the provisioner, which most tests do not need.
 var building sync.Mutex
 
-// install applies what the provisioner needs. The controller manager of the plane has no node for the Deployment's pod.
+// install applies the objects that the provisioner needs. The plane has no node on which the Deployment's pod could
+// run.
 func (p *Provisioner) install(ctx context.Context) error {
 	for _, folder := range p.Folders {
 		if _, err := p.hub.Kubectl(ctx, nil, "apply", "--server-side", "-k", folder); err != nil {
@@ -59,7 +60,7 @@ func (p *Provisioner) install(ctx context.Context) error {
 	return err
 }
 
-// Start starts the provisioner, again after it ended, and returns when it runs.
+// Start starts or restarts the provisioner, and returns when it runs.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.hub.programs.buildProvisioner(ctx); err != nil {
 		return err

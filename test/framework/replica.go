@@ -29,38 +29,38 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// managerGrace is terminationGracePeriodSeconds of the manager's Deployment at most.
+// managerGrace is the longest terminationGracePeriodSeconds of the manager's Deployment.
 const managerGrace = 10 * time.Minute
 
-// Parties of a Layout beside the managers. Managers have the names of their Replicas.
+// Parties of a Layout other than the managers. A manager has the name of its Replica.
 const (
 	PartyBalancer  = "balancer"
 	PartyAPIServer = "api"
 )
 
-// Layout has the managers of a hub, and the ways between them.
+// Layout describes the managers of a hub and how they reach one another.
 type Layout struct {
-	// Replicas is how many managers there are. In front of several there is a balancer.
+	// Replicas is the number of managers. If there are several, a balancer is in front of them.
 	Replicas int
 	// Host is the loopback address that the managers listen on. Default: 127.0.0.1.
 	Host string
-	// URLs are Announced from the first start on. None means the URL of the balancer, or of the only manager.
+	// URLs are Announced from the first start. If empty, the URL of the balancer or of the only manager is used.
 	URLs []string
-	// Address of the first manager, as when it takes the place of another hub's. Empty for a free one.
+	// Address of the first manager, for example when it takes over the address of another hub. Empty selects a free one.
 	Address string
 	// Configure, if set, changes the configuration of a manager at each of its starts.
 	Configure func(*config.Config)
 	// Provisioner, if set, runs beside the managers.
 	Provisioner *Provisioner
-	// Link, if set, returns the address at which one party reaches another, so that there can be something in between.
+	// Link, if set, returns the address at which one party reaches another, so that a test can put a relay in between.
 	Link func(from, to, address string) (string, error)
 }
 
 // Replica is one manager.
 type Replica struct {
-	// Name is "manager-0" and so on; of an only manager "manager".
+	// Name is "manager-0" and so on, or "manager" if there is only one.
 	Name string
-	// Address of its port, Peers that for the other managers, and Metrics that for scrapers.
+	// Address is for agents and users, Peers for the other managers, and Metrics for scrapers.
 	Address, Peers, Metrics string
 	// Process that runs, or ran last.
 	Process *lab.Process
@@ -103,7 +103,7 @@ func (h *Hub) layOut(ctx context.Context) error {
 	return h.startBalancer(ctx)
 }
 
-// connect gives each manager its ways to the API server and to the others.
+// connect gives each manager its addresses of the API server and of the other managers.
 func (h *Hub) connect(ctx context.Context) error {
 	token, err := h.accountToken(ctx, managerNamespace, managerAccount)
 	if err != nil {
@@ -153,7 +153,7 @@ func (h *Hub) startBalancer(ctx context.Context) error {
 	return err
 }
 
-// AwaitBalanced returns when the balancer leads to every manager.
+// AwaitBalanced waits until the balancer sends connections to every manager.
 func (h *Hub) AwaitBalanced(ctx context.Context) error {
 	if h.Balancer == nil {
 		return nil
@@ -166,7 +166,7 @@ func (h *Hub) AwaitBalanced(ctx context.Context) error {
 	return nil
 }
 
-// Start starts the manager, again after it ended, and returns when its port is ready.
+// Start starts or restarts the manager and returns when its port is ready.
 func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	configFile, err := r.configure(moreURLs)
 	if err != nil {
@@ -190,8 +190,8 @@ func (r *Replica) Start(ctx context.Context, moreURLs ...string) error {
 	return process.WaitReady(ctx, func(ctx context.Context) error { return r.hub.readyAt(ctx, r.Address) })
 }
 
-// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. Its Deployment has the
-// container started again then; any other end of a manager is one that a test has to see.
+// lostLease reports whether a manager ended because the machine was too busy to renew its Lease. In a cluster the
+// kubelet then restarts the container. If a manager ends for any other reason, the test has to fail.
 func lostLease(log string) bool { return strings.HasSuffix(log, "the Lease could not be renewed") }
 
 // configure writes the configuration file and returns its path.
@@ -220,7 +220,7 @@ func (r *Replica) configure(moreURLs []string) (string, error) {
 	return file, os.WriteFile(file, content, 0o600)
 }
 
-// managerEnv returns our environment with what the manager's Deployment adds to it.
+// managerEnv returns our environment with the variables that the manager's Deployment adds.
 func (h *Hub) managerEnv() ([]string, error) {
 	manifest, err := os.ReadFile(filepath.Join(h.programs.Root, "config", "manager", "deployment.yaml"))
 	if err != nil {
@@ -251,8 +251,8 @@ func (h *Hub) roots(ctx context.Context) (*x509.CertPool, error) {
 	return roots, nil
 }
 
-// balancerCheck is readyAt that reads the hub's CA only when it has to: a balancer does not depend on the hub's API
-// server.
+// balancerCheck is like readyAt, but reads the hub's CA only when it has to. A balancer must not depend on the hub's
+// API server.
 func (h *Hub) balancerCheck() balancer.Check {
 	var mu sync.Mutex // guards known
 	var known *x509.CertPool

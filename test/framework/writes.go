@@ -20,7 +20,7 @@ var (
 	isPassing = regexp.MustCompile(`resource="(leases|subjectaccessreviews|tokenreviews)"`)
 )
 
-// Writes are those that the API server has served since its start, without leases and reviews.
+// Writes returns the number of writes that the API server has served since its start, without leases and reviews.
 func (p *Plane) Writes(ctx context.Context) (float64, error) {
 	text, err := p.metrics(ctx)
 	if err != nil {
