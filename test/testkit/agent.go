@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Agent is a fake agent at the far end of a real tunnel: it speaks the protocol and has no cluster behind it.
+// Agent is a fake agent at the far end of a real tunnel. It speaks the protocol, but has no cluster behind it.
 type Agent struct {
 	// Session is the hub's end.
 	Session *tunnel.Session
@@ -27,7 +27,7 @@ type Agent struct {
 	// Deployments receives the Deployments that the hub sends, which this agent neither applies nor reports.
 	Deployments chan []byte
 	Uninstalled chan struct{}
-	// Sets are what it has, nil for one made by ConnectAgentServing.
+	// Sets are the agent's sets. It is nil for an agent made by ConnectAgentServing.
 	Sets *Sets
 
 	conn   *tunnel.Conn
@@ -59,7 +59,7 @@ func ConnectAgent(t testing.TB, report protocol.Report) *Agent {
 	return ConnectAgentWith(t, report, NewSets())
 }
 
-// ConnectAgentWith is ConnectAgent with the sets that the agent has.
+// ConnectAgentWith is like ConnectAgent for an agent that already has sets.
 func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	t.Helper()
 	a := &Agent{Sets: sets, stream: sets.stream}
@@ -67,15 +67,15 @@ func ConnectAgentWith(t testing.TB, report protocol.Report, sets *Sets) *Agent {
 	return a.connect(t, report)
 }
 
-// ConnectAgentServing is ConnectAgent with another handler of the paths below protocol.PathSets, such as that of a real
-// agent, and the stream on which it reports sets.
+// ConnectAgentServing is like ConnectAgent with another handler for the paths below protocol.PathSets, for example the
+// handler of a real agent, and for the stream on which the agent reports sets.
 func ConnectAgentServing(t testing.TB, report protocol.Report, sets http.Handler, reports *stream.Stream) *Agent {
 	t.Helper()
 	return (&Agent{sets: sets, stream: reports}).connect(t, report)
 }
 
-// ConnectNodeAgent is ConnectAgent with a node agent: it reports neither sets nor plans, and leaves to a leader what
-// only one does.
+// ConnectNodeAgent is like ConnectAgent for a node agent. A node agent reports neither sets nor plans, and refuses the
+// tasks of a leader.
 func ConnectNodeAgent(t testing.TB, report protocol.Report) *Agent {
 	t.Helper()
 	return (&Agent{sets: http.HandlerFunc(toLeader), stream: stream.New(), nodeAgent: true}).connect(t, report)
@@ -98,7 +98,7 @@ func (a *Agent) connect(t testing.TB, report protocol.Report) *Agent {
 // Kill ends the tunnel at once, as when the agent is killed.
 func (a *Agent) Kill() { _ = a.conn.Close() }
 
-// StopAnswering has the agent answer no request but that of its report, as a malicious one could.
+// StopAnswering makes the agent answer no request except the one for its report, as a malicious agent could.
 func (a *Agent) StopAnswering() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -200,7 +200,7 @@ type Clock struct {
 	now time.Time
 }
 
-// NewClock starts at a time with whole seconds, as the API server stores it.
+// NewClock returns a clock that starts at a whole second, since the API server stores times in seconds.
 func NewClock() *Clock { return &Clock{now: time.Now().UTC().Truncate(time.Second)} }
 
 // Now returns the clock's time.

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
-// installing is held while CRDs are installed: tests that begin at the same time share an API server.
+// installing is held while CRDs are installed, because tests that start at the same time share an API server.
 var installing sync.Mutex
 
 // ClusterAPI installs the kinds of config/clusterapi, and Cluster, Machine and KubeadmControlPlane of Cluster API
@@ -96,7 +96,7 @@ func (e *Env) Bootstrap(t testing.TB, namespace, name, cluster, data string) {
 	}
 }
 
-// OwnedBy returns the reference to an object of Cluster API that it gives to what belongs to it.
+// OwnedBy returns the owner reference that Cluster API sets on the dependents of an object.
 func OwnedBy(object client.Object) []metav1.OwnerReference {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return []metav1.OwnerReference{{APIVersion: fmt.Sprintf("%s/%s", kind.Group, kind.Version), Kind: kind.Kind, Name: object.GetName(), UID: object.GetUID()}}

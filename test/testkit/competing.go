@@ -17,7 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 )
 
-// Replace deletes a Secret and creates one of its name that has nothing of Drover, as any user may who writes Secrets.
+// Replace deletes a Secret and creates another with the same name and without Drover's labels. Any user with write
+// access to Secrets can do so.
 func (e *Env) Replace(ctx context.Context, t testing.TB, name types.NamespacedName) *corev1.Secret {
 	t.Helper()
 	theirs := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}, Data: map[string][]byte{"theirs": []byte("yes")}}
@@ -27,7 +28,7 @@ func (e *Env) Replace(ctx context.Context, t testing.TB, name types.NamespacedNa
 	return theirs
 }
 
-// WantUnchanged fails the test unless a Secret is as it was made.
+// WantUnchanged fails the test if a Secret was changed after its creation.
 func (e *Env) WantUnchanged(t testing.TB, made *corev1.Secret) {
 	t.Helper()
 	now := &corev1.Secret{}
@@ -36,8 +37,8 @@ func (e *Env) WantUnchanged(t testing.TB, made *corev1.Secret) {
 	}
 }
 
-// Competing returns a client beside which another writer is faster: act is called once, between what the caller has
-// read and the first write to a main resource of which it returns true for the object. Statuses are written as ever.
+// Competing returns a client that simulates a faster writer. It calls act before the caller's writes to main resources,
+// until act returns true once. It does not affect writes of statuses.
 func Competing(c client.WithWatch, act func(context.Context, any) bool) client.WithWatch {
 	var mu sync.Mutex
 	done := false

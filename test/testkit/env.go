@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package testkit has what tests of several packages need: an API server, objects, and an agent in memory.
+// Package testkit provides tests with an API server, objects and an in-memory agent.
 package testkit
 
 import (
@@ -31,16 +31,16 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// Env is a real API server with etcd, with the kinds of api/v1 in it.
+// Env is a real API server with etcd that has the kinds of api/v1.
 type Env struct {
-	// Config is that of the administrator.
+	// Config is the administrator's configuration.
 	Config *rest.Config
 	// Client reads from the API server itself, not from a cache.
 	Client client.WithWatch
 }
 
-// Start starts an API server that ends with the test. It is for a test that changes, or reads, more than what it made
-// itself: others share one, see Shared. The binaries are taken from where lab.Binaries finds or builds them.
+// Start starts an API server that ends with the test. Use it in a test that reads or changes objects that it did not
+// create; other tests share a server, see Shared. lab.Binaries finds or builds the binaries.
 func Start(t testing.TB) *Env {
 	t.Helper()
 	env, stop, err := start(t.Context(), Path(t, "config/crd/bases"))
@@ -69,12 +69,12 @@ func start(ctx context.Context, crds string) (*Env, func() error, error) {
 		BinaryAssetsDirectory: dir,
 		CRDDirectoryPaths:     []string{crds},
 		ErrorIfCRDPathMissing: true,
-		// The usual 20 s are short on a machine that runs the tests of other packages beside.
+		// The usual 20 s are too short on a machine that runs other packages' tests at the same time.
 		ControlPlaneStartTimeout: Patience * time.Minute,
 	}
 	config, err := environment.Start()
 	if err != nil {
-		return nil, nil, errors.Join(err, environment.Stop()) // CRDs that are refused would leave both programs running
+		return nil, nil, errors.Join(err, environment.Stop()) // both programs would keep running if the CRDs were refused
 	}
 	config.QPS = -1
 	s, err := newScheme()
@@ -88,7 +88,7 @@ func start(ctx context.Context, crds string) (*Env, func() error, error) {
 	return &Env{Config: config, Client: c}, environment.Stop, nil
 }
 
-// Scheme knows the kinds of Kubernetes and of api/v1.
+// Scheme has the kinds of Kubernetes and of api/v1.
 func Scheme(t testing.TB) *runtime.Scheme {
 	t.Helper()
 	s, err := newScheme()
@@ -140,7 +140,7 @@ func (e *Env) Apply(t testing.TB, object client.Object) {
 	}
 }
 
-// Update reads an object and changes it, again where another client wrote it in between.
+// Update reads an object and changes it. It tries again if another client wrote the object in between.
 func Update[T client.Object](t testing.TB, c client.Client, object T, change func(T)) {
 	t.Helper()
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -155,9 +155,9 @@ func Update[T client.Object](t testing.TB, c client.Client, object T, change fun
 	}
 }
 
-// AwaitRights waits until the API server knows that the user has the rights, in the namespace or, where that is empty,
-// everywhere: it learns of roles and bindings a moment after they are made. Of rules with several verbs or resources
-// each is asked for.
+// AwaitRights waits until the API server grants the user the rights in the namespace, or everywhere if namespace is
+// empty. The API server learns of roles and bindings a moment after they are created. Each verb and resource of the
+// rules is checked.
 func (e *Env) AwaitRights(t testing.TB, user, namespace string, rules ...rbacv1.PolicyRule) {
 	t.Helper()
 	Eventually(t, 10*time.Second, func(ctx context.Context) error {
@@ -192,8 +192,9 @@ func attributesOf(namespace string, rules []rbacv1.PolicyRule) []authorizationv1
 	return all
 }
 
-// Eventually waits until check returns nil, for what another goroutine or process does. It fails the test with the last
-// error. within is what an idle machine never needs; a busy one has Patience times as long.
+// Eventually waits until check returns nil because of the work of another goroutine or process. It fails the test with
+// the last error. within is more than an idle machine ever needs; Eventually waits Patience times as long for busy
+// machines.
 func Eventually(t testing.TB, within time.Duration, check func(context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within*Patience)
@@ -207,7 +208,7 @@ func Eventually(t testing.TB, within time.Duration, check func(context.Context) 
 		if last == nil {
 			return
 		}
-		if err == nil || ctx.Err() == nil { // a check that the end interrupts does not count
+		if err == nil || ctx.Err() == nil { // a check that the deadline interrupts does not count
 			err = last
 		}
 		select {

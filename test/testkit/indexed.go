@@ -19,7 +19,7 @@ import (
 // indexes are the index functions that were added, by type and field.
 type indexes map[string]client.IndexerFunc
 
-// IndexField keeps an index.
+// IndexField stores an index function.
 func (x indexes) IndexField(_ context.Context, object client.Object, field string, values client.IndexerFunc) error {
 	x[fmt.Sprintf("%T %s", object, field)] = values
 	return nil
@@ -33,8 +33,8 @@ func (x indexes) matches(object runtime.Object, asked fields.Requirements) bool 
 	})
 }
 
-// Indexed is a client that answers as a cache does with the indexes that add adds to it, and at once: it reads from the
-// API server.
+// Indexed returns a client that answers like a cache with the indexes that add registers. It reads from the API server,
+// so it is never behind.
 func (e *Env) Indexed(t testing.TB, add func(context.Context, client.FieldIndexer) error) client.WithWatch {
 	t.Helper()
 	known := indexes{}

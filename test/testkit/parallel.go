@@ -13,16 +13,16 @@ import (
 	"time"
 )
 
-// Patience is how many times longer than on an idle machine a wait for a condition may last before the test fails.
-// Machines that run tests are often half as fast and busy with other packages. A time that is itself tested is compared
-// by the test, see e2e's awaitWithin.
+// Patience is the factor by which Eventually extends the limits of idle machines before it fails a test. Machines that
+// run tests are often half as fast and busy with other packages. A test that checks a time measures it itself, see
+// e2e's awaitWithin.
 const Patience = 5
 
-// memoryForHub is what a hub and a member with their programs take at most, in bytes, measured as 0.9 GiB.
+// memoryForHub is the most memory in bytes that a hub and a member with their programs need. Measurements show 0.9 GiB.
 const memoryForHub = 3 << 29
 
-// Parallel lets n tests of a package run at once, unless the command line says otherwise. It is for a TestMain of tests
-// that mostly wait: by default as many run as there are processors.
+// Parallel lets n tests of a package run at once, unless the command line sets another number. It is for the TestMain
+// of tests that mostly wait; the default is the number of processors.
 func Parallel(n int) {
 	flag.Parse()
 	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
@@ -30,8 +30,8 @@ func Parallel(n int) {
 	}
 }
 
-// Hubs returns how many tests with a hub and a member of their own may run at once: two for each processor, since they
-// mostly wait, as far as there is memory for them.
+// Hubs returns how many tests with their own hub and member may run at once. It is two for each processor, since the
+// tests mostly wait, limited by the available memory.
 func Hubs() int {
 	n := 2 * runtime.GOMAXPROCS(0)
 	if free, ok := availableMemory(); ok {

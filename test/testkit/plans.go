@@ -27,7 +27,7 @@ func (p *Plans) SetStatus(name string, status v1.PlanStatus) {
 // Remove removes a plan.
 func (p *Plans) Remove(name string) { p.topic.Delete(name) }
 
-// Hold sets why the member takes no part; it is empty if the member does.
+// Hold sets the reason why the member takes no part in plans. An empty reason lets it take part.
 func (p *Plans) Hold(reason string) {
 	p.topic.Put("", &protocol.Line{Plan: &protocol.PlanEvent{Hold: &protocol.PlanHold{Reason: reason}}})
 }

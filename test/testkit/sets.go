@@ -27,10 +27,10 @@ type Sets struct {
 
 	mu     sync.Mutex // guards what follows
 	held   map[string]HeldSet
-	fail   func(set.Content) protocol.SetState // the state of a set that is put
+	fail   func(set.Content) protocol.SetState // returns the state of a set that was put
 	answer int                                 // a status to answer PUT and DELETE with, 0 for a good one
 	calls  []string
-	serve  http.HandlerFunc // answers in place of the stream, nil if nothing does
+	serve  http.HandlerFunc // replaces the stream's handler unless it is nil
 }
 
 // NewSets makes an empty store.
@@ -41,7 +41,7 @@ func NewSets() *Sets {
 	return s
 }
 
-// Hold adds a set, as one that the agent had before.
+// Hold adds a set as if the agent had it already.
 func (s *Sets) Hold(put *set.Set, content set.Content) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +76,7 @@ func (s *Sets) Calls() []string {
 	return slices.Clone(s.calls)
 }
 
-// Lead reports whether the agent leads, which it does at first: one that does not reports no sets and no plans.
+// Lead sets whether the agent leads, which is the initial state. Without the lead it reports no sets and no plans.
 func (s *Sets) Lead(leads bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,29 +89,29 @@ func (s *Sets) Lead(leads bool) {
 	}
 }
 
-// Serve has a handler serve the stream in place of this fake, such as that of a malicious agent.
+// Serve replaces the fake's handler of the stream, for example by the handler of a malicious agent.
 func (s *Sets) Serve(serve http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serve = serve
 }
 
-// Become has sets that are put from now on get the state that state returns; nil has them be applied. An empty digest
-// becomes the set's own.
+// Become sets the function that returns the state of the sets that are put from now on. nil means applied. An empty
+// digest is replaced by the set's digest.
 func (s *Sets) Become(state func(set.Content) protocol.SetState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = state
 }
 
-// Answer has every PUT and DELETE fail with a status from now on; 0 has them be served again.
+// Answer makes every PUT and DELETE fail with a status from now on. 0 makes them succeed again.
 func (s *Sets) Answer(status int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answer = status
 }
 
-// Reach has the agent report a checkpoint of the hub, as one that it got with a set.
+// Reach makes the agent report a checkpoint of the hub, as if it had received it with a set.
 func (s *Sets) Reach(checkpoint string) {
 	s.topic.Put("//", &protocol.Line{Set: &protocol.SetEvent{Checkpoint: checkpoint}})
 }

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// Stopwatch measures what a test claims about time. The time that threads of the test and of the programs that it
-// started waited for a processor does not count, nor does that in which the whole machine stood still, as a virtual one
-// may: with a free processor that is next to nothing, and a busy one breaks no claim.
+// Stopwatch measures a time that a test has a limit for. It does not count the time that threads of the test and of its
+// child processes waited for a processor, nor the time that the whole (virtual) machine stood still. Both are almost
+// zero on an idle machine, so a busy machine does not fail the test.
 type Stopwatch struct {
 	began      time.Time
 	waited     map[string]time.Duration
@@ -27,10 +27,10 @@ func StartStopwatch() Stopwatch {
 	return Stopwatch{waited: waitedForProcessors(), standstill: standstill(), began: time.Now()}
 }
 
-// Took returns how long it has been running, less what Lost returns.
+// Took returns the elapsed time minus the time that Lost returns.
 func (s Stopwatch) Took() time.Duration { return time.Since(s.began) - s.Lost() }
 
-// Lost returns how long threads waited for a processor, all together, and the machine stood still.
+// Lost returns the total time that threads waited for a processor or that the machine stood still.
 func (s Stopwatch) Lost() time.Duration {
 	lost := standstill() - s.standstill
 	for thread, waited := range waitedForProcessors() {
@@ -39,7 +39,7 @@ func (s Stopwatch) Lost() time.Duration {
 	return lost
 }
 
-// standstill returns for how long this process did not run at all since it was first asked.
+// standstill returns how long this process has not run at all since the first call.
 func standstill() time.Duration { return observed().observe() }
 
 var observed = sync.OnceValue(func() *observer {
@@ -70,8 +70,8 @@ func (o *observer) observe() time.Duration {
 	return o.sum
 }
 
-// waitedForProcessors returns how long each thread of this process and of its children was ready to run and did not run
-// so far. It is empty where the system does not tell.
+// waitedForProcessors returns how long each thread of this process and of its children has waited for a processor so
+// far. It is empty on systems that do not record it.
 func waitedForProcessors() map[string]time.Duration {
 	all := map[string]time.Duration{}
 	processes := []string{strconv.Itoa(os.Getpid())}

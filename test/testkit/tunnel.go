@@ -17,7 +17,7 @@ type Tunnel struct {
 	// Session is the hub's end, Conn the agent's.
 	Session *tunnel.Session
 	Conn    *tunnel.Conn
-	// Stop ends the agent, which lets requests under way end.
+	// Stop ends the agent after the requests in progress.
 	Stop context.CancelFunc
 	// Cut closes the tunnel at once, and returns when the agent has noticed.
 	Cut func()

@@ -35,7 +35,7 @@ import (
 // ErrMissing means that a program is not installed. Tests skip, and say so.
 var ErrMissing = errors.New("the program is not installed")
 
-// startTime is how long a server may take until it serves, on a machine that is busy with other tests.
+// startTime is how long a server may take to start on a machine that is busy with other tests.
 const startTime = 2 * time.Minute
 
 // Server is a running LDAP server that listens on loopback alone.
@@ -44,7 +44,7 @@ type Server struct {
 	LDAPS, LDAP string
 	// CA verifies its certificate, which is for 127.0.0.1 and localhost.
 	CA []byte
-	// BindDN and BindPassword are those of a service account that may read.
+	// BindDN and BindPassword are the credentials of a service account with read access.
 	BindDN, BindPassword string
 	admin, adminPassword string
 	process              *exec.Cmd
@@ -53,15 +53,14 @@ type Server struct {
 	log                  *log
 }
 
-// Roots has the server's CA.
+// Roots is a pool with the server's CA.
 func (s *Server) Roots() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.CA)
 	return pool
 }
 
-// Log returns what slapd has written of all that was asked until now. It asks for an entry itself, to see that the log
-// has come so far.
+// Log returns slapd's log of all requests until now. It sends a request of its own and waits until the log shows it.
 func (s *Server) Log() (string, error) {
 	conn, err := s.Admin()
 	if err != nil {
@@ -89,7 +88,7 @@ func (s *Server) Log() (string, error) {
 	}
 }
 
-// Admin returns a connection that may change everything. The caller closes it.
+// Admin returns a connection with full write access. The caller closes it.
 func (s *Server) Admin() (*goldap.Conn, error) {
 	conn, err := goldap.DialURL(s.LDAPS, goldap.DialWithTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: s.Roots()}))
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *Server) Stop() {
 	_ = os.RemoveAll(s.folder)
 }
 
-// inFolder starts a server that has its files in a new folder, which goes with it.
+// inFolder starts a server with its files in a new folder, which is removed when the server stops.
 func inFolder(start func(folder string) (*Server, error)) (*Server, error) {
 	folder, err := os.MkdirTemp("", "drover-ldap-")
 	if err != nil {
@@ -208,7 +207,7 @@ func encode(kind string, raw []byte) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: raw})
 }
 
-// find returns the path of a program, which may be where only root looks.
+// find returns the path of a program. It also searches the folders that only root has in its PATH.
 func find(name string) (string, error) {
 	for _, folder := range []string{"/usr/sbin", "/usr/local/sbin", "/usr/libexec"} {
 		if path, err := exec.LookPath(filepath.Join(folder, name)); err == nil {
@@ -222,7 +221,7 @@ func find(name string) (string, error) {
 	return path, nil
 }
 
-// log is what a server writes.
+// log is a server's output.
 type log struct {
 	mu   sync.Mutex // guards text
 	text bytes.Buffer

@@ -5,5 +5,5 @@ package directory
 
 import "syscall"
 
-// endWithParent has the kernel end the process when the test ends, however it does.
+// endWithParent makes the kernel end the process when the test ends for any reason.
 func endWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }

@@ -13,17 +13,17 @@ import (
 	"strings"
 )
 
-// Suffix is the base of what OpenLDAP holds. Below it are ou=people, ou=groups and ou=services.
+// Suffix is the base of OpenLDAP's entries. Below it are ou=people, ou=groups and ou=services.
 const Suffix = "dc=example,dc=org"
 
-// LimitedDN and LimitedPassword are those of a service account that may read 500 entries in one search.
+// LimitedDN and LimitedPassword are the credentials of a service account whose searches return at most 500 entries.
 const (
 	LimitedDN       = "cn=limited,ou=services," + Suffix
 	LimitedPassword = "limited secret"
 )
 
-// StrictPolicy is the DN of a password policy: a password that another user has set must be changed first, and three
-// wrong ones lock the account for an hour.
+// StrictPolicy is the DN of a password policy. A password set by another user must be changed first, and three wrong
+// passwords lock the account for an hour.
 const StrictPolicy = "cn=strict,ou=services," + Suffix
 
 const slapdConf = `include /etc/ldap/schema/core.schema
@@ -97,7 +97,7 @@ pwdLockoutDuration: 3600
 
 `
 
-// StartOpenLDAP starts slapd. The entries are in LDIF; overlays do not see them, but what Admin adds.
+// StartOpenLDAP starts slapd. The entries are in LDIF. Overlays process only the entries that Admin adds later.
 func StartOpenLDAP(ctx context.Context, entries string) (*Server, error) {
 	installed, err := find("slapd")
 	if err != nil {
@@ -107,7 +107,7 @@ func StartOpenLDAP(ctx context.Context, entries string) (*Server, error) {
 }
 
 func startSlapd(ctx context.Context, installed, folder, entries string) (*Server, error) {
-	// A copy has no profile of AppArmor, which would keep it from the folder.
+	// A copy is not confined by the AppArmor profile, which would deny access to the folder.
 	program := filepath.Join(folder, "slapd")
 	raw, err := os.ReadFile(installed)
 	if err == nil {
@@ -129,7 +129,7 @@ func startSlapd(ctx context.Context, installed, folder, entries string) (*Server
 			return nil, fmt.Errorf("prepare slapd: %w", err)
 		}
 	}
-	// By its name slapd knows that it is to load entries.
+	// slapd loads entries if its name is slapadd.
 	load := exec.CommandContext(ctx, program, "-T", "add", "-q", "-f", conf, "-l", ldif)
 	if output, err := load.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("load entries: %w: %s", err, output)

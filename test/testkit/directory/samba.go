@@ -45,8 +45,8 @@ const smbConf = `[global]
 	panic action = /bin/false
 `
 
-// StartSamba makes a domain and starts its controller, which has an address of loopback to itself, since the ports of a
-// domain controller are fixed.
+// StartSamba makes a domain and starts its controller. The controller has a loopback address of its own, since its
+// ports are fixed.
 func StartSamba(ctx context.Context) (*Server, error) {
 	program, err := find("samba")
 	if err != nil {
@@ -97,8 +97,8 @@ func startSamba(ctx context.Context, program, tool, folder string) (*Server, err
 	return s, nil
 }
 
-// prepareDomain has the domain take simple passwords, lock an account after three wrong ones, and know the service
-// account.
+// prepareDomain lets the domain accept simple passwords and lock an account after three wrong ones, and adds the
+// service account.
 func (s *Server) prepareDomain() error {
 	conn, err := s.Admin()
 	if err != nil {
@@ -124,7 +124,7 @@ func (s *Server) prepareDomain() error {
 	return nil
 }
 
-// UnicodePassword returns a password as Active Directory takes it in unicodePwd.
+// UnicodePassword encodes a password for Active Directory's attribute unicodePwd.
 func UnicodePassword(password string) string {
 	var raw []byte
 	for _, unit := range utf16.Encode([]rune(`"` + password + `"`)) {

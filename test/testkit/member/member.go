@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package member starts an API server with the manifest of an agent applied, for tests of what an agent does there with
-// its own rights.
+// Package member starts an API server with the manifest of an agent applied, for tests of an agent with its own rights
+// in a member.
 package member
 
 import (
