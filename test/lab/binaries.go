@@ -42,11 +42,10 @@ func (a Assets) EnvtestDir() (string, error) {
 
 func envtestPrograms() []string { return []string{Etcd, APIServer, Kubectl} }
 
-// DefaultPrograms are those of a control plane without nodes, and kubectl.
+// DefaultPrograms are the programs of a control plane without nodes, and kubectl.
 func DefaultPrograms() []string { return []string{Etcd, APIServer, ControllerManager, Kubectl} }
 
-// Binaries returns the paths of the named programs (none: DefaultPrograms), and fetches or builds those that are
-// missing.
+// Binaries returns the paths of the named programs (none: DefaultPrograms), and fetches or builds the missing ones.
 //
 // A program is taken from the folder KUBEBUILDER_ASSETS if that holds it, then from the user's cache, then from
 // setup-envtest where it can download (tried once; never with DROVER_LAB_NO_DOWNLOAD=1), else it is built from Go
@@ -96,8 +95,8 @@ func OldestBinaries(ctx context.Context, progress io.Writer) (Assets, error) {
 	return s.ensure(ctx, newReporter(progress), DefaultPrograms())
 }
 
-// fromAssetsFolder finds in dir what it holds of names and returns the rest. An empty dir holds nothing; one that does
-// not exist is an error, since the variable was set on purpose.
+// fromAssetsFolder looks for names in dir and returns the names that it does not find. An empty dir has no programs. A
+// dir that does not exist is an error, since the variable was set on purpose.
 func fromAssetsFolder(dir string, names []string) (Assets, []string, error) {
 	if dir == "" {
 		return Assets{}, names, nil
@@ -154,7 +153,7 @@ func newStore(c catalog) (*store, error) {
 	return s, nil
 }
 
-// ensure returns the paths of names, which must be in the catalog, and fetches or builds what is missing.
+// ensure returns the paths of names, which must be in the catalog, and fetches or builds the missing programs.
 func (s *store) ensure(ctx context.Context, out *reporter, names []string) (Assets, error) {
 	for _, name := range names {
 		if _, ok := s.catalog[name]; !ok {
@@ -188,8 +187,8 @@ func (s *store) ensure(ctx context.Context, out *reporter, names []string) (Asse
 	return found, nil
 }
 
-// find looks for names among what was built, and for the envtest programs, if not all asked for were built, among what
-// was downloaded: they come from one folder, so that they fit each other.
+// find looks for names among the built programs. If not all envtest programs were built, it takes them all from the
+// download, since they must come from one folder to fit each other.
 func (s *store) find(names []string) (Assets, []string) {
 	found, rest := lookIn(s.dir, names)
 	if !slices.ContainsFunc(rest, isEnvtestProgram) {
@@ -220,11 +219,12 @@ func isEnvtestProgram(name string) bool { return slices.Contains(envtestPrograms
 
 func (s *store) downloadNote() string { return filepath.Join(s.dir, "envtest-folder") }
 
-// removeLeftovers deletes what killed builds left. The caller holds the lock, so no build is writing to them.
+// removeLeftovers deletes the files that killed builds left behind. The caller holds the lock, so no build is writing
+// them.
 func (s *store) removeLeftovers() {
 	leftovers, _ := fs.Glob(os.DirFS(s.dir), ".tmp-*") // the path of the folder is no pattern
 	for _, name := range leftovers {
-		_ = os.Remove(filepath.Join(s.dir, name)) // a leftover costs disk, nothing else
+		_ = os.Remove(filepath.Join(s.dir, name)) // a leftover only costs disk space
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// outputLimit is how many bytes of a failed command's output are shown: the end, which has the cause.
+// outputLimit is the number of bytes that are shown from the end of a failed command's output, where the cause is.
 const outputLimit = 16 << 10
 
 // testSuffix ends the names of programs that are the tests of a package.
@@ -23,7 +23,8 @@ const testSuffix = ".test"
 const buildHint = "the build needs a Go module proxy (see `go env GOPROXY`), about 4 GB of disk and 3 GB of memory; " +
 	"what is built already is kept, so run it again, or point " + envAssets + " at ready-made binaries"
 
-// build makes one program: under another name first, then renamed, so that the name means a whole binary.
+// build makes one program. It builds under another name and renames the result, so that the final name always belongs
+// to a complete binary.
 func (s *store) build(ctx context.Context, p program) error {
 	src, err := s.writeModule(p.module)
 	if err != nil {
@@ -67,7 +68,8 @@ func (s *store) writeModule(m module) (string, error) {
 	return dir, nil
 }
 
-// commit gives a written file its final name, durably: after a power cut the name holds all of it or does not exist.
+// commit gives a written file its final name durably. After a power cut, the name has the complete file or does not
+// exist.
 func commit(tmp, final string) error {
 	if err := os.Chmod(tmp, 0o755); err != nil {
 		return err

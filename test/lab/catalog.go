@@ -130,7 +130,7 @@ func kubernetesLDFlags(version string) string {
 	return flags + " -X " + pkg + "gitTreeState=clean"
 }
 
-// parts are all that shapes a binary. No tags are no part.
+// parts lists everything that influences a binary. Empty tags are left out.
 func (m module) parts() [][]byte {
 	parts := [][]byte{[]byte(m.name), []byte(m.ldflags), m.mod, m.sum}
 	if m.tags != "" {
@@ -139,7 +139,8 @@ func (m module) parts() [][]byte {
 	return parts
 }
 
-// stamp names the folder for what is built from c: the versions for people, and a hash of all that shapes a binary.
+// stamp returns the name of the folder for the programs built from c. It has the versions for people, and a hash of
+// everything that influences a binary.
 func (c catalog) stamp(goos, goarch string) string {
 	modules := map[string]module{}
 	for _, p := range c {

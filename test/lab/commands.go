@@ -20,14 +20,15 @@ const (
 	serviceRange = "10.0.0.0/24"
 	serviceIP    = "10.0.0.1"
 
-	// frontProxy is the user as whom the API server asks aggregated APIs.
+	// frontProxy is the user that the API server authenticates as to aggregated APIs.
 	frontProxy = "front-proxy"
 )
 
 // authorities: etcd has a separate one, so that no certificate of the cluster is valid for the database.
 type authorities struct{ cluster, etcd *authority }
 
-// openPKI makes what certificates the programs need. Authorities and the ServiceAccount key are kept over restarts.
+// openPKI creates the certificates that the programs need. It keeps the authorities and the ServiceAccount key across
+// restarts.
 func openPKI(dir string, nodes *NodeSupport) (authorities, error) {
 	cluster, err := openAuthority(dir, "ca")
 	if err != nil {
@@ -220,7 +221,7 @@ func (p *ControlPlane) controllerManagerArgs() ([]string, error) {
 		"--cluster-signing-cert-file=" + p.pkiFile("ca.crt"),
 		"--cluster-signing-key-file=" + p.pkiFile("ca.key"),
 		"--service-cluster-ip-range=" + serviceRange,
-		// By default it makes a folder below /usr, if it may.
+		// By default it creates a folder below /usr if it has the permission.
 		"--flex-volume-plugin-dir=" + filepath.Join(p.options.Dir, "flexvolume"),
 		"--profiling=false",
 	}, nil
@@ -234,8 +235,8 @@ func (p *ControlPlane) schedulerArgs() ([]string, error) {
 	return []string{"--kubeconfig=" + path, "--secure-port=0", "--leader-elect=false", "--profiling=false"}, nil
 }
 
-// componentKubeconfig writes the kubeconfig of a program of the plane, whose user Kubernetes' own roles name, and
-// returns its path.
+// componentKubeconfig writes the kubeconfig of one of the plane's programs and returns its path. Its user is the one in
+// Kubernetes' default role bindings.
 func (p *ControlPlane) componentKubeconfig(program string) (string, error) {
 	user := "system:" + program
 	credential, err := p.pki.cluster.credential(identity{user: user})

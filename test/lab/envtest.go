@@ -22,8 +22,7 @@ const (
 	envtestProbeTimeout   = 15 * time.Second
 	envtestFetchTimeout   = 10 * time.Minute
 
-	// refusalAge is how long a download that failed is not tried again, so that the many test binaries
-	// of one run ask once.
+	// refusalAge is the time until a failed download is tried again, so that the many test binaries of one run try once.
 	refusalAge = 15 * time.Minute
 )
 
@@ -84,7 +83,7 @@ func (s *store) canDownload(names []string) bool {
 func (s *store) tryDownload(ctx context.Context, out *reporter) bool {
 	into := filepath.Join(s.dir, "envtest")
 	err := out.during("downloading etcd, kube-apiserver and kubectl with setup-envtest", func() error {
-		// Without its note, what lies there may be half of a download.
+		// Without its note, the folder may hold an incomplete download.
 		if err := os.RemoveAll(into); err != nil {
 			return err
 		}

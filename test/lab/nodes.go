@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// egressConfiguration sends what the API server sends to nodes, pods and services through a proxy.
+// egressConfiguration makes the API server reach nodes, pods and services through a proxy.
 const egressConfiguration = `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration
 egressSelections:
@@ -31,7 +31,7 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 	egress := p.pkiFile("egress.yaml")
 	return []string{
 		"--advertise-address=" + nodes.Address,
-		// The address is none of loopback, so that the Service "kubernetes" gets its endpoint.
+		// The address is not a loopback address, so that the Service "kubernetes" gets its endpoint.
 		"--endpoint-reconciler-type=lease",
 		"--egress-selector-config-file=" + egress,
 		"--enable-admission-plugins=NodeRestriction",
@@ -39,7 +39,8 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 		"--kubelet-client-key=" + p.pkiFile("kubelet-client.key"),
 		"--kubelet-certificate-authority=" + p.pkiFile("ca.crt"),
 		"--kubelet-preferred-address-types=InternalIP",
-		// No route leads to the addresses of Services, so webhooks and aggregated APIs are asked at those of their pods.
+		// No route leads to the addresses of Services, so the API server calls webhooks and aggregated APIs at their pods'
+		// addresses.
 		"--enable-aggregator-routing",
 		"--requestheader-client-ca-file=" + p.pkiFile(frontProxy+"-ca.crt"),
 		"--requestheader-allowed-names=" + frontProxy,
@@ -51,14 +52,14 @@ func (p *ControlPlane) nodeArgs() ([]string, error) {
 	}, writeFileAtomic(egress, fmt.Appendf(nil, egressConfiguration, socket), 0o600)
 }
 
-// A Subject is what a certificate says of its holder. Hosts make it fit for a server.
+// A Subject is the subject of a certificate. With Hosts the certificate is valid for a server.
 type Subject struct {
 	User   string
 	Groups []string
 	Hosts  []string
 }
 
-// A Certificate is one that the authority of a plane has signed, with its key and that authority, as PEM.
+// A Certificate has a certificate signed by a plane's authority, its key and the authority's certificate, as PEM.
 type Certificate struct{ Cert, Key, CA []byte }
 
 // IssueCertificate signs a certificate with the authority of the plane whose Options.Dir is dir, whether it runs or

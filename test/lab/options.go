@@ -99,7 +99,7 @@ func (o Options) complete() (Options, func() error, error) {
 	return o, undo, os.MkdirAll(filepath.Join(o.Dir, "pki"), 0o700)
 }
 
-// programs are those that the plane runs, in the order in which they start.
+// programs are the plane's programs in the order in which they start.
 func (o Options) programs() []string {
 	if o.Nodes != nil {
 		return []string{Etcd, APIServer, ControllerManager, Scheduler}

@@ -231,8 +231,8 @@ func (p *ControlPlane) Restart(ctx context.Context, program string) error {
 	return nil
 }
 
-// Stop ends all programs, the last started first, and returns when they are gone. It removes a temporary Dir and keeps
-// one that the caller chose. Stopping again does nothing.
+// Stop ends all programs, the last started first, and returns when they are gone. It removes a temporary Dir, but keeps
+// a Dir that the caller chose. Stopping again does nothing.
 func (p *ControlPlane) Stop() error {
 	p.running.mu.Lock()
 	again := p.running.stopped

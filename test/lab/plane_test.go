@@ -48,7 +48,7 @@ func call(t *testing.T, config *rest.Config, method, path, body string) (int, ma
 	return resp.StatusCode, answer
 }
 
-// pids are those of the plane's programs.
+// pids are the process IDs of the plane's programs.
 func pids(p *ControlPlane) []int {
 	var found []int
 	for _, program := range []string{Etcd, APIServer, ControllerManager} {

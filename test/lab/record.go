@@ -105,7 +105,8 @@ func (r record) find() (*os.Process, error) {
 	return handle, nil
 }
 
-// records reads the pid files of a folder, newest first. One that cannot be read is left out of the list and reported.
+// records reads the pid files of a folder, newest first. A record that cannot be read is left out of the list and
+// reported.
 func records(dir string) ([]record, error) {
 	names, err := fs.Glob(os.DirFS(dir), "*"+pidSuffix) // the path of the folder is no pattern
 	if err != nil {

@@ -40,7 +40,7 @@ func (r *reporter) say(format string, args ...any) {
 	fmt.Fprintf(r.out, "lab: "+format+"\n", args...)
 }
 
-// during runs work and reports what it is and how long it has taken, again and again until it ends.
+// during runs work, and reports its name and duration at intervals until it ends.
 func (r *reporter) during(what string, work func() error) error {
 	start := time.Now()
 	r.step(what, 0)

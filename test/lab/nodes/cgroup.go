@@ -26,8 +26,8 @@ type hierarchy struct {
 	options string
 }
 
-// hierarchies reads the trees of cgroups from a mountinfo. A machine with v1 may have v2 too, for its init system: that
-// is left out.
+// hierarchies reads the trees of cgroups from a mountinfo. A machine with v1 may also have v2 for its init system,
+// which is left out.
 func hierarchies(mountinfo string) []hierarchy {
 	var v1, v2 []hierarchy
 	for line := range strings.Lines(mountinfo) {
@@ -52,7 +52,7 @@ func hierarchies(mountinfo string) []hierarchy {
 	return v2
 }
 
-// cgroupOptions keeps of the options of a mounted tree those that name it.
+// cgroupOptions returns the mount options that name a hierarchy.
 func cgroupOptions(options string) string {
 	return strings.Join(slices.DeleteFunc(strings.Split(options, ","), func(o string) bool {
 		return o == "rw" || o == "ro" || o == "xattr" || o == "clone_children" || strings.HasPrefix(o, "release_agent=")
@@ -67,8 +67,8 @@ func machineHierarchies() ([]hierarchy, error) {
 	return hierarchies(string(content)), nil
 }
 
-// joinCgroup moves this process into the cgroup of that name in all hierarchies, and makes it where it does not exist.
-// A process that is forked into a cgroup namespace afterwards has it as its root.
+// joinCgroup moves this process into the cgroup of this name in all hierarchies, and creates the cgroup where it does
+// not exist. A process that is forked into a cgroup namespace afterwards has it as its root.
 func joinCgroup(all []hierarchy, name string) error {
 	for _, h := range all {
 		if err := h.join(name); err != nil {
@@ -115,7 +115,7 @@ func (h hierarchy) configure(parent, path string) error {
 
 func (h hierarchy) isV2() bool { return h.options == "" }
 
-// requiredControllers are those of cgroup v2 that a kubelet uses.
+// requiredControllers are the controllers of cgroup v2 that a kubelet uses.
 func requiredControllers() []string { return []string{"cpu", "cpuset", "memory", "pids"} }
 
 // enableControllers gives the cgroups below path, one of v2, the controllers that a kubelet uses.
@@ -124,8 +124,8 @@ func enableControllers(path string) error {
 	return os.WriteFile(filepath.Join(path, "cgroup.subtree_control"), []byte(wanted), 0o644)
 }
 
-// renewCgroup is joinCgroup for one that may be left of a node that was killed. A kubelet would look for the containers
-// of those below it, for seconds each.
+// renewCgroup is like joinCgroup, but first removes the cgroup that a killed node may have left. For each cgroup left
+// below it, a kubelet would look for a container for seconds.
 func renewCgroup(all []hierarchy, name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linkLimit)
 	defer cancel()

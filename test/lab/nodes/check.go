@@ -20,16 +20,16 @@ import (
 // ErrMachine means that this machine cannot run nodes. The error says what is missing and what to do.
 var ErrMachine = errors.New("this machine cannot run nodes")
 
-// A machine is what matters of this one for running nodes.
+// A machine has the properties of this machine that matter for running nodes.
 type machine struct {
 	root        bool
 	missing     []string // programs
 	cni         string   // folder of CNI plugins, "" if there is none
 	hierarchies []hierarchy
-	// controllers are those that cgroup v2 gives to what is below its root.
+	// controllers are the controllers that cgroup v2 enables below its root.
 	controllers []string
 	filesystems string
-	// namespaces is why new ones cannot be made, or nil.
+	// namespaces is the error from creating new namespaces, or nil.
 	namespaces error
 }
 
@@ -42,11 +42,11 @@ func Check() error {
 	return m.check()
 }
 
-// check lists all that is missing.
+// check lists everything that is missing.
 func (m machine) check() error {
 	var faults []string
 	if !m.root {
-		return fmt.Errorf("%w: it takes root: run it with sudo", ErrMachine)
+		return fmt.Errorf("%w: it needs root: run it with sudo", ErrMachine)
 	}
 	if len(m.missing) > 0 {
 		faults = append(faults, fmt.Sprintf("programs are missing (%s): apt-get install containerd runc nftables iproute2 util-linux, and install Go", strings.Join(m.missing, ", ")))
@@ -131,7 +131,7 @@ func inspect() (machine, error) {
 	return m, nil
 }
 
-// snapshotterFor returns the way in which containerd keeps images in dir: an overlay cannot lie on another.
+// snapshotterFor returns the containerd snapshotter to use in dir. An overlay cannot be stacked on an overlay.
 func snapshotterFor(dir string) string {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(dir, &stat); err == nil && stat.Type == unix.OVERLAYFS_SUPER_MAGIC {

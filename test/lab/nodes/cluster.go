@@ -99,7 +99,7 @@ func (l *Lab) startNode(ctx context.Context, n nodePlan, assets lab.Assets) erro
 	return err
 }
 
-// announce makes what a cluster has to know of a node before that is started. A host is in none.
+// announce creates the objects that a cluster needs before the node starts. A host is in no cluster.
 func (l *Lab) announce(ctx context.Context, n nodePlan) error {
 	if n.isHost() {
 		return nil
@@ -233,7 +233,7 @@ func kubeconfig(server string, c lab.Certificate) ([]byte, error) {
 	return clientcmd.Write(*config)
 }
 
-// waitForNodes returns when all nodes are ready: those that were started, by what their kubelets have reported since.
+// waitForNodes returns when all nodes are ready. For nodes that were just started, only reports since then count.
 func (l *Lab) waitForNodes(ctx context.Context, started []nodePlan, since time.Time) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyLimit, fmt.Errorf("not within %s", readyLimit))
 	defer cancel()
@@ -255,7 +255,8 @@ func (l *Lab) waitForNodes(ctx context.Context, started []nodePlan, since time.T
 	})
 }
 
-// nodeReady returns nil if the node has reported that it is ready, after the given time, else what is missing.
+// nodeReady returns nil if the node has reported after the given time that it is ready. Otherwise its error says what
+// is missing.
 func (l *Lab) nodeReady(ctx context.Context, n nodePlan, after time.Time) error {
 	client, err := l.client(n.cluster)
 	if err != nil {

@@ -47,8 +47,8 @@ type Networking struct {
 	Subnet string `json:"subnet,omitempty"`
 	// PodSubnet has the addresses of the pods: each node gets a /24 of it. Default 10.128.0.0/16.
 	PodSubnet string `json:"podSubnet,omitempty"`
-	// MachinePorts are ports of the machine's loopback that nodes and pods reach at the bridge, as they do those of the
-	// API servers.
+	// MachinePorts are ports of the machine's loopback that nodes and pods reach at the bridge, like the ports of the API
+	// servers.
 	MachinePorts []int `json:"machinePorts,omitempty"`
 	// NetworkPolicies says that nodes enforce NetworkPolicies.
 	NetworkPolicies bool `json:"networkPolicies,omitempty"`
@@ -112,7 +112,7 @@ func absolute(dir, path string) string {
 	return filepath.Join(dir, path)
 }
 
-// ParseFile reads a file's content, sets its defaults and refuses what is wrong, with all faults in one error.
+// ParseFile reads a file's content, sets defaults and validates it. The error lists all faults.
 func ParseFile(content []byte) (File, error) {
 	var f File
 	if err := yaml.UnmarshalStrict(content, &f); err != nil {

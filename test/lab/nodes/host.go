@@ -43,7 +43,7 @@ func (l *Lab) Address(node string) (string, error) {
 // HostLog returns the path of the log of a unit of a host, or of its containerd.
 func (l *Lab) HostLog(host, unit string) string { return l.NodeLog(host, unit) }
 
-// writeHost writes into the root of a host what it has beside a node's files.
+// writeHost writes the files into a host's root that it has in addition to a node's files.
 func (s nodeSpec) writeHost() error {
 	if err := os.Remove(filepath.Join(s.root(), hostReadyFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

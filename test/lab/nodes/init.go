@@ -32,7 +32,7 @@ type service struct {
 	pid  int
 }
 
-// services are those that run beside containerd, once the images are there.
+// services are the services that run in addition to containerd, once the images are loaded.
 func (s nodeSpec) services() []*service {
 	all := []*service{
 		{name: "kubelet", args: []string{
@@ -104,7 +104,7 @@ func setEnvironment() error {
 	return errors.Join(os.Setenv(marker, lab), os.Setenv("PATH", nodePath), os.Setenv("HOME", "/root"))
 }
 
-// setUpNetwork gives the node its addresses, its routes and the rule that lets its pods reach what is outside of the
+// setUpNetwork gives the node its addresses, its routes and the rule that lets its pods reach addresses outside the
 // cluster.
 func (s nodeSpec) setUpNetwork() error {
 	steps := [][]string{

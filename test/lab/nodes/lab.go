@@ -45,7 +45,7 @@ type Options struct {
 	Progress io.Writer
 	// Labctl is the path of the program labctl, which the processes of a lab run. Default: this program.
 	Labctl string
-	// Users are those who log in to a cluster with a token, beside its administrator, by the name of the cluster.
+	// Users maps the name of a cluster to the users, besides the administrator, that log in with a token.
 	Users map[string][]lab.User
 }
 
@@ -67,7 +67,8 @@ func DefaultDir(name string) (string, error) {
 }
 
 // Up brings up what the file describes, and returns when all nodes are ready. What runs already stays, and what ended
-// is started again. After an error, or when this program is killed, another Up goes on and Down removes what is there.
+// is started again. After an error, or when this program is killed, another Up continues, and Down removes the lab's
+// processes and files.
 func Up(ctx context.Context, options Options) (*Lab, error) {
 	if err := Check(); err != nil {
 		return nil, err
@@ -188,7 +189,8 @@ func (l *Lab) up(ctx context.Context, options Options) error {
 	return l.waitForNodes(ctx, started, start)
 }
 
-// keepFile writes the file into the folder. It refuses another one than the lab was brought up with.
+// keepFile writes the file into the folder. It refuses a file that differs from the one that the lab was brought up
+// with.
 func (l *Lab) keepFile() error {
 	content, err := json.Marshal(l.file)
 	if err != nil {
@@ -306,8 +308,8 @@ func (l *Lab) relayPID() (int, error) {
 }
 
 // lockDir keeps other programs from changing the lab. The kernel removes the lock when this program ends. A process
-// that it was forking just then has the lock until it runs its own program. So one who has the lock sees all processes
-// of the lab by their marker.
+// that it was forking just then has the lock until it runs its own program. So the holder of the lock sees all
+// processes of the lab by their marker.
 func lockDir(ctx context.Context, dir string) (func(), error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lockLimit, fmt.Errorf("another program changes the lab in %s: wait for it or end it", dir))
 	defer cancel()

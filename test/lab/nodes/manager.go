@@ -47,7 +47,7 @@ type managed struct {
 	pid   int
 	state string
 	unit  unit
-	// starts counts: a restart that was due before another start is none.
+	// starts counts the starts. A scheduled restart is dropped if the unit was started in the meantime.
 	starts int
 }
 
@@ -154,7 +154,7 @@ func (m *serviceManager) state(name string) string {
 	return unitInactive
 }
 
-// enable has a unit started with the host, or not.
+// enable sets whether a unit starts with the host.
 func enable(name string, on bool) error {
 	link := filepath.Join(wantsFolder, name)
 	if !on {
@@ -230,8 +230,8 @@ func (m *serviceManager) stop(name string) error {
 	return syscall.Kill(pid, syscall.SIGTERM)
 }
 
-// ended takes note that a process has ended. Only its exit code is not known: a service that is started again on
-// failure is so after any end that was not asked for.
+// ended records that a process has ended. Its exit code is not known, so a service that restarts on failure is
+// restarted after every unexpected end.
 func (m *serviceManager) ended(pid int) {
 	for name, u := range m.units {
 		if u.pid != pid || u.state != unitActive {
@@ -241,7 +241,7 @@ func (m *serviceManager) ended(pid int) {
 	}
 }
 
-// again has a unit that does not run started again, if its file says so.
+// again restarts a unit that does not run, if its file says so.
 func (m *serviceManager) again(name string, u *managed) {
 	u.pid, u.state = 0, unitInactive
 	if !u.unit.restarts {
@@ -266,7 +266,7 @@ func runSystemctl(args []string, out io.Writer) error {
 		switch {
 		case arg == "--now":
 			now = true
-		case strings.HasPrefix(arg, "-"): // such as --no-pager: about what it prints
+		case strings.HasPrefix(arg, "-"): // options that only affect the output, such as --no-pager
 		case verb == "":
 			verb = arg
 		default:

@@ -119,8 +119,8 @@ func runNode(specPath string) error {
 	return first.Wait()
 }
 
-// connect links the network namespace of the process to the bridge, and leads what is for its pods to it. Of a node
-// that was killed just now, the kernel may not have removed the link yet.
+// connect links the network namespace of the process to the bridge, and adds the route to its pods. If the node was
+// just killed, the kernel may not have removed the old link yet.
 func (s nodeSpec) connect(pid string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), linkLimit)
 	defer cancel()

@@ -19,8 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// A policyState is what a node enforces NetworkPolicies by: those of the cluster, with its pods and the labels of its
-// namespaces.
+// A policyState has the objects that a node needs to enforce NetworkPolicies: the policies and pods of the cluster, and
+// the labels of its namespaces.
 type policyState struct {
 	node       string
 	pods       []*corev1.Pod
@@ -28,7 +28,7 @@ type policyState struct {
 	policies   []*networkingv1.NetworkPolicy
 }
 
-// A direction is that of a connection, seen from the pod that a policy selects.
+// A direction is the direction of a connection, seen from the pod that a policy selects.
 type direction struct {
 	kind networkingv1.PolicyType
 	// chain begins the names of chains. pod and peer are the addresses of a packet.
@@ -88,15 +88,16 @@ func (s policyState) rules() (string, error) {
 		"chain forward {\ntype filter hook forward priority filter\nct state established,related accept\n" + jumps.String() + "}\n}\n", nil
 }
 
-// onPodNetwork reports whether the pod has an address of its own. That of one that has ended may be another's by now.
+// onPodNetwork reports whether the pod has an address of its own. The address of a pod that has ended may belong to
+// another pod by now.
 func onPodNetwork(pod *corev1.Pod) bool {
 	address, err := netip.ParseAddr(pod.Status.PodIP)
 	ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 	return err == nil && address.Is4() && !ended && !pod.Spec.HostNetwork
 }
 
-// admitted returns a line for each kind of connection that the policies admit, and reports whether any of them selects
-// the pod: only then all else is refused.
+// admitted returns a line for each kind of connection that the policies admit, and reports whether any policy selects
+// the pod. Only then are all other connections refused.
 func (s policyState) admitted(pod *corev1.Pod, d direction) (lines []string, isolated bool, err error) {
 	for _, p := range s.policies {
 		if p.Namespace != pod.Namespace || !slices.Contains(p.Spec.PolicyTypes, d.kind) {

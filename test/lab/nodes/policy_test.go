@@ -26,7 +26,7 @@ const policyPods = `
 - {metadata: {namespace: shop, name: pending, labels: {app: web}}, spec: {nodeName: here}}
 `
 
-// policyCases have a policy of the namespace shop each, and what is admitted, by the chain.
+// policyCases each have a policy in the namespace shop, and the connections that each chain admits.
 func policyCases() map[string]struct{ spec, want string } {
 	return map[string]struct{ spec, want string }{
 		"none":                                 {"", ""},

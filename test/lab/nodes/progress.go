@@ -15,7 +15,7 @@ import (
 // reportInterval is the time between two lines about a step that goes on.
 const reportInterval = 10 * time.Second
 
-// A progress writes lines about what takes time, from several goroutines.
+// A progress writes lines about long steps, from several goroutines.
 type progress struct {
 	mu  sync.Mutex // guards out
 	out io.Writer

@@ -33,16 +33,16 @@ const (
 // connections between there and the machine's loopback: from nodes and pods to the API servers and the file's ports,
 // and from the API servers to nodes and pods.
 type relay struct {
-	// address is that of the bridge, ports those of the machine's loopback that are reached there, socket where API
-	// servers find the relay.
+	// address is the bridge's address, ports are the ports of the machine's loopback that are reachable there, and socket
+	// is the path at which API servers find the relay.
 	address string
 	ports   []string
 	socket  string
 }
 
 // runRelay makes the bridge and serves until an error. Its arguments are the address of the bridge with the length of
-// its prefix, the path of the socket, and the ports of the machine's loopback: those of the API servers and of the
-// file.
+// its prefix, the path of the socket, and the ports of the machine's loopback, which are the API servers' ports and the
+// file's MachinePorts.
 func runRelay(args []string) error {
 	if len(args) < 2 {
 		return errors.New("want arguments for the relay: ADDRESS/LENGTH, SOCKET and PORTs")

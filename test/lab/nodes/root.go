@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// kernelSettings are those of the whole machine that a kubelet sets if they differ. The node reads these values from
-// files, so that the machine's stay as they are.
+// kernelSettings are the machine-wide settings that a kubelet changes if they differ. The node reads these values from
+// files, so that the machine's settings stay unchanged.
 func kernelSettings() map[string]string {
 	return map[string]string{
 		"vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
@@ -77,7 +77,7 @@ func (s nodeSpec) enterRoot(all []hierarchy) error {
 	return errors.Join(os.Remove("/old"), mounting{source: "none", target: "/", flags: syscall.MS_REC | syscall.MS_SHARED}.do())
 }
 
-// mountPrograms shows the machine's programs and libraries, and those of the lab in /opt/lab.
+// mountPrograms mounts the machine's programs and libraries, and the lab's programs in /opt/lab.
 func (s nodeSpec) mountPrograms(root string) error {
 	for _, name := range []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32", "etc/alternatives"} {
 		info, err := os.Lstat("/" + name)
@@ -109,7 +109,7 @@ func (s nodeSpec) mountPrograms(root string) error {
 	return errors.Join(os.MkdirAll(plugins, 0o755), bindReadOnly(s.CNI, plugins))
 }
 
-// mountOwn shows a folder of the machine at target. What is changed there is kept in the folder own.
+// mountOwn mounts a folder of the machine at target. Changes are kept in the folder own.
 func mountOwn(source, target, own string) error {
 	upper, work := filepath.Join(own, "upper"), filepath.Join(own, "work")
 	for _, dir := range []string{target, upper, work} {
@@ -142,7 +142,7 @@ func touch(path string) error {
 	return f.Close()
 }
 
-// mountKernel mounts what the kernel shows of the node's own namespaces.
+// mountKernel mounts the kernel's file systems for the node's own namespaces.
 func mountKernel(root string) error {
 	const plain = syscall.MS_NOSUID | syscall.MS_NODEV | syscall.MS_NOEXEC
 	for _, m := range []mounting{

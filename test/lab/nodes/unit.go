@@ -21,11 +21,12 @@ func unitFolders() []string {
 	return []string{"etc/systemd/system", "usr/local/lib/systemd/system", "usr/lib/systemd/system"}
 }
 
-// A unit is what the stand-in for systemd carries out of a service's files. What it does not know, it leaves out.
+// A unit has the settings of a service's files that the stand-in for systemd supports. It ignores all other settings.
 type unit struct {
 	// command is ExecStart, with variables.
 	command string
-	// environment are variables, files of which follow: those that begin with "-" may be missing.
+	// environment are variables, and files are files with more variables. A file whose name begins with "-" may be
+	// missing.
 	environment, files []string
 	// restarts says that the service is started again when it fails, and always so when it ends without failure, too.
 	restarts, always bool
@@ -67,7 +68,7 @@ func readUnit(root, name string) (unit, error) {
 	return unit{}, fmt.Errorf("unit %s could not be found", name) // the words of systemctl, by which kubeadm knows
 }
 
-// read adds what one file says. An empty value takes back what was said before.
+// read adds what one file says. An empty value resets the setting.
 func (u *unit) read(text string) error {
 	for line := range strings.Lines(text) {
 		key, value, found := strings.Cut(strings.TrimSpace(line), "=")
@@ -90,7 +91,7 @@ func (u *unit) read(text string) error {
 				pause, err = time.ParseDuration(value + "s")
 			}
 			if err != nil {
-				return fmt.Errorf("RestartSec: %q is no time", value)
+				return fmt.Errorf("RestartSec: %q is not a duration", value)
 			}
 			u.pause = pause
 		case "ConditionPathExists":
@@ -107,7 +108,7 @@ func added(list []string, value string) []string {
 	return append(list, strings.Trim(value, `"`))
 }
 
-// wordsOfUnit are those of a command; a backslash is not known.
+// wordsOfUnit splits a command into words. It does not support backslashes.
 var wordsOfUnit = regexp.MustCompile(`"[^"]*"|\S+`)
 
 // start returns the arguments and the environment of the service.
