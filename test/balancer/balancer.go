@@ -26,7 +26,7 @@ const (
 type Check func(ctx context.Context, backend string) error
 
 // Balancer passes each new connection to the next ready backend. The connections of a backend that is no longer ready
-// live on; those of one that dies end as they ended there. All methods may be called concurrently.
+// live on; the connections of a backend that dies end as they ended there. All methods may be called concurrently.
 type Balancer struct {
 	backends []string
 	check    Check

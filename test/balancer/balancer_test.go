@@ -60,7 +60,7 @@ func (b *backend) setReady(ready bool) {
 	b.ready = ready
 }
 
-// die resets what is open, as the kernel does for a process that is killed with unread bytes.
+// die resets open connections, as the kernel does for a process that is killed with unread bytes.
 func (b *backend) die() {
 	_ = b.listener.Close()
 	b.mu.Lock()

@@ -27,7 +27,7 @@ func (j *journal) note(format string, args ...any) {
 	j.write("", fmt.Sprintf(format, args...))
 }
 
-// fault records what is wrong. The run fails at its end.
+// fault records a fault. The run fails at its end.
 func (j *journal) fault(format string, args ...any) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -67,7 +67,7 @@ func (s *system) weigh(ctx context.Context) (usage, error) {
 	return w, nil
 }
 
-// leaks lists what has grown from one weight to another.
+// leaks lists the resources that have grown from one weight to another.
 func (w usage) leaks(later usage) []string {
 	var found []string
 	if most := w.goroutines*goroutineShare + goroutineSlack; later.goroutines > most {

@@ -18,8 +18,8 @@ func (p *Page) Scheme(name string) {
 	p.Call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": name}}}, nil)
 }
 
-// Axe returns what axe-core finds wrong with what is shown, each with its elements. The test, which may be part of the
-// page's, is skipped where npm has not installed it in test/axe.
+// Axe returns the violations that axe-core finds on the page, each with its elements. The test, which may be part of
+// the page's, is skipped where npm has not installed it in test/axe.
 func (p *Page) Axe(t testing.TB) []string {
 	t.Helper()
 	script, err := os.ReadFile(testkit.Path(t, "test/axe/node_modules/axe-core/axe.min.js"))
@@ -32,7 +32,7 @@ func (p *Page) Axe(t testing.TB) []string {
 	return violations
 }
 
-// Screenshot keeps what is shown as an image in the folder that DROVER_SCREENSHOTS names, if it names one.
+// Screenshot saves an image of the page in the folder that DROVER_SCREENSHOTS names, if it is set.
 func (p *Page) Screenshot(name string, width, height int) {
 	p.t.Helper()
 	folder := os.Getenv("DROVER_SCREENSHOTS")

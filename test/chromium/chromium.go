@@ -44,7 +44,7 @@ type message struct {
 }
 
 // Open starts a browser with one empty page, which ends with the test. The test is skipped where no Chromium is
-// installed. It accepts any certificate: what it shows is of the test's own servers.
+// installed. It accepts any certificate: it only shows pages of the test's own servers.
 func Open(t testing.TB, scripts bool) *Page {
 	t.Helper()
 	program := Find(t)
@@ -93,7 +93,7 @@ func Find(t testing.TB) string {
 	return ""
 }
 
-// attach makes the page, and has the browser tell what it does.
+// attach creates the page, and subscribes to its events.
 func (p *Page) attach(scripts bool) {
 	p.t.Helper()
 	var made struct{ TargetID string }
@@ -229,7 +229,8 @@ type Element struct {
 	Focused           bool
 }
 
-// Elements are those that a screen reader finds on the page, in order. An error means that the page is being replaced.
+// Elements are the elements that a screen reader finds on the page, in order. An error means that the page is being
+// replaced.
 func (p *Page) Elements() ([]Element, error) {
 	type value struct{ Value any }
 	var tree struct {
@@ -271,8 +272,7 @@ func (p *Page) Requests() []string {
 	return append([]string{}, p.requests...)
 }
 
-// Problems are what the browser complained about so far, such as what a policy of the page forbids, and what was
-// logged.
+// Problems are the browser's complaints so far, such as violations of the page's policy, and logged messages.
 func (p *Page) Problems() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -77,7 +77,7 @@ func (f *fixture) openAgent(ctx context.Context, name types.NamespacedName) erro
 	return framework.Await(ctx, func(ctx context.Context) error { return f.writeAgentKubeconfig(ctx, name) })
 }
 
-// servesUsers reports whether the agent of a Cluster has what it serves users by.
+// servesUsers reports whether the agent of a Cluster can serve users.
 func servesUsers(c *v1.Cluster) bool {
 	return c.Status.DirectAuthority != "" && meta.IsStatusConditionTrue(c.Status.Conditions, v1.ConditionDirectAccess)
 }
@@ -210,7 +210,7 @@ func (f *fixture) drover(ctx context.Context, args ...string) (*exec.Cmd, error)
 	return command, nil
 }
 
-// output runs a command and returns what it prints. The error has what it prints to standard error.
+// output runs a command and returns its output. The error contains its standard error.
 func output(command *exec.Cmd) ([]byte, error) {
 	var complaint bytes.Buffer
 	command.Stderr = &complaint

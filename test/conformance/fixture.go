@@ -34,8 +34,8 @@ const (
 	upLimit = 10 * time.Minute
 
 	hubPlane, member = "hub", "member"
-	// user is the name of two users who are bound to all rights in the member: one of the hub's API server, who has a
-	// token, and one who signs in at the hub.
+	// user is the name of two users who are bound to all rights in the member: a user of the hub's API server with a
+	// token, and a user that signs in at the hub.
 	user, token = "conformance", "conformance-token"
 )
 
@@ -206,7 +206,7 @@ func (f *fixture) importMember(ctx context.Context, name types.NamespacedName) e
 	return f.writeKubeconfigs(ctx, name)
 }
 
-// atMember runs kubectl as the member's administrator and returns what it prints.
+// atMember runs kubectl as the member's administrator and returns its output.
 func (f *fixture) atMember(ctx context.Context, in []byte, args ...string) (string, error) {
 	return framework.Kubectl(ctx, framework.Programs{Kubectl: f.kubectl}, f.lab.Kubeconfig(member), in, args...)
 }

@@ -104,7 +104,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// start brings everything up, runs the tests on each way, and removes what it made.
+// start brings everything up, runs the tests on each way, and removes everything that it created.
 func start(ctx context.Context, o options) (err error) {
 	if err := errors.Join(nodes.Check(), checkPrograms()); err != nil {
 		return err
@@ -138,7 +138,7 @@ func start(ctx context.Context, o options) (err error) {
 	return all.verdict()
 }
 
-// runAll runs the tests on each way. Each way after the first runs what has passed on the first.
+// runAll runs the tests on each way. Each later way runs the tests that passed on the first.
 func (f *fixture) runAll(ctx context.Context, o options) (outcomes, error) {
 	var all outcomes
 	tests := o.tests

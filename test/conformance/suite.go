@@ -204,7 +204,7 @@ func (r results) failed() []string {
 	return names
 }
 
-// amended returns the results with those of a second run in place of the first ones.
+// amended returns the results, replaced by the results of a second run where there are any.
 func (r results) amended(second results) results {
 	all := slices.Clone(r)
 	for i, one := range all {

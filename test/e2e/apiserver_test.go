@@ -51,8 +51,8 @@ type way struct {
 }
 
 // TestUsersGoOnWithoutTheHubAtTheAPIServer: real API servers with the files and flags of
-// docs/operations/direct-access.md. With the hub killed, get, exec and port-forward go on, also after the API server,
-// and what it asks, were restarted. A revocation that was made before holds with the webhook; with
+// docs/operations/direct-access.md. With the hub killed, get, exec and port-forward go on, also after a restart of the
+// API server and of the webhook server that it asks. A revocation that was made before holds with the webhook; with
 // --authentication-config it does not, as the page says.
 func TestUsersGoOnWithoutTheHubAtTheAPIServer(t *testing.T) {
 	t.Parallel()
@@ -190,7 +190,7 @@ func (w *way) startBeside(t *testing.T, name string) {
 	})
 }
 
-// flags returns those that the file of docs/operations names in its first line.
+// flags returns the flags that the file of docs/operations names in its first line.
 func (w *way) flags(t *testing.T) []string {
 	t.Helper()
 	line, _, _ := strings.Cut(w.read(t), "\n")
@@ -210,7 +210,8 @@ func (w *way) read(t *testing.T) string {
 	return string(raw)
 }
 
-// content returns the file of docs/operations as a person fills it in, for an address of what is asked and its CA.
+// content returns the file of docs/operations as a person fills it in, with the address and the CA of the server to
+// ask.
 func (w *way) content(t *testing.T, address, ca string) []byte {
 	t.Helper()
 	text := w.read(t)
@@ -329,7 +330,7 @@ func (w *way) serves(t *testing.T, file string) {
 	}
 }
 
-// awaitDenied waits until what is beside the API server would refuse the token in a kubeconfig.
+// awaitDenied waits until the server beside the API server refuses the token in a kubeconfig.
 func (w *way) awaitDenied(t *testing.T, file string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)
@@ -367,7 +368,7 @@ func (w *way) awaitDenied(t *testing.T, file string) {
 	})
 }
 
-// tokens tries tokens that the issuer's own key signed, so that each rule refuses alone what it is for.
+// tokens tries tokens that the issuer's own key signed, so that each refusal comes from one rule alone.
 func (w *way) tokens(t *testing.T) {
 	set := (&trustingHub{system: w.system}).keys(t)
 	now := time.Now()

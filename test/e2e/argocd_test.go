@@ -301,8 +301,8 @@ func (a *argoCD) degraded(t *testing.T) {
 	a.await(t, "fleet", "Healthy")
 }
 
-// application delivers without a stored credential: Argo CD asks for tokens of its ServiceAccount, whose rights in the
-// member are those of a project-member.
+// application delivers without a stored credential: Argo CD asks for tokens of its ServiceAccount, which has the rights
+// of a project-member in the member.
 func (a *argoCD) application(t *testing.T) {
 	manifest, member := a.guide(t)
 	if _, err := a.hub.Kubectl(t.Context(), []byte(manifest), "apply", "--server-side", "-f", "-"); err != nil {
@@ -354,7 +354,7 @@ func (a *argoCD) guide(t *testing.T) (manifest, member string) {
 func (a *argoCD) pruned(t *testing.T) {
 	a.remove(t, "web")
 	a.awaitSite(t, 0)
-	// What a binding needs goes before the binding, and the Cluster before what is delivered to it.
+	// Objects that a binding needs come before the binding, and the Cluster before the objects that are delivered to it.
 	left := teamFiles()
 	for _, name := range []string{"fleet/role.yaml", "fleet/project.yaml", "fleet/cluster.yaml"} {
 		delete(left, name)
@@ -388,7 +388,7 @@ func (a *argoCD) awaitSynced(t *testing.T, name string) {
 	})
 }
 
-// remove deletes an Application with what it has delivered.
+// remove deletes an Application and the objects that it has delivered.
 func (a *argoCD) remove(t *testing.T, name string) {
 	t.Helper()
 	a.show(t, a.hub.Plane, "-n", argoNamespace, "delete", "--wait=false", "applications.argoproj.io", name)

@@ -98,8 +98,8 @@ func TestLong_AHubIsRestoredIntoAnotherCluster(t *testing.T) {
 	}
 }
 
-// awaitDelivered returns the binding that is delivered to a member, by name, with its UID: another one would be one
-// that was removed meanwhile.
+// awaitDelivered returns the binding that is delivered to a member, by name, with its UID: any other object would have
+// been removed meanwhile.
 func awaitDelivered(t *testing.T, member *framework.Plane) map[string]types.UID {
 	t.Helper()
 	found := map[string]types.UID{}
@@ -149,8 +149,8 @@ func (s *system) backUp(t *testing.T) []unstructured.Unstructured {
 	return saved
 }
 
-// restoreHub starts another hub at the address with what was saved: the Secret of its CA before the manager, everything
-// else after.
+// restoreHub starts another hub at the address with the saved objects: the Secret of its CA before the manager,
+// everything else after.
 func (s *system) restoreHub(t *testing.T, saved []unstructured.Unstructured, address string) {
 	t.Helper()
 	plane, err := s.plane("restored", lab.User{Name: "demo", Token: demoToken})
@@ -162,7 +162,7 @@ func (s *system) restoreHub(t *testing.T, saved []unstructured.Unstructured, add
 	restore := func(isAuthority bool) {
 		for i := range saved {
 			if o := saved[i].DeepCopy(); (client.ObjectKeyFromObject(o) == authoritySecret()) == isAuthority {
-				if err := plane.Client.Create(t.Context(), o); err != nil && !apierrors.IsAlreadyExists(err) { // as Velero does with what is there
+				if err := plane.Client.Create(t.Context(), o); err != nil && !apierrors.IsAlreadyExists(err) { // as Velero does with existing objects
 					t.Fatal(err)
 				}
 			}

@@ -167,7 +167,7 @@ func (p *person) fits() {
 	p.Call("Emulation.clearDeviceMetricsOverride", nil, nil)
 }
 
-// cookies checks those that the browser keeps.
+// cookies checks the cookies that the browser keeps.
 func (p *person) cookies() {
 	p.t.Helper()
 	var kept struct {

@@ -186,7 +186,7 @@ func testNothingLeaks(t *testing.T, s *system) {
 	}
 }
 
-// expectLeading waits until an agent that runs now leads: one that was killed holds the Lease until that ends.
+// expectLeading waits until an agent that runs now leads: a killed one holds the Lease until it expires.
 func (s *system) expectLeading(t *testing.T) {
 	t.Helper()
 	began := time.Now()

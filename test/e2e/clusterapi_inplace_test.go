@@ -28,8 +28,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Versions of the machines. Nothing here is of these versions but the words: what is installed are the stand-ins of
-// testdata.
+// Versions of the machines. Nothing here is of these versions but the words: the installed programs are the stand-ins
+// of testdata.
 const firstVersion, secondVersion, thirdVersion = "v1.36.1", "v1.36.2", "v1.36.3"
 
 // TestLong_ClusterAPIUpdatesHostsInPlace makes a cluster of three control planes and two workers of the ClusterClass
@@ -129,8 +129,8 @@ func number(t *testing.T, text string) int64 {
 	return n
 }
 
-// externalEtcd makes the Secrets that Cluster API wants of an etcd that is not its own. What is in them nothing reads
-// here.
+// externalEtcd makes the Secrets that Cluster API wants of an etcd that is not its own. Nothing here reads their
+// content.
 func (c *capi) externalEtcd(t *testing.T) {
 	t.Helper()
 	dir := filepath.Join(c.dir, "etcd-certificates")
@@ -257,7 +257,7 @@ func (c *capi) update(t *testing.T, before []string) {
 	}
 }
 
-// same checks that each machine is the one that it was, on the Host that it had.
+// same checks that each machine is unchanged and still on its Host.
 func (c *capi) same(t *testing.T, before []string) {
 	t.Helper()
 	if after := c.identities(t); !slices.Equal(after, before) {

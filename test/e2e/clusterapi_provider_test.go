@@ -83,7 +83,7 @@ func (c *capi) startProvider(t *testing.T, p provider) {
 		}
 	}
 	c.apply(t, string(bytes.Join(crds, []byte("\n---\n"))))
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // kubectl gives up at one that has no status yet
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // kubectl gives up on an object without a status
 		_, err := c.hub.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all")
 		return err
 	})

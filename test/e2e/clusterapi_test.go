@@ -68,8 +68,8 @@ type capi struct {
 
 // TestLong_ClusterAPIMakesAClusterOfHosts runs Cluster API's core and its providers for kubeadm, with the rights of
 // their own manifests and their webhooks. The machines are processes in namespaces with host agents, and a stand-in for
-// kubeadm (testdata/kubeadm.sh) in place of container runtimes and kubelets. So what is real is Cluster API, kubeadm's
-// certificates, the API server, and the way from Cluster API to it: through the hub.
+// kubeadm (testdata/kubeadm.sh) in place of container runtimes and kubelets. So Cluster API, kubeadm's certificates,
+// the API server and the way from Cluster API to it are real: through the hub.
 func TestLong_ClusterAPIMakesAClusterOfHosts(t *testing.T) {
 	t.Parallel()
 	c := startClusterAPI(t, "", false)

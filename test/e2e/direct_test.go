@@ -44,7 +44,7 @@ func TestUsersGoOnWithoutTheHub(t *testing.T) {
 		if out, err := at.drover(t, "login", s.hub.URL(), "--ca", at.ca, "--timeout", "2m"); err != nil {
 			t.Fatalf("%s: %v", out, err)
 		}
-		testkit.Eventually(t, time.Minute, func(context.Context) error { // the hub learns of the binding, and the agent of what it verifies by
+		testkit.Eventually(t, time.Minute, func(context.Context) error { // the hub has to learn of the binding, and the agent of the keys to verify with
 			out, err := at.drover(t, "use", "member")
 			if err == nil && !strings.Contains(out, direct) {
 				err = fmt.Errorf("the chosen context is not the direct one: %s", out)
@@ -117,7 +117,7 @@ func checkGoesOn(t *testing.T, s *system, at *computer, pod *kubelet) {
 	testPortForward(t, &streams{kubelet: pod, kubectl: s.programs.Kubectl, kubeconfig: at.home + "/.kube/config", env: at.env})
 }
 
-// keepToken writes a kubeconfig with the token itself, as one who has stolen it has.
+// keepToken writes a kubeconfig with the token itself, as a thief would have it.
 func keepToken(t *testing.T, at *computer, cluster, file string) {
 	t.Helper()
 	out, err := at.drover(t, "get-token", "--cluster", cluster, "--direct")

@@ -206,7 +206,7 @@ func (h *trustingHub) leave(t *testing.T, server *directory.Server, v *visitor) 
 	if groups := groupsOf(idToken(got)); len(groups) != 0 {
 		t.Errorf("the token still has the groups %v", groups)
 	}
-	testkit.Eventually(t, time.Minute, func(context.Context) error { // of what was decided before, the proxy remembers some for seconds
+	testkit.Eventually(t, time.Minute, func(context.Context) error { // the proxy caches some former decisions for seconds
 		if _, err := h.oneKubeconfig(t, "member", idToken(got))(t, "member", "get", "pods"); err == nil || !strings.Contains(err.Error(), `user "corp:carol" may not reach`) {
 			return fmt.Errorf("the member answers with %w", err)
 		}
@@ -214,12 +214,12 @@ func (h *trustingHub) leave(t *testing.T, server *directory.Server, v *visitor) 
 	})
 }
 
-// groupsOf are those that a token names.
+// groupsOf returns the groups in a token.
 func groupsOf(token string) []string {
 	var claims struct{ Groups []string }
 	if parts := strings.Split(token, "."); len(parts) == 3 {
 		raw, _ := base64.RawURLEncoding.DecodeString(parts[1])
-		_ = json.Unmarshal(raw, &claims) // what is no token has no groups
+		_ = json.Unmarshal(raw, &claims) // anything but a token has no groups
 	}
 	return claims.Groups
 }

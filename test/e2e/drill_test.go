@@ -240,7 +240,7 @@ func (d *drill) expectRuns(t *testing.T, since []sim.Run, want map[string]int) {
 	}
 }
 
-// upgrade changes the plan to what it was after the backup.
+// upgrade changes the plan to its state after the backup.
 func (d *drill) upgrade(t *testing.T) {
 	t.Helper()
 	testkit.Update(t, d.hub.Client, drillPlan("upgrade", "", 1, nil), func(p *v1.Plan) {

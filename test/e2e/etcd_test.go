@@ -135,8 +135,8 @@ func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	})
 }
 
-// bindFirst creates a binding for the first member. An API server that has just started may not know the kinds yet that
-// its policies read, and refuses what they guard until it looks again, every half minute.
+// bindFirst creates a binding for the first member. An API server that has just started may not know the kinds that its
+// policies read. It refuses writes that they guard until its next look, every half minute.
 func (s *system) bindFirst(t *testing.T, name string) {
 	t.Helper()
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -193,8 +193,8 @@ func (s *system) awaitHeld(t *testing.T, name string) {
 	})
 }
 
-// expectNoNewJob fails if a Job of a plan is in the member that was not there before. Those of a plan that was deleted
-// may be gone.
+// expectNoNewJob fails if a Job of a plan is in the member that was not there before. The Jobs of a deleted plan may be
+// gone.
 func (s *system) expectNoNewJob(t *testing.T, before map[types.UID]string) {
 	t.Helper()
 	for uid, name := range s.jobs(t) {
@@ -204,7 +204,7 @@ func (s *system) expectNoNewJob(t *testing.T, before map[types.UID]string) {
 	}
 }
 
-// jobs are those of plans in the member, by UID.
+// jobs are the Jobs of plans in the member, by UID.
 func (s *system) jobs(t *testing.T) map[types.UID]string {
 	t.Helper()
 	list := &batchv1.JobList{}

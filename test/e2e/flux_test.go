@@ -273,8 +273,8 @@ func (f *flux) guide(t *testing.T) string {
 func (f *flux) pruned(t *testing.T) {
 	f.show(t, f.hub.Plane, "-n", teamSpace, "delete", "kustomization.kustomize.toolkit.fluxcd.io", "web")
 	f.awaitSite(t, 0)
-	// What a binding needs goes before the binding, and the Cluster before what is delivered to it. Flux waits for each
-	// object that it prunes.
+	// Objects that a binding needs come before the binding, and the Cluster before the objects that are delivered to it.
+	// Flux waits for each object that it prunes.
 	if _, err := f.hub.Kubectl(t.Context(), nil, "-n", teamSpace, "patch", "kustomizations.kustomize.toolkit.fluxcd.io", "fleet", "--type=merge", "-p", `{"spec":{"wait":false}}`); err != nil {
 		t.Fatal(err)
 	}

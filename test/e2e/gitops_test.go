@@ -119,7 +119,7 @@ func (g *gitOps) install(t *testing.T, namespace, account string, crds map[strin
 			t.Fatal(err)
 		}
 	}
-	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // kubectl gives up at one that has no status yet
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error { // kubectl gives up on an object without a status
 		_, err := g.hub.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all")
 		return err
 	})

@@ -35,8 +35,7 @@ type guide struct {
 	failed  error  // how they ended
 }
 
-// TestTheGuideIsTrue follows the guide: it writes its files, runs its commands and compares what they print with what
-// it says.
+// TestTheGuideIsTrue follows the guide: it writes its files, runs its commands and compares their output with its text.
 func TestTheGuideIsTrue(t *testing.T) {
 	t.Parallel()
 	s := start(t)
@@ -93,8 +92,8 @@ func (g *guide) follow(t *testing.T, kind, block, next string) {
 	}
 }
 
-// write makes a file of a block that begins with the file's name. All must be YAML, also those that no command here
-// reads.
+// write makes a file of a block that begins with the file's name. All must be YAML, including the files that no command
+// here reads.
 func (g *guide) write(t *testing.T, block string) {
 	t.Helper()
 	name, found := strings.CutPrefix(strings.SplitN(block, "\n", 2)[0], "# ")

@@ -210,7 +210,7 @@ func (h *trustingHub) sameUser(t *testing.T, cluster types.NamespacedName, token
 	}
 }
 
-// tokens tries tokens that the issuer's own key signed, so that each rule of the file refuses alone what it is for.
+// tokens tries tokens that the issuer's own key signed, so that each refusal comes from one rule of the file alone.
 func (h *trustingHub) tokens(t *testing.T) {
 	set := h.keys(t)
 	now := time.Now()

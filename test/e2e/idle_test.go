@@ -63,7 +63,7 @@ func (s *system) statuses(t *testing.T) string {
 }
 
 // writes counts the writing requests that an API server has served by verb and resource. Leases do not count: the
-// control plane's own and those of the election of a leader are renewed all the time.
+// control plane's Leases and the Leases of leader election are renewed all the time.
 func writes(t *testing.T, plane *framework.Plane) map[string]int {
 	t.Helper()
 	metrics, err := plane.Kubectl(t.Context(), nil, "get", "--raw", "/metrics")

@@ -63,7 +63,7 @@ func startImpostor(t *testing.T) *impostor {
 	return i
 }
 
-// requests returns those that came after a complete handshake.
+// requests returns the requests that came after a complete handshake.
 func (i *impostor) requests() []*http.Request {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -225,7 +225,7 @@ func (k *k3s) start(t *testing.T, name, command string, variables ...string) {
 	})
 }
 
-// certificates makes those that k3s makes for itself: of a CA, of API servers and of one user.
+// certificates makes the certificates that k3s makes for itself: of a CA, of API servers and of one user.
 func certificates(dir string) error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err

@@ -38,7 +38,7 @@ var (
 	ofWeb  = provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: "web"}
 )
 
-// k3sVersions are those that the cluster has, one after another.
+// k3sVersions are the versions that the cluster has, one after another.
 var k3sVersions = []string{"v1.35.1+k3s1", "v1.36.0+k3s1"}
 
 // TestLong_AClusterOfHostsIsInstalledByK3s makes a cluster of five machines, each in a network of its own which nothing

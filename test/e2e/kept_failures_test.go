@@ -136,7 +136,7 @@ func testManagersReturn(k *kept, t *testing.T) {
 	k.restartAgent(t, k.prodAgent)
 	k.await(t, cluster("prod"), time.Minute, framework.Ready)
 	probe := k.bind(t, metav1.NamespaceDefault, "probe", "prod", "github:probe", nil)
-	k.reason(t, agentPatience, probe, v1.ReasonApplied) // the agent leads again, and has reported what it has
+	k.reason(t, agentPatience, probe, v1.ReasonApplied) // the agent leads again, and has reported its sets
 	now := versions(t.Context(), k.prod)
 	maps.DeleteFunc(now, func(name, _ string) bool { return strings.Contains(name, "crtb:probe:") })
 	if !maps.Equal(near, now) {
@@ -182,7 +182,7 @@ func (k *kept) statuses(t *testing.T) statuses {
 }
 
 // sameStatuses fails the test if a status was written but that of the removed binding. Where the machine kept agents
-// waiting, a status may have said so meanwhile: it has to become what it was.
+// waiting, a status may have said so meanwhile: it has to return to its former state.
 func (k *kept) sameStatuses(t *testing.T, before statuses, watch testkit.Stopwatch) {
 	t.Helper()
 	const removed = "crtb default removed"

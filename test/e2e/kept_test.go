@@ -68,8 +68,8 @@ func TestLong_WhatIsDeliveredIsKept(t *testing.T) {
 	})
 }
 
-// TestTheMembersRulesBoundWhatIsDelivered takes the agent's rights away and gives them back, and undoes what was
-// delivered in the member.
+// TestTheMembersRulesBoundWhatIsDelivered takes the agent's rights away and gives them back, and undoes deliveries in
+// the member.
 func TestTheMembersRulesBoundWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
@@ -161,7 +161,7 @@ func (s *system) startManagers(t *testing.T) {
 	}
 }
 
-// restartAgent kills an agent and starts it; the Lease of the one that was killed has to end before it leads.
+// restartAgent kills an agent and starts it; the Lease of the killed agent has to expire before it leads.
 func (k *kept) restartAgent(t *testing.T, agent *framework.Agent) {
 	t.Helper()
 	kill(t, agent.Process)
@@ -382,7 +382,7 @@ func owned(ctx context.Context, plane *framework.Plane) []unstructured.Unstructu
 	return all
 }
 
-// versions returns those of all delivered objects of a member, by kind and name.
+// versions returns the resource versions of all delivered objects of a member, by kind and name.
 func versions(ctx context.Context, plane *framework.Plane) map[string]string {
 	all := map[string]string{}
 	for _, o := range owned(ctx, plane) {

@@ -42,7 +42,7 @@ const (
 	// Without it the rollout is that of a file.
 	twoVersions = "versions"
 
-	// bridgeAddress is where the hosts of a lab find what is outside, and hubPort the hub's port there.
+	// bridgeAddress is the address at which the hosts of a lab reach servers outside, and hubPort is the hub's port there.
 	bridgeAddress = "10.90.0.1"
 	hubPort       = 8443
 
@@ -59,7 +59,7 @@ const (
 // release is a version of Kubernetes that hosts can install.
 type release struct {
 	version string
-	// programs are kubeadm and those of lab.Assets.
+	// programs are kubeadm and the programs of lab.Assets.
 	programs lab.Assets
 }
 
@@ -68,7 +68,7 @@ type release struct {
 type realHosts struct {
 	*capi
 	lab *lablib.Lab
-	// options are those that the lab was brought up with.
+	// options are the options that the lab was brought up with.
 	options lablib.Options
 	// versions are in the order in which the cluster has them.
 	versions []release
@@ -183,7 +183,7 @@ func (h *realHosts) bringUp(t *testing.T) {
 	h.balance(t)
 }
 
-// up brings up the hosts, or those that do not run.
+// up brings up the hosts that do not run.
 func (h *realHosts) up(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
@@ -246,8 +246,8 @@ func (h *realHosts) images(t *testing.T, k release) map[string]string {
 }
 
 // nft returns the program and the files that it needs: the libraries that it is linked with, and the names of
-// protocols. Without these nft lists protocols by number, and a kube-proxy that starts again takes what it finds for
-// rules of another, and deletes it.
+// protocols. Without these nft lists protocols by number, and a restarted kube-proxy takes its own rules for the rules
+// of another program, and deletes them.
 func (h *realHosts) nft(t *testing.T) (program string, files map[string]string) {
 	t.Helper()
 	program, err := exec.LookPath("nft")
@@ -303,7 +303,7 @@ func (h *realHosts) address(t *testing.T, host string) string {
 	return address
 }
 
-// exec runs a command on a host, and returns what it prints.
+// exec runs a command on a host, and returns its output.
 func (h *realHosts) exec(t *testing.T, host string, command ...string) string {
 	t.Helper()
 	out, err := h.try(t.Context(), host, command...)

@@ -19,8 +19,8 @@ import (
 )
 
 // TestClusterAPIUpdatesAClusterByKubeadmInPlace changes the minor version of a cluster on the machines that it has,
-// with the true kubeadm and kubelet: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi. Stand-ins are those of
-// TestClusterAPIMakesAClusterByKubeadm.
+// with the true kubeadm and kubelet: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi. The stand-ins are the same as
+// in TestClusterAPIMakesAClusterByKubeadm.
 func TestClusterAPIUpdatesAClusterByKubeadmInPlace(t *testing.T) {
 	if os.Getenv(envRealHosts) != twoVersions {
 		t.Skip("it takes a further build of Kubernetes: DROVER_E2E_CLUSTERAPI=versions make e2e-clusterapi")
@@ -86,7 +86,7 @@ func (h *realHosts) updatesTheWorker(t *testing.T) {
 	h.isWhole(t, next, 3, 1)
 }
 
-// workerHost is the one that is no control plane.
+// workerHost is the host that is not a control plane.
 func (h *realHosts) workerHost(t *testing.T) string {
 	t.Helper()
 	planes := h.controlPlaneHosts(t)

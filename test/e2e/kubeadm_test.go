@@ -100,7 +100,7 @@ func (h *realHosts) cutOff(t *testing.T, before map[string]int) string {
 	kill(t, h.hub.Provisioner.Process)
 	h.eventually(t, "the bootstrap of "+host+" goes on without the hub", func(ctx context.Context) error {
 		script := `test -e /run/cluster-api/bootstrap-success.complete || { cat "$(ls -t /var/lib/drover/host-agent/state/journal/bootstrap-*/result.json | head -1)"; exit 1; }`
-		_, err := h.try(ctx, host, "sh", "-c", script) // with the last lines of one that failed
+		_, err := h.try(ctx, host, "sh", "-c", script) // with the last lines of a failed one
 		return err
 	})
 	startAgain(t, h.hub)
@@ -125,7 +125,7 @@ func (h *realHosts) eventually(t *testing.T, what string, check func(context.Con
 	}
 }
 
-// bootstraps counts those of each host.
+// bootstraps counts the bootstraps of each host.
 func (h *realHosts) bootstraps(t *testing.T) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
@@ -280,8 +280,8 @@ func (h *realHosts) makesACluster(t *testing.T) {
 	}
 }
 
-// measures logs how long the first control plane takes, with a hub that lives: what the host does by itself, and what
-// is beyond that.
+// measures logs how long the first control plane takes, with a hub that lives: the host's own work, and the work beyond
+// it.
 func (h *realHosts) measures(t *testing.T, began time.Time) {
 	t.Helper()
 	h.eventually(t, "the Cluster is connected", func(ctx context.Context) error {
@@ -354,7 +354,7 @@ func (h *realHosts) growsTheControlPlane(t *testing.T) {
 	}
 }
 
-// controlPlaneHosts are those that have a machine of the control plane.
+// controlPlaneHosts are the Hosts that have a machine of the control plane.
 func (h *realHosts) controlPlaneHosts(t *testing.T) []string {
 	t.Helper()
 	list := &infrav1.DroverMachineList{}

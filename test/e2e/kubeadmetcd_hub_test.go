@@ -35,7 +35,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// clusterAPIKinds are those of Cluster API without their schemas: no controllers of its are here.
+// clusterAPIKinds are the kinds of Cluster API without their schemas: no controllers of its are here.
 const clusterAPIKinds = `{apiVersion: apiextensions.k8s.io/v1, kind: CustomResourceDefinition, metadata: {name: @PLURAL@.@GROUP@}, spec: {group: @GROUP@, scope: Namespaced,
   names: {kind: @KIND@, listKind: @KIND@List, plural: @PLURAL@, singular: @SINGULAR@},
   versions: [{name: v1beta2, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]}}

@@ -36,7 +36,7 @@ func buildHostAgent(t *testing.T) string {
 	return program
 }
 
-// bucketed carries out a task that reaches a bucket, as the host's agent does, and returns what it wrote.
+// bucketed carries out a task that reaches a bucket, as the host's agent does, and returns its output.
 func (p *controlPlane) bucketed(task infrav1.MachineTask, program string, variables map[string]string) (string, error) {
 	cmd := p.as(task)
 	cmd.Env = append(cmd.Env, protocol.EnvHostAgent+"="+program)

@@ -239,7 +239,7 @@ func (p *controlPlane) start(t *testing.T, network *lab.Process) {
 	}
 }
 
-// make has kubeadm make certificates, kubeconfigs and manifests. The CAs are those of the first machine.
+// make has kubeadm make certificates, kubeconfigs and manifests. The CAs come from the first machine.
 func (p *controlPlane) make(t *testing.T, version string, etcd *lab.Tool, first *controlPlane, isFirst bool) {
 	t.Helper()
 	config := filepath.Join(p.dir, "kubeadm.yaml")

@@ -31,7 +31,7 @@ const (
 	streamOpening = 30 * time.Second
 )
 
-// kubelet is a node with the API of a kubelet. What is executed in its one pod runs as a process of this machine.
+// kubelet is a node with the API of a kubelet. A command executed in its only pod runs as a process of this machine.
 type kubelet struct {
 	pod, dir string
 	// lines are what the container logs, one by one.

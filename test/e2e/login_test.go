@@ -78,7 +78,7 @@ func newComputer(t *testing.T, s *system, user, secret string) *computer {
 	return c
 }
 
-// run runs a program there, and returns what it prints.
+// run runs a program there, and returns its output.
 func (c *computer) run(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()
 	var out, complaints bytes.Buffer

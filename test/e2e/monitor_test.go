@@ -164,8 +164,8 @@ func (w *monitor) noteNode(member string, n *corev1.Node, gone bool) (over bool)
 	return members > w.clusters
 }
 
-// atWork is the claim of a plan on a node, and whether it takes part: one that failed permanently, or only waits for
-// its place, does not.
+// atWork is the claim of a plan on a node, and whether it takes part: a plan that failed permanently, or only waits for
+// its turn, does not.
 func atWork(n *corev1.Node, plan string) (rollout.Claim, bool) {
 	var c rollout.Claim
 	text, there := n.Annotations[v1.PlanLabel(plan)]

@@ -46,7 +46,7 @@ func TestLong_AMemberMovesToAnotherHub(t *testing.T) {
 	moved := s.hub
 	t.Cleanup(func() { _ = moved.Manager.Kill() })
 	_, manifest := s.created(t, "first")
-	s.bindWatcher(t, "kept") // what is to go on without a break is there before the agent comes
+	s.bindWatcher(t, "kept") // everything that must go on without a break exists before the agent comes
 	if out, err := framework.Kubectl(within(t, time.Minute), s.programs, through, manifest, "apply", "--server-side", "--force-conflicts", "-f", "-"); err != nil {
 		t.Fatal(out, err)
 	}

@@ -56,7 +56,7 @@ func testNetwork(t *testing.T, s *system, m *changingMember) {
 }
 
 func testAddress(t *testing.T, s *system, m *changingMember) {
-	kill(t, m.agent.Process) // a new one does not wait as long as one that has failed often
+	kill(t, m.agent.Process) // a new one does not wait as long as after many failures
 	s.startAgent(t, m.agent)
 	direct := s.hub.URL()
 	s.announce(t, "https://"+m.relay.Address(), direct)

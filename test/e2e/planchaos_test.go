@@ -78,7 +78,7 @@ type victim struct {
 }
 
 // victims are all managers and agents. An agent is started as the next container of its pod, which leads again at once:
-// the Lease of one that is dead for certain goes with it. A manager waits for the Lease.
+// the Lease of a replica that is certainly dead goes with it. A manager waits for the Lease.
 func (f *fleet) victims() []victim {
 	var all []victim
 	for _, replica := range f.hub.Replicas {

@@ -85,7 +85,7 @@ func (s *system) startProvisioned(t *testing.T) {
 	}
 }
 
-// installation creates one that waits for Hosts.
+// installation creates an installation that waits for Hosts.
 func (s *system) installation(t *testing.T) *provisionv1.ClusterInstallation {
 	t.Helper()
 	prod := metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "prod"}

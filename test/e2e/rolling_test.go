@@ -25,12 +25,12 @@ import (
 	"github.com/drover-dev/drover/test/traffic"
 )
 
-// What is under way while replicas are restarted.
+// Activities that continue while replicas are restarted.
 const (
 	replicas       = 3
 	memberCount    = 3
 	loadPerSecond  = 200
-	loadAtOnce     = 16 // on a slow machine the rate falls, and what is measured is still the hub
+	loadAtOnce     = 16 // on a slow machine the rate falls, but the hub is still measured
 	leastRequests  = 300
 	watchCount     = 100
 	sessionCount   = 5
@@ -251,7 +251,7 @@ func (u *underTraffic) openSessions(t *testing.T) []*traffic.Session {
 	return sessions
 }
 
-// forget resets what was recorded.
+// forget clears the records.
 func (u *underTraffic) forget() {
 	u.load.Reset()
 	u.readiness.Reset()
@@ -260,7 +260,7 @@ func (u *underTraffic) forget() {
 	}
 }
 
-// expectWatches waits until every watch has seen what was changed until now.
+// expectWatches waits until every watch has seen all changes until now.
 func (u *underTraffic) expectWatches(t *testing.T, clean bool) {
 	t.Helper()
 	u.mu.Lock()

@@ -33,7 +33,7 @@ const (
 	loginPause = 4500 * time.Millisecond
 	// renewPause is more than the hub wants between two renewals of a session.
 	renewPause = 1200 * time.Millisecond
-	// leastLogins is what each signer must have done for the test to have looked at what it should.
+	// leastLogins is the number of logins that each signer must complete for the test to be meaningful.
 	leastLogins = 4
 )
 

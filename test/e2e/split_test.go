@@ -68,7 +68,7 @@ func TestLong_AMemberMovesToAnotherWorkspace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.bindIn(t, after, "kept") // what is to go on without a break is there before the agent comes
+	s.bindIn(t, after, "kept") // everything that must go on without a break exists before the agent comes
 	s.applyThrough(t, reach, manifest)
 	t.Run("while it is in the old workspace, the new one says so", func(t *testing.T) {
 		s.await(t, after, 2*time.Minute, func(c *v1.Cluster) bool { return hasReason(c, v1.ReasonAlreadyImported) })

@@ -211,8 +211,8 @@ func (f *stages) awaitAll(t *testing.T, image string) {
 	})
 }
 
-// awaitStop waits until the hub says that it has stopped the upgrade. It returns the member in which that failed and
-// the one that has not begun.
+// awaitStop waits until the hub says that it has stopped the upgrade. It returns the member in which the plan failed
+// and the member that has not begun.
 func (f *stages) awaitStop(t *testing.T) (failed, waiting string) {
 	t.Helper()
 	f.until(t, time.Minute, func(ctx context.Context) error {

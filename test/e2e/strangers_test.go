@@ -21,7 +21,7 @@ import (
 const (
 	// visits of strangers, from one address, strangersAtOnce at a time.
 	visits, strangersAtOnce = 100_000, 16
-	// visitMemory is by how much the manager may grow, in bytes: buffers of connections, and what is counted of addresses.
+	// visitMemory is by how much the manager may grow, in bytes: buffers of connections, and counters of addresses.
 	visitMemory = 64 << 20
 )
 

@@ -208,7 +208,7 @@ func testConversation(t *testing.T, x *streams, args ...string) {
 	}
 }
 
-// sizes are those of a user's terminal.
+// sizes are the sizes of a user's terminal.
 type sizes chan remotecommand.TerminalSize
 
 // Next implements remotecommand.TerminalSizeQueue.

@@ -232,7 +232,7 @@ func testTeamGone(w *team, t *testing.T) {
 	})
 }
 
-// leftIn returns an error for what is left of the team in a member. The guards stay.
+// leftIn returns an error if a member still has objects of the team. The guards stay.
 func leftIn(ctx context.Context, plane *framework.Plane) error {
 	ours := client.MatchingLabels{v1.LabelManagedBy: v1.ManagedBy}
 	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}, &corev1.SecretList{}} {

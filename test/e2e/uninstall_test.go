@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testUninstall removes only the agent of a member by hand, twice: a new agent removes what is left the first time, the
+// testUninstall removes only the agent of a member by hand, twice: a new agent removes the rest the first time, and the
 // plugin the second time.
 func testUninstall(t *testing.T, s *system) {
 	former, agent := s.imported(t, "former", s.member, protocol.AgentNamespace)

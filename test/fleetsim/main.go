@@ -37,7 +37,7 @@ type flags struct {
 }
 
 func main() {
-	debug.SetGCPercent(400) // agents have machines of their own: what these take is taken from what is measured
+	debug.SetGCPercent(400) // real agents have machines of their own, so their share is subtracted from the measurement
 	f := flags{}
 	set := flag.NewFlagSet("fleetsim", flag.ExitOnError) // a library has put a flag into the global one
 	set.StringVar(&f.kubeconfig, "kubeconfig", "", "of the hub's administrator; Clusters are made with it")

@@ -109,7 +109,7 @@ func (g *GitHub) Answer(h http.HandlerFunc) {
 	g.answer = h
 }
 
-// Requests are those that were made so far, without their bodies.
+// Requests are the requests so far, without their bodies.
 func (g *GitHub) Requests() []*http.Request {
 	g.mu.Lock()
 	defer g.mu.Unlock()

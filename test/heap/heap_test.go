@@ -44,10 +44,10 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// entry is a way by which others have the manager decode what they wrote.
+// entry is a way to make the manager decode data that others wrote.
 type entry struct {
 	name string
-	// who writes what is decoded.
+	// the author of the decoded data.
 	who string
 	// texts are the worst that are known: as long as the way lets through, and longer.
 	texts map[string]string
@@ -151,7 +151,7 @@ func (discard) Header() http.Header         { return http.Header{} }
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 func (discard) WriteHeader(int)             {}
 
-// provider lets a user sign in at a provider that answers what it likes.
+// provider lets a user sign in at a provider with arbitrary answers.
 func provider(t *testing.T, configuration, tokens string) {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -31,8 +31,8 @@ const (
 	passwordFile = "/etc/rancher/node/password"
 )
 
-// reconcileKeys compares the key on the disk with that in the etcd of a machine. k3s does not start with one that
-// is newer, and otherwise takes what etcd has.
+// reconcileKeys compares the key on the disk with that in the etcd of a machine. k3s does not start with a newer one,
+// and otherwise uses the data of etcd.
 func reconcileKeys(host string) error {
 	disk, err := keyOnDisk()
 	if err != nil {
@@ -131,7 +131,7 @@ func encrypt(what string) error {
 func passwordOf(node string) string { return node + ".node-password.k3s" }
 
 // authenticate shows the password of this machine's node to the cluster, which keeps the first one that a node
-// shows. One that is refused waits for ever.
+// shows. A refused server waits forever.
 func authenticate(node string) error {
 	own, err := os.ReadFile(passwordFile)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -5,7 +5,7 @@
 
 // Command k3s is a stand-in for k3s on machines without a container runtime.
 //
-// etcd and kube-apiserver are real, and join as those of k3s do; kubelets and what pods would run are played. By the
+// etcd and kube-apiserver are real, and join as they do in k3s; kubelets and what pods would run are played. By the
 // name systemctl it starts and stops that.
 package main
 

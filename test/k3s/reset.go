@@ -48,7 +48,7 @@ func reset(args []string) error {
 	if out, err := exec.Command(set.Etcdutl, "snapshot", "restore", *path, "--data-dir="+to, "--name="+config.Node, "--initial-cluster="+config.Node+"="+peer, "--initial-advertise-peer-urls="+peer).CombinedOutput(); err != nil {
 		return fmt.Errorf("etcdutl: %w: %s", err, out)
 	}
-	if err := errors.Join(os.WriteFile(resetFlag, nil, 0o600), os.RemoveAll(keysFile)); err != nil { // it takes those of the snapshot
+	if err := errors.Join(os.WriteFile(resetFlag, nil, 0o600), os.RemoveAll(keysFile)); err != nil { // it takes the keys of the snapshot
 		return err
 	}
 	fmt.Println("Managed etcd cluster membership has been reset, restart without --cluster-reset flag now.")

@@ -29,7 +29,7 @@ type Script struct {
 	Takes time.Duration
 	// Exit is the code that it ends with.
 	Exit int32
-	// Log is what it prints.
+	// Log receives its messages.
 	Log string
 	// Hangs has it run until it is deleted.
 	Hangs bool
@@ -78,7 +78,7 @@ func (s *Sim) Close() {
 	s.kubelet.Close()
 }
 
-// AddNode creates a ready node of ordinary size, or takes over one that another Sim created.
+// AddNode creates a ready node of ordinary size, or takes over a node that another Sim created.
 func (s *Sim) AddNode(ctx context.Context, name string, labels map[string]string) error {
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name, corev1.LabelOSStable: "linux"}}}
 	for key, value := range labels {
@@ -191,7 +191,7 @@ func (s *Sim) see(ctx context.Context, event watch.EventType, pod *corev1.Pod) {
 		s.running.Go(func() { s.remove(ctx, pod) })
 	case pod.Spec.NodeName == "":
 		s.running.Go(func() { s.bind(ctx, pod) })
-	case !began && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed: // one that runs lost its Sim
+	case !began && pod.Status.Phase != corev1.PodSucceeded && pod.Status.Phase != corev1.PodFailed: // a running pod lost its Sim
 		life, cancel := context.WithCancel(ctx)
 		s.pods[pod.UID] = cancel
 		script := s.scripts(pod)

@@ -55,7 +55,7 @@ func fields() map[string]field {
 	}
 }
 
-// schemaFields are the fields of spec, and those of its parts, in the schema.
+// schemaFields are the fields of spec and of its parts in the schema.
 func schemaFields(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(testkit.Path(t, "config/crd/bases/cluster.drover.dev_clusters.yaml"))

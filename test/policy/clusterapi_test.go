@@ -18,8 +18,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// testClusterAPI: the provisioner pauses Clusters of Cluster API and goes on with them. A compromised provisioner does
-// not change what they are made of.
+// testClusterAPI: the provisioner pauses Clusters of Cluster API and goes on with them. A compromised provisioner
+// cannot change anything else in them.
 func testClusterAPI(t *testing.T, h *fixture) {
 	h.ClusterAPI(t)
 	h.deployProvisioner(t, "config/clusterapi")

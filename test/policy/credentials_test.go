@@ -13,7 +13,7 @@ import (
 )
 
 // testSecretsOfClusterAPI: Cluster API sends the token of its own account to the server that a kubeconfig names, so no
-// editor and no administrator of a workspace writes what it finds. Its own controllers do.
+// editor or administrator of a workspace may write the kubeconfigs that it finds. Its own controllers do.
 func testSecretsOfClusterAPI(t *testing.T, h *fixture) {
 	workspace := h.Workspace(t)
 	editor, admin := h.people(t, workspace)

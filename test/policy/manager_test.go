@@ -55,7 +55,7 @@ func ownedCluster(t *testing.T, namespace, name, apiVersion, owner string) clien
 	return c
 }
 
-// testManager, CVE-2024-9779: the manager may create and change only what it makes. A compromised manager mints no
+// testManager, CVE-2024-9779: the manager can create and change only its own objects. A compromised manager mints no
 // token and grants no right.
 func testManager(t *testing.T, h *fixture) {
 	manager := h.manager(t)

@@ -34,7 +34,7 @@ func TestThePageFindsSecretsByGuardedNames(t *testing.T) {
 	}
 }
 
-// TestTheDocumentationFindsSecretsByTheirLabels: people run what is written there, and hand on what it prints. A Secret of the name alone may be older than
+// TestTheDocumentationFindsSecretsByTheirLabels: people run the commands there, and pass on their output. A Secret of the name alone may be older than
 // the policy.
 func TestTheDocumentationFindsSecretsByTheirLabels(t *testing.T) {
 	check := func(path, text string) {

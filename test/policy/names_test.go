@@ -27,8 +27,8 @@ var membersNames = []string{
 	"drover-agent-deployment", "drover-agent-env", "drover-agent-identity", "drover-agent-registration", "drover-direct-access", "hub.checkpoint",
 }
 
-// secretConstant is how a constant with the name of a Secret, or with its end or beginning, is called. Those of kinds
-// and keys are called otherwise.
+// secretConstant is how a constant with the name of a Secret, or with its end or beginning, is called.
+// Constants for kinds and keys are named differently.
 var (
 	secretConstant = regexp.MustCompile(`^[sS]ecret(Suffix|Prefix|Name)$|Secret(Suffix|Prefix|Name)?$`)
 	otherConstant  = regexp.MustCompile(`^(kind|key)Secret$`)

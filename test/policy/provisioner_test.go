@@ -18,7 +18,7 @@ import (
 // provisionerUser is the account that config/provision runs the provisioner with.
 const provisionerUser = "system:serviceaccount:drover-system:drover-provisioner"
 
-// provisioner acts as the provisioner, with the rights of what was deployed for it.
+// provisioner acts as the provisioner, with the rights of its deployed roles.
 func (h *fixture) provisioner(t *testing.T) client.Client { return h.as(t, provisionerUser) }
 
 // deployProvisioner makes the objects of a folder for the provisioner, without its Deployment.
@@ -33,7 +33,7 @@ func (h *fixture) deployProvisioner(t *testing.T, folder string) {
 		may("hosts", "patch"), may("hosts/plan", "update"), may("secrets", "create"))
 }
 
-// testProvisioner: a provisioner that was taken over is root on Hosts, which is what it is for. It lets no agent or
+// testProvisioner: a compromised provisioner is root on Hosts, which its purpose requires. It lets no agent or
 // machine join, mints no token, and changes no Cluster.
 func testProvisioner(t *testing.T, h *fixture) {
 	provisioner, workspace := h.provisioner(t), h.Workspace(t)

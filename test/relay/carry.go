@@ -74,7 +74,7 @@ func (r *Relay) greet(in *net.TCPConn) error {
 	return err
 }
 
-// piece is what was read at once, and when it arrives. err is why there is nothing more to read.
+// piece has the bytes of one read, and the time at which they arrive. err is why there is nothing more to read.
 type piece struct {
 	bytes []byte
 	due   time.Time
@@ -116,7 +116,7 @@ func (r *Relay) write(to *net.TCPConn, queue <-chan piece) error {
 // read fills the queue until the end of from.
 func (r *Relay) read(from *net.TCPConn, queue chan<- piece) {
 	defer close(queue)
-	var free, last time.Time // when the link has passed, and the other end has got, what was read before
+	var free, last time.Time // when the link is free again, and when the last piece arrives
 	for {
 		buffer := make([]byte, pieceSize)
 		n, err := from.Read(buffer)

@@ -22,13 +22,14 @@ type Options struct {
 	// Proxy makes the relay one for HTTPS_PROXY: each connection begins with CONNECT, and leads to the server whatever
 	// that names.
 	Proxy bool
-	// Seed of what is random in a Shape.
+	// Seed of the random parts of a Shape.
 	Seed uint64
 }
 
 // Shape slows a link down. The zero Shape is as fast as this machine.
 type Shape struct {
-	// Latency of each direction, and up to how much is added to it at random. What was sent first still arrives first.
+	// Latency of each direction, and up to how much is added to it at random. Data still arrives in the order in which it
+	// was sent.
 	Latency, Jitter time.Duration
 	// BytesPerSecond of each connection in each direction; 0 is no limit.
 	BytesPerSecond int
@@ -78,7 +79,7 @@ func (r *Relay) Close() error {
 	if errors.Is(err, net.ErrClosed) {
 		err = nil
 	}
-	r.Refuse(true) // what was accepted at this moment
+	r.Refuse(true) // connections accepted at this moment
 	r.Cut()
 	r.running.Wait()
 	return err
@@ -138,7 +139,7 @@ func (r *Relay) Redirect(server string) {
 	r.server = server
 }
 
-// Slow gives the link a shape, for what is sent from now on.
+// Slow gives the link a shape for all data sent from now on.
 func (r *Relay) Slow(shape Shape) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

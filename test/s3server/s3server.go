@@ -36,7 +36,7 @@ const (
 	Region = "us-east-1"
 )
 
-// Server is one that runs until the test ends.
+// Server is a server that runs until the test ends.
 type Server struct {
 	// Endpoint is its host and port.
 	Endpoint string

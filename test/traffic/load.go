@@ -18,12 +18,12 @@ import (
 )
 
 // Of patchEach requests one is a PATCH, the others are GETs. Over HTTP/1.1 all are GETs: a server that closes an idle
-// connection cannot know that a request is on its way there, and a client must not repeat one that changes something
-// (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
+// connection cannot know that a request is on its way there, and a client must not repeat a request that changes
+// something (RFC 9112, 9.3.1 and 9.5). HTTP/2 has GOAWAY for that.
 const patchEach = 5
 
-// Load sends requests to members. A request that a Kubernetes client would retry counts as failed. One that net/http
-// itself repeats, because the server has not seen it, does not.
+// Load sends requests to members. A request that a Kubernetes client would retry counts as failed. A request that
+// net/http itself repeats, because the server has not seen it, does not.
 type Load struct {
 	// Ways and Clusters to choose from at random.
 	Ways     []*Way
@@ -118,7 +118,7 @@ func (l *Load) Reset() {
 	l.requests, l.failures, l.took, l.lapses = 0, nil, nil, nil
 }
 
-// Lapse returns the longest time from a failed request to a member to the next one that was served.
+// Lapse returns the longest time from a failed request to a member to the next successful one.
 func (l *Load) Lapse(cluster types.NamespacedName) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -109,7 +109,7 @@ func (t *ReadinessWatch) note(c *v1.Cluster, deleted bool, now time.Time) {
 	}
 }
 
-// Outages returns all outages that have ended since the last Reset, and those that last.
+// Outages returns all outages that have ended since the last Reset, and the current ones.
 func (t *ReadinessWatch) Outages() []Outage {
 	t.mu.Lock()
 	defer t.mu.Unlock()

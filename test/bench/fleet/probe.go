@@ -126,7 +126,7 @@ func (p *probe) tunnels(ctx context.Context, manager *framework.Replica) (int, e
 	return int(n), err
 }
 
-// metric reads one that has no labels.
+// metric reads a metric that has no labels.
 func (p *probe) metric(ctx context.Context, manager *framework.Replica, name string) (float64, error) {
 	body, status, err := p.get(ctx, "https://"+manager.Metrics+"/metrics")
 	if err == nil && status != http.StatusOK {
@@ -196,7 +196,7 @@ func (p *probe) work(ctx context.Context) (work, error) {
 	return w, nil
 }
 
-// writes returns those that the hub's API server has counted since its start.
+// writes returns the writes that the hub's API server has counted since its start.
 func (p *probe) writes(ctx context.Context) (counts, error) {
 	w, err := p.work(ctx)
 	return w.writes, err

@@ -25,7 +25,7 @@ type row struct {
 
 const mib = 1 << 20
 
-// rows are those of a run. Hosts are not measured in all ways.
+// rows are the rows of a run. Hosts are not measured in all ways.
 func rows(hosts bool) []row {
 	if hosts {
 		return slices.Concat(recoveryRows()[:2*startRowCount], footprintRows())

@@ -26,7 +26,7 @@ func (b *bench) footprintOfOne(ctx context.Context) error {
 	return b.measureCPU(ctx, "one", b.window)
 }
 
-// footprintOfMany weighs them with many members, and counts what is written on the hub meanwhile.
+// footprintOfMany measures the programs' memory with many members, and counts the writes on the hub meanwhile.
 func (b *bench) footprintOfMany(ctx context.Context) error {
 	if err := b.weighFreshManager(ctx, "many"); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	return err
 }
 
-// weighFreshManager restarts the manager, so that what it did before does not count. It weighs it when it leads, has
+// weighFreshManager restarts the manager, so that its former work does not count. It weighs it when it leads, has
 // all members and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it
 // has returned that: docs/design/0060-garbage.md. The last value is the better one to compare, since that of a fresh
 // process depends on the load at its start.
@@ -193,7 +193,7 @@ func (c cpuClock) percent() (float64, error) {
 	return 100 * used.Seconds() / time.Since(c.at).Seconds(), err
 }
 
-// weighAgents weighs those that have been idle since they joined: all but the first.
+// weighAgents weighs the agents that have been idle since they joined: all but the first.
 func (b *bench) weighAgents() error {
 	for _, a := range b.agents[1:] {
 		usage, err := a.Process.Usage()
@@ -228,7 +228,7 @@ func goroutinesOf(ctx context.Context, a *agent) (int, error) {
 	return n, nil
 }
 
-// countGoroutines counts them in a dump, without those of the runtime itself, which it does not number.
+// countGoroutines counts the goroutines in a dump. The dump leaves out the goroutines of the runtime itself.
 func countGoroutines(dump string) int {
 	n := 0
 	for line := range strings.Lines(dump) {

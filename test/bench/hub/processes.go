@@ -87,7 +87,7 @@ func (p *processes) start(ctx context.Context) error {
 	return p.connect(ctx)
 }
 
-// prepare creates what is read, and grants the user the rights to read it.
+// prepare creates the objects to read, and grants the user the rights to read them.
 func (p *processes) prepare(ctx context.Context) error {
 	object := metav1.ObjectMeta{Namespace: workspace, Name: user}
 	subject := func(name string) []rbacv1.Subject {

@@ -141,7 +141,7 @@ func (b *bench) watchEvents(ctx context.Context) error {
 	for i := range b.events + 1 {
 		value := strconv.Itoa(i)
 		begun := time.Now()
-		if i > 0 { // at first they show what is there
+		if i > 0 { // a watch first returns the existing objects
 			if err := b.direct.patch(ctx, configMapPath, `{"data":{"n":"`+value+`"}}`); err != nil {
 				return err
 			}

@@ -71,7 +71,7 @@ func (c *writeCount) sum() float64 {
 // total per minute, without leases.
 func (c *writeCount) total() float64 { return c.sum() / c.took.Minutes() }
 
-// noteWrites records the writes that the hub has beyond those of a control plane without a manager, for each resource.
+// noteWrites records the hub's writes for each resource, minus the writes of a control plane without a manager.
 func (b *bench) noteWrites(hub, without *writeCount) {
 	beyond := 0.0
 	for resource := range hub.byResource {
@@ -113,7 +113,7 @@ type sample struct {
 	value  float64
 }
 
-// samples finds those of one name.
+// samples finds the samples of one name.
 func samples(metrics, name string) []sample {
 	label := regexp.MustCompile(`(\w+)="((?:[^"\\]|\\.)*)"`)
 	var found []sample

@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command plans measures what Plans cost beyond what they wait for: a node in one member, and a fleet on its hub.
+// Command plans measures the overhead of Plans beyond the work that they wait for: a node in one member, and a fleet on
+// its hub.
 //
-// Control planes are those of test/lab; manager and agent are processes with the rights that they have in real
-// clusters. Nodes are those of test/nodesim, on which every container succeeds at once; the members of the fleet are
-// those of test/fleetsim.
+// Control planes come from test/lab; manager and agent are processes with the rights that they have in real clusters.
+// Nodes come from test/nodesim, where every container succeeds at once; the members of the fleet come from
+// test/fleetsim.
 //
 //	go run ./test/bench/plans > docs/bench/plans.md      about five minutes on two cores
 package main

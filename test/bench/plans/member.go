@@ -33,7 +33,7 @@ const (
 	drained = 5
 )
 
-// processes are those of a hub and a member with one node.
+// processes are the processes of a hub and a member with one node.
 type processes struct {
 	hub    *framework.Hub
 	member *framework.Plane

@@ -33,7 +33,7 @@ func (p *processes) costs() (c costs, err error) {
 	return c, nil
 }
 
-// since returns what has been used since earlier costs, for each of n.
+// since returns the costs since earlier, divided by n.
 func (c costs) since(before costs, n int) costs {
 	for i := range c {
 		c[i] = (c[i] - before[i]) / time.Duration(n)

@@ -32,7 +32,7 @@ type fan struct {
 	fleet   *sim.Sim
 }
 
-// measureFan measures how long it takes until all of many members have what is written once on the hub.
+// measureFan measures the time from a write on the hub until all of many members have the object.
 func measureFan(ctx context.Context, programs framework.Programs, dir string, members int) (rows []row, err error) {
 	dir = filepath.Join(dir, fmt.Sprintf("fan-%d", members))
 	if err := os.MkdirAll(dir, 0o700); err != nil {

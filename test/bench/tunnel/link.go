@@ -42,7 +42,7 @@ func delayed(target string) (string, error) {
 	return listener.Addr().String(), nil
 }
 
-// piece is what was read at once, and when it arrives.
+// piece has the bytes of one read, and the time at which they arrive.
 type piece struct {
 	bytes []byte
 	due   time.Time

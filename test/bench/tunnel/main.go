@@ -130,7 +130,7 @@ func (m measure) takeRound(into *results, quick bool, round int) error {
 	return first
 }
 
-// measureInProcess starts a hub for one measurement and returns what it found.
+// measureInProcess starts a hub for one measurement and returns its result.
 func measureInProcess(t task) (map[string]float64, error) {
 	hub, err := start("hub", t)
 	if err != nil {

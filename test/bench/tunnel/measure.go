@@ -174,7 +174,7 @@ func (h *measurer) besideBulk(c *client, values map[string]float64) {
 	values["beside-bulk-p50"], values["beside-bulk-p99"] = millis(quantile(gets, 0.5)), millis(quantile(gets, 0.99))
 }
 
-// besideUpload times an upload of 4 MiB beside one that is stuck.
+// besideUpload times an upload of 4 MiB while another upload is stuck.
 func (h *measurer) besideUpload(c *client, values map[string]float64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
@@ -200,7 +200,7 @@ func (h *measurer) besideUpload(c *client, values map[string]float64) {
 // settle waits until streams have reached their limits. There is no condition for that which all contenders show.
 func settle() { time.Sleep(300 * time.Millisecond) }
 
-// smallGets times small GETs; one that fails took as long as it may.
+// smallGets times small GETs; a failed request counts with the full time limit.
 func (h *measurer) smallGets(c *client, n int) []time.Duration {
 	took := make([]time.Duration, 0, n)
 	for blocked := 0; len(took) < n && blocked < 2; {

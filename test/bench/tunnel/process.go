@@ -86,7 +86,7 @@ func (c *child) address() (address, error) {
 	return a, nil
 }
 
-// stop ends the child, also one that a signal has paused.
+// stop ends the child, even if a signal has paused it.
 func (c *child) stop() {
 	_ = c.input.Close()
 	_ = c.cmd.Process.Kill()

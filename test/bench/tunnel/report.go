@@ -86,7 +86,7 @@ func faster(name string, than float64) func(*results) bool {
 	}
 }
 
-// near makes a goal of what is added to the direct value.
+// near returns a goal that is the direct value plus an allowance.
 func near(name string, add float64) func(*results) bool {
 	return func(r *results) bool {
 		ours, ok := r.get(drover, name)

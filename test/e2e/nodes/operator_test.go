@@ -43,7 +43,7 @@ const (
 	// commandLimit is how long one command of the operator may take.
 	commandLimit = 10 * time.Minute
 
-	// removalTime is what is kept of the time of the test for looking around and removing the lab.
+	// removalTime is the part of the test's time that is reserved for looking around and removing the lab.
 	removalTime = 4 * time.Minute
 
 	// changeLimit is how long a change may take until it is felt.
@@ -52,8 +52,8 @@ const (
 	toolImage = "lab.example.com/tool:1"
 )
 
-// An operator works at a computer in the network of the lab's nodes, with a shell and kubectl. What they type is in the
-// transcript.
+// An operator works at a computer in the network of the lab's nodes, with a shell and kubectl. The transcript has their
+// input.
 type operator struct {
 	lab *lablib.Lab
 	// dir is the working folder, sources that of the repository.
@@ -61,9 +61,9 @@ type operator struct {
 	// image is the name of Drover's image.
 	image      string
 	transcript *transcript
-	// options are those that the lab was brought up with.
+	// options are the options that the lab was brought up with.
 	options lablib.Options
-	// ended ends what is under way while there is time left to remove the lab.
+	// ended ends the command in progress while there is time left to remove the lab.
 	ended context.Context
 }
 
@@ -217,7 +217,7 @@ func (o *operator) write(t *testing.T, name, content string) {
 	}
 }
 
-// types runs a command line with the kubeconfig of that name and returns what it prints. It fails the test if the
+// types runs a command line with the kubeconfig of that name and returns its output. It fails the test if the
 // command fails.
 func (o *operator) types(t *testing.T, kubeconfig, line string) string {
 	t.Helper()
@@ -228,7 +228,7 @@ func (o *operator) types(t *testing.T, kubeconfig, line string) string {
 	return out
 }
 
-// tries is types for a command that may fail. What it returns has what the command prints to standard error, too.
+// tries is types for a command that may fail. The result includes the command's standard error.
 func (o *operator) tries(ctx context.Context, kubeconfig, line string) (string, error) {
 	start := time.Now()
 	out, err := o.runs(ctx, kubeconfig, line)
@@ -250,7 +250,7 @@ func (o *operator) awaits(t *testing.T, kubeconfig, line string, check func(out 
 	})
 }
 
-// runs runs a command line and returns what it prints.
+// runs runs a command line and returns its output.
 func (o *operator) runs(ctx context.Context, kubeconfig, line string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandLimit)
 	defer cancel()
@@ -286,8 +286,8 @@ func (o *operator) fails(t *testing.T, kubeconfig, line, why string) {
 	}
 }
 
-// starts starts a command line that runs until it is stopped, and returns what stops it and returns what it has
-// printed.
+// starts starts a command line that runs until it is stopped. It returns a function that stops it and returns its
+// output.
 func (o *operator) starts(t *testing.T, kubeconfig, line string) func() string {
 	t.Helper()
 	cmd, err := o.command(t.Context(), kubeconfig, line)
@@ -310,7 +310,7 @@ func (o *operator) starts(t *testing.T, kubeconfig, line string) func() string {
 	return stop
 }
 
-// onNode runs a command on a node and returns what it prints.
+// onNode runs a command on a node and returns its output.
 func (o *operator) onNode(t *testing.T, node, line string) string {
 	t.Helper()
 	args, err := o.lab.Enter(node, "sh", "-c", line)

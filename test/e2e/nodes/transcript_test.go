@@ -25,14 +25,13 @@ Written by "make e2e". Each command can be typed as it stands here. hub$, prod$ 
 administrator of that cluster; a name has the kubeconfig of that user.
 `
 
-// A transcript is a Markdown file of what was typed, what it printed and how long it took.
+// A transcript is a Markdown file of the commands, their output and how long they took.
 type transcript struct {
 	mu  sync.Mutex
 	out *os.File
 }
 
-// openTranscript begins the transcript that the environment names, below the folder of the sources, or one that is not
-// kept.
+// openTranscript begins the transcript that the environment names, below the folder of the sources, or a temporary one.
 func openTranscript(t *testing.T, sources string) *transcript {
 	t.Helper()
 	path := os.Getenv(envTranscript)

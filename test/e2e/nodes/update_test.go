@@ -31,7 +31,7 @@ func (o *operator) updatesTheHub(t *testing.T) {
 func (o *operator) updatesTheAgents(t *testing.T) {
 	name, _, _ := strings.Cut(o.image, ":")
 	next := name + ":next"
-	// A node takes the name of the next image as that of the one that it has: what matters here is how its agents change
+	// A node accepts the next image's name for the image that it has: what matters here is how its agents change
 	// places.
 	for _, node := range []string{"prod-1", "prod-2", "edge-1"} {
 		o.onNode(t, node, fmt.Sprintf("ctr -n k8s.io images tag --force docker.io/library/%s docker.io/library/%s", o.image, next))

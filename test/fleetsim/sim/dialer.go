@@ -20,7 +20,7 @@ type dialer struct {
 }
 
 // dial opens a connection to the next address that answers. The whole of a round trip is put on what the agent sends:
-// no end can tell, and what it receives then needs no goroutine of its own.
+// neither end can tell the difference, and received data needs no goroutine of its own.
 func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	if !wait(ctx, 2*d.oneWay) { // SYN and its answer
 		return nil, ctx.Err()
@@ -45,7 +45,7 @@ func (d *dialer) dial(ctx context.Context, network, address string) (net.Conn, e
 	return nil, errors.Join(errs...)
 }
 
-// distantConn sends what is written after a while, in order. What is under way when it is closed is lost. It holds as
+// distantConn sends written data after a delay, in order. Data in flight is lost when it is closed. It holds as
 // much as is written: HTTP/2 bounds that.
 type distantConn struct {
 	net.Conn
@@ -57,7 +57,7 @@ type distantConn struct {
 	err     error // of the write that failed
 }
 
-// sent is what was written at once, and when it goes out.
+// sent has the bytes of one write, and the time at which they go out.
 type sent struct {
 	bytes []byte
 	due   time.Time
@@ -78,7 +78,7 @@ func (c *distantConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send writes what is due, and sets the timer for what is not.
+// send writes the data that is due, and sets the timer for the rest.
 func (c *distantConn) send() {
 	for {
 		c.mu.Lock()

@@ -30,7 +30,7 @@ const (
 	planInterval = time.Second
 )
 
-// plans are those in the sets of one agent. They cannot fail. One that is paused does not begin; one that has begun is
+// plans are those in the sets of one agent. They cannot fail. A paused plan does not begin; a plan that has begun is
 // never paused.
 type plans struct {
 	topic *stream.Topic
@@ -51,7 +51,7 @@ type Run struct {
 	Plan, Version string
 }
 
-// runs are those of all members.
+// runs are the runs of all members.
 type runs struct {
 	mu  sync.Mutex // guards all
 	all []Run

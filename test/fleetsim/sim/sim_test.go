@@ -52,7 +52,7 @@ func startHub(t *testing.T, member sim.Member) *fakeHub {
 		}
 		h.sessions <- session
 	}))
-	server.Config.ErrorLog = log.New(io.Discard, "", 0) // handshakes that are broken off are what is simulated
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // broken handshakes are simulated on purpose
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	h.url = server.URL
