@@ -89,7 +89,7 @@ func TestTheImageHasTheProgramsAndNothingElse(t *testing.T) {
 }
 
 // The Dockerfile and this program must make the same image.
-func TestTheDockerfileSaysTheSame(t *testing.T) {
+func TestDockerfileAndReleaseBuildTheSameImage(t *testing.T) {
 	root, err := sources()
 	if err != nil {
 		t.Fatal(err)

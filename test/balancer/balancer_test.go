@@ -153,7 +153,7 @@ func TestConnectionsGoRoundTheReadyBackends(t *testing.T) {
 	}
 }
 
-func TestABackendThatTakesNoConnectionIsPassedOver(t *testing.T) {
+func TestBackendThatRefusesConnectionsIsSkipped(t *testing.T) {
 	dead, alive := newBackend(t), newBackend(t)
 	balancer := start(t, dead, alive)
 	_ = dead.listener.Close() // it still says that it is ready
@@ -188,7 +188,7 @@ func TestAConnectionOutlivesReadinessButNotItsBackend(t *testing.T) {
 	}
 }
 
-func TestTheEndOfOneDirectionIsNotThatOfTheOther(t *testing.T) {
+func TestOneDirectionEndsWithoutTheOther(t *testing.T) {
 	balancer := start(t, newBackend(t))
 	conn, _, err := connect(t, balancer)
 	if err != nil {

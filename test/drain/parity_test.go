@@ -186,7 +186,7 @@ func compare(t *testing.T, pods []corev1.Pod, spec v1.Drain) (got outcome) {
 	return got
 }
 
-func TestAnyPodGoesStaysOrHindersAsWithKubectl(t *testing.T) {
+func TestDrainTreatsEachPodAsKubectlDoes(t *testing.T) {
 	went, stayed, hindered := 0, 0, 0
 	each(drainDimensions, options, func(spec v1.Drain) {
 		each(podDimensions, func() corev1.Pod { return pod("app") }, func(p corev1.Pod) {
@@ -226,7 +226,7 @@ func TestAnyNodeIsDrainedAsWithKubectl(t *testing.T) {
 }
 
 // Of a node with all exceptions and nothing else, kubectl leaves no pod, and a plan all.
-func TestPlansSpareWhatKubectlWouldNot(t *testing.T) {
+func TestDrainSparesPodsThatKubectlWouldEvict(t *testing.T) {
 	spec := options()
 	spec.Force = true
 	for name, change := range map[string]func(*corev1.Pod){

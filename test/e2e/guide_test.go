@@ -35,8 +35,8 @@ type guide struct {
 	failed  error  // how they ended
 }
 
-// TestTheGuideIsTrue follows the guide: it writes its files, runs its commands and compares their output with its text.
-func TestTheGuideIsTrue(t *testing.T) {
+// TestCommandsOfTheGuidePrintItsOutput follows the guide: it writes its files, runs its commands and compares their output with its text.
+func TestCommandsOfTheGuidePrintItsOutput(t *testing.T) {
 	t.Parallel()
 	s := start(t)
 	cluster, _ := s.imported(t, "member", s.member, protocol.AgentNamespace)

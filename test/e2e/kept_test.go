@@ -44,8 +44,8 @@ const farWorkspace = "far"
 
 var edgeCluster = types.NamespacedName{Namespace: farWorkspace, Name: "edge"}
 
-// TestLong_WhatIsDeliveredIsKept kills, stops and changes managers and agents, and checks what the members have.
-func TestLong_WhatIsDeliveredIsKept(t *testing.T) {
+// TestLong_DeliveredObjectsAreKept kills, stops and changes managers and agents, and checks what the members have.
+func TestLong_DeliveredObjectsAreKept(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, (*system).startPair)
 	edge, err := s.plane("edge")
@@ -68,9 +68,9 @@ func TestLong_WhatIsDeliveredIsKept(t *testing.T) {
 	})
 }
 
-// TestTheMembersRulesBoundWhatIsDelivered takes the agent's rights away and gives them back, and undoes deliveries in
+// TestRulesOfTheMemberBoundDeliveries takes the agent's rights away and gives them back, and undoes deliveries in
 // the member.
-func TestTheMembersRulesBoundWhatIsDelivered(t *testing.T) {
+func TestRulesOfTheMemberBoundDeliveries(t *testing.T) {
 	t.Parallel()
 	s := startAlone(t)
 	create(t, s.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: farWorkspace}})

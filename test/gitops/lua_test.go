@@ -129,9 +129,9 @@ func crds(t *testing.T, folders ...string) (all []string) {
 	return all
 }
 
-// TestTheStatusOfEachKindSaysOfWhichGenerationItIs: without that, kstatus and the health script take a status of before
+// TestStatusOfEachKindHasObservedGeneration: without that, kstatus and the health script take a status of before
 // a change for one of after it.
-func TestTheStatusOfEachKindSaysOfWhichGenerationItIs(t *testing.T) {
+func TestStatusOfEachKindHasObservedGeneration(t *testing.T) {
 	t.Parallel()
 	for _, file := range crds(t, "config/crd/bases", "config/provision/bases", "config/clusterapi/bases") {
 		crd := readObject(t, file)

@@ -119,7 +119,7 @@ func fillMetadata(o client.Object) {
 	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: strings.Repeat("m", 100), FieldsV1: &metav1.FieldsV1{}}})
 }
 
-func TestWhatATenantHasTheCacheHoldIsBounded(t *testing.T) {
+func TestCachedObjectsOfATenantAreBounded(t *testing.T) {
 	const sample = 20
 	var sum uint64
 	for _, k := range kinds(t) {

@@ -121,7 +121,7 @@ func entries() []entry {
 	}
 }
 
-func TestTheWorstTextOfEachEntryPointCostsLittle(t *testing.T) {
+func TestDecodingTheWorstTextOfEachEntryPointIsBounded(t *testing.T) {
 	for _, e := range append(entries(), sent(t)...) {
 		t.Run(e.name, func(t *testing.T) {
 			for name, text := range e.texts {
@@ -189,7 +189,7 @@ func provider(t *testing.T, configuration, tokens string) {
 }
 
 // What an agent reports is kept for each member, so it must not hold the line that it came in.
-func TestWhatIsCutOffIsNotKept(t *testing.T) {
+func TestTextThatIsCutOffIsNotKeptInMemory(t *testing.T) {
 	const reports, line = 200, 64 << 10
 	var kept []*protocol.Report
 	held := heapOf(func() any {

@@ -215,7 +215,7 @@ func TestStarterIsKilled(t *testing.T) {
 	})
 }
 
-func TestStopDetachedIsCareful(t *testing.T) {
+func TestStopDetachedStopsOnlyItsOwnProcesses(t *testing.T) {
 	foreign := exec.Command("/bin/sleep", "300")
 	if err := foreign.Start(); err != nil {
 		t.Fatal(err)

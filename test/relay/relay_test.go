@@ -97,7 +97,7 @@ func expectText(t *testing.T, conn net.Conn, want string) {
 	}
 }
 
-func TestBytesAndTheirEndPass(t *testing.T) {
+func TestRelayPassesBytesAndEndOfStream(t *testing.T) {
 	r := start(t, echo(t), Options{})
 	conn := dial(t, r)
 	big := bytes.Repeat([]byte("0123456789"), 1<<17)
@@ -111,7 +111,7 @@ func TestBytesAndTheirEndPass(t *testing.T) {
 	}
 }
 
-func TestAStallEndsNothingAndLosesNothing(t *testing.T) {
+func TestStallKeepsConnectionsAndData(t *testing.T) {
 	r := start(t, echo(t), Options{})
 	conn := dial(t, r)
 	say(t, conn, "before")
@@ -135,7 +135,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-func TestACutResetsAndARefusalTooUntilItIsOver(t *testing.T) {
+func TestCutAndRefusedConnectionsAreReset(t *testing.T) {
 	r := start(t, echo(t), Options{})
 	conn := dial(t, r)
 	say(t, conn, "before")
@@ -175,7 +175,7 @@ func TestAnEndOfTheServerIsAnEndOfTheConnection(t *testing.T) {
 	}
 }
 
-func TestASlowLinkIsAsSlowAsItShallBe(t *testing.T) {
+func TestSlowLinkKeepsItsLatencyAndRate(t *testing.T) {
 	r := start(t, echo(t), Options{Seed: 1})
 	conn := dial(t, r)
 	r.Slow(Shape{Latency: 30 * time.Millisecond, Jitter: 5 * time.Millisecond})

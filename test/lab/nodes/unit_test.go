@@ -77,7 +77,7 @@ func TestAUnitOfTheHostWinsOverThatOfAPackage(t *testing.T) {
 	}
 }
 
-func TestAUnitThatIsNotThereIsMissedInTheWordsOfSystemctl(t *testing.T) {
+func TestMissingUnitIsReportedAsBySystemctl(t *testing.T) {
 	if _, err := readUnit(t.TempDir(), "a.service"); err == nil || !strings.Contains(err.Error(), "could not be found") {
 		t.Errorf("got %v", err)
 	}
