@@ -86,7 +86,7 @@ func faster(name string, than float64) func(*results) bool {
 	}
 }
 
-// near returns a goal that is the direct value plus an allowance.
+// near returns the goal that a value is below the direct value plus add.
 func near(name string, add float64) func(*results) bool {
 	return func(r *results) bool {
 		ours, ok := r.get(drover, name)
