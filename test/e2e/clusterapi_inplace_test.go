@@ -277,7 +277,7 @@ func (c *capi) failedUpdate(t *testing.T, before []string) {
 	if !meta.IsStatusConditionTrue(failed.Status.Conditions, infrav1.ConditionReady) {
 		t.Error("the machine is not ready: that a machine was not updated is no reason to replace it")
 	}
-	machine := clusterapi.OwnerOf(failed, "Machine")
+	machine := failed.OwnerReferences[0].Name
 	c.awaitObject(t, "cluster.x-k8s.io", "Machine", machine, func(o *unstructured.Unstructured) error {
 		all, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
 		for _, item := range all {

@@ -151,7 +151,7 @@ func (k *kubeadmPlanes) make(t *testing.T) {
 	create(t, k.hub.Plane, &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: "demo"}, Spec: v1.ClusterRoleTemplateBindingSpec{
 		ClusterTarget: v1.ClusterTarget{ClusterName: "web"}, RoleTemplateName: "cluster-owner", Subject: v1.Subject{Kind: "User", Name: "hub:demo"}}})
 	owner := k.ofClusterAPI(t, "cluster.x-k8s.io", "Cluster", "web", nil, map[string]any{
-		"spec":   map[string]any{"infrastructureRef": map[string]any{"name": "web"}, "controlPlaneRef": map[string]any{"kind": clusterapi.KubeadmControlPlane, "name": "web"}},
+		"spec":   map[string]any{"infrastructureRef": testkit.InfrastructureRef("DroverCluster", "web"), "controlPlaneRef": map[string]any{"kind": clusterapi.KubeadmControlPlane, "name": "web"}},
 		"status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true}},
 	})
 	k.ofClusterAPI(t, "controlplane.cluster.x-k8s.io", clusterapi.KubeadmControlPlane, "web", nil, map[string]any{})
@@ -162,7 +162,10 @@ func (k *kubeadmPlanes) make(t *testing.T) {
 	labels := map[string]string{clusterapi.LabelCluster: "web", clusterapi.LabelControlPlane: ""}
 	for n := range 3 {
 		name := fmt.Sprint("web-", n)
-		machine := k.ofClusterAPI(t, "cluster.x-k8s.io", "Machine", name, labels, map[string]any{"spec": map[string]any{"clusterName": "web", "bootstrap": map[string]any{"dataSecretName": "data"}}})
+		machine := k.ofClusterAPI(t, "cluster.x-k8s.io", "Machine", name, labels, map[string]any{"spec": map[string]any{
+			"clusterName": "web", "bootstrap": map[string]any{"dataSecretName": "data"},
+			"infrastructureRef": testkit.InfrastructureRef("DroverMachine", name),
+		}})
 		create(t, k.hub.Plane, &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: teamSpace, Name: name, Labels: labels, OwnerReferences: testkit.OwnedBy(machine)}})
 	}
 	k.provisioned(t)

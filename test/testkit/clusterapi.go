@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 
+	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
@@ -96,7 +97,12 @@ func (e *Env) Bootstrap(t testing.TB, namespace, name, cluster, data string) {
 	}
 }
 
-// OwnedBy returns the owner reference that Cluster API sets on the dependents of an object.
+// InfrastructureRef returns the field by which a Cluster or Machine names its object of the provider.
+func InfrastructureRef(kind, name string) map[string]any {
+	return map[string]any{"apiGroup": infrav1.Group, "kind": kind, "name": name}
+}
+
+// OwnedBy returns the reference to an object of Cluster API that it gives to what belongs to it.
 func OwnedBy(object client.Object) []metav1.OwnerReference {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return []metav1.OwnerReference{{APIVersion: fmt.Sprintf("%s/%s", kind.Group, kind.Version), Kind: kind.Kind, Name: object.GetName(), UID: object.GetUID()}}

@@ -51,7 +51,10 @@ func newWorld(t *testing.T) *world {
 	env.ClusterAPI(t)
 	env.Provision(t)
 	w := &world{Env: env, t: t, namespace: env.Workspace(t), now: time.Date(2026, 3, 1, 10, 30, 0, 0, time.UTC)}
-	w.owner = w.ClusterAPIObject(t, "Cluster", w.namespace, "web", nil, map[string]any{"spec": map[string]any{"controlPlaneRef": map[string]any{"kind": "KubeadmControlPlane", "name": "web"}}})
+	w.owner = w.ClusterAPIObject(t, "Cluster", w.namespace, "web", nil, map[string]any{"spec": map[string]any{
+		"controlPlaneRef":   map[string]any{"kind": "KubeadmControlPlane", "name": "web"},
+		"infrastructureRef": testkit.InfrastructureRef("DroverCluster", "web-infra"),
+	}})
 	w.plane = w.ClusterAPIObject(t, "KubeadmControlPlane", w.namespace, "web", nil, map[string]any{})
 	w.create(&infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "web-infra", OwnerReferences: testkit.OwnedBy(w.owner)}})
 	yes := true
@@ -309,6 +312,35 @@ func TestWhatAPersonHasPausedStaysPaused(t *testing.T) {
 	w.reconcile(1)
 	w.restore("r", provisionv1.RestoreCanceled, provisionv1.ReasonCanceled, "no data was replaced")
 	w.paused(true)
+}
+
+func TestADroverClusterOfAnotherGivesTheMachinesOfAForeignClusterNoTask(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.create(&infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{
+		Namespace: w.namespace, Name: "mine", OwnerReferences: testkit.OwnedBy(w.owner),
+	}})
+	snapshot := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "theft"}}
+	snapshot.Spec.ClusterRef = ofWeb
+	snapshot.Spec.ClusterRef.Name = "mine"
+	w.create(snapshot)
+	recorder := events.NewFakeRecorder(100)
+	backend := etcd.Kubeadm{Client: w.Client, Live: w.Client, Recorder: recorder, Now: func() time.Time { return w.now }}
+	r := &etcd.Reconciler{Client: w.Client, Live: w.Client, Recorder: recorder, Backend: backend}
+	for range 2 {
+		request := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespace, Name: "mine"}}
+		if _, err := r.Reconcile(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, host := range []string{"h1", "h2", "h3"} {
+		w.given(host, infrav1.TaskRunning)
+	}
+	w.get("theft", snapshot)
+	ready := meta.FindStatusCondition(snapshot.Status.Conditions, provisionv1.ConditionReady)
+	if ready == nil || !strings.Contains(ready.Message, "does not name the DroverCluster mine") {
+		t.Errorf("the snapshot says %+v, want it to say that the Cluster names another DroverCluster", ready)
+	}
 }
 
 func TestWhatCannotBeIsSaid(t *testing.T) {

@@ -61,18 +61,12 @@ func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
 		return err
 	}
 	in.cluster = cluster
-	name := clusterapi.OwnerOf(cluster, "Cluster")
-	if name == "" {
-		in.problem = "the DroverCluster belongs to no Cluster of Cluster API yet"
-		return nil
-	}
-	owner, err := clusterapi.GetCluster(ctx, in.Live, types.NamespacedName{Namespace: in.name.Namespace, Name: name})
-	if apierrors.IsNotFound(err) {
-		in.problem = "the Cluster of Cluster API is not there"
-		return nil
-	} else if err != nil {
+	owner, problem, err := clusterapi.ClusterOf(ctx, in.Live, cluster)
+	if err != nil || problem != "" {
+		in.problem = problem
 		return err
 	}
+	name := owner.Name
 	if in.owner = owner; owner.Spec.ControlPlaneRef.Kind != clusterapi.KubeadmControlPlane {
 		in.problem, in.hopeless = fmt.Sprintf("the control plane of the Cluster %s is not made by kubeadm, but by a %.64s", name, owner.Spec.ControlPlaneRef.Kind), true
 		return nil

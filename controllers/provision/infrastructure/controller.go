@@ -75,26 +75,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 }
 
 func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster) (status.Readiness, error) {
-	name := clusterapi.OwnerOf(object, "Cluster")
-	if name == "" {
-		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "waiting for a Cluster of Cluster API to become the owner"}, nil
-	}
-	key := types.NamespacedName{Namespace: object.Namespace, Name: name}
-	owner, err := clusterapi.GetCluster(ctx, r.Live, key)
+	owner, problem, err := clusterapi.ClusterOf(ctx, r.Live, object)
 	switch {
-	case apierrors.IsNotFound(err):
-		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: "the Cluster of Cluster API is not there", Again: lookAgain}, nil
 	case err != nil:
 		return status.Readiness{}, err
+	case problem != "":
+		return status.Readiness{Reason: infrav1.ReasonWaitingForOwner, Message: problem, Again: lookAgain}, nil
 	case clusterapi.IsPaused(owner, object):
 		return status.Readiness{Reason: infrav1.ReasonPaused, Message: "Cluster API has paused the cluster", Again: lookAgain}, nil
 	}
 	if err := r.setDomains(ctx, object); err != nil {
 		return status.Readiness{}, err
 	}
+	key := types.NamespacedName{Namespace: object.Namespace, Name: owner.Name}
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, key, cluster); apierrors.IsNotFound(err) {
-		return status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name), Again: lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", owner.Name), Again: lookAgain}, nil
 	} else if err != nil {
 		return status.Readiness{}, err
 	}

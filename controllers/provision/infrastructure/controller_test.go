@@ -62,7 +62,9 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 		}
 	}
 	want(infrav1.ReasonWaitingForOwner, false)
-	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{}})
+	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{
+		"infrastructureRef": testkit.InfrastructureRef("DroverCluster", name.Name),
+	}})
 	object.OwnerReferences = testkit.OwnedBy(owner)
 	if err := env.Client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
@@ -214,7 +216,9 @@ func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	settings := always(protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "the CA"})
 	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: settings}
 	name := types.NamespacedName{Namespace: namespace, Name: "c1-infrastructure"}
-	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{}})
+	owner := env.ClusterAPIObject(t, "Cluster", namespace, "c1", nil, map[string]any{"spec": map[string]any{
+		"infrastructureRef": testkit.InfrastructureRef("DroverCluster", name.Name),
+	}})
 	env.Apply(t, &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name, OwnerReferences: testkit.OwnedBy(owner)}})
 	env.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c1"}})
 	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
@@ -230,6 +234,43 @@ func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 		t.Errorf("got %v, want a conflict", err)
 	}
 	env.WantUnchanged(t, theirs)
+}
+
+func TestADroverClusterThatNamesAForeignClusterAsItsOwnerGetsNothing(t *testing.T) {
+	t.Parallel()
+	env := testkit.Shared(t)
+	env.ClusterAPI(t)
+	namespace := env.Workspace(t)
+	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "the CA"}
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: always(settings)}
+	owner := env.ClusterAPIObject(t, "Cluster", namespace, "prod", nil, map[string]any{"spec": map[string]any{
+		"infrastructureRef": testkit.InfrastructureRef("DroverCluster", "prod"),
+	}})
+	env.Apply(t, &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "prod"}})
+	former := testkit.OwnedBy(owner)
+	former[0].UID = "11111111-1111-1111-1111-111111111111"
+	for name, references := range map[string][]metav1.OwnerReference{
+		"mine": testkit.OwnedBy(owner), // the Cluster names another DroverCluster
+		"prod": former,                 // the name of the Cluster, and another UID
+	} {
+		key := types.NamespacedName{Namespace: namespace, Name: name}
+		env.Apply(t, &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, OwnerReferences: references}})
+		if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: key}); err != nil {
+			t.Fatal(err)
+		}
+		object := &infrav1.DroverCluster{}
+		if err := env.Client.Get(t.Context(), key, object); err != nil {
+			t.Fatal(err)
+		}
+		ready := meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionReady)
+		if ready == nil || ready.Reason != infrav1.ReasonWaitingForOwner {
+			t.Errorf("%s: Ready is %+v, want the reason %s", name, ready, infrav1.ReasonWaitingForOwner)
+		}
+	}
+	err := env.Client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: "prod-kubeconfig"}, &corev1.Secret{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("reading the kubeconfig of prod: %v, want none to be made for another DroverCluster", err)
+	}
 }
 
 // always returns a function that returns the settings.

@@ -124,15 +124,10 @@ func (r *Reconciler) hub() hosts.Hub {
 // gather reads the Machine, its Cluster and the Host.
 func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 	in.host, err = r.hostOf(ctx, in.machine)
-	owner := clusterapi.OwnerOf(in.machine, "Machine")
-	if err != nil || owner == "" {
+	if err != nil {
 		return err
 	}
-	in.owner, err = clusterapi.GetMachine(ctx, r.Live, types.NamespacedName{Namespace: in.machine.Namespace, Name: owner})
-	if apierrors.IsNotFound(err) {
-		in.owner = nil
-		return nil
-	} else if err != nil {
+	if in.owner, err = clusterapi.MachineOf(ctx, r.Live, in.machine); err != nil || in.owner == nil {
 		return err
 	}
 	in.cluster, err = clusterapi.GetCluster(ctx, r.Live, types.NamespacedName{Namespace: in.machine.Namespace, Name: in.owner.Spec.ClusterName})

@@ -57,7 +57,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{Env: env, t: t, clock: testkit.NewClock(), namespace: env.Workspace(t)}
 	w.r = &machine.Reconciler{Client: env.Client, Live: env.Client, Recorder: events.NewFakeRecorder(100), Now: w.clock.Now}
 	w.ClusterAPIObject(t, "Cluster", w.namespace, "c1", nil, map[string]any{
-		"spec": map[string]any{"infrastructureRef": map[string]any{"name": "c1"}}, "status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true}},
+		"spec": map[string]any{"infrastructureRef": testkit.InfrastructureRef("DroverCluster", "c1")}, "status": map[string]any{"initialization": map[string]any{"infrastructureProvisioned": true}},
 	})
 	w.Bootstrap(t, w.namespace, "data", "c1", bootstrapData)
 	return w
@@ -67,7 +67,10 @@ func newWorld(t *testing.T) *world {
 func (w *world) machine(name string, change func(*infrav1.DroverMachine, map[string]any)) types.NamespacedName {
 	w.t.Helper()
 	labels := map[string]string{clusterapi.LabelCluster: "c1"}
-	spec := map[string]any{"clusterName": "c1", "bootstrap": map[string]any{"dataSecretName": "data"}}
+	spec := map[string]any{
+		"clusterName": "c1", "bootstrap": map[string]any{"dataSecretName": "data"},
+		"infrastructureRef": testkit.InfrastructureRef("DroverMachine", name),
+	}
 	m := &infrav1.DroverMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels}}
 	if change != nil {
 		change(m, spec)
@@ -244,6 +247,24 @@ func TestAMachineWhoseHostIsLostIsLetGoAndTheHostCleanedLater(t *testing.T) {
 	}
 	if ref := w.getHost("h2").Spec.ConsumerRef; ref == nil {
 		t.Error("the Host of the machine that is there was given back")
+	}
+}
+
+func TestADroverMachineThatNamesAForeignMachineAsItsOwnerGetsNoBootstrapData(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.host("h1", nil)
+	w.machine("prod", func(_ *infrav1.DroverMachine, spec map[string]any) {
+		spec["infrastructureRef"] = testkit.InfrastructureRef("DroverMachine", "another")
+	})
+	name := types.NamespacedName{Namespace: w.namespace, Name: "prod"}
+	for range 3 {
+		if _, err := w.r.Reconcile(t.Context(), ctrl.Request{NamespacedName: name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if host := w.getHost("h1"); host.Spec.ConsumerRef != nil {
+		t.Errorf("the Host is taken by %+v, want it to stay free", host.Spec.ConsumerRef)
 	}
 }
 

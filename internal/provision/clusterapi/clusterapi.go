@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -49,12 +50,10 @@ const (
 type Cluster struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              struct {
-		Paused               bool     `json:"paused"`
-		ControlPlaneEndpoint Endpoint `json:"controlPlaneEndpoint"`
-		InfrastructureRef    struct {
-			Name string `json:"name"`
-		} `json:"infrastructureRef"`
-		ControlPlaneRef struct {
+		Paused               bool      `json:"paused"`
+		ControlPlaneEndpoint Endpoint  `json:"controlPlaneEndpoint"`
+		InfrastructureRef    Reference `json:"infrastructureRef"`
+		ControlPlaneRef      struct {
 			Kind string `json:"kind"`
 			Name string `json:"name"`
 		} `json:"controlPlaneRef"`
@@ -153,14 +152,58 @@ func InPlaceUpdate(object metav1.Object) bool {
 	return marked
 }
 
-// OwnerOf returns the name of the Cluster or Machine that an object of the provider belongs to, "" before Cluster API has written it.
-func OwnerOf(object metav1.Object, kind string) string {
+// owner returns the reference to the Cluster or Machine that an object of the provider belongs to, nil before Cluster API
+// has written it.
+func owner(object metav1.Object, kind string) *metav1.OwnerReference {
 	for _, ref := range object.GetOwnerReferences() {
-		if group, err := schema.ParseGroupVersion(ref.APIVersion); err == nil && group.Group == GroupVersion.Group && ref.Kind == kind {
-			return ref.Name
+		group, err := schema.ParseGroupVersion(ref.APIVersion)
+		if err == nil && group.Group == GroupVersion.Group && ref.Kind == kind {
+			return &ref
 		}
 	}
-	return ""
+	return nil
+}
+
+// ClusterOf reads the Cluster that a DroverCluster belongs to. If it belongs to none, problem says why. An owner
+// reference alone proves nothing, because anyone who may create a DroverCluster may write one to any Cluster. So the
+// Cluster must have the UID in the reference, and name the DroverCluster as its infrastructure.
+func ClusterOf(ctx context.Context, reader client.Reader, object *infrav1.DroverCluster) (found *Cluster, problem string, err error) {
+	ref := owner(object, "Cluster")
+	if ref == nil {
+		return nil, "the DroverCluster belongs to no Cluster of Cluster API yet", nil
+	}
+	found, err = GetCluster(ctx, reader, types.NamespacedName{Namespace: object.Namespace, Name: ref.Name})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, fmt.Sprintf("there is no Cluster %s of Cluster API", ref.Name), nil
+	case err != nil:
+		return nil, "", err
+	case found.UID != ref.UID:
+		return nil, fmt.Sprintf("the Cluster %s of Cluster API is not the one that owns the DroverCluster", ref.Name), nil
+	case found.Spec.InfrastructureRef != Reference{infrav1.Group, "DroverCluster", object.Name}:
+		return nil, fmt.Sprintf("spec.infrastructureRef of the Cluster %s of Cluster API does not name the DroverCluster %s",
+			ref.Name, object.Name), nil
+	}
+	return found, "", nil
+}
+
+// MachineOf reads the Machine that a DroverMachine belongs to, nil if it belongs to none. The Machine must have the UID in
+// the owner reference, and name the DroverMachine as its infrastructure, as ClusterOf explains.
+func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.DroverMachine) (*Machine, error) {
+	ref := owner(object, "Machine")
+	if ref == nil {
+		return nil, nil
+	}
+	found, err := GetMachine(ctx, reader, types.NamespacedName{Namespace: object.Namespace, Name: ref.Name})
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if found.UID != ref.UID || found.Spec.InfrastructureRef != (Reference{infrav1.Group, "DroverMachine", object.Name}) {
+		return nil, nil
+	}
+	return found, nil
 }
 
 // Metadata is what is read of the metadata of an object of the provider.

@@ -56,10 +56,15 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	}
 	of := &infrav1.DroverMachine{}
 	err = h.Live.Get(ctx, types.NamespacedName{Namespace: name.Namespace, Name: ref.Name}, of)
-	if apierrors.IsNotFound(err) || err == nil && (clusterapi.OwnerOf(of, "Machine") != name.Name || !clusterapi.InPlaceUpdate(of)) {
+	if apierrors.IsNotFound(err) || err == nil && !clusterapi.InPlaceUpdate(of) {
 		return unknown, nil
 	} else if err != nil {
 		return response{}, fmt.Errorf("read DroverMachine %s/%s: %w", name.Namespace, ref.Name, err)
+	}
+	if owner, err := clusterapi.MachineOf(ctx, h.Live, of); err != nil {
+		return response{}, err
+	} else if owner == nil || owner.UID != machine.UID {
+		return unknown, nil
 	}
 	var kubeadm clusterapi.Kubeadm
 	if machine.ByKubeadm() {
