@@ -26,7 +26,8 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=get;create;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get;update
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=events,verbs=create;patch
 
 // Options are what the controllers share with the hub's server.

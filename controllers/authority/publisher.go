@@ -29,8 +29,8 @@ type Publisher struct {
 	Settings func() protocol.Settings
 }
 
-// +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,verbs=create;patch
-// +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,resourceNames=drover-ca,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,verbs=create
+// +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,resourceNames=drover-ca,verbs=get;list;watch;patch
 
 // Reconcile writes the ConfigMap unless it is up to date.
 func (p *Publisher) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {

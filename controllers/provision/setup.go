@@ -42,6 +42,7 @@ import (
 // knows, and lists none; the policies in config/provision/policy.yaml bound what it writes.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
+// +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=configmaps,resourceNames=drover-ca,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",namespace=drover-system,resources=events,verbs=create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
@@ -49,14 +50,12 @@ import (
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/plan,verbs=update
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update;patch;delete
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=get;list;watch
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=patch;update
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations/finalizers,verbs=update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots,verbs=get;list;watch;create;delete
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations/status,verbs=get;patch;update
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots/status,verbs=get;patch;update
-// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations/status,verbs=patch
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots/status,verbs=patch
+// +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores/status,verbs=patch
 
 // Setup adds every controller to a manager, and the hooks that Cluster API calls.
 func Setup(mgr ctrl.Manager, cfg config.Config) error {

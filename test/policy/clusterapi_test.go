@@ -98,6 +98,9 @@ func testImport(t *testing.T, h *fixture) {
 		source := ownedCluster(t, workspace, "theirs", "cluster.x-k8s.io/v1beta2", "theirs")
 		source.SetLabels(map[string]string{"cluster.drover.dev/import": "true"})
 		wantTaken(t, h.provisioner(t).Create(t.Context(), source, client.DryRunAll))
+		selected := ownedCluster(t, workspace, "theirs", "cluster.x-k8s.io/v1beta2", "theirs") // by the Projects whose Secrets are sent to the Clusters that a label selects
+		selected.SetLabels(map[string]string{"cluster.drover.dev/import": "true", "env": "prod"})
+		wantRefused(t, h.provisioner(t).Create(t.Context(), selected, client.DryRunAll), "creates only the Clusters that it imports")
 		wantRefused(t, admin.Create(t.Context(), cluster(t, workspace, "facts", ", labels: {"+label+", cluster.drover.dev/version: x}"), client.DryRunAll), "are facts from the agent")
 	})
 }

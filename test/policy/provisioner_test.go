@@ -33,8 +33,8 @@ func (h *fixture) deployProvisioner(t *testing.T, folder string) {
 		may("hosts", "patch"), may("hosts/plan", "update"), may("secrets", "create"))
 }
 
-// testProvisioner: a compromised provisioner is root on Hosts, which its purpose requires. It lets no agent or
-// machine join, mints no token, and changes no Cluster.
+// testProvisioner checks the limits of a provisioner that was taken over. It is root on Hosts, which is its purpose. It
+// creates no join token and no token of a ServiceAccount, and changes no Cluster. What it can read, admission does not see.
 func testProvisioner(t *testing.T, h *fixture) {
 	provisioner, workspace := h.provisioner(t), h.Workspace(t)
 	secret := func(name, labels, kind string) *unstructured.Unstructured {
@@ -70,6 +70,8 @@ func testProvisioner(t *testing.T, h *fixture) {
 			"cluster.drover.dev/secret: session", "Opaque"),
 		"a plan of another name": secret("m2-host-plan",
 			"cluster.drover.dev/host: m1, cluster.drover.dev/secret: host-plan", "cluster.drover.dev/host-plan"),
+		"a kubeconfig, without the rights of config/clusterapi": secret("web-kubeconfig",
+			"cluster.drover.dev/secret: kubeconfig, cluster.x-k8s.io/cluster-name: web", "Opaque"),
 		"a Secret for a project": secret("for-web", "cluster.drover.dev/project: web", "Opaque"),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +107,7 @@ func testProvisioner(t *testing.T, h *fixture) {
 	})
 	t.Run("an overlay that gives it another namespace and name leaves it its limits", func(t *testing.T) {
 		user := "system:serviceaccount:" + h.other + ":acme-drover-provisioner-blue"
-		h.allow(t, user, "", may("secrets", "create"), may("clusters", "create"))
+		h.allow(t, user, "", may("secrets", "create"), may("clusters", "create"), may("clusters/agent", "delete"))
 		renamed := h.as(t, user)
 		wantRefused(t, renamed.Create(t.Context(), secret("x", "", "Opaque"), client.DryRunAll), writes)
 		for _, c := range []client.Object{
@@ -115,6 +117,7 @@ func testProvisioner(t *testing.T, h *fixture) {
 			wantRefused(t, renamed.Create(t.Context(), c, client.DryRunAll), "creates only the Clusters that it imports")
 		}
 		made := ownedCluster(t, h.workspace, "made", "cluster.x-k8s.io/v1beta2", "made")
+		made.SetLabels(map[string]string{"cluster.drover.dev/import": "true"})
 		wantTaken(t, renamed.Create(t.Context(), made, client.DryRunAll))
 	})
 }
@@ -156,6 +159,12 @@ func TestTheManagerHasNoRightsOfTheProvisioner(t *testing.T) {
 		if has(rule, "cluster.drover.dev", "hosts/plan", "update", "patch", "create", "delete") ||
 			has(rule, "", "secrets", "delete", "deletecollection") {
 			t.Errorf("the manager has %v, want neither hosts/plan nor to delete Secrets of workspaces", rule)
+		}
+	}
+	for _, rule := range rules("config/rbac", "Role") {
+		if has(rule, "coordination.k8s.io", "leases", "update", "patch") && !slices.Equal(rule.ResourceNames, []string{"drover-manager"}) ||
+			has(rule, "", "configmaps", "patch", "update") && !slices.Equal(rule.ResourceNames, []string{"drover-ca"}) {
+			t.Errorf("the manager has %v in its namespace, want to write its own Lease and ConfigMap only", rule)
 		}
 	}
 	for _, folder := range []string{"config/provision", "config/clusterapi", "config/clusterapi/import"} {

@@ -102,7 +102,7 @@ func InfrastructureRef(kind, name string) map[string]any {
 	return map[string]any{"apiGroup": infrav1.Group, "kind": kind, "name": name}
 }
 
-// OwnedBy returns the reference to an object of Cluster API that it gives to what belongs to it.
+// OwnedBy returns the owner reference that Cluster API sets on the dependents of an object.
 func OwnedBy(object client.Object) []metav1.OwnerReference {
 	kind := object.GetObjectKind().GroupVersionKind()
 	return []metav1.OwnerReference{{APIVersion: fmt.Sprintf("%s/%s", kind.Group, kind.Version), Kind: kind.Kind, Name: object.GetName(), UID: object.GetUID()}}

@@ -49,8 +49,8 @@ type Reconciler struct {
 	Settings func(context.Context) (protocol.Settings, error)
 }
 
-// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
 

@@ -121,6 +121,7 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 		t.Error("a Secret that is as it should be was written")
 	}
 	settings.CABundle = "another CA"
+	r.Settings = always(settings)
 	want(infrav1.ReasonProvisioned, true)
 	if config, err := clientcmd.Load(get().Data["value"]); err != nil || string(config.Clusters["c1"].CertificateAuthorityData) != "another CA" {
 		t.Errorf("%v: the kubeconfig has the former CA", err)

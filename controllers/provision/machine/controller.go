@@ -67,8 +67,8 @@ type input struct {
 }
 
 // Machines of Cluster API are listed, since a Host is not given to a machine while it has the Node of another one.
-// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch;update
-// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=get;patch;update
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=drovermachines/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list
 
 // Reconcile takes one step for a machine and writes its status.

@@ -223,7 +223,7 @@ func TestASecretWithoutInstructionsIsReportedAndGivesAMachineNothing(t *testing.
 	theirs := w.Replace(t.Context(), t, types.NamespacedName{Namespace: w.namespace, Name: "h1" + v1.HostPlanSecretSuffix})
 	m := w.reconcile(name, 2)
 	ready := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionReady)
-	if ready == nil || ready.Reason != infrav1.ReasonSecretConflict || !strings.Contains(ready.Message, "delete its Secret") {
+	if ready == nil || ready.Reason != infrav1.ReasonSecretConflict || !strings.Contains(ready.Message, "delete their Secret") {
 		t.Errorf("the condition is %+v, want %s with what to do", ready, infrav1.ReasonSecretConflict)
 	}
 	w.WantUnchanged(t, theirs)
