@@ -20,7 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// leaving reports whether a Cluster is being deleted or gone. It reads the cache that the controllers read, so that both see the same.
+// leaving reports whether a Cluster is being deleted or gone. It reads the cache that the controllers read, so that
+// both see the same.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -38,8 +39,8 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 	}
 }
 
-// counter runs the delivery store. When its manager begins to lead, it counts the objects on the hub: no set is removed as unwanted before all
-// of them have been looked at.
+// counter runs the delivery store. When its manager begins to lead, it counts the objects on the hub: no set is removed
+// as unwanted before all of them have been looked at.
 type counter struct {
 	*delivery.Store
 	hub client.Reader

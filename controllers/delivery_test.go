@@ -442,7 +442,8 @@ func digest(agent *testkit.Agent, id string) string {
 func testProblems(w *world) {
 	agent := w.member("prod", nil)
 	projectRole := w.role("p", v1.RoleTemplateSpec{Context: v1.ContextProject})
-	// A cycle cannot be seen by the API server. A template that leads into it grants nothing, and the message has the path.
+	// A cycle cannot be seen by the API server. A template that leads into it grants nothing, and the message has the
+	// path.
 	loop := w.role("loop", v1.RoleTemplateSpec{Inherits: []string{w.workspace + "-back"}})
 	back := w.role("back", v1.RoleTemplateSpec{Inherits: []string{loop}})
 	into := w.role("into", v1.RoleTemplateSpec{Inherits: []string{loop}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}})
@@ -573,7 +574,8 @@ func testHubRights(w *world) {
 	})
 }
 
-// A user who may make Roles and RoleBindings, and not see Clusters, could make the Role of a future binding and bind it to themselves.
+// A user who may make Roles and RoleBindings, and not see Clusters, could make the Role of a future binding and bind it
+// to themselves.
 func testForeignRole(w *world) {
 	w.member("prod", nil)
 	foreign := &rbacv1.Role{ObjectMeta: w.meta("drover:crtb:alice")}

@@ -153,7 +153,8 @@ func TestAProjectIsReconciled(t *testing.T) {
 	}
 }
 
-// A Secret that is taken out of a project goes from all members, and from those that do not guard projects it goes without anything else being sent.
+// A Secret that is taken out of a project goes from all members, and from those that do not guard projects it goes
+// without anything else being sent.
 func TestAWithdrawnSecretLeavesAMemberThatDoesNotGuardProjects(t *testing.T) {
 	env := testkit.Shared(t)
 	p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "web"}}

@@ -54,7 +54,8 @@ func (r *rightsWorld) numbered(kind string, n int) string {
 	return fmt.Sprintf("%s%d", kind, r.random.IntN(n))
 }
 
-// template is the name of one of few templates: most of those called "…c…" are of context Cluster, of the others of context Project.
+// template is the name of one of few templates: most of those called "…c…" are of context Cluster, of the others of
+// context Project.
 func (r *rightsWorld) template(context v1.RoleContext) string {
 	names := clusterRoles
 	if context == v1.ContextProject != r.rarely(10) {

@@ -44,9 +44,9 @@ func (s state) clone() state {
 	}
 }
 
-// model decides who may do what by the documented rules; it shares no code with what it is compared with. With one state it decides
-// what is right. With several it decides what may be seen between the first and the last: the member has one version of each binding,
-// role and namespace.
+// model decides who may do what by the documented rules; it shares no code with what it is compared with. With one
+// state it decides what is right. With several it decides what may be seen between the first and the last: the member
+// has one version of each binding, role and namespace.
 type model []state
 
 // person is a user whose rights are checked.

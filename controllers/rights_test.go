@@ -47,8 +47,9 @@ var (
 // clockSlack is how long after its time a binding may still be in force, on a machine that does much else.
 const clockSlack = 5 * time.Second
 
-// TestRights makes random changes to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its tunnel. After each,
-// the member's own access reviews must be as the model says. In between, no person may ever do what is allowed neither before nor after.
+// TestRights makes random changes to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its
+// tunnel. After each, the member's own access reviews must be as the model says. In between, no person may ever do what
+// is allowed neither before nor after.
 func TestRights(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(rand.Uint32())
@@ -130,8 +131,8 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	applier.ServeHTTP(w, r)
 }
 
-// Names of what the random things are done to. The namespaces "home-…" are always in their projects; those called "listed-…" are only in
-// specs, those called "moved-…" only labelled in the member.
+// Names of what the random things are done to. The namespaces "home-…" are always in their projects; those called
+// "listed-…" are only in specs, those called "moved-…" only labelled in the member.
 var (
 	people = []person{
 		{"github:alice", []string{"github:dev"}}, {"github:bob", []string{"github:dev", "github:ops"}}, {"github:carol", nil},
@@ -172,7 +173,8 @@ func (r *rightsWorld) makeNamespace(name, project string) {
 	r.now.labelled[name] = project
 }
 
-// elsewhere makes a Cluster of the same name in another workspace, where everybody may do everything: it must not matter here.
+// elsewhere makes a Cluster of the same name in another workspace, where everybody may do everything: it must not
+// matter here.
 func (r *rightsWorld) elsewhere() {
 	r.t.Helper()
 	other := metav1.ObjectMeta{Namespace: r.Workspace(r.t), Name: "prod"}
@@ -261,8 +263,8 @@ func (r *rightsWorld) heal() string {
 	return fmt.Sprintf("healed after %d changes on the hub", len(since)-1)
 }
 
-// agree waits until nothing is under way and the member answers as the state of now asks for. On the way it must grant no more than the
-// model of all that may be seen does.
+// agree waits until nothing is under way and the member answers as the state of now asks for. On the way it must grant
+// no more than the model of all that may be seen does.
 func (r *rightsWorld) agree(way model) {
 	r.t.Helper()
 	right := model{r.inMember()}
@@ -350,7 +352,8 @@ func (r *rightsWorld) ask(ctx context.Context) ([]accessResult, error) {
 	return answers, group.Wait()
 }
 
-// quiet returns an error while work may be under way: caches that lag behind, queues of controllers, requests to the agent.
+// quiet returns an error while work may be under way: caches that lag behind, queues of controllers, requests to the
+// agent.
 func (r *rightsWorld) quiet(ctx context.Context) error {
 	for _, kind := range []func() client.ObjectList{
 		func() client.ObjectList { return &v1.RoleTemplateList{} }, func() client.ObjectList { return &v1.ClusterRoleTemplateBindingList{} },

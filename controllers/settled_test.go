@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Agents wait up to 30 s between two attempts, the hub gives up an attempt after 10 s, and it admits 400 agents in a second.
+// Agents wait up to 30 s between two attempts, the hub gives up an attempt after 10 s, and it admits 400 agents in a
+// second.
 func TestAManagerWaitsForAgentsUntilTheSlowestMustBeBack(t *testing.T) {
 	t.Parallel()
 	for clusters, least := range map[int]time.Duration{0: 40 * time.Second, 400: 41 * time.Second, 10_000: 65 * time.Second} {
@@ -27,7 +28,8 @@ func TestAManagerWaitsForAgentsUntilTheSlowestMustBeBack(t *testing.T) {
 	}
 }
 
-// A front that is opened minutes after the manager has started lets no agent in before: then none has had time to come back.
+// A front that is opened minutes after the manager has started lets no agent in before: then none has had time to come
+// back.
 func TestTheTimeToComeBackBeginsWithTheFirstAgent(t *testing.T) {
 	t.Parallel()
 	s := shared{client: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).Build()}

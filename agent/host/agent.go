@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, takes instructions and reports
-// how far they are.
+// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, takes instructions and
+// reports how far they are.
 package host
 
 import (
@@ -34,7 +34,8 @@ const (
 	// inspectEvery is the time between two looks at the machine, reportEvery the shortest between two reports.
 	inspectEvery = 5 * time.Minute
 	reportEvery  = 200 * time.Millisecond
-	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop: there are no sessions of users.
+	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop: there are no sessions of
+	// users.
 	drainTimeout = 2 * time.Second
 	// linger is how long an agent that removes itself waits for its answer to arrive.
 	linger = time.Second
@@ -112,7 +113,8 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// installation returns a name for this installation of the agent that no copy of the machine's image has, once it has run.
+// installation returns a name for this installation of the agent that no copy of the machine's image has, once it has
+// run.
 func installation(dir string) (string, error) {
 	path := filepath.Join(dir, "installation")
 	raw, err := os.ReadFile(path)

@@ -283,7 +283,8 @@ func testHosts(w *world) {
 	w.verifies(before, false)
 }
 
-// testRevoked: what an agent trusts is what its manifest said when it was applied, so a spec that says System proves nothing.
+// testRevoked: what an agent trusts is what its manifest said when it was applied, so a spec that says System proves
+// nothing.
 func testRevoked(w *world) {
 	w.member("away", v1.ClusterSpec{})
 	here, mute := w.member("here", v1.ClusterSpec{Agent: v1.Agent{Trust: v1.TrustSystem}}), w.member("mute", v1.ClusterSpec{})
@@ -455,7 +456,8 @@ func testEmptied(w *world) {
 	}
 }
 
-// testIdentity: an earlier version had no identity in the Secret; it was that of the hub's cluster. A Secret from a backup has that of another cluster.
+// testIdentity: an earlier version had no identity in the Secret; it was that of the hub's cluster. A Secret from a
+// backup has that of another cluster.
 func testIdentity(w *world) {
 	system := &corev1.Namespace{}
 	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Name: "kube-system"}, system); err != nil {

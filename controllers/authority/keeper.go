@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package authority reconciles the hub's certificate authority: it creates the first, replaces it without disconnecting clients, and retires the old one.
+// Package authority reconciles the hub's certificate authority: it creates the first, replaces it without disconnecting
+// clients, and retires the old one.
 package authority
 
 import (
@@ -122,8 +123,9 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 	return in, err
 }
 
-// missing returns the names of the connected members that have not confirmed the bundle with the present authority. That includes Clusters with the
-// trust System: the manifest that was applied in the member decides what an agent trusts, and it may be older than the spec.
+// missing returns the names of the connected members that have not confirmed the bundle with the present authority.
+// That includes Clusters with the trust System: the manifest that was applied in the member decides what an agent
+// trusts, and it may be older than the spec.
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {

@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// Loader loads the hub's authority and the operator's own certificate from their Secrets into the trust.Holder, on every replica.
+// Loader loads the hub's authority and the operator's own certificate from their Secrets into the trust.Holder, on
+// every replica.
 type Loader struct {
 	Client client.Client
 	// Live reads from the API server.
@@ -31,7 +32,8 @@ type Loader struct {
 	Now       func() time.Time
 }
 
-// Reconcile loads the Secret that the request names. It also creates the first authority, since replicas that do not lead must serve, too.
+// Reconcile loads the Secret that the request names. It also creates the first authority, since replicas that do not
+// lead must serve, too.
 func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	err := l.Client.Get(ctx, req.NamespacedName, secret)
@@ -68,8 +70,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// identity returns the hub's identity: the one in memory, or, for a hub that has none yet, the first. That is what agents knew their hub by before
-// the Secret had it.
+// identity returns the hub's identity: the one in memory, or, for a hub that has none yet, the first. That is what
+// agents knew their hub by before the Secret had it.
 func (l *Loader) identity(ctx context.Context) (string, error) {
 	if identity := l.Trust.Identity(); identity != "" {
 		return identity, nil
@@ -89,8 +91,8 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// make creates the missing Secret with the hub's authority: with the one in memory if the Secret was deleted, since agents would not trust another one;
-// otherwise with a new one. If several replicas try, one of them succeeds.
+// make creates the missing Secret with the hub's authority: with the one in memory if the Secret was deleted, since
+// agents would not trust another one; otherwise with a new one. If several replicas try, one of them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

@@ -182,7 +182,8 @@ func (h *fixture) state() trust.State {
 	return state
 }
 
-// rotate asks for another authority, as docs/operations/certificates.md says, and returns it when it signs and all connected members know it.
+// rotate asks for another authority, as docs/operations/certificates.md says, and returns it when it signs and all
+// connected members know it.
 func (h *fixture) rotate(value string, connected ...*trustingAgent) trust.KeyPair {
 	h.t.Helper()
 	before := h.state().Active
@@ -243,7 +244,8 @@ func (h *fixture) handshake(ctx context.Context, bundle string) error {
 	return err
 }
 
-// reconnecting has an agent connect again and again until it is stopped, and fails the test if the hub refuses it with all that it has learnt.
+// reconnecting has an agent connect again and again until it is stopped, and fails the test if the hub refuses it with
+// all that it has learnt.
 func (h *fixture) reconnecting(m *trustingAgent) (stop func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

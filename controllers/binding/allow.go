@@ -27,7 +27,8 @@ import (
 // The manager has what it grants here, so it needs no right to escalate or bind.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
-// allow lets a principal of the hub see the Clusters that it is bound to: with one Role and one RoleBinding, owned by the binding.
+// allow lets a principal of the hub see the Clusters that it is bound to: with one Role and one RoleBinding, owned by
+// the binding.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
@@ -54,13 +55,14 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name of the hub means requests without an identity. The hub passes none of these to a member.
+// unauthenticated reports whether a name of the hub means requests without an identity. The hub passes none of these to
+// a member.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates or updates an object on the hub with change. An object that another user made is not adopted: they could have bound it to
-// anyone while it granted nothing.
+// keep creates or updates an object on the hub with change. An object that another user made is not adopted: they could
+// have bound it to anyone while it granted nothing.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: a principal gets a role in members, and may see their Clusters.
+// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: a principal gets a role in
+// members, and may see their Clusters.
 package binding
 
 import (
@@ -61,7 +62,8 @@ type Options struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one binding to its members, lets its principal see their Clusters, and writes into its status how far it has got.
+// Reconcile delivers one binding to its members, lets its principal see their Clusters, and writes into its status how
+// far it has got.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
 	b := B(new(T))
@@ -90,7 +92,8 @@ type plan struct {
 	// problem is why there is no set, or no member; nil if there is none.
 	problem *index.Problem
 	expires time.Duration // until it does, 0 for never
-	// expired is the message of a binding that has ended, and former are the members that had it; empty for one that has not.
+	// expired is the message of a binding that has ended, and former are the members that had it; empty for one that has
+	// not.
 	expired string
 	former  []types.NamespacedName
 }
@@ -107,7 +110,8 @@ func (p plan) sets() map[types.NamespacedName]*set.Set {
 	return sets
 }
 
-// plan gathers and decides. An error means that reading failed. A fault of the binding is a problem instead, so that it takes away what was there.
+// plan gathers and decides. An error means that reading failed. A fault of the binding is a problem instead, so that it
+// takes away what was there.
 func (r *Reconciler[T, B]) plan(ctx context.Context, b B) (plan, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

@@ -20,8 +20,8 @@ import (
 // maxCause bounds the text of a foreign error in a condition, in bytes.
 const maxCause = 1024
 
-// lastChecked tells users where to find the time until which a condition is known to be true. The time is not in the condition, since an idle member
-// would then cost writes. The leading manager renews its Lease anyway.
+// lastChecked tells users where to find the time until which a condition is known to be true. The time is not in the
+// condition, since an idle member would then cost writes. The leading manager renews its Lease anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -39,8 +39,8 @@ func writeStatus(in *input, update *status.Update) {
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// Three changes get no event: a report that is awaited comes in an instant; a new Cluster that awaits its agent has the event of its token; and
-	// the replica that refused an agent has written an event.
+	// Three changes get no event: a report that is awaited comes in an instant; a new Cluster that awaits its agent has
+	// the event of its token; and the replica that refused an agent has written an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -194,7 +194,8 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew returns a message that says which side to upgrade, or "" when hub and agent have a protocol version in common.
+// versionSkew returns a message that says which side to upgrade, or "" when hub and agent have a protocol version in
+// common.
 func versionSkew(report *protocol.Report) string {
 	switch {
 	case report.Protocol < protocol.MinVersion:

@@ -27,7 +27,8 @@ import (
 // fieldOwner is the field manager of what this controller applies on the hub.
 const fieldOwner = owned.FieldOwner
 
-// takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's agents come to it.
+// takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's
+// agents come to it.
 const takeoverTime = 15 * time.Second
 
 // settleTime is how long after its start a manager waits for agents to come back before it calls them lost.
@@ -78,7 +79,8 @@ func MembersOf(all *members.Registry) Members {
 type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
-	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in at the hub.
+	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in
+	// at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
 	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
 	Unconfirmed delivery.Unconfirmed
@@ -116,7 +118,8 @@ func (r *Reconciler) settled() time.Time {
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes the join token and manifest of one Cluster, hands its agent the hub's settings, and writes its status.
+// Reconcile makes the join token and manifest of one Cluster, hands its agent the hub's settings, and writes its
+// status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, cluster); err != nil {

@@ -24,14 +24,16 @@ import (
 type deployed struct {
 	members.Call
 	digest string // of the Deployment that the agent is to have now; empty while it is not needed
-	// want is the Deployment that spec and hub make; own the one of a change of the spec alone, nil for none. Set by observeAgent.
+	// want is the Deployment that spec and hub make; own the one of a change of the spec alone, nil for none. Set by
+	// observeAgent.
 	want registration.Deployment
 	own  *registration.Deployment
 	// waiting reports whether the agent waits for its turn to get want.
 	waiting bool
 }
 
-// userAlone reports whether a change of the spec makes the wanted Deployment, and the hub's part is as the agent has it.
+// userAlone reports whether a change of the spec makes the wanted Deployment, and the hub's part is as the agent has
+// it.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
 // refused reports whether the agent refuses this Deployment permanently.
@@ -40,16 +42,17 @@ func (d deployed) refused() bool {
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
-// profileDiffers reports whether the agent was installed with another profile than the spec says. Then only a person can change
-// it, with the manifest: its ClusterRole has the rights of the profile, and the agent cannot change that.
+// profileDiffers reports whether the agent was installed with another profile than the spec says. Then only a person
+// can change it, with the manifest: its ClusterRole has the rights of the profile, and the agent cannot change that.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }
 
-// deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one back before. Settings
-// go first: an agent that cannot store those should not be restarted either. An agent of a protocol that the hub does not speak gets its
-// Deployment, too: that may be what replaces it. An agent of another profile is handed nothing: an old one would take it, and serve all
-// users with the rights of the wrong profile. What the hub changes for all agents waits for the agent's turn; what the spec changes does not.
+// deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one
+// back before. Settings go first: an agent that cannot store those should not be restarted either. An agent of a
+// protocol that the hub does not speak gets its Deployment, too: that may be what replaces it. An agent of another
+// profile is handed nothing: an old one would take it, and serve all users with the rights of the wrong profile. What
+// the hub changes for all agents waits for the agent's turn; what the spec changes does not.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {

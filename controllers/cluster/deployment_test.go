@@ -137,8 +137,8 @@ func testDeployRefused(w *world) {
 	}
 }
 
-// testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other: its rights would not be those of
-// its profile. What a person must do shows, and other changes wait for that.
+// testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other: its
+// rights would not be those of its profile. What a person must do shows, and other changes wait for that.
 func testOtherProfile(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)

@@ -12,7 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeDirectAccess writes the condition DirectAccess, and an event when it becomes False for another reason. It goes when the spec asks for no direct access.
+// writeDirectAccess writes the condition DirectAccess, and an event when it becomes False for another reason. It goes
+// when the spec asks for no direct access.
 func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	if !in.cluster.Spec.AuthorizedEndpoint.On() {
@@ -34,7 +35,8 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	set(in, v1.ConditionDirectAccess, now) // last: it changes what before points to
 }
 
-// decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is given another list, or is away.
+// decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is
+// given another list, or is away.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {

@@ -26,7 +26,8 @@ import (
 // syncRecheck is how often the links to the other replicas are checked.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is how often the user's Secret is read again while its token lets no agent join. Such Secrets are not watched.
+// chosenTokenRecheck is how often the user's Secret is read again while its token lets no agent join. Such Secrets are
+// not watched.
 const chosenTokenRecheck = 30 * time.Second
 
 // input is what one reconcile has read and decided so far.
@@ -45,7 +46,8 @@ type input struct {
 	chosen struct{ value, problem string }
 	// identity of the agent that joined, nil if none has. Set by gather.
 	identity *registration.AgentIdentity
-	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it yet; else 0. Set by gather.
+	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it
+	// yet; else 0. Set by gather.
 	tooMany int
 	// member is its state in the members' registry. Set by gather.
 	member members.State
@@ -94,7 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	return in, r.gatherChosenToken(ctx, in)
 }
 
-// gatherSecret reads the registration Secret. The cache has none that is not ours, and may not have yet one that we have just made.
+// gatherSecret reads the registration Secret. The cache has none that is not ours, and may not have yet one that we
+// have just made.
 func gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreignSecret = nil, false
 	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.name))
@@ -140,8 +143,8 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	return nil
 }
 
-// settling reports whether it is too early to change the status of an agent that joined before this manager started: it has not come back,
-// or has not reported yet, and the status says that it is Ready, or nothing so far.
+// settling reports whether it is too early to change the status of an agent that joined before this manager started: it
+// has not come back, or has not reported yet, and the status says that it is Ready, or nothing so far.
 func (in *input) settling() bool {
 	silent := in.member.Report == nil && in.member.ReportErr == nil
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
@@ -150,12 +153,12 @@ func (in *input) settling() bool {
 	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady) // it is Unknown by default
 }
 
-// movingTime is how long an agent that disconnected may take to appear elsewhere: it opens the new tunnel first, but this manager may see
-// the end of the old one before.
+// movingTime is how long an agent that disconnected may take to appear elsewhere: it opens the new tunnel first, but
+// this manager may see the end of the old one before.
 const movingTime = time.Second
 
-// arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status says that it has not yet: mostly it takes
-// milliseconds, and the status is written once.
+// arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status says that
+// it has not yet: mostly it takes milliseconds, and the status is written once.
 const arrivalTime = 2 * time.Second
 
 // arriving returns until when an agent that has just joined, or connected, may take to report; zero if it has reported.
@@ -175,12 +178,12 @@ func (in *input) arriving() time.Time {
 	return time.Time{}
 }
 
-// replicaTime is how long a node agent must be the only way into a member before the status says so. When a hub comes back, the node agents of many members
-// may be there some seconds before the replicas.
+// replicaTime is how long a node agent must be the only way into a member before the status says so. When a hub comes
+// back, the node agents of many members may be there some seconds before the replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns until when a replica of an agent that the status says is connected may take to connect beside a node agent; zero if none
-// is awaited.
+// awaitingReplica returns until when a replica of an agent that the status says is connected may take to connect beside
+// a node agent; zero if none is awaited.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {

@@ -29,7 +29,8 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	set(in, v1.ConditionGuardsApplied, now) // last: it changes what before points to
 }
 
-// decideGuards returns the condition GuardsApplied, and whether it is known. It is not known while guards are being sent or the member is away.
+// decideGuards returns the condition GuardsApplied, and whether it is known. It is not known while guards are being
+// sent or the member is away.
 func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	switch o.Stage {
 	case delivery.Applied:

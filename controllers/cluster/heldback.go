@@ -25,8 +25,9 @@ type stop struct {
 	allowed   int      // how many may
 }
 
-// holdBack returns the agents of the workspaces that are not held back by their own failures, and where the upgrade has stopped: in all workspaces, which
-// is then the first stop, or in some. Who runs a member can make its upgrade fail, and is not to stop those of others.
+// holdBack returns the agents of the workspaces that are not held back by their own failures, and where the upgrade has
+// stopped: in all workspaces, which is then the first stop, or in some. Who runs a member can make its upgrade fail,
+// and is not to stop those of others.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {

@@ -17,8 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register makes the registration Secret hold the token in force and the manifest for it. Of an agent that is on its way back, the manifest waits until it is there: no agent
-// needs it meanwhile, and to compare it is half the work of a reconcile.
+// register makes the registration Secret hold the token in force and the manifest for it. Of an agent that is on its
+// way back, the manifest waits until it is there: no agent needs it meanwhile, and to compare it is half the work of a
+// reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
 		return nil // the status says so
@@ -61,9 +62,10 @@ func tokenCreated(in *input, update *status.Update) {
 
 // decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
 //
-// A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration Secret. Once an agent has
-// joined, or while one joins, only the latter counts: an agent that joins with another token takes its place, and no field of the spec asks for that right.
-// A token that was used by an agent that has been revoked since is of no use and is replaced here.
+// A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration
+// Secret. Once an agent has joined, or while one joins, only the latter counts: an agent that joins with another token
+// takes its place, and no field of the spec asks for that right. A token that was used by an agent that has been
+// revoked since is of no use and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {

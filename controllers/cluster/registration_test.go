@@ -17,7 +17,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// A user who may edit a Cluster, or the Secret that its spec names, must not choose the token with which another agent replaces one that joined.
+// A user who may edit a Cluster, or the Secret that its spec names, must not choose the token with which another agent
+// replaces one that joined.
 func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -42,7 +42,8 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is connected.
+	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is
+	// connected.
 	call := r.Members.StartUninstall(in.name)
 	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent()) // a node agent cannot uninstall the agent
 	if undecided && in.now.Before(deadline) {
@@ -81,7 +82,8 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release removes the finalizer. The Cluster's Secrets follow by their owner references; its tunnels end when it is seen to be gone.
+// release removes the finalizer. The Cluster's Secrets follow by their owner references; its tunnels end when it is
+// seen to be gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Cluster's agent. It runs on every replica, so that
-// a replica that the others cannot reach does it as well.
+// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Cluster's agent. It runs on every
+// replica, so that a replica that the others cannot reach does it as well.
 type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader
@@ -45,8 +45,8 @@ func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result,
 	return ctrl.Result{}, nil
 }
 
-// dismiss ends tunnels of agents that are not the Cluster's. When the whole workspace is being deleted, the agent's Secret may go before
-// the Cluster does; the tunnel is needed to uninstall the agent then.
+// dismiss ends tunnels of agents that are not the Cluster's. When the whole workspace is being deleted, the agent's
+// Secret may go before the Cluster does; the tunnel is needed to uninstall the agent then.
 func (r *Revoker) dismiss(ctx context.Context, cluster *v1.Cluster) error {
 	name := client.ObjectKeyFromObject(cluster)
 	peers := r.Tunnels.Local(name)

@@ -16,11 +16,12 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// upgradeTime is how long an agent may take to be back with a new Deployment. The agent itself restores the one before after two minutes for each replica.
+// upgradeTime is how long an agent may take to be back with a new Deployment. The agent itself restores the one before
+// after two minutes for each replica.
 const upgradeTime = 15 * time.Minute
 
-// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults that its configuration has, and all that the manager's version
-// makes of a Cluster that says nothing.
+// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults that its configuration has, and
+// all that the manager's version makes of a Cluster that says nothing.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
 	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,
@@ -33,7 +34,8 @@ func (r *Reconciler) image(in *input) string {
 	return protocol.WithRegistry(in.settings.Registry, cmp.Or(in.cluster.Spec.Agent.Image, r.Agent.Image))
 }
 
-// observeAgent records the progress of the agent's upgrade in the status, and tells Upgrades what is known of the agent. It comes before deploy.
+// observeAgent records the progress of the agent's upgrade in the status, and tells Upgrades what is known of the
+// agent. It comes before deploy.
 func (r *Reconciler) observeAgent(in *input) error {
 	if r.Upgrades == nil {
 		return nil
@@ -101,8 +103,9 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	return nil
 }
 
-// own returns the Deployment of a spec that its user has changed since the agent's was made: with the image that the agent has, unless the spec names one.
-// A user's change does not wait for the agent's turn. It is nil where the spec has not changed, or where it is not known what the agent has.
+// own returns the Deployment of a spec that its user has changed since the agent's was made: with the image that the
+// agent has, unless the spec names one. A user's change does not wait for the agent's turn. It is nil where the spec
+// has not changed, or where it is not known what the agent has.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {
@@ -119,7 +122,8 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	return &d, err
 }
 
-// agent returns the agent's part of the status, which it makes if there is none. Cluster and former status share no memory with it.
+// agent returns the agent's part of the status, which it makes if there is none. Cluster and former status share no
+// memory with it.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}
@@ -153,8 +157,9 @@ func (in *input) upgradeDue() time.Time {
 	return time.Time{}
 }
 
-// mayUpgrade reports whether an agent may have the hub's present part of its Deployment. If its turn has come, that is recorded in the status.
-// An agent that the hub cannot work with need not wait: it serves no request that an upgrade could interrupt.
+// mayUpgrade reports whether an agent may have the hub's present part of its Deployment. If its turn has come, that is
+// recorded in the status. An agent that the hub cannot work with need not wait: it serves no request that an upgrade
+// could interrupt.
 func (r *Reconciler) mayUpgrade(in *input) bool {
 	agent := in.cluster.Status.Agent
 	if r.Upgrades == nil || versionSkew(in.member.Report) != "" || r.Upgrades.begun(agent) {

@@ -31,8 +31,9 @@ const (
 	maxFailedNamed = 5
 )
 
-// Upgrades decides whose agent is upgraded next, as package rollout decides for Plans. It is a reconciler of one request: all Clusters at once.
-// Its state comes from the Clusters: each reconcile of one says what is known of its agent. A new leader begins with that.
+// Upgrades decides whose agent is upgraded next, as package rollout decides for Plans. It is a reconciler of one
+// request: all Clusters at once. Its state comes from the Clusters: each reconcile of one says what is known of its
+// agent. A new leader begins with that.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
@@ -209,7 +210,8 @@ func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.N
 	}
 }
 
-// gather returns the agents as package rollout sees them, sorted by name, and whether this leader has reconciled all Clusters.
+// gather returns the agents as package rollout sees them, sorted by name, and whether this leader has reconciled all
+// Clusters.
 func (u *Upgrades) gather(clusters []v1.Cluster) (all []rollout.Cluster, known bool) {
 	for i := range clusters {
 		c := &clusters[i]

@@ -23,7 +23,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fleet is a workspace of three Clusters, a, b and c, with an agent each. The agent of a is in the first wave, the others are in the last.
+// fleet is a workspace of three Clusters, a, b and c, with an agent each. The agent of a is in the first wave, the
+// others are in the last.
 type fleet struct {
 	*world
 	of     map[string]*world
@@ -102,7 +103,8 @@ func (f *fleet) pass() {
 	}
 }
 
-// given expects that one agent was given a Deployment with an image, and no other any. It returns the digest. An empty name expects that none was.
+// given expects that one agent was given a Deployment with an image, and no other any. It returns the digest. An empty
+// name expects that none was.
 func (f *fleet) given(to, image string) (digest string) {
 	f.t.Helper()
 	for name, agent := range f.agents {

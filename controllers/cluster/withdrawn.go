@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removeLeft returns the command that removes what was delivered, and leaves the agent as it is. Namespaces stay, and a member need not have the kind
-// Plan.
+// removeLeft returns the command that removes what was delivered, and leaves the agent as it is. Namespaces stay, and a
+// member need not have the kind Plan.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {
@@ -26,7 +26,8 @@ func removeLeft() string {
 		" delete secrets --field-selector type=" + v1.Group + "/set"
 }
 
-// writeWithdrawn names what is still in force in a member whose agent may remove nothing. Until the leader has reported, it stays as it was.
+// writeWithdrawn names what is still in force in a member whose agent may remove nothing. Until the leader has
+// reported, it stays as it was.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct gives members what their agents verify the tokens of users by who come without the hub: the issuer's keys and the sessions that were ended.
+// Package direct gives members what their agents verify the tokens of users by who come without the hub: the issuer's
+// keys and the sessions that were ended.
 package direct
 
 import (
@@ -80,7 +81,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL says that the server of a Cluster's endpoint is no URL. The schema refuses those, and an object may be older than the schema.
+// errNoURL says that the server of a Cluster's endpoint is no URL. The schema refuses those, and an object may be older
+// than the schema.
 var errNoURL = errors.New("spec.authorizedEndpoint.server is no URL")
 
 // access returns what a member is to have now, and when it is to have something else.
@@ -115,8 +117,9 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns until when a member may use what it is given now, and when it gets the next. It is used for at least as long as users are to go on without the hub,
-// and for a quarter more. Times are whole quarters, so that a manager which begins to lead delivers nothing again.
+// validity returns until when a member may use what it is given now, and when it gets the next. It is used for at least
+// as long as users are to go on without the hub, and for a quarter more. Times are whole quarters, so that a manager
+// which begins to lead delivers nothing again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
@@ -170,7 +173,8 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake has the list made anew, and wakes the reconciler for all Clusters with direct access, a moment later: once for many changes.
+// wake has the list made anew, and wakes the reconciler for all Clusters with direct access, a moment later: once for
+// many changes.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)
 	if !r.denials.waking.CompareAndSwap(false, true) {

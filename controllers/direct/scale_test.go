@@ -160,7 +160,8 @@ func (f *fleet) told(cluster string) []string {
 	return access.Denied
 }
 
-// Users get tokens all day. That costs nothing for Clusters; and what ends sessions reads them once, and not once for each Cluster.
+// Users get tokens all day. That costs nothing for Clusters; and what ends sessions reads them once, and not once for
+// each Cluster.
 func TestClustersAndSessionsMakeNoProduct(t *testing.T) {
 	const clusters, sessions = 60, 300
 	f := newFleet(t, clusters, sessions)

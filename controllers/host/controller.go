@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host reconciles Host: a machine joins, gets its instructions, reports how far it is, is cleaned and given back.
+// Package host reconciles Host: a machine joins, gets its instructions, reports how far it is, is cleaned and given
+// back.
 package host
 
 import (
@@ -98,7 +99,8 @@ type input struct {
 	member types.NamespacedName
 	now    time.Time
 	term   string
-	// settling reports whether a missing agent may still come back, after a restart of the manager or a loss of many agents at the same time.
+	// settling reports whether a missing agent may still come back, after a restart of the manager or a loss of many
+	// agents at the same time.
 	settling bool
 
 	secret   *corev1.Secret              // with the join token, nil if there is none
@@ -221,8 +223,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	return nil
 }
 
-// decideToken returns the join token in force and whether it is a new one. A token stays until its Secret is deleted. One that was used by an agent
-// that was revoked since is replaced.
+// decideToken returns the join token in force and whether it is a new one. A token stays until its Secret is deleted.
+// One that was used by an agent that was revoked since is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.host.Spec.TokenTTL.Duration
 	token := registration.Token{}
@@ -291,7 +293,8 @@ func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
 }
 
-// Identify reads who the agent of a Host is, nil if there is none. A Secret that cannot be read, or is of a former Host of this name, identifies no agent.
+// Identify reads who the agent of a Host is, nil if there is none. A Secret that cannot be read, or is of a former Host
+// of this name, identifies no agent.
 func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*registration.AgentIdentity, error) {
 	member := Member(client.ObjectKeyFromObject(host))
 	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(member))

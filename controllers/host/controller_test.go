@@ -400,7 +400,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// asked reports whether a reconcile has just asked the agent something about its instructions: this agent refuses, so one after its answer waits to ask again.
+// asked reports whether a reconcile has just asked the agent something about its instructions: this agent refuses, so
+// one after its answer waits to ask again.
 func (w *world) asked() bool {
 	w.t.Helper()
 	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name})

@@ -24,7 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// inUse returns the finalizers of those who use the Host: a machine that is part of a cluster is cleaned when its node was removed from that.
+// inUse returns the finalizers of those who use the Host: a machine that is part of a cluster is cleaned when its node
+// was removed from that.
 func (in *input) inUse() (others []string) {
 	for _, f := range in.host.Finalizers {
 		if f != v1.FinalizerUninstall && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents {
@@ -86,7 +87,8 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 	return err
 }
 
-// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Host's agent. It runs on every replica.
+// Revoker ends the tunnels at this replica that do not, or no longer, belong to their Host's agent. It runs on every
+// replica.
 type Revoker struct {
 	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
 	Client  client.Reader

@@ -269,7 +269,8 @@ func TestTheUpstreamAPITakesTheProfile(t *testing.T) {
 	})
 }
 
-// Tools come and go with their kinds. A hub of many Clusters must not try for each of them without end, and log each time, that a kind is gone.
+// Tools come and go with their kinds. A hub of many Clusters must not try for each of them without end, and log each
+// time, that a kind is gone.
 func TestAKindThatIsRemovedIsNoErrorAndIsWrittenOnceItIsBack(t *testing.T) {
 	env := testkit.Start(t)
 	install(t, env)

@@ -27,8 +27,9 @@ import (
 // LookEvery is how often the API server is asked for the kind as long as it does not have it.
 const LookEvery = time.Minute
 
-// Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source it wakes the owners of those that
-// change, and all Clusters at its beginning. A kind that is removed again is waited for by the watch.
+// Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source it
+// wakes the owners of those that change, and all Clusters at its beginning. A kind that is removed again is waited for
+// by the watch.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme

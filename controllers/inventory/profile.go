@@ -46,7 +46,8 @@ const (
 // longest value of a property.
 const maxValue = 1024
 
-// desired returns the profile of a Cluster, for a hub with these settings. Times of conditions are those of before where nothing changed.
+// desired returns the profile of a Cluster, for a hub with these settings. Times of conditions are those of before
+// where nothing changed.
 func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Condition) *clusterprofile.ClusterProfile {
 	profile := &clusterprofile.ClusterProfile{
 		TypeMeta:   metav1.TypeMeta{APIVersion: clusterprofile.GroupVersion.String(), Kind: "ClusterProfile"},
@@ -95,7 +96,8 @@ func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) 
 	return c
 }
 
-// properties are facts that rarely change: nothing of use, and nothing that makes a profile change while its cluster is idle.
+// properties are facts that rarely change: nothing of use, and nothing that makes a profile change while its cluster is
+// idle.
 func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	var known []clusterprofile.Property
 	for _, p := range []clusterprofile.Property{
@@ -110,7 +112,8 @@ func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	return known
 }
 
-// access is the way through the hub's proxy. No credential is in it: an exec plugin gets the audience that a token for this cluster alone has.
+// access is the way through the hub's proxy. No credential is in it: an exec plugin gets the audience that a token for
+// this cluster alone has.
 func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.AccessProvider {
 	if len(settings.Servers) == 0 {
 		return nil

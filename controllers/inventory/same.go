@@ -16,7 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// What follows compares what the hub writes with what is there. What others have added to a profile is no difference: each look would write it again.
+// What follows compares what the hub writes with what is there. What others have added to a profile is no difference:
+// each look would write it again.
 
 // sameLabels reports whether a profile has the labels that it should have, and of ours no others.
 func sameLabels(want, found *clusterprofile.ClusterProfile) bool {

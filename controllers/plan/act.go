@@ -52,7 +52,8 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 	}
 }
 
-// unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because of that.
+// unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because
+// of that.
 func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && s.misses()
 }
@@ -94,7 +95,8 @@ func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.C
 	return nil
 }
 
-// patch writes a Cluster as it was read, and remembers the result until the cache has it. A Cluster that is gone is not an error.
+// patch writes a Cluster as it was read, and remembers the result until the cache has it. A Cluster that is gone is not
+// an error.
 func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v1.Cluster) error) (*v1.Cluster, error) {
 	next := read.DeepCopy()
 	if err := change(next); err != nil {
@@ -108,7 +110,8 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll takes the claims and labels of a plan that is gone off all Clusters. The label with which a person keeps a plan off stays.
+// releaseAll takes the claims and labels of a plan that is gone off all Clusters. The label with which a person keeps a
+// plan off stays.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan reconciles Plan: its members run it in the order and number that it says, and its status says how far they are.
+// Package plan reconciles Plan: its members run it in the order and number that it says, and its status says how far
+// they are.
 package plan
 
 import (
@@ -36,8 +37,8 @@ type Reconciler struct {
 	Unconfirmed delivery.Unconfirmed
 	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
 	Channel func(workspace, url string) release.Result
-	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need not be away. Nil
-	// means that they have.
+	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need
+	// not be away. Nil means that they have.
 	Settled func() bool
 	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been reachable. Where an agent may know better
 	// about a plan than the hub does, it takes this. Nil means that they have.
@@ -54,8 +55,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile advances one plan as far as it can go now. Claims on Clusters say which members are at work; a member's claim decides what it is
-// given.
+// Reconcile advances one plan as far as it can go now. Claims on Clusters say which members are at work; a member's
+// claim decides what it is given.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {

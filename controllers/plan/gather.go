@@ -63,7 +63,8 @@ type resolved struct {
 	next    time.Time // when the channel is asked again
 }
 
-// gather reads all that a plan depends on. It returns nil while it is too early to say anything: the channel is being asked.
+// gather reads all that a plan depends on. It returns nil while it is too early to say anything: the channel is being
+// asked.
 func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) {
 	s := &scope{plan: plan}
 	var known bool
@@ -87,8 +88,8 @@ func (s *scope) fail(reason, message string, stalled bool) {
 	}
 }
 
-// resolve finds the version. It is not known while a channel is asked for the first time. The plan's status remembers the version of its
-// channel: a new leader uses it while the channel is down.
+// resolve finds the version. It is not known while a channel is asked for the first time. The plan's status remembers
+// the version of its channel: a new leader uses it while the channel is down.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -219,8 +220,8 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 // unreported reports whether it is not known if a plan is in a member.
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
-// readClaim returns the claim of a plan on a Cluster, nil if there is none. A claim that cannot be read, or has times that no status takes, has no
-// revision: what runs there is not known, and may finish before the member begins again.
+// readClaim returns the claim of a plan on a Cluster, nil if there is none. A claim that cannot be read, or has times
+// that no status takes, has no revision: what runs there is not known, and may finish before the member begins again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

@@ -28,7 +28,8 @@ type MemberState struct {
 	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch if
 	// they are two clusters; empty if it does, or if it is not connected.
 	Refuses string
-	// Reported reports whether its agent has reported all its plans and reports each change. Otherwise Hold and Status may be old or empty.
+	// Reported reports whether its agent has reported all its plans and reports each change. Otherwise Hold and Status may
+	// be old or empty.
 	Reported bool
 	// Silent is since when the agent, which runs plans, has not reported all; zero if it has, or is not connected.
 	Silent time.Time
@@ -38,8 +39,8 @@ type MemberState struct {
 	Status *v1.PlanStatus
 }
 
-// Progress keeps what members report of plans. The last status is kept while a member is away; a new leader knows nothing until the agents have
-// reported. It is a members.Follower. All methods may be called concurrently.
+// Progress keeps what members report of plans. The last status is kept while a member is away; a new leader knows
+// nothing until the agents have reported. It is a members.Follower. All methods may be called concurrently.
 type Progress struct {
 	state func(types.NamespacedName) members.State
 

@@ -12,9 +12,11 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// awaitConfirmation returns why a plan does not begin in a member: another one of its members waits for the confirmation of a restore of the hub, or may do so. A
-// plan of a backup is for all its members as they were, so it does not begin in those that lost nothing while it is not known whether it should run at all.
-// The zero value means that it may begin. In a member that waits itself it may: nothing is sent there, and the plan is among what is to be confirmed.
+// awaitConfirmation returns why a plan does not begin in a member: another one of its members waits for the
+// confirmation of a restore of the hub, or may do so. A plan of a backup is for all its members as they were, so it
+// does not begin in those that lost nothing while it is not known whether it should run at all. The zero value means
+// that it may begin. In a member that waits itself it may: nothing is sent there, and the plan is among what is to be
+// confirmed.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}

@@ -48,7 +48,8 @@ func restored(t *testing.T, env *testkit.Env) *fixture {
 	return s
 }
 
-// A plan of a backup may be one that was deleted, or changed, since: it begins nowhere while a member waits for a confirmation.
+// A plan of a backup may be one that was deleted, or changed, since: it begins nowhere while a member waits for a
+// confirmation.
 func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")
@@ -98,7 +99,8 @@ func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testi
 	}
 }
 
-// Agents that cannot reach the hub yet, since its front is not open, may know better about the plan: what is known of none of them is no consent.
+// Agents that cannot reach the hub yet, since its front is not open, may know better about the plan: what is known of
+// none of them is no consent.
 func TestAPlanBeginsInNoMemberBeforeAgentsCanHaveComeBack(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")

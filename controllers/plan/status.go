@@ -32,7 +32,8 @@ const (
 	maxMessage = 512
 	// statusPause is the time between two writes of a status in which only counts have changed.
 	statusPause = time.Second
-	// reasonPause is the time in which a plan that returns to a reason gets no event: the state of its member changes all the time.
+	// reasonPause is the time in which a plan that returns to a reason gets no event: the state of its member changes all
+	// the time.
 	reasonPause = time.Minute
 )
 
@@ -117,8 +118,8 @@ func (s *scope) conclusion() conclusion {
 	return v
 }
 
-// completeSomewhere reports whether a member has completed the plan, in this revision or a former one. A plan that no member has ever carried out
-// is not Ready, however many members are away.
+// completeSomewhere reports whether a member has completed the plan, in this revision or a former one. A plan that no
+// member has ever carried out is not Ready, however many members are away.
 func (s *scope) completeSomewhere() bool {
 	return slices.ContainsFunc(s.clusters, func(c rollout.Cluster) bool { return c.Claim != nil && c.Claim.Complete != nil })
 }

@@ -19,7 +19,8 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// planProject makes the set of a project for each member. They differ only where another project has a namespace that both list.
+// planProject makes the set of a project for each member. They differ only where another project has a namespace that
+// both list.
 func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *plan) error {
 	rivals, err := r.rivals(ctx, project)
 	if err != nil {

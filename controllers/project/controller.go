@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package project reconciles Project: its members have its namespaces, its limits and copies of its secrets, and all members the guards of projects.
+// Package project reconciles Project: its members have its namespaces, its limits and copies of its secrets, and all
+// members the guards of projects.
 package project
 
 import (
@@ -86,7 +87,8 @@ type plan struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
-	// held has the outcome of the guards in the members that get no copies of Secrets before the guards are applied, by the names of their Clusters.
+	// held has the outcome of the guards in the members that get no copies of Secrets before the guards are applied, by
+	// the names of their Clusters.
 	held map[string]delivery.Outcome
 	// problems keep it, or some of it, from being delivered; the most important first.
 	problems []index.Problem
@@ -97,7 +99,8 @@ func (p *plan) fail(reason, message string) {
 	p.problems = append(p.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
-// plan gathers and decides. An error means that reading failed. A fault of the project is a problem instead, so that it takes away what was there.
+// plan gathers and decides. An error means that reading failed. A fault of the project is a problem instead, so that it
+// takes away what was there.
 func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
 	p := plan{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -148,8 +151,8 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 	return nil
 }
 
-// keep returns the copies for a member in which projects are not guarded: those that it should have had until now, without the ones that were taken out
-// of the project since. Nothing is added or changed there.
+// keep returns the copies for a member in which projects are not guarded: those that it should have had until now,
+// without the ones that were taken out of the project since. Nothing is added or changed there.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:
@@ -183,8 +186,8 @@ func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	return set.New(copies.ID, nil, rest)
 }
 
-// unguarded returns the members in which the guards of projects are not in force, with the reason: whoever may label a namespace there would
-// get the Secrets of a project.
+// unguarded returns the members in which the guards of projects are not in force, with the reason: whoever may label a
+// namespace there would get the Secrets of a project.
 func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
 	held := map[string]delivery.Outcome{}
 	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {

@@ -24,7 +24,8 @@ type MemberDeliverer interface {
 	Forget(member types.NamespacedName)
 }
 
-// Guards has every member guard its projects, and the delivery store forget members whose Clusters go. NewGuards makes it.
+// Guards has every member guard its projects, and the delivery store forget members whose Clusters go. NewGuards makes
+// it.
 type Guards struct {
 	clusters   client.Reader
 	deliveries MemberDeliverer

@@ -30,8 +30,8 @@ func (r *Runner) readCheckpoint() error {
 	return nil
 }
 
-// reach stores the checkpoint that came with instructions before the instructions: a host never has instructions with an
-// earlier checkpoint.
+// reach stores the checkpoint that came with instructions before the instructions: a host never has instructions with
+// an earlier checkpoint.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

@@ -45,7 +45,8 @@ func supervisor(entry string) *exec.Cmd {
 	return exec.Command(os.Args[0], modeSupervise, entry)
 }
 
-// runAgent carries out the instructions in "<state>/given.json", prints each progress, and kills itself at the step of that number, from 1.
+// runAgent carries out the instructions in "<state>/given.json", prints each progress, and kills itself at the step of
+// that number, from 1.
 func runAgent(state, at string) {
 	killAt, _ := strconv.Atoi(at)
 	steps := 0

@@ -18,8 +18,8 @@ import (
 
 const (
 	redacted = "<secret>"
-	// shortestVariable and shortestWord are the lengths from which values of variables, and words of files, count as secrets. Shorter ones would be
-	// found in any text.
+	// shortestVariable and shortestWord are the lengths from which values of variables, and words of files, count as
+	// secrets. Shorter ones would be found in any text.
 	shortestVariable = 4
 	shortestWord     = 12
 	// longestName is the length from which a word of a command is no name of a secret, but may be one.
@@ -29,8 +29,9 @@ const (
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns what must not be reported of instructions: the values of their variables, what their commands name as a secret, and the words of files that not
-// all users may read, as they are and encoded; and passwords of proxies. The longest are first, so that none is hidden by a part of it.
+// secretsOf returns what must not be reported of instructions: the values of their variables, what their commands name
+// as a secret, and the words of files that not all users may read, as they are and encoded; and passwords of proxies.
+// The longest are first, so that none is hidden by a part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -77,7 +78,8 @@ func add(secrets []string, secret string, shortest int) []string {
 	return append(secrets, encoded(secret)...)
 }
 
-// encoded returns the parts of a text in base64 that depend on nothing before or after it, wherever it stands in what was encoded.
+// encoded returns the parts of a text in base64 that depend on nothing before or after it, wherever it stands in what
+// was encoded.
 func encoded(text string) []string {
 	var forms []string
 	for before := range 3 {
@@ -98,7 +100,8 @@ var (
 	userInfo = regexp.MustCompile(`[a-z]://([^/@\s]+)@`)
 )
 
-// namedSecrets returns the words of a command that follow a name like "--token" or "PASSWORD=", those of URLs with a user, and those that look random.
+// namedSecrets returns the words of a command that follow a name like "--token" or "PASSWORD=", those of URLs with a
+// user, and those that look random.
 func namedSecrets(command []string) []string {
 	var secrets []string
 	name := ""

@@ -1,12 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instructions carries out the instructions of a host: files, one-time and periodic instructions and probes, with a journal for which no crash
-// repeats a one-time instruction.
+// Package instructions carries out the instructions of a host: files, one-time and periodic instructions and probes,
+// with a journal for which no crash repeats a one-time instruction.
 //
-// The journal has a folder for each instruction. A supervisor, a process of its own for each, makes the file "begun" exclusively before the
-// command starts, and "result.json" after it has ended. The agent only reads them. So the file system decides that a command begins once, and an
-// agent that was killed at any point finds out what happened meanwhile.
+// The journal has a folder for each instruction. A supervisor, a process of its own for each, makes the file "begun"
+// exclusively before the command starts, and "result.json" after it has ended. The agent only reads them. So the file
+// system decides that a command begins once, and an agent that was killed at any point finds out what happened
+// meanwhile.
 package instructions
 
 import (
@@ -248,7 +249,8 @@ func (r *Runner) current() *order {
 	return r.order
 }
 
-// Run carries instructions out until ctx ends. An instruction that runs then goes on, and the next Runner finds its result.
+// Run carries instructions out until ctx ends. An instruction that runs then goes on, and the next Runner finds its
+// result.
 func (r *Runner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		o := r.current()
@@ -307,7 +309,8 @@ func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	return false
 }
 
-// apply writes the files and runs the one-time instructions that have not run. It returns false if that should be tried again.
+// apply writes the files and runs the one-time instructions that have not run. It returns false if that should be tried
+// again.
 func (r *Runner) apply(ctx context.Context, o *order) bool {
 	for _, file := range o.Files {
 		if err := writeFile(r.options.Root, file); err != nil {
@@ -334,8 +337,8 @@ func (r *Runner) waits() bool {
 	return err == nil && state == unknown
 }
 
-// clean runs the Clean instructions, then forgets all instructions, with the journal. It returns false if that should be
-// tried again.
+// clean runs the Clean instructions, then forgets all instructions, with the journal. It returns false if that should
+// be tried again.
 func (r *Runner) clean(ctx context.Context, o *order) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
 	if !o.Cleaned && !r.all(ctx, o, o.Clean) {

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterimport imports clusters that Cluster API makes anywhere: it makes their Clusters, and installs the agents with the kubeconfigs of Cluster API.
+// Package clusterimport imports clusters that Cluster API makes anywhere: it makes their Clusters, and installs the
+// agents with the kubeconfigs of Cluster API.
 package clusterimport
 
 import (
@@ -33,8 +34,8 @@ const (
 	busyPause = time.Second
 )
 
-// Workers is how many reconciles run at once, and maxInstalls how many of them install agents in clusters of one workspace: their servers are the tenant's,
-// and may answer slowly.
+// Workers is how many reconciles run at once, and maxInstalls how many of them install agents in clusters of one
+// workspace: their servers are the tenant's, and may answer slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2
@@ -184,7 +185,8 @@ func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster is for what is imported: one that was there before has the label only if its owner gave it.
+// agreed reports whether a Cluster is for what is imported: one that was there before has the label only if its owner
+// gave it.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }
@@ -208,7 +210,8 @@ func decide(in *input) step {
 	return install
 }
 
-// clusterOf is the Cluster that is made. It is deleted with that of Cluster API, and after that: until all else is gone, Cluster API may need the way through the hub.
+// clusterOf is the Cluster that is made. It is deleted with that of Cluster API, and after that: until all else is
+// gone, Cluster API may need the way through the hub.
 func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},

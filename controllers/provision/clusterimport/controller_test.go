@@ -95,7 +95,8 @@ func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Sec
 	return secret
 }
 
-// registered makes the Secret with the manifest of the agent, which is a ServiceAccount here. Its owner is the Cluster, or one that is not there.
+// registered makes the Secret with the manifest of the agent, which is a ServiceAccount here. Its owner is the Cluster,
+// or one that is not there.
 func (w *world) registered() {
 	w.t.Helper()
 	cluster := &v1.Cluster{}

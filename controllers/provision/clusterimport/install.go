@@ -30,13 +30,14 @@ const installTime = time.Minute
 // fieldOwner is the field manager of what is applied there.
 const fieldOwner = "drover-import"
 
-// maxAnswer bounds what is read of an answer, in bytes. Nothing of it is kept: it is read so that the connection can be used again.
+// maxAnswer bounds what is read of an answer, in bytes. Nothing of it is kept: it is read so that the connection can be
+// used again.
 const maxAnswer = 1 << 20
 
 // install applies the agent's manifest in the cluster. Its errors have no text of the other server in them.
 //
-// The other server is of whoever wrote the kubeconfig. So nothing that it answers is decoded: the paths of the manifest's kinds are known here, and of
-// an answer only the code counts.
+// The other server is of whoever wrote the kubeconfig. So nothing that it answers is decoded: the paths of the
+// manifest's kinds are known here, and of an answer only the code counts.
 func (r *Reconciler) install(ctx context.Context, in *input) error {
 	config, err := remote.Config(in.kubeconfig, r.Reach)
 	if err != nil {
@@ -105,7 +106,8 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	return nil
 }
 
-// address is where an object is applied. Which kinds the other server says that it has does not matter: the manifest has none but these.
+// address is where an object is applied. Which kinds the other server says that it has does not matter: the manifest
+// has none but these.
 func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, error) {
 	kinds := append(protocol.ManifestKinds(), protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"})
 	i := slices.IndexFunc(kinds, func(k protocol.ObjectKind) bool { return k.Name == object.Kind && k.APIVersion == object.APIVersion })

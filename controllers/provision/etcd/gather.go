@@ -127,8 +127,8 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 	return out
 }
 
-// lost reports whether a Host was not connected for lostTime. A hub that was started after the agent was connected last does not know lastSeen: then it is the latest change of Ready, which is not
-// later. It is pure.
+// lost reports whether a Host was not connected for lostTime. A hub that was started after the agent was connected last
+// does not know lastSeen: then it is the latest change of Ready, which is not later. It is pure.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
@@ -171,7 +171,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket which the cluster names. It is pure.
+// copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket
+// which the cluster names. It is pure.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {

@@ -30,15 +30,16 @@ import (
 )
 
 const (
-	// firstWindow is how long a time of the schedule may be past if there is no scheduled snapshot from which the next one is counted: a schedule that was just set has
-	// missed none of the hours before.
+	// firstWindow is how long a time of the schedule may be past if there is no scheduled snapshot from which the next one
+	// is counted: a schedule that was just set has missed none of the hours before.
 	firstWindow = 10 * time.Minute
 	// maxName is the length of a cluster's name in that of a snapshot.
 	maxName = 200
 )
 
-// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set, does not make it so. It checks all that the policy
-// drover-provisioner-etcdsnapshots checks: what that keeps the provisioner from deleting is none of a schedule.
+// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set,
+// does not make it so. It checks all that the policy drover-provisioner-etcdsnapshots checks: what that keeps the
+// provisioner from deleting is none of a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
@@ -55,8 +56,8 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	return o.CreationTimestamp.Time
 }
 
-// sortScheduled sorts snapshots of a schedule, the newest first. One that was made for later than now is of a clock that was wrong, and counts as the oldest: otherwise it would be kept for ever. It is
-// pure.
+// sortScheduled sorts snapshots of a schedule, the newest first. One that was made for later than now is of a clock
+// that was wrong, and counts as the oldest: otherwise it would be kept for ever. It is pure.
 func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	ahead := func(o *provisionv1.EtcdSnapshot) int {
 		if scheduledFor(o).After(now) {
@@ -102,8 +103,9 @@ type timing struct {
 	again time.Time
 }
 
-// timed says for which time of a schedule a snapshot is to be made now. It is pure, and its only memory are the snapshots that the schedule has made: however many times were missed, one is made, for
-// the latest of them. None is made while one has not ended, or a restore is under way.
+// timed says for which time of a schedule a snapshot is to be made now. It is pure, and its only memory are the
+// snapshots that the schedule has made: however many times were missed, one is made, for the latest of them. None is
+// made while one has not ended, or a restore is under way.
 func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
@@ -121,7 +123,8 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule makes the snapshot that is due, and returns when to look again, zero for no such time. A schedule that cannot be read is in the status of the DroverCluster.
+// followSchedule makes the snapshot that is due, and returns when to look again, zero for no such time. A schedule that
+// cannot be read is in the status of the DroverCluster.
 func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
@@ -149,7 +152,8 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that was killed, or another one.
+// inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that
+// was killed, or another one.
 func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
@@ -162,7 +166,8 @@ func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverC
 	return nil
 }
 
-// scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name is of both, so that it is made once. It is pure.
+// scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name is of both, so that it is
+// made once. It is pure.
 func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
 	name := cluster.Name
 	if len(name) > maxName {

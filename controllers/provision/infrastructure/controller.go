@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure reconciles DroverCluster: it writes the kubeconfig with which Cluster API reaches a cluster through the hub, and names failure domains.
+// Package infrastructure reconciles DroverCluster: it writes the kubeconfig with which Cluster API reaches a cluster
+// through the hub, and names failure domains.
 package infrastructure
 
 import (
@@ -141,7 +142,8 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	return out
 }
 
-// writeKubeconfig writes the Secret that Cluster API reads. A Secret of that name that Drover did not make is left alone.
+// writeKubeconfig writes the Secret that Cluster API reads. A Secret of that name that Drover did not make is left
+// alone.
 func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 	ours := owned.Marks{

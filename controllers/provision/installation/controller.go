@@ -156,7 +156,8 @@ func orNothing(v *status.Readiness) status.Readiness {
 	return *v
 }
 
-// act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their names.
+// act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their
+// names.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
@@ -207,7 +208,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	return err
 }
 
-// remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent is back and has cleaned it.
+// remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent
+// is back and has cleaned it.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
 		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
@@ -247,7 +249,8 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer gives back Hosts that an installation of this name has taken which is gone: they were away when it was deleted.
+// releaseFormer gives back Hosts that an installation of this name has taken which is gone: they were away when it was
+// deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
 	present := &provisionv1.ClusterInstallation{} // the cache may lag behind one that was just made
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
@@ -279,7 +282,8 @@ func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterIns
 	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
-// Handler wakes a controller for the installations that a Host, a Cluster, a snapshot or a restore may concern: a free Host concerns all of its namespace.
+// Handler wakes a controller for the installations that a Host, a Cluster, a snapshot or a restore may concern: a free
+// Host concerns all of its namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {

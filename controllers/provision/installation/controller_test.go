@@ -82,7 +82,8 @@ func (w *world) secret(name string, labels, data map[string]string) {
 	}
 }
 
-// registration makes the Secret with the agent's manifest, as the controller of Clusters does for the Cluster of that UID.
+// registration makes the Secret with the agent's manifest, as the controller of Clusters does for the Cluster of that
+// UID.
 func (w *world) registration(owner types.UID) {
 	w.t.Helper()
 	w.Apply(w.t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{

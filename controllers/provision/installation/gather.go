@@ -240,8 +240,9 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	return nil, nil
 }
 
-// ofInstallation are the marks of the Secret with what was decided for an installation. The kind is the one by which the policy drover-installation-secret guards it: a Secret without it may be of any
-// user. The owner does not count: a hub whose objects were restored has the installation under another UID.
+// ofInstallation are the marks of the Secret with what was decided for an installation. The kind is the one by which
+// the policy drover-installation-secret guards it: a Secret without it may be of any user. The owner does not count: a
+// hub whose objects were restored has the installation under another UID.
 func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
 }

@@ -37,11 +37,12 @@ const sentinel = "/run/cluster-api/bootstrap-success.complete"
 // begins is what the script of a bootstrap begins with: the file of a former one must not count for it.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not there after.
+// bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not
+// there after.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing has
-// to reach it from outside. It tries again until the instruction's time is over. Each distribution leaves the
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing
+// has to reach it from outside. It tries again until the instruction's time is over. Each distribution leaves the
 // administrator's kubeconfig in a place of its own, and some have kubectl in a folder of theirs.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
@@ -59,7 +60,8 @@ echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so 
 exit 1`
 }
 
-// clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a node.
+// clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a
+// node.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
 	removals := k3s.Removals()
@@ -120,7 +122,8 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported gives commands the version, so that one that installs it need not change with it: what changes in a KubeadmConfig is not updated in place.
+// exported gives commands the version, so that one that installs it need not change with it: what changes in a
+// KubeadmConfig is not updated in place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
 		return ""

@@ -39,7 +39,8 @@ const (
 	leaveTime = 20 * time.Second
 )
 
-// Reconciler reconciles DroverMachines. One at a time is reconciled: where a machine may be depends on where the others are.
+// Reconciler reconciles DroverMachines. One at a time is reconciled: where a machine may be depends on where the others
+// are.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
@@ -143,7 +144,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 	return client.IgnoreNotFound(err)
 }
 
-// hostOf reads the Host that a machine's provider ID names, nil if there is none. If the cache has it as another's, the API server is asked.
+// hostOf reads the Host that a machine's provider ID names, nil if there is none. If the cache has it as another's, the
+// API server is asked.
 func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine) (*v1.Host, error) {
 	name, ok := strings.CutPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix+machine.Namespace+"/")
 	if !ok {
@@ -162,7 +164,8 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans gives back Hosts that a machine of this name has taken which is gone: its Host was away when it was deleted.
+// releaseOrphans gives back Hosts that a machine of this name has taken which is gone: its Host was away when it was
+// deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {

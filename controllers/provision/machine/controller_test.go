@@ -314,7 +314,8 @@ func TestWhatAMachineWaitsForIsSaid(t *testing.T) {
 	}
 }
 
-// TestAManagerThatIsKilledBetweenTakesOneHost: the provider ID is written, and the Host not taken, or taken by another meanwhile.
+// TestAManagerThatIsKilledBetweenTakesOneHost: the provider ID is written, and the Host not taken, or taken by another
+// meanwhile.
 func TestAManagerThatIsKilledBetweenTakesOneHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -334,7 +335,8 @@ func TestAManagerThatIsKilledBetweenTakesOneHost(t *testing.T) {
 	}
 }
 
-// TestAHostWaitsForTheNodeOfItsFormerMachine: Cluster API deletes a Node by its name, after the machine's infrastructure, and kubeadm refuses to join by a name that a Node has.
+// TestAHostWaitsForTheNodeOfItsFormerMachine: Cluster API deletes a Node by its name, after the machine's
+// infrastructure, and kubeadm refuses to join by a name that a Node has.
 func TestAHostWaitsForTheNodeOfItsFormerMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

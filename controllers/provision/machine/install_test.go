@@ -16,7 +16,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane runs the script in a folder in place of /etc, with a stand-in for kubectl that fails the first time.
+// TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane runs the script in a folder in place of /etc, with a stand-in
+// for kubectl that fails the first time.
 func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ config, said string }{

@@ -127,7 +127,8 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// Cluster API deletes the Node of a machine after the machine: by its name, which the next machine on that Host has, too.
+	// Cluster API deletes the Node of a machine after the machine: by its name, which the next machine on that Host has,
+	// too.
 	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
 	if err != nil {
 		return nil, status.Readiness{}, err
@@ -198,7 +199,8 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's and %d too near to others of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns what machines share that are kept apart: their cluster, and whether they are its control plane or of which MachineDeployment.
+// group returns what machines share that are kept apart: their cluster, and whether they are its control plane or of
+// which MachineDeployment.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")

@@ -88,7 +88,8 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 	})
 }
 
-// addresses returns those of a Host, as the contract has them: that of its spec, then those that it reports. What is no address is left out: a machine may report what it likes.
+// addresses returns those of a Host, as the contract has them: that of its spec, then those that it reports. What is no
+// address is left out: a machine may report what it likes.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {
 		return nil

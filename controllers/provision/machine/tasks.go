@@ -90,7 +90,8 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	return v, nil
 }
 
-// workOn goes on with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and is made of tasks. It returns when to look again.
+// workOn goes on with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and is made
+// of tasks. It returns when to look again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {

@@ -60,7 +60,8 @@ func (w *world) annotate(name types.NamespacedName, annotation string) {
 	}
 }
 
-// reports writes what a Host says of the instructions that it has: how many are done, and the one that runs or has failed.
+// reports writes what a Host says of the instructions that it has: how many are done, and the one that runs or has
+// failed.
 func (w *world) reports(host string, state v1.HostState, reason string, done int, instruction string) {
 	w.t.Helper()
 	w.setHost(host, state, reason)

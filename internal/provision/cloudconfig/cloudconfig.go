@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API make, as far as a Host can carry it out: files and commands.
+// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API make, as far as a Host can carry
+// it out: files and commands.
 package cloudconfig
 
 import (
@@ -27,17 +28,20 @@ const maxContent = 1 << 20
 // maxVariables is how many variables a template may have. The provider of kubeadm writes two.
 const maxVariables = 256
 
-// bounds of the bootstrap data. That of kubeadm has about 30 KiB without files of users, and 250 files have fewer values.
+// bounds of the bootstrap data. That of kubeadm has about 30 KiB without files of users, and 250 files have fewer
+// values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
-// written are the bounds of the same as JSON, in which the end of a line is two bytes, and other marks have six. Each value is counted as up to two there.
+// written are the bounds of the same as JSON, in which the end of a line is two bytes, and other marks have six. Each
+// value is counted as up to two there.
 func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
 // Config is what to do on a machine, once.
 type Config struct {
 	// Files to write, each path once, before the commands.
 	Files []File
-	// Commands are lines of a script for /bin/sh, in their order. As with cloud-init, one that fails does not end the script.
+	// Commands are lines of a script for /bin/sh, in their order. As with cloud-init, one that fails does not end the
+	// script.
 	Commands []string
 }
 
@@ -105,7 +109,8 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused are the keys that bootstrap providers write and that are not carried out: they prepare a machine, and a Host was prepared by its owner.
+// refused are the keys that bootstrap providers write and that are not carried out: they prepare a machine, and a Host
+// was prepared by its owner.
 var refused = map[string]string{
 	"bootcmd":    "commands at each boot (bootCommands): make a unit of systemd with files and preKubeadmCommands",
 	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",

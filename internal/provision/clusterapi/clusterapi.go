@@ -141,7 +141,8 @@ func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Ku
 	return Kubeadm{Patches: of.Patches.Directory, IgnorePreflightErrors: of.NodeRegistration.IgnorePreflightErrors}, nil
 }
 
-// UpdatesInPlace reports whether Cluster API has begun to update a Machine in place, and waits for the extension to do it.
+// UpdatesInPlace reports whether Cluster API has begun to update a Machine in place, and waits for the extension to do
+// it.
 func (m *Machine) UpdatesInPlace() bool {
 	return InPlaceUpdate(m) && slices.Contains(strings.Split(m.Annotations[annotationPendingHooks], ","), "UpdateMachine")
 }
@@ -234,7 +235,8 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 	return out, get(ctx, reader, name, "Machine", out)
 }
 
-// ProviderIDs returns the provider IDs that the Machines of a namespace have, with the name of the Machine. The last thing that goes with a Machine is its Node: until then it has one.
+// ProviderIDs returns the provider IDs that the Machines of a namespace have, with the name of the Machine. The last
+// thing that goes with a Machine is its Node: until then it has one.
 func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))
@@ -266,8 +268,8 @@ func read(ctx context.Context, reader client.Reader, name types.NamespacedName, 
 	return nil
 }
 
-// GetBootstrap reads what the bootstrap provider made for a Machine. Secrets of another type, or of another cluster, are none: who may write Machines must not read
-// all Secrets of a workspace through a Host.
+// GetBootstrap reads what the bootstrap provider made for a Machine. Secrets of another type, or of another cluster,
+// are none: who may write Machines must not read all Secrets of a workspace through a Host.
 func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
 	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
 	secret := &corev1.Secret{}
@@ -289,7 +291,8 @@ func KubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 }
 
-// GetKubeconfig reads the kubeconfig of a cluster, nil for none yet. Secrets of another type, or of another cluster, are none.
+// GetKubeconfig reads the kubeconfig of a cluster, nil for none yet. Secrets of another type, or of another cluster,
+// are none.
 func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.NamespacedName) ([]byte, error) {
 	secret := &corev1.Secret{}
 	if err := reader.Get(ctx, KubeconfigSecret(cluster), secret); client.IgnoreNotFound(err) != nil {

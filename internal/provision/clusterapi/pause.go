@@ -22,7 +22,8 @@ const KubeadmControlPlane = "KubeadmControlPlane"
 
 var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
 
-// annotationPausedBy names what has paused a Cluster for Drover, by its UID. A Cluster that a person has paused does not have it.
+// annotationPausedBy names what has paused a Cluster for Drover, by its UID. A Cluster that a person has paused does
+// not have it.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
 // PausedBy returns what has paused a Cluster for Drover, "" for nothing.
@@ -34,7 +35,8 @@ func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPa
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
-// SetPaused pauses a Cluster for something, or goes on with it if that is empty. It writes these two fields alone, of the Cluster that was read.
+// SetPaused pauses a Cluster for something, or goes on with it if that is empty. It writes these two fields alone, of
+// the Cluster that was read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(GroupVersion.WithKind("Cluster"))
@@ -50,7 +52,8 @@ func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by stri
 	return nil
 }
 
-// ControlPlanePaused reports whether the controller of a Cluster's control plane has seen that the Cluster is paused, and does nothing any more.
+// ControlPlanePaused reports whether the controller of a Cluster's control plane has seen that the Cluster is paused,
+// and does nothing any more.
 func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Cluster) (bool, error) {
 	if !cluster.Spec.Paused {
 		return false, nil

@@ -74,7 +74,8 @@ func (w *world) remove(ctx context.Context) {
 	}
 }
 
-// before returns a hub in which another writer is faster: it acts once, before the hub's first write of the instructions.
+// before returns a hub in which another writer is faster: it acts once, before the hub's first write of the
+// instructions.
 func (w *world) before(act func(context.Context)) hosts.Hub {
 	c := testkit.Competing(w.Env.Client, func(ctx context.Context, _ any) bool { act(ctx); return true })
 	return hosts.Hub{Client: c, Live: w.Env.Client}

@@ -53,14 +53,16 @@ var (
 		"delete their Secret to have the machine cleaned")
 )
 
-// Hub is where Hosts and their instructions are. Client reads from the cache and writes; Live reads from the API server.
+// Hub is where Hosts and their instructions are. Client reads from the cache and writes; Live reads from the API
+// server.
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
 	// Reported returns why a Host's status may not be what its agent reports now, "" if it is. The status may be of before
 	// a backup that the hub was restored from. Nil if that is not asked.
 	Reported func(context.Context, *v1.Host) (string, error)
-	// Finalizer is on Hosts while they are taken, if it is not empty: one that is deleted is then cleaned only after Release.
+	// Finalizer is on Hosts while they are taken, if it is not empty: one that is deleted is then cleaned only after
+	// Release.
 	Finalizer string
 }
 
@@ -116,7 +118,8 @@ func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
 	return free
 }
 
-// Take takes a free Host for an object of its namespace. Of two that take it at the same time, one gets an error for which apierrors.IsConflict is true.
+// Take takes a free Host for an object of its namespace. Of two that take it at the same time, one gets an error for
+// which apierrors.IsConflict is true.
 func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) error {
 	if TakenBy(host, consumer) {
 		return nil
@@ -142,8 +145,8 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Note returns what was given with a Host's instructions, and the version by which the Host's status names them. Both are
-// empty without instructions that Drover made.
+// Note returns what was given with a Host's instructions, and the version by which the Host's status names them. Both
+// are empty without instructions that Drover made.
 func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err error) {
 	secret, ours, err := h.secret(ctx, host, h.Client)
 	if err != nil || !ours || !secret.DeletionTimestamp.IsZero() {
@@ -152,9 +155,9 @@ func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err
 	return secret.Annotations[annotationNote], versionOf(secret), nil
 }
 
-// Instructions reads the instructions that Drover gave a Host, and the version by which the Host's status names them, from
-// the API server. It returns nil if Drover gave none, or took them away. The error is ErrForeignInstructions if another
-// Secret has their name.
+// Instructions reads the instructions that Drover gave a Host, and the version by which the Host's status names them,
+// from the API server. It returns nil if Drover gave none, or took them away. The error is ErrForeignInstructions if
+// another Secret has their name.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host, h.Live)
 	switch {
@@ -206,8 +209,8 @@ func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostCo
 	return h.give(ctx, host, consumer, instructions, note, before, ours)
 }
 
-// give gives a Host its instructions in place of the Secret that was read, nil for none. Ours reports whether Drover made
-// that Secret.
+// give gives a Host its instructions in place of the Secret that was read, nil for none. Ours reports whether Drover
+// made that Secret.
 func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string, before *corev1.Secret, ours bool) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s instructions: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
@@ -271,7 +274,8 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 
 // ReleaseFormer gives back a Host whose consumer is gone, once it is clean, and reports whether it is given back. A
 // consumer takes the instructions away before it goes. Instructions that are there all the same are kept, with
-// ErrFormerInstructions: in a hub whose objects were restored the consumer may be there with another UID, and what it has installed runs.
+// ErrFormerInstructions: in a hub whose objects were restored the consumer may be there with another UID, and what it
+// has installed runs.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
 		if secret, _, err := h.secret(ctx, host, h.Live); err != nil {
@@ -287,9 +291,9 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the marks of the Secret with instructions that Drover made for a Host. The name alone says nothing: a user
-// who may write Secrets can give one that name. Only a user who may update hosts/plan makes a Secret of the type, which
-// cannot be changed.
+// marks returns the marks of the Secret with instructions that Drover made for a Host. The name alone says nothing: a
+// user who may write Secrets can give one that name. Only a user who may update hosts/plan makes a Secret of the type,
+// which cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
@@ -340,7 +344,8 @@ func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	return nil
 }
 
-// Handler wakes a controller for the objects of a kind that have taken Hosts, when these change, and when they are given back.
+// Handler wakes a controller for the objects of a kind that have taken Hosts, when these change, and when they are
+// given back.
 func Handler(kind string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		host, ok := object.(*v1.Host)

@@ -76,8 +76,8 @@ func canUpdateMachineSet(q *request) response {
 	return response{Status: success, MachineSetPatch: c.ofVersion("/spec/template/spec/version"), InfrastructureMachineTemplatePatch: c.ofInstaller("/spec/template/spec/inPlaceUpdate")}
 }
 
-// refused says why machines are not updated in place, "" if they are. Cluster API then makes new ones. What else is different Cluster API finds out itself: a change that
-// the response has no patch for is not done in place.
+// refused says why machines are not updated in place, "" if they are. Cluster API then makes new ones. What else is
+// different Cluster API finds out itself: a change that the response has no patch for is not done in place.
 func (c change) refused() string {
 	ours := infrav1.GroupVersion.String()
 	switch {
@@ -125,11 +125,13 @@ func (c change) ofInstaller(path string) *patch {
 	return set(path, c.after)
 }
 
-// localMode is a feature gate that Cluster API adds for the versions of Kubernetes that have it, up to 1.35. kubeadm reads it in the cluster, and not on the machine.
+// localMode is a feature gate that Cluster API adds for the versions of Kubernetes that have it, up to 1.35. kubeadm
+// reads it in the cluster, and not on the machine.
 const localMode = "ControlPlaneKubeletLocalMode"
 
-// ofBootstrap is the patch of what is different in the configuration of a control plane, and nothing to a machine that is there: what Cluster API itself changes with the
-// version, and the phases that a machine skips when it joins. The first machine has skipped others, of kubeadm init. It is nil for no patch.
+// ofBootstrap is the patch of what is different in the configuration of a control plane, and nothing to a machine that
+// is there: what Cluster API itself changes with the version, and the phases that a machine skips when it joins. The
+// first machine has skipped others, of kubeadm init. It is nil for no patch.
 func ofBootstrap(current, desired bootstrap) *patch {
 	var operations []operation
 	if cluster, changed := withGate(current.Spec.ClusterConfiguration, desired.Spec.ClusterConfiguration); changed {
@@ -157,7 +159,8 @@ func same(a, b json.RawMessage) bool {
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate returns a clusterConfiguration with the feature gate as another one has it, and reports whether that is a change.
+// withGate returns a clusterConfiguration with the feature gate as another one has it, and reports whether that is a
+// change.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
 	before, after := gatesOf(cluster.get(field)), gatesOf(other.get(field))

@@ -1,10 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace answers the runtime hooks by which Cluster API asks whether machines can be updated in place, and has them updated.
+// Package inplace answers the runtime hooks by which Cluster API asks whether machines can be updated in place, and has
+// them updated.
 //
-// Cluster API presents no credential that the hub knows: by default it has no client certificate for extensions. So anyone who reaches the port may call.
-// A call causes nothing that Cluster API's own objects do not ask for, its answer says nothing of any other, and what it costs is bounded.
+// Cluster API presents no credential that the hub knows: by default it has no client certificate for extensions. So
+// anyone who reaches the port may call. A call causes nothing that Cluster API's own objects do not ask for, its answer
+// says nothing of any other, and what it costs is bounded.
 package inplace
 
 import (

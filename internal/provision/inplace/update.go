@@ -37,7 +37,8 @@ type step struct {
 	response response
 }
 
-// updateMachine takes an update one step further. It is for a Machine that Cluster API has begun to update, and what it is updated to is read of the Machine itself.
+// updateMachine takes an update one step further. It is for a Machine that Cluster API has begun to update, and what it
+// is updated to is read of the Machine itself.
 func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	name := types.NamespacedName{Namespace: o.Desired.Machine.Metadata.Namespace, Name: o.Desired.Machine.Metadata.Name}
 	unknown := response{Status: failure, Message: "there is no such Machine that is updated in place, with a DroverMachine that is so, too"}
@@ -83,7 +84,8 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 
 // decide says what an update needs next. It is pure.
 //
-// A task is kept for the whole update, however often Cluster API asks: its ID has the generation of the Machine, which a change that has nothing to do with the version raises, too.
+// A task is kept for the whole update, however often Cluster API asks: its ID has the generation of the Machine, which
+// a change that has nothing to do with the version raises, too.
 func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask

@@ -43,8 +43,8 @@ func (d *decision) begin() bool {
 	return false
 }
 
-// stop leaves everything as it is, since no host stays that has the cluster's data. Hosts that are being deleted are let
-// go. It returns false.
+// stop leaves everything as it is, since no host stays that has the cluster's data. Hosts that are being deleted are
+// let go. It returns false.
 func (d *decision) stop() bool {
 	why := "a decision: no host has the cluster's data any more"
 	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving && !d.isOld(&h) })

@@ -90,8 +90,8 @@ func (d *decision) rejoin(m *member) string {
 	return cmp.Or(url, m.Held.Join)
 }
 
-// mayChange says what a host waits for before it is started again, "" if it need not wait. A host that does not work has
-// nothing to lose.
+// mayChange says what a host waits for before it is started again, "" if it need not wait. A host that does not work
+// has nothing to lose.
 func (d *decision) mayChange(m *member, now *turns) (why string) {
 	switch {
 	case !m.Connected:

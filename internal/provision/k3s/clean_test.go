@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestAHostIsCleanWhenNothingRuns runs the script that cleans, with scripts of installers and a systemctl that are stand-ins.
+// TestAHostIsCleanWhenNothingRuns runs the script that cleans, with scripts of installers and a systemctl that are
+// stand-ins.
 func TestAHostIsCleanWhenNothingRuns(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -26,7 +26,8 @@ type machine struct {
 	registered, runs string
 	// journal has how instructions have ended, by their IDs: none runs twice.
 	journal map[string]bool
-	// data is the restore that its data of etcd is of, before is that before the last one, and mark is the last restore after which it has joined anew.
+	// data is the restore that its data of etcd is of, before is that before the last one, and mark is the last restore
+	// after which it has joined anew.
 	data, before, mark string
 	// serves reports whether its etcd runs, and replaced whether the data before can come back.
 	serves, replaced bool

@@ -40,7 +40,8 @@ func shortOptions() map[string]string {
 // others than the distribution's, no probe would ever succeed, a node would have another name, or etcd other members.
 func reservedArguments() map[string][]string {
 	return map[string][]string{
-		// With a file of its own, the kubelet reads none of what the distribution writes, such as the port that the probes ask.
+		// With a file of its own, the kubelet reads none of what the distribution writes, such as the port that the probes
+		// ask.
 		"kubelet-arg": {"healthz-port", "healthz-bind-address", "hostname-override", "register-node", "kubeconfig", "config", "config-dir"},
 		"etcd-arg": {
 			"name", "data-dir", "listen-metrics-urls", "listen-client-urls", "listen-peer-urls", "advertise-client-urls",

@@ -78,8 +78,8 @@ type CurrentRestore struct {
 	Away bool
 }
 
-// restoration is the restore that is under way. Its steps see the decision as any other step does, and change Restoring,
-// which is stored.
+// restoration is the restore that is under way. Its steps see the decision as any other step does, and change
+// Restoring, which is stored.
 type restoration struct {
 	*Restoring
 	d *decision
@@ -288,8 +288,8 @@ func (r restoration) replace() (bool, error) {
 	return false, err
 }
 
-// replaced remembers that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are no
-// members of etcd.
+// replaced remembers that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are
+// no members of etcd.
 func (r restoration) replaced(m *member) {
 	d := r.d
 	s := &d.Stored

@@ -65,8 +65,8 @@ func (w *writer) stopServer(id string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: "stop-" + id, Command: w.dist.stop(w.Input), TimeoutSeconds: stopTimeout}
 }
 
-// renderRestore has a host that is stopped replace its data. The host is not started by that: other servers have the old
-// data until this has succeeded.
+// renderRestore has a host that is stopped replace its data. The host is not started by that: other servers have the
+// old data until this has succeeded.
 func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error) {
 	p, err := w.render(host, "", duties{}) // no server's URL may be in the configuration
 	if err != nil {
@@ -94,7 +94,8 @@ func onDisk(id string, command []string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: command, TimeoutSeconds: stopTimeout}
 }
 
-// restored is the restore that a host is started again for, empty for none: a server for each for which servers were stopped, a worker for each that has replaced data.
+// restored is the restore that a host is started again for, empty for none: a server for each for which servers were
+// stopped, a worker for each that has replaced data.
 func (w *writer) restored(host *member) string {
 	if host.server() {
 		return w.Stored.Stops

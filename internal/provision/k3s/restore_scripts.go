@@ -3,18 +3,21 @@
 
 package k3s
 
-// Scripts of a restore, by the documentation of the distributions. A disk has at most one copy of the data that was replaced, in etcd-replaced.
+// Scripts of a restore, by the documentation of the distributions. A disk has at most one copy of the data that was
+// replaced, in etcd-replaced.
 const (
 	// findSnapshot finds the file of a snapshot by its name, or by what that begins with and nothing else.
 	findSnapshot = `db="$DATA/server/db"
 if test -n "$BEGINS"; then set -- "$db/snapshots/$FILE"*; else set -- "$db/snapshots/$FILE"; fi
 if test $# != 1 || ! test -f "$1"; then echo "$# files in $db/snapshots have the name $FILE, or none can be read" >&2; exit 1; fi
 `
-	// stop stops a server, and keeps it from being started with its machine. What RKE2 runs as pods goes on without its service.
+	// stop stops a server, and keeps it from being started with its machine. What RKE2 runs as pods goes on without its
+	// service.
 	stop = `if systemctl cat "$0" >/dev/null 2>&1; then systemctl stop "$0" && systemctl disable "$0" || exit; fi
 for script in "$@"; do if test -x "$script"; then exec "$script"; fi; done`
-	// replace replaces the data by that of a snapshot. The data before is in etcd-before-restore until the outcome is known: if it is there already, the last attempt
-	// has ended in its middle. The reset replaces keys and certificates, too, which are copied before.
+	// replace replaces the data by that of a snapshot. The data before is in etcd-before-restore until the outcome is
+	// known: if it is there already, the last attempt has ended in its middle. The reset replaces keys and certificates,
+	// too, which are copied before.
 	replace = `if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd"; else
 	for part in cred tls; do
 		rm -rf "$DATA/server/$part-before-restore" || exit

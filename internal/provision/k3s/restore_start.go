@@ -19,8 +19,8 @@ func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
 }
 
-// startAgain starts a server that was stopped for a restore. Servers whose data was not replaced start at the same time,
-// since no server is up without a quorum. The others join one after another.
+// startAgain starts a server that was stopped for a restore. Servers whose data was not replaced start at the same
+// time, since no server is up without a quorum. The others join one after another.
 func (d *decision) startAgain(m *member) error {
 	url, why := m.Held.Join, ""
 	switch {
@@ -70,8 +70,8 @@ func (d *decision) wayBack(m *member) (url, why string) {
 	return url, ""
 }
 
-// resume starts servers that leave the cluster and were stopped for a restore that has replaced nothing: etcd counts them
-// until they have left.
+// resume starts servers that leave the cluster and were stopped for a restore that has replaced nothing: etcd counts
+// them until they have left.
 func (d *decision) resume(removes []removal) error {
 	for _, m := range d.servers() {
 		isRemoved := slices.ContainsFunc(removes, func(r removal) bool { return r.Node == m.Name })

@@ -12,8 +12,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster says who is in the cluster and how it works. It changes nothing: what steps decide changes Stored of the input,
-// and the roster answers by that.
+// roster says who is in the cluster and how it works. It changes nothing: what steps decide changes Stored of the
+// input, and the roster answers by that.
 type roster struct {
 	*Input
 	// write makes the instructions of hosts, by which the roster knows which hosts have others than they are to have.
@@ -179,8 +179,8 @@ func (r *roster) presentNodes() (nodes []string) {
 	return nodes
 }
 
-// isCleaned reports whether the instructions of a host were taken away, so that it is cleaned: its node is to be removed
-// before the host joins again.
+// isCleaned reports whether the instructions of a host were taken away, so that it is cleaned: its node is to be
+// removed before the host joins again.
 func (r *roster) isCleaned(host *Host) bool {
 	node := r.Stored.Nodes[host.Name]
 	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && r.Stored.Begun

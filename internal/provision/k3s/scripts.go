@@ -108,7 +108,8 @@ done; exit 1`
 
 // Scripts that install and start.
 const (
-	// try runs "attempt" up to five times: an instruction that has failed is not repeated, and what an installer fetches may fail for a moment.
+	// try runs "attempt" up to five times: an instruction that has failed is not repeated, and what an installer fetches
+	// may fail for a moment.
 	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
 	// fetch runs the installer that a URL leads to.
 	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
@@ -121,8 +122,9 @@ attempt() {
 ` + try
 	// run runs the installer that is on the machine.
 	run = `script=$0; attempt() { sh "$script"; }; ` + try
-	// start starts a unit, or starts it again. It returns when the distribution says that it is up. systemd starts one again that has failed, so a first failure is
-	// not the last word. One that is not waited for is stopped before, so that no probe finds the former one.
+	// start starts a unit, or starts it again. It returns when the distribution says that it is up. systemd starts one
+	// again that has failed, so a first failure is not the last word. One that is not waited for is stopped before, so
+	// that no probe finds the former one.
 	start = `systemctl daemon-reload && systemctl enable "$0" || exit
 test -z "$1" || systemctl stop "$0"
 systemctl restart $1 "$0" && exit; code=$?
@@ -132,7 +134,8 @@ journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
 	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
 )
 
-// removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away for a moment.
+// removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away
+// for a moment.
 func removeScript(r rancher) string {
 	return `for i in $(seq 60); do ` + r.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`
 }

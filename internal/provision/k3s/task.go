@@ -96,8 +96,8 @@ func (d Decision) SnapshotOn(id string) string {
 	return d.TaskHost
 }
 
-// decideTask decides which server does which task now, one at a time, and remembers how tasks have ended. A task that has
-// begun goes on.
+// decideTask decides which server does which task now, one at a time, and remembers how tasks have ended. A task that
+// has begun goes on.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {

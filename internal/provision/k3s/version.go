@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion refuses a version that servers cannot be changed to: an older minor version than a server has that works,
-// and a version more than one minor version newer than a server has.
+// CheckVersion refuses a version that servers cannot be changed to: an older minor version than a server has that
+// works, and a version more than one minor version newer than a server has.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {
@@ -36,7 +36,8 @@ func CheckVersion(in Input) error {
 	return nil
 }
 
-// replaces reports whether a server that is stopped replaces its data, or what it joins was replaced: the version that it had counts no more.
+// replaces reports whether a server that is stopped replaces its data, or what it joins was replaced: the version that
+// it had counts no more.
 func (in *Input) replaces(host *Host) bool {
 	r := in.Stored.Restore
 	return host.Held.Stopped != "" && (r != nil && r.Replacing() || host.Held.Epoch != in.Stored.Epoch)

@@ -23,7 +23,8 @@ type Input struct {
 	Machines []Machine
 	// Snapshots that are wanted and have not ended, the oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the snapshots of the schedule that have ended, the newest first, and Retention is how many of them each control plane keeps.
+	// Stored are the snapshots of the schedule that have ended, the newest first, and Retention is how many of them each
+	// control plane keeps.
 	Stored    []Stored
 	Retention int
 	// Restore that is wanted and has not ended, nil for none.
@@ -85,7 +86,8 @@ type RestoreWish struct {
 	UID string
 	// Host that has the file, and File. Problem says why they are not known.
 	Host, File, Problem string
-	// S3 is a copy of the file, for a host that does not have it. With it, another control plane restores the file if that host is none any more, or Host is empty.
+	// S3 is a copy of the file, for a host that does not have it. With it, another control plane restores the file if that
+	// host is none any more, or Host is empty.
 	S3     *Object
 	Cancel bool
 }
@@ -218,8 +220,8 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can make a snapshot, nil for none. Of several it returns the machine that the schedule has
-// used the longest ago: so each has some, and a machine whose snapshots fail does not get all.
+// able returns a machine that can make a snapshot, nil for none. Of several it returns the machine that the schedule
+// has used the longest ago: so each has some, and a machine whose snapshots fail does not get all.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {

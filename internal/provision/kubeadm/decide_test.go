@@ -13,7 +13,8 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// planes returns three control planes on the hosts h1 to h3, with tasks of the restore r: "h1:prepare", or "h1:stop!" for one that failed, "h1:stop?" for one that has not ended.
+// planes returns three control planes on the hosts h1 to h3, with tasks of the restore r: "h1:prepare", or "h1:stop!"
+// for one that failed, "h1:stop?" for one that has not ended.
 func planes(tasks ...string) []Machine {
 	var all []Machine
 	for n := range 3 {

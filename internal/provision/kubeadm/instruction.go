@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeadm decides what the control planes of a cluster that kubeadm has made do for snapshots of etcd and for its
-// restore, and makes instructions of that.
+// Package kubeadm decides what the control planes of a cluster that kubeadm has made do for snapshots of etcd and for
+// its restore, and makes instructions of that.
 //
-// It also has the commands that are run on machines that kubeadm makes nodes. It is pure. The caller gives control planes their tasks, reads how far they are, and asks again.
+// It also has the commands that are run on machines that kubeadm makes nodes. It is pure. The caller gives control
+// planes their tasks, reads how far they are, and asks again.
 package kubeadm
 
 import (
@@ -32,7 +33,8 @@ const (
 	Snapshot = infrav1.TaskEtcdSnapshot
 	// Upload copies a snapshot to a bucket. It takes the path of its file, and where to.
 	Upload = infrav1.TaskEtcdUpload
-	// Prepare makes the data of a new etcd of a snapshot, and changes nothing that is in use. It takes the ID of the restore, the file, and from where to fetch it if it is not there.
+	// Prepare makes the data of a new etcd of a snapshot, and changes nothing that is in use. It takes the ID of the
+	// restore, the file, and from where to fetch it if it is not there.
 	Prepare = infrav1.TaskEtcdPrepare
 	// Stop stops etcd, API server, controller manager and scheduler. It takes the ID of the restore.
 	Stop = infrav1.TaskEtcdStop
@@ -40,7 +42,8 @@ const (
 	Resume = infrav1.TaskEtcdResume
 	// Replace begins etcd anew with what was prepared, and starts the API server. It takes the ID of the restore.
 	Replace = infrav1.TaskEtcdReplace
-	// Join joins the etcd that was begun anew, without data of its own. It takes the ID of the restore, and the URLs of that etcd.
+	// Join joins the etcd that was begun anew, without data of its own. It takes the ID of the restore, and the URLs of
+	// that etcd.
 	Join = infrav1.TaskEtcdJoin
 )
 
@@ -81,8 +84,8 @@ type Bucket struct {
 // Instruction returns what has a host carry out a task. Its ID is the caller's.
 //
 // A task is not the instruction itself, although both say what a host does once. A task is in the spec of a
-// DroverMachine, which may be read by people who must not read Secrets, so it only names the Secret with the credentials
-// of a bucket. The controller of DroverMachines alone reads that, when it gives the task to the Host.
+// DroverMachine, which may be read by people who must not read Secrets, so it only names the Secret with the
+// credentials of a bucket. The controller of DroverMachines alone reads that, when it gives the task to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
 		return protocol.HostInstruction{}, fmt.Errorf("the task %s has nothing of etcd", verb(task.Action))

@@ -174,8 +174,8 @@ func (w *world) act(h *host, t *Task) {
 	}
 }
 
-// check checks what must hold at any time: no restore begins etcd on two hosts, and none runs with other data beside one that was restored. A machine that a person has
-// declared gone does not count.
+// check checks what must hold at any time: no restore begins etcd on two hosts, and none runs with other data beside
+// one that was restored. A machine that a person has declared gone does not count.
 func (w *world) check() {
 	w.t.Helper()
 	for restore, where := range w.begun {

@@ -34,8 +34,8 @@ for tool in iptables ip6tables; do
 done
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 
-// Remove returns the instruction that removes what kubeadm has left on a machine, also where it has made no node. What a
-// command of the user's has left is the user's. The ID is the caller's.
+// Remove returns the instruction that removes what kubeadm has left on a machine, also where it has made no node. What
+// a command of the user's has left is the user's. The ID is the caller's.
 func Remove() protocol.HostInstruction {
 	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}
 }

@@ -15,7 +15,8 @@ import (
 const (
 	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
 	DefaultRetention = 5
-	// keptFailures is how many snapshots of the schedule that have failed are kept, so that a person finds out why. Others stay while their hosts may have a file of them, up to maxFailures.
+	// keptFailures is how many snapshots of the schedule that have failed are kept, so that a person finds out why. Others
+	// stay while their hosts may have a file of them, up to maxFailures.
 	keptFailures, maxFailures = 3, 32
 	// maxRemove is how many files one task removes.
 	maxRemove = 64
@@ -30,7 +31,8 @@ type Stored struct {
 	Held bool
 }
 
-// upload has the machine that has made a snapshot copy it to the bucket, and says how far the snapshot is. A copy that fails leaves the file.
+// upload has the machine that has made a snapshot copy it to the bucket, and says how far the snapshot is. A copy that
+// fails leaves the file.
 func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
 	task := d.find(m, wish.UID, Upload)
@@ -76,7 +78,8 @@ func name(o *Object) string {
 	return "the bucket " + o.Bucket
 }
 
-// surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made, and what a snapshot that failed may have left.
+// surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made,
+// and what a snapshot that failed may have left.
 func (d *decision) surplus(host string, more int) []string {
 	if d.Retention <= 0 { // there is no schedule any more
 		return nil
@@ -100,8 +103,9 @@ func (d *decision) surplus(host string, more int) []string {
 	return files
 }
 
-// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, of those that failed the ones beyond the latest few, and of those on hosts that are
-// no control planes any more the ones beyond the retention.
+// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, of
+// those that failed the ones beyond the latest few, and of those on hosts that are no control planes any more the ones
+// beyond the retention.
 func (d *decision) expire() {
 	if d.Retention <= 0 {
 		return

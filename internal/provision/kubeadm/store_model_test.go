@@ -23,7 +23,8 @@ type fixture struct {
 	retention int
 	restore   *RestoreWish
 	named     *snap // what the restore names
-	// torn are files that a host has removed in a task that was interrupted after, or whose outcome it could not report, or of whose outcome no hub deleted the objects in time: their EtcdSnapshots are forgotten with the next one.
+	// torn are files that a host has removed in a task that was interrupted after, or whose outcome it could not report,
+	// or of whose outcome no hub deleted the objects in time: their EtcdSnapshots are forgotten with the next one.
 	torn    map[string]bool
 	trouble bool
 	log     []string

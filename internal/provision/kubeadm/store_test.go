@@ -83,7 +83,8 @@ func TestACopyToNoBucketHasFailed(t *testing.T) {
 	}
 }
 
-// storedOn returns snapshots of the schedule, the newest first: "h1" is one on that host, "h1!" one that left no file, "h1*" one that a restore names.
+// storedOn returns snapshots of the schedule, the newest first: "h1" is one on that host, "h1!" one that left no file,
+// "h1*" one that a restore names.
 func storedOn(hosts ...string) (all []Stored) {
 	for n, text := range hosts {
 		host := strings.TrimRight(text, "!*")

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote makes clients of clusters by kubeconfigs that others have written, which may lead to no other place and run nothing here.
+// Package remote makes clients of clusters by kubeconfigs that others have written, which may lead to no other place
+// and run nothing here.
 package remote
 
 import (
@@ -37,8 +38,9 @@ var ErrRedirect = errors.New("the server answered with a redirect, which is not 
 // bounds of a kubeconfig. One with a hundred clusters has fewer values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
 
-// Config reads the current context of a kubeconfig. It refuses all that would read files here, run programs here, lead through other servers, or trust any server.
-// Its errors have nothing of the kubeconfig in them. Addresses are checked when they are dialed, redirects are not followed, and warnings of the server are not logged.
+// Config reads the current context of a kubeconfig. It refuses all that would read files here, run programs here, lead
+// through other servers, or trust any server. Its errors have nothing of the kubeconfig in them. Addresses are checked
+// when they are dialed, redirects are not followed, and warnings of the server are not logged.
 func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	plain, err := untrusted.AsJSON(content, bounds())
 	if err != nil {
@@ -79,7 +81,8 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 // maxHeader bounds the header of an answer, in bytes.
 const maxHeader = 64 << 10
 
-// Client makes an HTTP client of what Config has read. It asks nothing by itself, unlike the clients that learn the kinds of a server first, and decodes nothing.
+// Client makes an HTTP client of what Config has read. It asks nothing by itself, unlike the clients that learn the
+// kinds of a server first, and decodes nothing.
 func Client(config *rest.Config) (*http.Client, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
@@ -135,7 +138,8 @@ func refused(field string) error {
 // noProxy has the server dialed directly: the dialer checks its address, and a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects: a server would choose what else is asked, without TLS too, and client-go would send it the token.
+// straight refuses redirects: a server would choose what else is asked, without TLS too, and client-go would send it
+// the token.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -32,7 +32,8 @@ func kubeconfig(t testing.TB, change func(*api.Cluster, *api.AuthInfo)) []byte {
 	return raw
 }
 
-// CVE-2022-24817, CVE-2021-41254, CVE-2025-47282, CVE-2025-47283: a credential of a tenant runs a program, or reads a file, of the controller.
+// CVE-2022-24817, CVE-2021-41254, CVE-2025-47282, CVE-2025-47283: a credential of a tenant runs a program, or reads a
+// file, of the controller.
 func TestAKubeconfigRunsAndReadsNothingHere(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -48,8 +48,8 @@ func Parse(text string) (Schedule, error) {
 	return s, nil
 }
 
-// longStep returns a field whose step is no less than the number of its values: "*/90" reads as every 90 minutes and is every hour. The field is empty if
-// there is none.
+// longStep returns a field whose step is no less than the number of its values: "*/90" reads as every 90 minutes and is
+// every hour. The field is empty if there is none.
 func longStep(text string) (field string, step, values int) {
 	fields := strings.Fields(text)
 	for i, known := range []struct {
@@ -92,8 +92,8 @@ func (s Schedule) closest() (at time.Time, gap time.Duration) {
 // Next returns the first time of the schedule after a time.
 func (s Schedule) Next(after time.Time) time.Time { return s.times.Next(after.UTC()) }
 
-// Latest returns the last time of the schedule in (after, until], and false if there is none. However many there were, it looks at some thousand of them at most: at the
-// last hour first, and farther back only if that had none.
+// Latest returns the last time of the schedule in (after, until], and false if there is none. However many there were,
+// it looks at some thousand of them at most: at the last hour first, and farther back only if that had none.
 func (s Schedule) Latest(after, until time.Time) (time.Time, bool) {
 	for _, back := range []time.Duration{time.Hour, 24 * time.Hour, 32 * 24 * time.Hour, 9 * 366 * 24 * time.Hour} {
 		from := until.Add(-back)
