@@ -19,7 +19,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
+func TestCacheDropsForeignAnnotations(t *testing.T) {
 	const last, claim = "kubectl.kubernetes.io/last-applied-configuration", "plan.cluster.drover.dev/k3s"
 	for name, tt := range map[string]struct {
 		object client.Object

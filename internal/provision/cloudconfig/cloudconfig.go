@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API make, as far as a Host can carry
-// it out: files and commands.
+// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API create. It accepts the parts that
+// a Host can carry out: files and commands.
 package cloudconfig
 
 import (
@@ -22,25 +22,25 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// maxContent is how many bytes all files may have: what instructions have room for.
+// maxContent is the limit for all files together, in bytes: a Host's instructions have room for that much.
 const maxContent = 1 << 20
 
-// maxVariables is how many variables a template may have. The provider of kubeadm writes two.
+// maxVariables is how many variables a template may have. The kubeadm provider writes two.
 const maxVariables = 256
 
-// bounds of the bootstrap data. That of kubeadm has about 30 KiB without files of users, and 250 files have fewer
+// bounds limits the bootstrap data. kubeadm's data has about 30 KiB without files of users, and 250 files have fewer
 // values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 768 << 10, Nodes: 4096, Depth: 8} }
 
-// written are the bounds of the same as JSON, in which the end of a line is two bytes, and other marks have six. Each
-// value is counted as up to two there.
+// written limits the same data as JSON, where the end of a line takes two bytes, and some other characters take six.
+// Each value is counted as up to two there.
 func written() untrusted.Bounds { return untrusted.Bounds{Bytes: 6 << 20, Nodes: 8192, Depth: 8} }
 
-// Config is what to do on a machine, once.
+// Config says what to do on a machine, once.
 type Config struct {
-	// Files to write, each path once, before the commands.
+	// Files are written before the commands run. Each path occurs once.
 	Files []File
-	// Commands are lines of a script for /bin/sh, in their order. As with cloud-init, one that fails does not end the
+	// Commands are the lines of a script for /bin/sh, in order. As with cloud-init, a command that fails does not end the
 	// script.
 	Commands []string
 }
@@ -53,15 +53,15 @@ type File struct {
 	UID, GID int
 }
 
-// Instance is what templates may ask of the machine.
+// Instance has the facts about the machine that templates may use.
 type Instance struct {
-	// ID is what "ds.meta_data.instance_id" stands for.
+	// ID is the value of "ds.meta_data.instance_id".
 	ID string
-	// Hostname is what "ds.meta_data.local_hostname" stands for.
+	// Hostname is the value of "ds.meta_data.local_hostname".
 	Hostname string
 }
 
-// document is a cloud-config. What it has no field for is refused by name.
+// document is a cloud-config. Keys without a field here are refused by name.
 type document struct {
 	WriteFiles []writeFile       `json:"write_files"`
 	RunCmd     []json.RawMessage `json:"runcmd"`
@@ -74,13 +74,13 @@ type writeFile struct {
 	Owner       string          `json:"owner"`
 	Permissions json.RawMessage `json:"permissions"`
 	Append      bool            `json:"append"`
-	Defer       bool            `json:"defer"` // until users are made, of which there are none
+	Defer       bool            `json:"defer"` // until users are made, but Drover makes none
 }
 
-// Parse reads a cloud-config for one machine. Its error holds none of its content.
+// Parse reads a cloud-config for one machine. Its error contains none of the cloud-config's content.
 func Parse(raw []byte, instance Instance) (*Config, error) {
 	if !header.Match(raw) {
-		return nil, errors.New("the bootstrap data is no cloud-config: it does not begin with #cloud-config")
+		return nil, errors.New("the bootstrap data is not a cloud-config: it does not begin with #cloud-config")
 	}
 	text, err := render(string(raw), instance)
 	if err != nil {
@@ -88,7 +88,7 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	}
 	content, err := untrusted.AsJSON([]byte(text), bounds())
 	if err != nil {
-		return nil, fmt.Errorf("the bootstrap data is no YAML that is read here: %w", err)
+		return nil, fmt.Errorf("the bootstrap data cannot be read as YAML: %w", err)
 	}
 	var keys map[string]json.RawMessage
 	if err := untrusted.JSON(content, &keys, written()); err != nil {
@@ -99,7 +99,7 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	}
 	doc := document{}
 	if err := untrusted.StrictJSON(content, &doc, written()); err != nil {
-		return nil, errors.New("write_files or runcmd of the bootstrap data is not of the form that cloud-init documents, or a file asks for more than path, content, encoding, owner, permissions")
+		return nil, errors.New("write_files or runcmd of the bootstrap data does not have the form that cloud-init documents, or a file asks for more than path, content, encoding, owner, permissions")
 	}
 	config := &Config{}
 	if config.Files, err = files(doc.WriteFiles); err != nil {
@@ -109,15 +109,15 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	return config, err
 }
 
-// refused are the keys that bootstrap providers write and that are not carried out: they prepare a machine, and a Host
-// was prepared by its owner.
+// refused has the keys that bootstrap providers write, but Drover does not carry out. They prepare a machine, and a
+// Host was prepared by its owner.
 var refused = map[string]string{
-	"bootcmd":    "commands at each boot (bootCommands): make a unit of systemd with files and preKubeadmCommands",
+	"bootcmd":    "commands at each boot (bootCommands): create a systemd unit with files and preKubeadmCommands",
 	"disk_setup": "partitions (diskSetup): prepare the disks before the machine joins",
 	"fs_setup":   "file systems (diskSetup): prepare the disks before the machine joins",
 	"mounts":     "mounts: write them to /etc/fstab before the machine joins",
-	"ntp":        "NTP: set the clock up before the machine joins",
-	"users":      "users: make them before the machine joins",
+	"ntp":        "NTP: configure time synchronization before the machine joins",
+	"users":      "users: create them before the machine joins",
 }
 
 func onlyKnown(keys map[string]json.RawMessage) error {
@@ -126,25 +126,26 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 			continue
 		}
 		if why, known := refused[key]; known {
-			return fmt.Errorf("a Host is not given %s", why)
+			return fmt.Errorf("Drover does not give a Host %s", why)
 		}
 		return fmt.Errorf("the bootstrap data has a key that is neither write_files nor runcmd: %.32q", key)
 	}
 	return nil
 }
 
-// header begins a cloud-config. A script, or what is compressed as a whole, has none.
+// header matches the beginning of a cloud-config. A script has none, and neither has data that is compressed as a
+// whole.
 var header = regexp.MustCompile(`^(##\s*template:\s*jinja[ \t\r]*\n)?#cloud-config[ \t\r]*(\n|$)`)
 
-// templated is the first line of a cloud-config that is a Jinja template.
+// templated matches the first line of a cloud-config that is a Jinja template.
 var templated = regexp.MustCompile(`^##\s*template:\s*jinja[ \t\r]*\n`)
 
 var variable = regexp.MustCompile(`\{\{-?\s*([A-Za-z0-9_.]+)\s*-?\}\}`)
 
-// plain is what may be put into a template: nothing that YAML, a shell or a kubelet takes for more than a word.
+// plain matches values that may be put into a template: YAML, a shell and a kubelet all read them as one word.
 var plain = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9./-]{0,253}$`)
 
-// render replaces the variables of a template. Of Jinja it knows nothing else, and refuses the rest.
+// render replaces the variables of a template. It refuses everything else that Jinja has.
 func render(text string, instance Instance) (string, error) {
 	if !templated.MatchString(text) {
 		return text, nil
@@ -158,7 +159,7 @@ func render(text string, instance Instance) (string, error) {
 		name := variable.FindStringSubmatch(match)[1]
 		value := values[strings.TrimPrefix(strings.TrimPrefix(name, "ds.meta_data."), "v1.")]
 		if !plain.MatchString(value) {
-			err = fmt.Errorf("the bootstrap data asks for {{ %.64s }}, which is not known of the Host", name)
+			err = fmt.Errorf("the bootstrap data asks for {{ %.64s }}, which Drover does not know about the Host", name)
 			return ""
 		}
 		return value
@@ -168,7 +169,7 @@ func render(text string, instance Instance) (string, error) {
 	}
 	for _, mark := range []string{"{{", "{%", "{#"} {
 		if strings.Contains(text, mark) {
-			return "", fmt.Errorf("the bootstrap data is a Jinja template with %q for more than a variable: write that content in base64", mark)
+			return "", fmt.Errorf("the bootstrap data is a Jinja template that uses %q for more than a variable: write that content in base64", mark)
 		}
 	}
 	return text, nil
@@ -183,14 +184,14 @@ func files(all []writeFile) ([]File, error) {
 			return nil, fmt.Errorf("write_files[%d]: %w", i, err)
 		}
 		room -= len(file.Content)
-		// Later ones overwrite.
+		// A later file replaces an earlier one.
 		out = append(slices.DeleteFunc(out, func(o File) bool { return o.Path == file.Path }), file)
 	}
 	return out, nil
 }
 
 func (f writeFile) file(room int) (File, error) {
-	out := File{Path: f.Path, Mode: "0644"} // what cloud-init defaults to
+	out := File{Path: f.Path, Mode: "0644"} // cloud-init's default
 	if f.Append {
 		return out, errors.New("append is not supported: write the whole file")
 	}
@@ -221,7 +222,7 @@ func mode(raw json.RawMessage) (string, error) {
 	return fmt.Sprintf("%04o", number), nil
 }
 
-// owner reads user and group. Names but root depend on the machine.
+// owner reads the user and the group. Names other than root depend on the machine.
 func owner(text string) (uid, gid int, err error) {
 	user, group, both := strings.Cut(text, ":")
 	if !both {
@@ -233,7 +234,7 @@ func owner(text string) (uid, gid int, err error) {
 		}
 		number, parseErr := strconv.ParseUint(name, 10, 31)
 		if parseErr != nil {
-			err = errors.New("the owner must be root or numbers: Drover makes no users")
+			err = errors.New("the owner must be root or numbers: Drover creates no users")
 		}
 		return int(number)
 	}
@@ -241,7 +242,7 @@ func owner(text string) (uid, gid int, err error) {
 	return uid, gid, err
 }
 
-// decode returns the content of a file, at most so many bytes.
+// decode returns the content of a file, up to a number of bytes.
 func decode(content, encoding string, room int) ([]byte, error) {
 	tooMuch := fmt.Errorf("the files have more than %d bytes", maxContent)
 	var out []byte
@@ -280,7 +281,7 @@ func unzip(packed []byte, room int) ([]byte, error) {
 	return out, nil
 }
 
-// commands returns lines of a script: a string is one already, a list is a command with its arguments.
+// commands returns the lines of a script. A string is already a line; a list is a command with its arguments.
 func commands(all []json.RawMessage) ([]string, error) {
 	var out []string
 	for i, raw := range all {
@@ -294,7 +295,7 @@ func commands(all []json.RawMessage) ([]string, error) {
 			}
 			line = strings.Join(words, " ")
 		default:
-			return nil, fmt.Errorf("runcmd[%d] is neither a text nor a list of texts", i)
+			return nil, fmt.Errorf("runcmd[%d] is neither a string nor a list of strings", i)
 		}
 		if strings.ContainsRune(line, 0) {
 			return nil, fmt.Errorf("runcmd[%d] has a zero byte", i)

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterapi reads of Cluster API's objects what its contract lets an infrastructure provider rely on.
+// Package clusterapi reads the fields of Cluster API's objects that its contract guarantees to an infrastructure
+// provider.
 package clusterapi
 
 import (
@@ -32,14 +33,14 @@ const (
 	KubeadmConfig = "KubeadmConfig"
 )
 
-// Labels and the annotation of the contract, and the type of Secrets that Cluster API makes.
+// Labels and the annotation of the contract, and the type of Secrets that Cluster API creates.
 const (
 	LabelCluster      = "cluster.x-k8s.io/cluster-name"
 	LabelControlPlane = "cluster.x-k8s.io/control-plane"
 	LabelDeployment   = "cluster.x-k8s.io/deployment-name"
 
 	annotationPaused = "cluster.x-k8s.io/paused"
-	// Cluster API calls these two internal, and shows them to extensions.
+	// Cluster API calls these two internal, but sends them to extensions.
 	annotationUpdate       = "in-place-updates.internal.cluster.x-k8s.io/update-in-progress"
 	annotationPendingHooks = "runtime.cluster.x-k8s.io/pending-hooks"
 
@@ -98,20 +99,21 @@ type Machine struct {
 	} `json:"status"`
 }
 
-// ByKubeadm reports whether a Machine is made by kubeadm.
+// ByKubeadm reports whether kubeadm sets up a Machine.
 func (m *Machine) ByKubeadm() bool {
 	ref := m.Spec.Bootstrap.ConfigRef
 	return ref.APIGroup == GroupKubeadm && ref.Kind == KubeadmConfig
 }
 
-// Kubeadm is what the KubeadmConfig of a Machine has for each run of kubeadm on it, and not for its first one alone.
+// Kubeadm has the settings in a Machine's KubeadmConfig that apply to each run of kubeadm on it, and not only to the
+// first.
 type Kubeadm struct {
-	// Patches is a directory on the machine, "" for none.
+	// Patches is a directory on the machine, or "" if there is none.
 	Patches               string
 	IgnorePreflightErrors []string
 }
 
-// GetKubeadm reads the KubeadmConfig of a Machine that is made by kubeadm.
+// GetKubeadm reads the KubeadmConfig of a Machine that kubeadm sets up.
 func GetKubeadm(ctx context.Context, reader client.Reader, machine *Machine) (Kubeadm, error) {
 	type configuration struct {
 		NodeRegistration struct {
@@ -207,9 +209,9 @@ func MachineOf(ctx context.Context, reader client.Reader, object *infrav1.Drover
 	return found, nil
 }
 
-// Metadata is what is read of the metadata of an object of the provider.
+// Metadata returns the metadata that is read from an object of the provider.
 func Metadata() untrusted.Metadata {
-	const presence = 64 // what counts is that it is there
+	const presence = 64 // only the presence counts
 	return untrusted.Metadata{
 		Annotations: map[string]int{annotationPaused: presence, annotationUpdate: presence},
 		Labels:      []string{LabelCluster, LabelControlPlane, LabelDeployment},
@@ -217,7 +219,7 @@ func Metadata() untrusted.Metadata {
 	}
 }
 
-// IsPaused reports whether Cluster API asks to leave an object alone.
+// IsPaused reports whether Cluster API asks controllers to leave an object alone.
 func IsPaused(cluster *Cluster, object metav1.Object) bool {
 	_, annotated := object.GetAnnotations()[annotationPaused]
 	return annotated || cluster != nil && cluster.Spec.Paused
@@ -235,8 +237,8 @@ func GetMachine(ctx context.Context, reader client.Reader, name types.Namespaced
 	return out, get(ctx, reader, name, "Machine", out)
 }
 
-// ProviderIDs returns the provider IDs that the Machines of a namespace have, with the name of the Machine. The last
-// thing that goes with a Machine is its Node: until then it has one.
+// ProviderIDs returns the provider IDs of the Machines in a namespace, with the names of the Machines. A Machine that
+// is being deleted keeps its provider ID until its Node is gone, which is the last step.
 func ProviderIDs(ctx context.Context, reader client.Reader, namespace string) (map[string]string, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(GroupVersion.WithKind("MachineList"))
@@ -268,8 +270,8 @@ func read(ctx context.Context, reader client.Reader, name types.NamespacedName, 
 	return nil
 }
 
-// GetBootstrap reads what the bootstrap provider made for a Machine. Secrets of another type, or of another cluster,
-// are none: who may write Machines must not read all Secrets of a workspace through a Host.
+// GetBootstrap reads the data that the bootstrap provider created for a Machine. It refuses Secrets of another type or
+// another cluster: a user who can write Machines must not be able to read all Secrets of a workspace through a Host.
 func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) ([]byte, error) {
 	name := types.NamespacedName{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.DataSecretName}
 	secret := &corev1.Secret{}
@@ -281,7 +283,7 @@ func GetBootstrap(ctx context.Context, reader client.Reader, machine *Machine) (
 	case secret.Type != secretType || secret.Labels[LabelCluster] != machine.Spec.ClusterName:
 		return nil, refusal(fmt.Sprintf("Secret %s is not of type %s with the label %s: %s", name.Name, secretType, LabelCluster, machine.Spec.ClusterName))
 	case format != "" && format != "cloud-config":
-		return nil, refusal(fmt.Sprintf("the bootstrap data is of the format %.32q: use cloud-config", format))
+		return nil, refusal(fmt.Sprintf("the bootstrap data has the format %.32q: use cloud-config", format))
 	}
 	return secret.Data["value"], nil
 }
@@ -291,8 +293,8 @@ func KubeconfigSecret(cluster types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
 }
 
-// GetKubeconfig reads the kubeconfig of a cluster, nil for none yet. Secrets of another type, or of another cluster,
-// are none.
+// GetKubeconfig reads the kubeconfig of a cluster. It returns nil if there is none yet, and ignores Secrets of another
+// type or another cluster.
 func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.NamespacedName) ([]byte, error) {
 	secret := &corev1.Secret{}
 	if err := reader.Get(ctx, KubeconfigSecret(cluster), secret); client.IgnoreNotFound(err) != nil {
@@ -304,10 +306,10 @@ func GetKubeconfig(ctx context.Context, reader client.Reader, cluster types.Name
 	return secret.Data["value"], nil
 }
 
-// A refusal is an error that only a person can mend.
+// A refusal is an error that only a person can correct.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
-// Refused marks it.
+// Refused marks the error as a refusal.
 func (r refusal) Refused() bool { return true }

@@ -17,16 +17,16 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// KubeadmControlPlane is the kind of control planes that are made by kubeadm.
+// KubeadmControlPlane is the kind of control planes that kubeadm sets up.
 const KubeadmControlPlane = "KubeadmControlPlane"
 
 var controlPlanes = schema.GroupVersion{Group: "controlplane.cluster.x-k8s.io", Version: GroupVersion.Version}
 
-// annotationPausedBy names what has paused a Cluster for Drover, by its UID. A Cluster that a person has paused does
-// not have it.
+// annotationPausedBy has the UID of the object for which Drover has paused a Cluster. A Cluster that a person has
+// paused does not have it.
 const annotationPausedBy = "cluster.drover.dev/paused-by"
 
-// PausedBy returns what has paused a Cluster for Drover, "" for nothing.
+// PausedBy returns the UID of the object for which Drover has paused a Cluster, or "" if Drover has not.
 func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPausedBy] }
 
 // The policy drover-provisioner-cluster-api allows nothing but this write of Clusters. Of KubeadmConfigs, an update in
@@ -35,8 +35,8 @@ func PausedBy(cluster *Cluster) string { return cluster.Annotations[annotationPa
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=kubeadmcontrolplanes,verbs=get
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=kubeadmconfigs,verbs=get
 
-// SetPaused pauses a Cluster for something, or goes on with it if that is empty. It writes these two fields alone, of
-// the Cluster that was read.
+// SetPaused pauses a Cluster for the object with the UID by, or resumes it if by is empty. It writes only these two
+// fields, and only if the Cluster has not changed since it was read.
 func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by string) error {
 	before := &unstructured.Unstructured{}
 	before.SetGroupVersionKind(GroupVersion.WithKind("Cluster"))
@@ -47,13 +47,13 @@ func SetPaused(ctx context.Context, hub client.Client, cluster *Cluster, by stri
 		patch = fmt.Appendf(nil, `{"metadata": {"uid": %q, "resourceVersion": %q, "annotations": {%q: null}}, "spec": {"paused": null}}`, cluster.UID, cluster.ResourceVersion, annotationPausedBy)
 	}
 	if err := hub.Patch(ctx, before, client.RawPatch(types.MergePatchType, patch), owned.FieldOwner); err != nil {
-		return fmt.Errorf("pause Cluster %s/%s of Cluster API, or go on with it: %w", cluster.Namespace, cluster.Name, err)
+		return fmt.Errorf("pause or resume Cluster %s/%s of Cluster API: %w", cluster.Namespace, cluster.Name, err)
 	}
 	return nil
 }
 
 // ControlPlanePaused reports whether the controller of a Cluster's control plane has seen that the Cluster is paused,
-// and does nothing any more.
+// and has stopped acting.
 func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Cluster) (bool, error) {
 	if !cluster.Spec.Paused {
 		return false, nil
@@ -65,7 +65,7 @@ func ControlPlanePaused(ctx context.Context, reader client.Reader, cluster *Clus
 	}
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Spec.ControlPlaneRef.Name}
 	if err := read(ctx, reader, name, controlPlanes.WithKind(KubeadmControlPlane), &object); apierrors.IsNotFound(err) {
-		return true, nil // what is not there does nothing
+		return true, nil // an absent controller does nothing
 	} else if err != nil {
 		return false, err
 	}

@@ -18,16 +18,17 @@ import (
 	core "github.com/drover-dev/drover/internal/config"
 )
 
-// Kind of the file. Its apiVersion is that of the manager's file.
+// Kind is the kind of the file. It has the same apiVersion as the manager's file.
 const Kind = "ProvisionerConfig"
 
 // Config is the provisioner's configuration file.
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Namespace on the hub of the provisioner's Lease, and of what the manager publishes. Default "drover-system".
+	// Namespace on the hub for the provisioner's Lease, and for the objects that the manager publishes. Default
+	// "drover-system".
 	Namespace string `json:"namespace,omitempty"`
-	// Health is the port for probes of the kubelet, without TLS. Default ":8081".
+	// Health is the port for the kubelet's probes, without TLS. Default ":8081".
 	Health core.Port `json:"health,omitempty"`
 	// Metrics is the HTTPS port for scrapers. Default ":8445".
 	Metrics core.Port `json:"metrics,omitempty"`
@@ -37,7 +38,7 @@ type Config struct {
 	ClusterAPI ClusterAPI `json:"clusterAPI,omitempty"`
 }
 
-// ClusterAPI lets Cluster API make clusters of Hosts. Whoever writes its objects is root on them.
+// ClusterAPI lets Cluster API create clusters on Hosts. Anyone who can write its objects is root on the Hosts.
 type ClusterAPI struct {
 	// Enabled reconciles the kinds of config/clusterapi, which must be installed. Default: false.
 	Enabled bool `json:"enabled,omitempty"`
@@ -46,7 +47,7 @@ type ClusterAPI struct {
 	InPlaceUpdates bool `json:"inPlaceUpdates,omitempty"`
 	// Hooks is the port for InPlaceUpdates.
 	Hooks Hooks `json:"hooks,omitempty"`
-	// Import imports the clusters of Cluster API that have the label cluster.drover.dev/import. It takes
+	// Import imports the clusters of Cluster API that have the label cluster.drover.dev/import. It requires
 	// config/clusterapi/import. Default: false.
 	Import bool `json:"import,omitempty"`
 }
@@ -62,7 +63,7 @@ type Hooks struct {
 // Load reads, defaults and validates the file at path. Unknown fields are errors.
 func Load(path string) (Config, error) { return core.Read(path, Parse) }
 
-// Parse is Load for a file's content. It reports all faults at once.
+// Parse is Load for a file's content. It reports all problems at once.
 func Parse(raw []byte) (Config, error) {
 	var c Config
 	if err := yaml.UnmarshalStrict(raw, &c); err != nil {
@@ -98,12 +99,12 @@ func (c *Config) validate() error {
 		add("clusterAPI.hooks.listen", "want host:port or :port: %w", err)
 	}
 	if c.ClusterAPI.InPlaceUpdates && !c.ClusterAPI.Enabled {
-		add("clusterAPI.inPlaceUpdates", "it takes clusterAPI.enabled: what is updated are machines that Drover has made")
+		add("clusterAPI.inPlaceUpdates", "requires clusterAPI.enabled, because only machines that Drover has created are updated")
 	}
 	return errors.Join(errs...)
 }
 
-// address returns host and port.
+// address returns the host and the port.
 func (h Hooks) address() (string, int, error) {
 	host, text, err := net.SplitHostPort(h.Listen)
 	if err != nil {

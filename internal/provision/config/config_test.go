@@ -35,7 +35,7 @@ func TestParse(t *testing.T) {
 			strings.Replace(minimal, "Provisioner", "Manager", 1),
 			"want config.drover.dev/v1, ProvisionerConfig",
 		},
-		"an impossible leader election is said": {
+		"an impossible leader election is reported": {
 			minimal + "leaderElection: {leaseDuration: 1s}\n",
 			"retryPeriod < renewDeadline < leaseDuration",
 		},
@@ -43,30 +43,30 @@ func TestParse(t *testing.T) {
 			minimal + "clusterAPI: {inPlaceUpdates: true}\n",
 			"clusterAPI.inPlaceUpdates: it takes clusterAPI.enabled",
 		},
-		"a bad port for hooks is said": {
+		"a bad port for hooks is reported": {
 			minimal + "clusterAPI: {hooks: {listen: nonsense}}\n",
 			"clusterAPI.hooks.listen: want host:port",
 		},
-		"a named port for hooks is said": {
+		"a named port for hooks is reported": {
 			minimal + "clusterAPI: {hooks: {listen: ':https'}}\n",
 			"clusterAPI.hooks.listen: want host:port",
 		},
-		"a bad port for probes is said": {
+		"a bad port for probes is reported": {
 			minimal + "health: {listen: nonsense}\n", "health.listen: want host:port",
 		},
-		"a namespace that can be none is refused": {minimal + "namespace: a/b\n", "namespace: "},
+		"an invalid namespace is refused": {minimal + "namespace: a/b\n", "namespace: "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if _, err := Parse([]byte(tc.file)); err == nil || !strings.Contains(err.Error(), tc.want) {
-				t.Errorf("error %v, want it to contain %q", err, tc.want)
+				t.Errorf("got the error %v, want it to contain %q", err, tc.want)
 			}
 		})
 	}
 }
 
-// The files that are installed are those of this version.
-func TestTheConfigurationsThatAreInstalledAreRead(t *testing.T) {
+// The configurations in config/ are valid for this version.
+func TestInstalledConfigurationsAreValid(t *testing.T) {
 	t.Parallel()
 	for folder, want := range map[string]ClusterAPI{
 		"provision": {}, "clusterapi": {Enabled: true}, "clusterapi-inplace": {Enabled: true, InPlaceUpdates: true},
@@ -78,7 +78,7 @@ func TestTheConfigurationsThatAreInstalledAreRead(t *testing.T) {
 		}
 		want.Hooks = got.ClusterAPI.Hooks
 		if got.ClusterAPI != want {
-			t.Errorf("config/%s has clusterAPI %+v, want %+v", folder, got.ClusterAPI, want)
+			t.Errorf("config/%s got clusterAPI %+v, want %+v", folder, got.ClusterAPI, want)
 		}
 	}
 }
@@ -103,7 +103,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	}
 }
 
-func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
+func TestCacheDropsForeignAnnotations(t *testing.T) {
 	t.Parallel()
 	const last, paused = "kubectl.kubernetes.io/last-applied-configuration", "cluster.x-k8s.io/paused"
 	for name, tc := range map[string]struct {
@@ -131,7 +131,7 @@ func TestTheCacheKeepsNoAnnotationsOfOthers(t *testing.T) {
 			}
 			keys, fields := slices.Sorted(maps.Keys(tc.object.GetAnnotations())), tc.object.GetManagedFields()
 			if !slices.Equal(keys, tc.want) || len(fields) > 0 {
-				t.Errorf("kept annotations %v and managed fields %v, want annotations %v only", keys, fields, tc.want)
+				t.Errorf("got annotations %v and managed fields %v, want annotations %v only", keys, fields, tc.want)
 			}
 		})
 	}
@@ -156,8 +156,7 @@ func TestTheCacheKeepsLittleOfAnyMetadata(t *testing.T) {
 	}
 }
 
-// crowd gives an object more of each kind of metadata than is kept: labels, finalizers and owners have no bound of
-// their own.
+// crowd adds to each kind of metadata more than is kept: labels, finalizers and owners have no limit of their own.
 func crowd(o client.Object) {
 	annotations, labels := map[string]string{}, map[string]string{}
 	for _, key := range []string{

@@ -26,11 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// leaseName is the name of the Lease that replicas elect their leader with.
+// leaseName is the name of the Lease for the leader election of the replicas.
 const leaseName = "drover-provisioner"
 
-// ManagerOptions are the options of the manager that a configuration asks for. Secrets are never cached: the
-// provisioner has no right to list them. Of ConfigMaps it caches the one that Drover's manager publishes.
+// ManagerOptions returns the options of the controller manager for a configuration. Secrets are never cached: the
+// provisioner has no right to list them. The only ConfigMap in the cache is the one that Drover's manager publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
@@ -77,11 +77,11 @@ func (c Config) ManagerOptions() (ctrl.Options, error) {
 	return options, nil
 }
 
-// maxMark bounds an annotation with a time, in bytes.
+// maxMark bounds an annotation that has a time, in bytes.
 const maxMark = 64
 
-// trim is a cache transform: it leaves out managed fields, and the metadata that the provisioner does not read, since a
-// user may give an object more than a megabyte of it.
+// trim is a cache transform. It removes managed fields, and metadata that the provisioner does not read, because a user
+// may give an object more than a megabyte of it.
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -95,12 +95,12 @@ func trim(object any) (any, error) {
 	return object, nil
 }
 
-// metadata returns the metadata of an object that is read. Objects of other kinds are of Drover's own namespace.
+// metadata returns the metadata that is read from an object. Objects of other kinds are only in Drover's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *v1.Cluster:
 		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
-	case *v1.Host: // as the manager keeps it
+	case *v1.Host: // as in the manager's cache
 		host, _ := kinds.Of(o)
 		return *host.Metadata, true
 	case *infrav1.DroverMachine, *infrav1.DroverCluster:
@@ -112,7 +112,7 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 			Annotations: map[string]int{provisionv1.AnnotationScheduledFor: maxMark},
 			Labels:      []string{provisionv1.LabelScheduled}, Owners: []string{infrav1.Group},
 		}, true
-	case *metav1.PartialObjectMetadata: // the Clusters of Cluster API
+	case *metav1.PartialObjectMetadata: // Clusters of Cluster API
 		return untrusted.Metadata{Labels: []string{v1.LabelImport}}, true
 	}
 	return kept, false

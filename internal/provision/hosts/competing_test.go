@@ -43,13 +43,13 @@ func taken(t *testing.T) (*world, v1.HostConsumerRef) {
 	return w, prod
 }
 
-// impostor replaces the plan by a Secret that a user without hosts/plan can make: the same content with one more
-// instruction, labels, annotations and owner, but not the type.
+// impostor replaces the Secret with the instructions by a Secret that a user without hosts/plan can create. It has the
+// same labels, annotations and owner, and one more instruction, but not the type.
 func (w *world) impostor(ctx context.Context) {
 	w.t.Helper()
 	fake := w.instructions()
 	if fake == nil {
-		w.t.Fatal("there are no instructions, want some to copy")
+		w.t.Fatal("got no instructions, want some to copy")
 	}
 	if err := w.Env.Client.Delete(ctx, fake.DeepCopy()); err != nil {
 		w.t.Fatal(err)
@@ -66,7 +66,7 @@ func (w *world) impostor(ctx context.Context) {
 	}
 }
 
-// remove deletes the Secret with the instructions, whatever it is.
+// remove deletes the Secret with the instructions, whoever created it.
 func (w *world) remove(ctx context.Context) {
 	w.t.Helper()
 	if err := w.Env.Client.Delete(ctx, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}}); err != nil {
@@ -74,14 +74,13 @@ func (w *world) remove(ctx context.Context) {
 	}
 }
 
-// before returns a hub in which another writer is faster: it acts once, before the hub's first write of the
-// instructions.
+// before returns a hub in which another writer acts once, before the hub's first write of the instructions.
 func (w *world) before(act func(context.Context)) hosts.Hub {
 	c := testkit.Competing(w.Env.Client, func(ctx context.Context, _ any) bool { act(ctx); return true })
 	return hosts.Hub{Client: c, Live: w.Env.Client}
 }
 
-// wantNone fails if the Secret with the instructions is one that a Host would take and has the impostor's instruction.
+// wantNone fails if a Host would take the Secret with the instructions, and it has the impostor's instruction.
 func (w *world) wantNone() {
 	w.t.Helper()
 	given := w.instructions()
@@ -118,7 +117,7 @@ func TestASecretWithoutInstructionsIsNeitherReadNorWrittenNorDeleted(t *testing.
 	}
 }
 
-// Each mark alone keeps a Secret from being taken for instructions of Drover.
+// Each mark is necessary for a Secret to count as instructions from Drover.
 func TestInstructionsOfAnotherHostOrOwnerAreNotDrovers(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*corev1.Secret){
@@ -171,7 +170,7 @@ func TestInstructionsThatAnotherWriterReplacesAreAConflict(t *testing.T) {
 			var left *corev1.Secret
 			hub := w.before(func(ctx context.Context) { tc.competitor(w, ctx); left = w.instructions() })
 			if err := tc.write(hub, w, prod, version); !apierrors.IsConflict(err) {
-				t.Errorf("got %v, want a conflict", err)
+				t.Errorf("got the error %v, want a conflict", err)
 			}
 			now := w.instructions()
 			if (now == nil) != (left == nil) || now != nil && now.ResourceVersion != left.ResourceVersion {
@@ -182,7 +181,7 @@ func TestInstructionsThatAnotherWriterReplacesAreAConflict(t *testing.T) {
 	}
 }
 
-// change writes the plan as a user may who has hosts/plan.
+// change changes the instructions as a user with hosts/plan may do.
 func (w *world) change(ctx context.Context) {
 	w.t.Helper()
 	given := w.instructions()
@@ -207,8 +206,8 @@ func release(hub hosts.Hub, w *world, by v1.HostConsumerRef, _ string) error {
 	return err
 }
 
-// What was read decides what is written: instructions that were replaced between Instructions and ReplaceInstructions
-// are not overwritten with what was made of the former ones.
+// ReplaceInstructions writes only if the instructions are still the ones that Instructions has read. Otherwise it would
+// overwrite newer instructions with a change to older ones.
 func TestInstructionsAreReplacedOnlyInTheVersionThatWasRead(t *testing.T) {
 	t.Parallel()
 	w, prod := taken(t)

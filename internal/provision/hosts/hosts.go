@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hosts takes Hosts for what is to be installed on machines, gives them their instructions, and gives them back
-// when they are clean.
+// Package hosts takes Hosts for clusters and machines, gives them their instructions, and gives them back when they are
+// clean.
 package hosts
 
 import (
@@ -32,41 +32,40 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// fieldOwner is the field manager of what this package writes.
+// fieldOwner is the field manager of all that this package writes.
 const fieldOwner = owned.FieldOwner
 
-// annotationDigest is on Secrets with instructions that Drover made, with a digest of their content.
+// annotationDigest is on Secrets with instructions that Drover made. Its value is a digest of the content.
 const annotationDigest = v1.AnnotationPlanDigest
 
-// annotationNote is on Secrets with instructions, with what their controller wants to remember.
+// annotationNote is on Secrets with instructions. Its value is a note that the controller keeps for itself.
 const annotationNote = v1.AnnotationPlanNote
 
 var (
-	// ErrNotFree says that a Host is not to be had.
+	// ErrNotFree is the error of taking a Host that is not free.
 	ErrNotFree = errors.New("the host is not free")
-	// ErrForeignInstructions says that a Host has instructions that Drover did not make. They are neither changed nor
-	// removed.
+	// ErrForeignInstructions is the error for a Host with instructions that Drover did not make. They are neither changed
+	// nor removed.
 	ErrForeignInstructions = errors.New("the host has instructions that Drover did not make: delete their Secret")
-	// ErrFormerInstructions says that a Host has instructions of an object that is gone, which a hub that was restored may
-	// have made again under another UID.
-	ErrFormerInstructions = errors.New("the host has instructions of a former consumer, and what they have installed may run: " +
+	// ErrFormerInstructions is the error for a Host with instructions of an object that no longer exists. A hub that was
+	// restored from a backup may have created the object again with another UID.
+	ErrFormerInstructions = errors.New("the host has instructions of a former consumer, whose installation may be running: " +
 		"delete their Secret to have the machine cleaned")
 )
 
-// Hub is where Hosts and their instructions are. Client reads from the cache and writes; Live reads from the API
-// server.
+// Hub has the Hosts and their instructions. Client reads from the cache and writes; Live reads from the API server.
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
-	// Reported returns why a Host's status may not be what its agent reports now, "" if it is. The status may be of before
-	// a backup that the hub was restored from. Nil if that is not asked.
+	// Reported returns why a Host's status may not be current, or "" if the agent has reported it to the present leader.
+	// The status may be from a backup that the hub was restored from. If the function is nil, every status counts.
 	Reported func(context.Context, *v1.Host) (string, error)
-	// Finalizer is on Hosts while they are taken, if it is not empty: one that is deleted is then cleaned only after
-	// Release.
+	// Finalizer is set on Hosts while they are taken, if it is not empty. A taken Host that is deleted is then cleaned
+	// only after Release.
 	Finalizer string
 }
 
-// TakenBy reports whether a Host is taken by that object, and not by a former one of its name.
+// TakenBy reports whether a Host is taken by this object, and not by a former object of the same name.
 func TakenBy(host *v1.Host, consumer v1.HostConsumerRef) bool {
 	ref := host.Spec.ConsumerRef
 	return ref != nil && *ref == consumer
@@ -78,7 +77,7 @@ func Connected(host *v1.Host) bool {
 	return ready != nil && ready.Reason != v1.ReasonTunnelLost && host.Status.State != "" && host.Status.State != v1.HostWaitingToRegister && host.Status.LastSeen == nil
 }
 
-// NotFree says why a Host is not to be had, "" if it is.
+// NotFree returns why a Host is not free, or "" if it is free.
 func NotFree(host *v1.Host) string {
 	ref := host.Spec.ConsumerRef
 	switch {
@@ -90,7 +89,7 @@ func NotFree(host *v1.Host) string {
 	return notClean(host)
 }
 
-// notClean says why nothing is known to be off a Host's machine, "" if that is known.
+// notClean returns why a Host's machine may still have something installed, or "" if it is known to be clean.
 func notClean(host *v1.Host) string {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -99,14 +98,14 @@ func notClean(host *v1.Host) string {
 	case ready == nil || ready.Status != "True":
 		return "its agent is not connected"
 	case ready.ObservedGeneration != host.Generation:
-		return "its status is not of its spec yet"
+		return "its status is not of its present spec yet"
 	case meta.IsStatusConditionFalse(host.Status.Conditions, v1.ConditionRestoreConfirmed):
-		return "the hub was restored, and what it would do on the host is not confirmed"
+		return "the hub was restored, and nobody has confirmed yet what it may do on the host"
 	}
 	return ""
 }
 
-// Free returns the Hosts that are to be had and have such labels, by their names.
+// Free returns the free Hosts that match the selector, sorted by name.
 func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
 	var free []*v1.Host
 	for i := range all {
@@ -118,8 +117,8 @@ func Free(all []v1.Host, selector labels.Selector) []*v1.Host {
 	return free
 }
 
-// Take takes a free Host for an object of its namespace. Of two that take it at the same time, one gets an error for
-// which apierrors.IsConflict is true.
+// Take takes a free Host for an object of its namespace. If two objects take it at the same time, one of them gets an
+// error for which apierrors.IsConflict is true.
 func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) error {
 	if TakenBy(host, consumer) {
 		return nil
@@ -145,8 +144,8 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Note returns what was given with a Host's instructions, and the version by which the Host's status names them. Both
-// are empty without instructions that Drover made.
+// Note returns the note that was given with a Host's instructions, and the version that the Host's status names. Both
+// are empty if the Host has no instructions from Drover.
 func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err error) {
 	secret, ours, err := h.secret(ctx, host, h.Client)
 	if err != nil || !ours || !secret.DeletionTimestamp.IsZero() {
@@ -155,9 +154,9 @@ func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err
 	return secret.Annotations[annotationNote], versionOf(secret), nil
 }
 
-// Instructions reads the instructions that Drover gave a Host, and the version by which the Host's status names them,
-// from the API server. It returns nil if Drover gave none, or took them away. The error is ErrForeignInstructions if
-// another Secret has their name.
+// Instructions reads the instructions that Drover gave a Host, and the version that the Host's status names, from the
+// API server. It returns nil if Drover gave none, or took them away. It returns ErrForeignInstructions if another
+// Secret has their name.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
 	secret, ours, err := h.secret(ctx, host, h.Live)
 	switch {
@@ -187,7 +186,7 @@ func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 // ReplaceInstructions does what Give does, for instructions that were made of those that Instructions has read, with
 // their version. If the Host has others by now, apierrors.IsConflict is true for the error.
 func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, version string) (bool, error) {
-	before, ours, err := h.secret(ctx, host, h.Live) // the cache may lag behind what Instructions has read
+	before, ours, err := h.secret(ctx, host, h.Live) // the cache may be older than the instructions that were read
 	switch {
 	case err != nil:
 		return false, err
@@ -197,7 +196,8 @@ func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1
 	return h.give(ctx, host, consumer, instructions, "", before, ours)
 }
 
-// GiveWithNote does what Give does, and keeps a note with the instructions, for Note. The note is no secret.
+// GiveWithNote does what Give does, and keeps a note with the instructions, which Note returns. The note is not a
+// secret.
 func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string) (bool, error) {
 	before, ours, err := h.secret(ctx, host, h.Client)
 	if err == nil && before == nil { // the cache may lag, and has no Secret without Drover's labels
@@ -209,8 +209,8 @@ func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostCo
 	return h.give(ctx, host, consumer, instructions, note, before, ours)
 }
 
-// give gives a Host its instructions in place of the Secret that was read, nil for none. Ours reports whether Drover
-// made that Secret.
+// give gives a Host its instructions in place of the Secret that was read, or nil if there was none. Ours reports
+// whether Drover made that Secret.
 func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string, before *corev1.Secret, ours bool) (bool, error) {
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s instructions: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
@@ -248,9 +248,9 @@ func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return true, nil
 }
 
-// Release takes a Host's instructions away, so that its machine is cleaned, and gives the Host back once that is so. It
-// reports whether the Host is given back, is another's, or is being deleted, which cleans it too. Otherwise its status
-// says what it waits for; call Release again when that has changed.
+// Release takes a Host's instructions away, so that its machine is cleaned, and gives the Host back once the machine is
+// clean. It returns true if the Host is given back, is taken by another object, or is being deleted, which also cleans
+// it. Otherwise the Host's status says what it waits for; call Release again when the status changes.
 func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef) (bool, error) {
 	switch {
 	case !TakenBy(host, consumer):
@@ -258,7 +258,8 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	case !host.DeletionTimestamp.IsZero():
 		return true, h.letGo(ctx, host)
 	}
-	secret, ours, err := h.secret(ctx, host, h.Live) // a Host that is given back must have none, or another consumer's would run beside them
+	// a Host that is given back must have no instructions, because another consumer's would run beside them
+	secret, ours, err := h.secret(ctx, host, h.Live)
 	switch {
 	case err != nil:
 		return false, err
@@ -272,10 +273,10 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 	return true, h.setConsumer(ctx, host, nil)
 }
 
-// ReleaseFormer gives back a Host whose consumer is gone, once it is clean, and reports whether it is given back. A
-// consumer takes the instructions away before it goes. Instructions that are there all the same are kept, with
-// ErrFormerInstructions: in a hub whose objects were restored the consumer may be there with another UID, and what it
-// has installed runs.
+// ReleaseFormer gives back a clean Host whose consumer no longer exists, and reports whether the Host is given back. A
+// consumer takes the instructions away before it is removed. If there are instructions all the same, ReleaseFormer
+// keeps them and returns ErrFormerInstructions: in a hub that was restored, the consumer may exist with another UID,
+// and its installation is running.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
 		if secret, _, err := h.secret(ctx, host, h.Live); err != nil {
@@ -291,9 +292,9 @@ func conflict(host *v1.Host, why string) error {
 	return fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, apierrors.NewConflict(corev1.Resource("secrets"), secretName(host), errors.New(why)))
 }
 
-// marks returns the marks of the Secret with instructions that Drover made for a Host. The name alone says nothing: a
-// user who may write Secrets can give one that name. Only a user who may update hosts/plan makes a Secret of the type,
-// which cannot be changed.
+// marks returns the marks of the Secret with the instructions that Drover made for a Host. The name alone is not
+// enough, because a user who can write Secrets can give any Secret this name. Only a user who can update hosts/plan can
+// create a Secret of the type, which cannot be changed.
 func marks(host *v1.Host) owned.Marks {
 	return owned.Marks{
 		Type: v1.SecretTypeHostPlan, Labels: map[string]string{v1.LabelHost: host.Name, v1.LabelSecretKind: v1.SecretKindHostPlan}, Owner: host.UID,
@@ -302,8 +303,8 @@ func marks(host *v1.Host) owned.Marks {
 
 func secretName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
 
-// secret reads the Secret that has the name of the one with a Host's instructions, nil if there is none, and reports
-// whether Drover made it.
+// secret reads the Secret with the name for a Host's instructions, and reports whether Drover made it. The Secret is
+// nil if there is none.
 func (h Hub) secret(ctx context.Context, host *v1.Host, reader client.Reader) (secret *corev1.Secret, ours bool, err error) {
 	name := types.NamespacedName{Namespace: host.Namespace, Name: secretName(host)}
 	secret = &corev1.Secret{}
@@ -331,7 +332,7 @@ func (h Hub) setConsumer(ctx context.Context, host *v1.Host, consumer *v1.HostCo
 	return nil
 }
 
-// letGo lets a Host that is being deleted be cleaned.
+// letGo removes the finalizer, so that a Host that is being deleted is cleaned.
 func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	before := host.DeepCopy()
 	if h.Finalizer == "" || !controllerutil.RemoveFinalizer(host, h.Finalizer) {
@@ -344,8 +345,8 @@ func (h Hub) letGo(ctx context.Context, host *v1.Host) error {
 	return nil
 }
 
-// Handler wakes a controller for the objects of a kind that have taken Hosts, when these change, and when they are
-// given back.
+// Handler wakes a controller for the objects of a kind that have taken Hosts: when a Host changes, and when it is given
+// back.
 func Handler(kind string) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, object client.Object) []reconcile.Request {
 		host, ok := object.(*v1.Host)

@@ -30,23 +30,23 @@ func consumer(name string) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: name, UID: "a"}
 }
 
-// clean writes the status of a host without instructions.
+// clean sets the status of a host without instructions.
 func clean(h *v1.Host) {
 	h.Status.State = v1.HostAvailable
 	meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1.ReasonHostAvailable, ObservedGeneration: h.Generation})
 }
 
-func TestAHostThatMayNotBeCleanIsNotFree(t *testing.T) {
+func TestHostIsFreeOnlyIfItIsKnownToBeClean(t *testing.T) {
 	t.Parallel()
 	ready := func(h *v1.Host) *metav1.Condition { return &h.Status.Conditions[0] }
 	for want, change := range map[string]func(*v1.Host){
-		"":                              func(*v1.Host) {},
-		"it is being deleted":           func(h *v1.Host) { h.DeletionTimestamp = &metav1.Time{} },
-		"Cluster prod has taken it":     func(h *v1.Host) { h.Spec.ConsumerRef = new(consumer("prod")) },
-		"its state is Cleaning":         func(h *v1.Host) { h.Status.State = v1.HostCleaning },
-		"its state is not known yet":    func(h *v1.Host) { h.Status.State = "" },
-		"its agent is not connected":    func(h *v1.Host) { ready(h).Status = metav1.ConditionFalse },
-		"its status is not of its spec": func(h *v1.Host) { h.Generation++ },
+		"":                                      func(*v1.Host) {},
+		"it is being deleted":                   func(h *v1.Host) { h.DeletionTimestamp = &metav1.Time{} },
+		"Cluster prod has taken it":             func(h *v1.Host) { h.Spec.ConsumerRef = new(consumer("prod")) },
+		"its state is Cleaning":                 func(h *v1.Host) { h.Status.State = v1.HostCleaning },
+		"its state is not known yet":            func(h *v1.Host) { h.Status.State = "" },
+		"its agent is not connected":            func(h *v1.Host) { ready(h).Status = metav1.ConditionFalse },
+		"its status is not of its present spec": func(h *v1.Host) { h.Generation++ },
 		"the hub was restored": func(h *v1.Host) {
 			meta.SetStatusCondition(&h.Status.Conditions, metav1.Condition{Type: v1.ConditionRestoreConfirmed, Status: metav1.ConditionFalse, Reason: v1.ReasonHubRestored})
 		},
@@ -89,7 +89,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// look reads the Host, and writes its status as the controller of Hosts would.
+// look reads the Host, and writes its status as the Host controller would.
 func (w *world) look(status func(*v1.Host)) *v1.Host {
 	w.t.Helper()
 	if err := w.Env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(w.host), w.host); err != nil {
@@ -102,7 +102,7 @@ func (w *world) look(status func(*v1.Host)) *v1.Host {
 	return w.host
 }
 
-// instructions reads the Secret with the Host's instructions, nil if there is none.
+// instructions reads the Secret with the Host's instructions. It returns nil if there is none.
 func (w *world) instructions() *corev1.Secret {
 	w.t.Helper()
 	secret := &corev1.Secret{}
@@ -115,7 +115,7 @@ func (w *world) instructions() *corev1.Secret {
 	return secret
 }
 
-func TestOfTwoThatTakeAHostOneHasIt(t *testing.T) {
+func TestOnlyOneOfTwoConsumersTakesAHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	stale := w.host.DeepCopy()
@@ -123,18 +123,18 @@ func TestOfTwoThatTakeAHostOneHasIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.Take(t.Context(), w.host, consumer("prod")); err != nil {
-		t.Errorf("again: %v", err)
+		t.Errorf("take it again: got %v, want no error", err)
 	}
 	if err := w.Take(t.Context(), stale, consumer("test")); !apierrors.IsConflict(err) {
-		t.Errorf("by what the cache has: %v, want a conflict", err)
+		t.Errorf("take it with a stale cache: got %v, want a conflict", err)
 	}
 	if err := w.Take(t.Context(), w.look(clean), consumer("test")); !errors.Is(err, hosts.ErrNotFree) || !strings.Contains(err.Error(), "Cluster prod has taken it") {
-		t.Errorf("later: %v, want ErrNotFree", err)
+		t.Errorf("take it for another: got %v, want ErrNotFree", err)
 	}
 	other := w.host.DeepCopy()
 	other.Spec.ConsumerRef.Name = "test"
 	if err := w.Env.Client.Update(t.Context(), other); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "the host is taken") {
-		t.Errorf("by hand: %v, want a refusal", err)
+		t.Errorf("change the consumerRef by hand: got %v, want a refusal", err)
 	}
 	namesake := consumer("prod")
 	namesake.UID = "another"
@@ -179,7 +179,7 @@ func TestAHostIsGivenBackWhenItsInstructionsAreGoneAndItsMachineIsClean(t *testi
 	} {
 		done, err := w.Release(t.Context(), w.look(step.status), prod)
 		if err != nil || done != step.done || w.instructions() != nil {
-			t.Errorf("%s: done %t, %v", step.what, done, err)
+			t.Errorf("%s: got done %t, %v, want done %t", step.what, done, err)
 		}
 		if taken := w.look(step.status).Spec.ConsumerRef != nil; taken == done {
 			t.Errorf("%s: the host is taken: %t", step.what, taken)
@@ -187,7 +187,7 @@ func TestAHostIsGivenBackWhenItsInstructionsAreGoneAndItsMachineIsClean(t *testi
 	}
 }
 
-// A hub whose objects were restored has the consumer under another UID.
+// In a hub whose objects were restored, the consumer has another UID.
 func TestInstructionsOfAFormerConsumerAreKept(t *testing.T) {
 	t.Parallel()
 	w, former := newWorld(t), consumer("prod")
@@ -209,7 +209,7 @@ func TestInstructionsOfAFormerConsumerAreKept(t *testing.T) {
 	}
 }
 
-func TestATakenHostThatIsDeletedIsKeptUntilItIsReleased(t *testing.T) {
+func TestDeletedHostStaysUntilItIsReleased(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
 	w.Finalizer = "provision.cluster.drover.dev/node"
@@ -221,17 +221,17 @@ func TestATakenHostThatIsDeletedIsKeptUntilItIsReleased(t *testing.T) {
 	}
 	host := w.look(clean)
 	if !slices.Contains(host.Finalizers, w.Finalizer) {
-		t.Fatalf("finalizers %v", host.Finalizers)
+		t.Fatalf("got the finalizers %v, want one", host.Finalizers)
 	}
 	if done, err := w.Release(t.Context(), host, prod); err != nil || !done {
-		t.Errorf("release: %t, %v", done, err)
+		t.Errorf("release: got %t, %v, want true", done, err)
 	}
 	if err := w.Env.Client.Get(t.Context(), client.ObjectKeyFromObject(host), host); !apierrors.IsNotFound(err) {
 		t.Errorf("it is there still: %v, finalizers %v", err, host.Finalizers)
 	}
 }
 
-// The status may be that of a backup: a host that is clean in it may have been taken by another since.
+// The status may come from a backup: another object may have taken the host since.
 func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 	t.Parallel()
 	w, reported := newWorld(t), false
@@ -250,7 +250,7 @@ func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 	}
 }
 
-func TestInstructionsThatAUserMadeAreLeftAlone(t *testing.T) {
+func TestUsersInstructionsAreNeitherReplacedNorRemoved(t *testing.T) {
 	t.Parallel()
 	w, prod := newWorld(t), consumer("prod")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.host.Namespace, Name: "m1-host-plan"}, Type: v1.SecretTypeHostPlan}

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hub reads what Drover's manager publishes in objects: where the hub is, and what Hosts have reported to the
-// manager that leads now.
+// Package hub reads the objects that Drover's manager publishes. They say where the hub is, and what Hosts have
+// reported to the manager that leads now.
 package hub
 
 import (
@@ -26,7 +26,7 @@ import (
 // ManagerLease is the name of the Lease of Drover's manager. Every user who is logged in to the hub may read it.
 const ManagerLease = "drover-manager"
 
-// Hub reads what the manager publishes. Client reads from the cache, Live from the API server.
+// Hub reads the objects that the manager publishes. Client reads from the cache, Live from the API server.
 type Hub struct {
 	Client, Live client.Reader
 	// Namespace of the manager.
@@ -50,10 +50,12 @@ func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	}, nil
 }
 
-// Reported returns why the status of a Host may not be what its agent reports now: it may be of a former leader, or of
-// a backup that the hub was restored from. It returns "" if the status is of the manager that leads now.
+// Reported returns why the status of a Host may be older than the last report of its agent, or "" if the agent has
+// reported it to the manager that leads now. The status may have been written by a former leader, or come from a backup
+// that the hub was restored from.
 //
-// A manager without leader election has no Lease. It does not notice that the hub was restored, and neither does this.
+// A manager without leader election has no Lease. Such a manager does not notice that the hub was restored, and neither
+// does this function.
 func (h Hub) Reported(ctx context.Context, host *v1.Host) (string, error) {
 	lease := &coordinationv1.Lease{}
 	name := types.NamespacedName{Namespace: h.Namespace, Name: ManagerLease}
@@ -64,7 +66,7 @@ func (h Hub) Reported(ctx context.Context, host *v1.Host) (string, error) {
 	}
 	switch term := checkpoint.Term(lease); {
 	case !h.renewed(lease):
-		return "no manager leads, by Lease " + name.String() + ", which was not renewed lately", nil
+		return "no manager leads: Lease " + name.String() + " was not renewed lately", nil
 	case term == "" || host.Status.ReportedTo != term:
 		return "its agent has not reported yet to the manager that leads now", nil
 	}
@@ -72,7 +74,7 @@ func (h Hub) Reported(ctx context.Context, host *v1.Host) (string, error) {
 }
 
 // renewed reports whether a Lease was renewed lately. A Lease that was restored with the hub was not. Clocks may differ
-// by as much as the Lease is held.
+// by at most the duration of the Lease.
 func (h Hub) renewed(lease *coordinationv1.Lease) bool {
 	spec, holder := lease.Spec, lease.Spec.HolderIdentity
 	if holder == nil || *holder == "" || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {

@@ -33,7 +33,7 @@ func reader(t *testing.T, objects ...client.Object) client.Reader {
 	return fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).Build()
 }
 
-func TestAStatusIsOfThePresentLeader(t *testing.T) {
+func TestReportedAcceptsOnlyReportsToThePresentLeader(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	lease := func(history string, renewed time.Time, holder string) *coordinationv1.Lease {
@@ -80,7 +80,7 @@ func TestAStatusIsOfThePresentLeader(t *testing.T) {
 	}
 }
 
-func TestTheManagerPublishesWhereTheHubIs(t *testing.T) {
+func TestSettingsAreReadFromTheManagersConfigMap(t *testing.T) {
 	t.Parallel()
 	published := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "drover-ca"},
 		Data: map[string]string{"ca.crt": "the CA", "servers": "https://a.example.com\nhttps://b.example.com"}}

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// infrastructure is a DroverMachine or DroverMachineTemplate, or what another provider has.
+// infrastructure is a DroverMachine or DroverMachineTemplate, or an object of another provider.
 type infrastructure struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -31,17 +31,17 @@ type infrastructure struct {
 	} `json:"spec"`
 }
 
-// change is what two states of machines differ by, as far as it can be done in place.
+// change is the difference between two states of machines, as far as it can be made in place.
 type change struct {
 	kind             string
 	current, desired infrastructure
-	// from and to are the versions of Kubernetes, before and after the installers.
+	// from and to are the versions of Kubernetes. before and after are the installers.
 	from, to      string
 	before, after json.RawMessage
 	byKubeadm     bool
 }
 
-// is reports whether a bootstrap configuration is of a kind of kubeadm's provider.
+// is reports whether a bootstrap configuration is of the given kind of kubeadm's provider.
 func (b bootstrap) is(kind string) bool {
 	group, _, _ := strings.Cut(b.APIVersion, "/")
 	return group == clusterapi.GroupKubeadm && b.Kind == kind
@@ -76,15 +76,16 @@ func canUpdateMachineSet(q *request) response {
 	return response{Status: success, MachineSetPatch: c.ofVersion("/spec/template/spec/version"), InfrastructureMachineTemplatePatch: c.ofInstaller("/spec/template/spec/inPlaceUpdate")}
 }
 
-// refused says why machines are not updated in place, "" if they are. Cluster API then makes new ones. What else is
-// different Cluster API finds out itself: a change that the response has no patch for is not done in place.
+// refused returns why machines cannot be updated in place, or "" if they can. Cluster API replaces the machines if
+// there is a reason. It finds out itself whether other fields differ: it does not make a change in place that the
+// response has no patch for.
 func (c change) refused() string {
 	ours := infrav1.GroupVersion.String()
 	switch {
 	case c.current.APIVersion != ours || c.desired.APIVersion != ours || c.current.Kind != c.kind || c.desired.Kind != c.kind:
-		return fmt.Sprintf("the machines are not of the kind %s of %s", c.kind, ours)
+		return fmt.Sprintf("the machines do not have the kind %s of %s", c.kind, ours)
 	case !c.byKubeadm:
-		return "the machines are not made by kubeadm"
+		return "kubeadm does not set the machines up"
 	case len(c.after) == 0 || string(c.after) == "null":
 		return "the " + c.kind + " has no inPlaceUpdate"
 	case c.from != c.to:
@@ -93,20 +94,20 @@ func (c change) refused() string {
 	return ""
 }
 
-// upgrade says why kubeadm does not go from one version of Kubernetes to another, "" if it does.
+// upgrade returns why kubeadm does not upgrade from one version of Kubernetes to the other, or "" if it does.
 func upgrade(from, to string) string {
 	before, err := version.ParseSemantic(from)
 	if err != nil {
-		return fmt.Sprintf("%.64q is no version of Kubernetes", from)
+		return fmt.Sprintf("%.64q is not a version of Kubernetes", from)
 	}
 	after, err := version.ParseSemantic(to)
 	switch {
 	case err != nil || !strings.HasPrefix(to, "v"):
-		return fmt.Sprintf("%.64q is no version of Kubernetes", to)
+		return fmt.Sprintf("%.64q is not a version of Kubernetes", to)
 	case after.LessThan(before):
-		return fmt.Sprintf("kubeadm does not go back from %s to %s", from, to)
+		return fmt.Sprintf("kubeadm does not downgrade from %s to %s", from, to)
 	case after.Major() != before.Major() || after.Minor() > before.Minor()+1:
-		return fmt.Sprintf("kubeadm goes to the next minor version, and not from %s to %s", from, to)
+		return fmt.Sprintf("kubeadm upgrades only to the next minor version, and not from %s to %s", from, to)
 	}
 	return ""
 }
@@ -125,13 +126,13 @@ func (c change) ofInstaller(path string) *patch {
 	return set(path, c.after)
 }
 
-// localMode is a feature gate that Cluster API adds for the versions of Kubernetes that have it, up to 1.35. kubeadm
-// reads it in the cluster, and not on the machine.
+// localMode is a feature gate that Cluster API adds for versions of Kubernetes up to 1.35, which have it. kubeadm reads
+// it in the cluster, and not on the machine.
 const localMode = "ControlPlaneKubeletLocalMode"
 
-// ofBootstrap is the patch of what is different in the configuration of a control plane, and nothing to a machine that
-// is there: what Cluster API itself changes with the version, and the phases that a machine skips when it joins. The
-// first machine has skipped others, of kubeadm init. It is nil for no patch.
+// ofBootstrap returns a patch for differences in a control plane's configuration that change nothing on an existing
+// machine: settings that Cluster API itself changes with the version, and the phases that a machine skips when it
+// joins. The first machine has skipped other phases, of kubeadm init. The patch is nil if there is no such difference.
 func ofBootstrap(current, desired bootstrap) *patch {
 	var operations []operation
 	if cluster, changed := withGate(current.Spec.ClusterConfiguration, desired.Spec.ClusterConfiguration); changed {
@@ -145,7 +146,7 @@ func ofBootstrap(current, desired bootstrap) *patch {
 	return asPatch(operations)
 }
 
-// get returns a field, nil for one that is null or not there.
+// get returns a field, or nil if it is null or missing.
 func (f fields) get(name string) json.RawMessage {
 	if value := f[name]; string(value) != "null" {
 		return value
@@ -153,13 +154,13 @@ func (f fields) get(name string) json.RawMessage {
 	return nil
 }
 
-// same reports whether two values are written in the same way, but for spaces.
+// same reports whether two values are written in the same way, except for spaces.
 func same(a, b json.RawMessage) bool {
 	var first, second bytes.Buffer
 	return len(a) == 0 && len(b) == 0 || json.Compact(&first, a) == nil && json.Compact(&second, b) == nil && bytes.Equal(first.Bytes(), second.Bytes())
 }
 
-// withGate returns a clusterConfiguration with the feature gate as another one has it, and reports whether that is a
+// withGate returns a clusterConfiguration with the feature gate as in the other one, and reports whether that is a
 // change.
 func withGate(cluster, other fields) (fields, bool) {
 	const field = "featureGates"
@@ -185,7 +186,7 @@ func withGate(cluster, other fields) (fields, bool) {
 	return out, true
 }
 
-// gatesOf reads feature gates, none of what has another form.
+// gatesOf reads feature gates. It returns none if they have another form.
 func gatesOf(raw json.RawMessage) fields {
 	var gates fields
 	if len(raw) == 0 || untrusted.JSON(raw, &gates, bounds()) != nil {
@@ -194,14 +195,14 @@ func gatesOf(raw json.RawMessage) fields {
 	return gates
 }
 
-// operation is one of a JSON patch.
+// operation is one operation of a JSON patch.
 type operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value,omitempty"`
 }
 
-// put sets a field, whether it is there or not, or removes one that is.
+// put returns the operation that sets a field, whether it exists or not, or that removes an existing field.
 func put(path string, value any, removed bool) operation {
 	if removed {
 		return operation{Op: "remove", Path: path}
@@ -211,7 +212,7 @@ func put(path string, value any, removed bool) operation {
 
 func set(path string, value any) *patch { return asPatch([]operation{put(path, value, false)}) }
 
-// asPatch returns the JSON patch of operations, nil for none.
+// asPatch returns the JSON patch with the operations, or nil if there are none.
 func asPatch(operations []operation) *patch {
 	if len(operations) == 0 {
 		return nil

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inplace answers the runtime hooks by which Cluster API asks whether machines can be updated in place, and has
-// them updated.
+// Package inplace serves the runtime hooks through which Cluster API asks whether machines can be updated in place, and
+// has them updated.
 //
 // Cluster API presents no credential that the hub knows: by default it has no client certificate for extensions. So
-// anyone who reaches the port may call. A call causes nothing that Cluster API's own objects do not ask for, its answer
-// says nothing of any other, and what it costs is bounded.
+// anyone who reaches the port can call a hook. A call causes nothing that Cluster API's own objects do not ask for, its
+// answer contains nothing about other objects, and its cost is bounded.
 package inplace
 
 import (
@@ -23,23 +23,23 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Path precedes those that Cluster API adds for each hook.
+// Path is the prefix of the paths that Cluster API adds for each hook.
 const Path = "/v1/cluster-api"
 
-// groupVersion of the hooks.
+// groupVersion is the group and version of the hooks.
 const groupVersion = "hooks.runtime.cluster.x-k8s.io/v1alpha1"
 
 const (
-	// answerLimit bounds one answer, and the wait until its turn. Cluster API waits for 10 s.
+	// answerLimit bounds the time for an answer, including the wait for a turn. Cluster API waits for 10 s.
 	answerLimit = 9 * time.Second
-	// readLimit bounds how long a request may be on its way.
+	// readLimit bounds the time to receive a request.
 	readLimit = 3 * time.Second
 )
 
-// bounds of a request. It has up to six objects, and bootstrap configurations have files in them.
+// bounds limits a request. It has up to six objects, and bootstrap configurations contain files.
 func bounds() untrusted.Bounds { return untrusted.Large() }
 
-// Hooks serves them.
+// Hooks serves the hooks.
 type Hooks struct {
 	// Live reads from the API server.
 	Live client.Reader
@@ -50,15 +50,15 @@ type Hooks struct {
 	gate *limit.Gate
 }
 
-// New makes Hooks that answer two calls of an address, or IPv6 /64, at once, and eight in all: the others wait.
+// New returns Hooks that answer two calls from one address, or IPv6 /64, at once, and eight in all. Further calls wait.
 func New(h Hooks) *Hooks {
 	h.gate = limit.NewGate(limit.Bounds{User: 2, All: 8, Queue: 64, QueueUser: 32, Wait: answerLimit}, limit.Observer{})
 	return &h
 }
 
-// The parts of requests that matter.
+// Only the fields of requests that matter are read.
 type (
-	// request is that of CanUpdateMachine and CanUpdateMachineSet.
+	// request is the request of CanUpdateMachine and CanUpdateMachineSet.
 	request struct {
 		Current objects `json:"current"`
 		Desired objects `json:"desired"`
@@ -89,9 +89,9 @@ type (
 			JoinConfiguration    fields `json:"joinConfiguration"`
 		} `json:"spec"`
 	}
-	// fields are those of an object, as they came.
+	// fields are the fields of an object, undecoded.
 	fields map[string]json.RawMessage
-	// order is the request of UpdateMachine. What is to be done is read from the API server.
+	// order is the request of UpdateMachine. It only names the Machine; the update itself is read from the API server.
 	order struct {
 		Desired struct {
 			Machine struct {
@@ -104,7 +104,7 @@ type (
 	}
 )
 
-// response is what a hook returns. Which fields there are depends on the hook.
+// response is the answer of a hook. Each hook uses some of its fields.
 type response struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -132,7 +132,7 @@ type handler struct {
 	} `json:"requestHook"`
 }
 
-// patch says what of a change is done in place.
+// patch has the parts of a change that are made in place.
 type patch struct {
 	PatchType string `json:"patchType"`
 	Patch     []byte `json:"patch"`
@@ -157,7 +157,8 @@ func (h *Hooks) Register(mux *http.ServeMux) {
 
 const success, failure = "Success", "Failure"
 
-// serve answers a hook, in its turn. What a request is not answered for is logged, and not told to the caller.
+// serve answers a hook when it is its turn. If a request cannot be answered, the reason is logged and not told to the
+// caller.
 func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Request) (response, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerLimit)
@@ -177,7 +178,7 @@ func serve[Request any](h *Hooks, hook string, decide func(context.Context, *Req
 		out, err := decide(ctx, request)
 		if err != nil {
 			h.Log.Error(err, "a hook of Cluster API was not answered", "hook", hook)
-			http.Error(w, "the hook could not be answered: see the log of drover-provisioner", http.StatusServiceUnavailable)
+			http.Error(w, "the hook could not be answered: see drover-provisioner's log", http.StatusServiceUnavailable)
 			return
 		}
 		out.APIVersion, out.Kind = groupVersion, hook+"Response"

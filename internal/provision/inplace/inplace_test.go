@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// response is what Cluster API reads of an answer.
+// response has the fields that Cluster API reads from an answer.
 type response struct {
 	Status, Message   string
 	RetryAfterSeconds int
@@ -47,7 +47,7 @@ type response struct {
 	}
 }
 
-// call calls a hook as Cluster API does: at the path that it makes of what the discovery says.
+// call calls a hook as Cluster API does: at the path that it builds from the discovery's answer.
 func call(t *testing.T, hooks inplace.Hooks, hook, request string) (int, response) {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -68,7 +68,7 @@ func call(t *testing.T, hooks inplace.Hooks, hook, request string) (int, respons
 			return post(strings.ToLower(hook)+"/"+h.Name, request)
 		}
 	}
-	t.Fatalf("the discovery has no hook %s: %+v", hook, found)
+	t.Fatalf("got a discovery without the hook %s, want it: %+v", hook, found)
 	return 0, response{}
 }
 
@@ -81,11 +81,11 @@ const (
 	selector = `"hostSelector": {"matchLabels": {"a": "b"}}`
 )
 
-func TestAChangeOfVersionIsDoneInPlaceAndNothingElse(t *testing.T) {
+func TestOnlyVersionAndInstallerAreChangedInPlace(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		from, to, before, after string
-		// The answer has a patch of the version and of the installer, or none, and text in its message.
+		// version and installer say whether the answer has a patch for them, and text is part of its message.
 		version, installer bool
 		text               string
 	}{
@@ -98,11 +98,11 @@ func TestAChangeOfVersionIsDoneInPlaceAndNothingElse(t *testing.T) {
 		"the same in other spaces":   {"v1.36.2", "v1.36.3", byPath, spaced, true, false, ""},
 		"no installer":               {"v1.36.2", "v1.36.3", selector, selector, false, false, "no inPlaceUpdate"},
 		"an installer is taken away": {"v1.36.2", "v1.36.3", byPath, selector, false, false, "no inPlaceUpdate"},
-		"back":                       {"v1.36.3", "v1.36.2", byPath, byPath, false, false, "does not go back"},
+		"back":                       {"v1.36.3", "v1.36.2", byPath, byPath, false, false, "does not downgrade"},
 		"two minor versions at once": {"v1.35.2", "v1.37.0", byPath, byPath, false, false, "next minor version"},
 		"the next major version":     {"v1.36.2", "v2.0.0", byPath, byPath, false, false, "next minor version"},
-		"no version":                 {"v1.36.2", "latest", byPath, byPath, false, false, "no version"},
-		"no version before":          {"", "v1.36.2", byPath, byPath, false, false, "no version"},
+		"no version":                 {"v1.36.2", "latest", byPath, byPath, false, false, "not a version"},
+		"no version before":          {"", "v1.36.2", byPath, byPath, false, false, "not a version"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -126,17 +126,17 @@ func want(t *testing.T, code int, got response, version, installer bool, text, p
 	}
 	if version && got.MachinePatch != nil {
 		if patch := string(got.MachinePatch.Patch); got.MachinePatch.PatchType != "JSONPatch" || patch != fmt.Sprintf(`[{"op":"add","path":"%s/version","value":%q}]`, path, to) {
-			t.Errorf("the patch is %s", patch)
+			t.Errorf("got the patch %s, want one of the version", patch)
 		}
 	}
 	if installer && got.InfrastructureMachinePatch != nil {
 		if patch := string(got.InfrastructureMachinePatch.Patch); !strings.Contains(patch, `"path":"`+path+`/inPlaceUpdate","value":{"installer":`) {
-			t.Errorf("the patch is %s", patch)
+			t.Errorf("got the patch %s, want one of the installer", patch)
 		}
 	}
 }
 
-func TestWhatClusterAPIChangesWithTheVersionAndWhatIsForAJoinAloneIsDoneInPlace(t *testing.T) {
+func TestBootstrapChangesWithoutEffectOnTheMachineAreMadeInPlace(t *testing.T) {
 	t.Parallel()
 	const gate, etcd, discovery = `"ControlPlaneKubeletLocalMode": true`, `"etcd": {"local": {}}`, `"controlPlane": {}`
 	for name, tc := range map[string]struct{ current, desired, left string }{
@@ -190,7 +190,7 @@ func TestMachinesOfOtherProvidersAreNotUpdated(t *testing.T) {
 	}
 }
 
-// update is a Machine that may be updated in place, and its DroverMachine.
+// update is a Machine that can be updated in place, and its DroverMachine.
 type update struct {
 	*testkit.Env
 	t     *testing.T
@@ -235,7 +235,7 @@ func (u *update) patchMachine(patch string) {
 
 const inProgress = `"in-place-updates.internal.cluster.x-k8s.io/update-in-progress": ""`
 
-// begin begins an update as Cluster API does: in three writes.
+// begin begins an update as Cluster API does, with three writes.
 func (u *update) begin(version string) {
 	u.t.Helper()
 	u.patchMachine(`{"metadata": {"annotations": {` + inProgress + `}}}`)
@@ -251,7 +251,7 @@ func (u *update) patchDrover(patch string) {
 	}
 }
 
-// ends writes how a task of the machine has ended, as the machine's controller does.
+// ends writes the end of a machine's task, as the machine's controller does.
 func (u *update) ends(id string, state infrav1.TaskState) {
 	u.t.Helper()
 	testkit.Eventually(u.t, time.Minute, func(ctx context.Context) error {
@@ -290,30 +290,30 @@ func (u *update) want(status string, done bool, text string, tasks int) infrav1.
 	return all[len(all)-1]
 }
 
-func TestAnUpdateIsOneTaskHoweverOftenItIsAskedFor(t *testing.T) {
+func TestRepeatedCallsGiveOneUpdateTask(t *testing.T) {
 	t.Parallel()
 	u := newUpdate(t)
 	u.begin("v1.36.3")
 	first := u.want("Success", false, "is given the update to v1.36.3", 1)
 	if first.Action != infrav1.TaskUpdate || first.Update.Version != "v1.36.3" {
-		t.Fatalf("the task is %+v: want the version of the Machine, and not that of the request", first)
+		t.Fatalf("got the task %+v, want the Machine's version, and not the request's", first)
 	}
 	if first.Update.Patches != "/etc/patches" || !slices.Equal(first.Update.IgnorePreflightErrors, []string{"Swap"}) {
-		t.Errorf("the task is %+v: want what the KubeadmConfig has for a machine that joins", first.Update)
+		t.Errorf("got the task %+v, want the KubeadmConfig's settings for a machine that joins", first.Update)
 	}
 	u.patchMachine(`{"spec": {"deletion": {"nodeDrainTimeoutSeconds": 7}}}`) // a new generation
 	u.ends(first.ID, infrav1.TaskRunning)
 	if again := u.want("Success", false, "Running", 1); again.ID != first.ID {
-		t.Errorf("the task is %s, want it to stay %s", again.ID, first.ID)
+		t.Errorf("got the task %s, want it to stay %s", again.ID, first.ID)
 	}
 	u.ends(first.ID, infrav1.TaskSucceeded)
 	u.want("Success", false, "reports the kubelet v1.36.2", 1)
 	u.patchMachine(`{"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}}`)
 	u.want("Success", true, "was updated to v1.36.3", 0)
-	u.want("Success", true, "the kubelet has version", 0) // an answer that Cluster API did not get
+	u.want("Success", true, "the kubelet has version", 0) // Cluster API asks again because it did not get the answer
 }
 
-func TestAnUpdateThatFailedIsTriedAgainByAPersonOnly(t *testing.T) {
+func TestFailedUpdateIsRetriedOnlyWhenAPersonAsks(t *testing.T) {
 	t.Parallel()
 	u := newUpdate(t)
 	u.begin("v1.36.3")
@@ -321,25 +321,25 @@ func TestAnUpdateThatFailedIsTriedAgainByAPersonOnly(t *testing.T) {
 	u.ends(first.ID, infrav1.TaskFailed)
 	for range 2 {
 		if again := u.want("Failure", true, "TasksSucceeded of DroverMachine d1", 1); again.ID != first.ID {
-			t.Error("the update was tried again")
+			t.Error("got another try of the update, want none")
 		}
 	}
-	// The kubelet was updated before the task failed: that is no reason to call it done.
+	// The kubelet was updated before the task failed. That does not make the update a success.
 	u.patchMachine(`{"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}}`)
 	u.patchDrover(`{"metadata": {"annotations": {"infrastructure.cluster.drover.dev/update-attempt": "2"}}}`)
 	second := u.want("Success", false, "is given", 1)
 	if second.ID == first.ID || second.Update.Attempt != "2" {
-		t.Errorf("the second attempt is %+v, want another task", second)
+		t.Errorf("got the second attempt %+v, want another task", second)
 	}
 	u.ends(second.ID, infrav1.TaskFailed)
 	u.want("Failure", true, "", 1)
 	u.patchMachine(`{"spec": {"version": "v1.36.4"}}`)
 	if third := u.want("Success", false, "v1.36.4", 1); third.ID == second.ID || third.Update.Version != "v1.36.4" {
-		t.Errorf("the update to another version is %+v", third)
+		t.Errorf("got the update to another version %+v, want another task", third)
 	}
 }
 
-func TestACallDoesNothingThatClusterAPIHasNotBegun(t *testing.T) {
+func TestCallsWithoutAnUpdateInProgressDoNothing(t *testing.T) {
 	t.Parallel()
 	u := newUpdate(t)
 	u.want("Failure", true, "no such Machine", 0)
@@ -352,7 +352,7 @@ func TestACallDoesNothingThatClusterAPIHasNotBegun(t *testing.T) {
 	u.patchMachine(`{"spec": {"bootstrap": {"configRef": {"kind": "RKE2Config"}}}}`)
 	u.want("Failure", true, "not made by kubeadm", 0)
 	u.patchDrover(`{"metadata": {"ownerReferences": null}, "spec": {"inPlaceUpdate": {"installer": {"path": "/opt/install.sh"}}}}`)
-	u.want("Failure", true, "no such Machine", 0) // it is another's
+	u.want("Failure", true, "no such Machine", 0) // it belongs to another Machine
 	u.name.Name = "m2"
 	u.want("Failure", true, "no such Machine", 0)
 }
@@ -373,11 +373,11 @@ func TestAnUpdateTouchesNoTaskOfAnotherController(t *testing.T) {
 	u.ends(task.ID, infrav1.TaskSucceeded)
 	u.patchMachine(`{"status": {"nodeInfo": {"kubeletVersion": "v1.36.3"}}}`)
 	if left := u.want("Success", true, "", 1); left.ID != "foreign" {
-		t.Errorf("the task %+v is left, want the other's", left)
+		t.Errorf("got the task %+v, want only the other controller's", left)
 	}
 }
 
-// stale is a reader that has read before another replica wrote.
+// stale is a reader whose data is older than another replica's write.
 type stale struct {
 	client.Client
 	before *infrav1.DroverMachine
@@ -391,7 +391,7 @@ func (s stale) Get(ctx context.Context, key client.ObjectKey, into client.Object
 	return s.Client.Get(ctx, key, into, options...)
 }
 
-func TestOfTwoReplicasThatAreAskedOneGivesTheTask(t *testing.T) {
+func TestOnlyOneOfTwoReplicasWritesTheTask(t *testing.T) {
 	t.Parallel()
 	u := newUpdate(t)
 	u.begin("v1.36.3")
@@ -408,7 +408,7 @@ func TestOfTwoReplicasThatAreAskedOneGivesTheTask(t *testing.T) {
 	}
 }
 
-func TestAMachineThatIsGoneIsNotMadeByItsUpdate(t *testing.T) {
+func TestUpdateDoesNotRecreateADeletedMachine(t *testing.T) {
 	t.Parallel()
 	u := newUpdate(t)
 	u.begin("v1.36.3")
@@ -426,7 +426,7 @@ func TestAMachineThatIsGoneIsNotMadeByItsUpdate(t *testing.T) {
 	}
 }
 
-// lastError is a sink for logs that keeps the last error.
+// lastError is a log sink that keeps the last error.
 type lastError struct{ err error }
 
 func (*lastError) Init(logr.RuntimeInfo)                 {}
@@ -436,7 +436,7 @@ func (l *lastError) Error(err error, _ string, _ ...any) { l.err = err }
 func (l *lastError) WithValues(...any) logr.LogSink      { return l }
 func (l *lastError) WithName(string) logr.LogSink        { return l }
 
-// held is a body that does not come before it is let go.
+// held is a request body that stays open until the test releases it.
 type held struct {
 	begun, end chan struct{}
 	once       sync.Once
@@ -448,7 +448,7 @@ func (h *held) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestOneNetworkHoldsNoMoreThanItsSeats(t *testing.T) {
+func TestOneNetworkCannotTakeAllSeats(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
 	inplace.New(inplace.Hooks{}).Register(mux)
@@ -463,7 +463,7 @@ func TestOneNetworkHoldsNoMoreThanItsSeats(t *testing.T) {
 	for _, from := range []string{"[2001:db8::1]:1", "[2001:db8::2]:1"} {
 		body := &held{begun: make(chan struct{}), end: end}
 		done.Go(func() { call(t.Context(), from, body) })
-		<-body.begun // it has its seat
+		<-body.begun // it has taken its seat
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()

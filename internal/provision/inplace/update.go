@@ -20,28 +20,28 @@ import (
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 )
 
-// fieldOwner owns the tasks that update machines, and no other.
+// fieldOwner owns the tasks that update machines, and no other tasks.
 const fieldOwner = client.FieldOwner("drover-update")
 
-// retrySeconds is when Cluster API is to ask again.
+// retrySeconds is the time after which Cluster API asks again.
 const retrySeconds = 5
 
-// maxAttempt is the length of an attempt's name, as the schema has it.
+// maxAttempt is the maximum length of an attempt's name, as in the schema.
 const maxAttempt = 63
 
-// step is what is to be done for a machine now.
+// step is the next step for a machine.
 type step struct {
-	// tasks are the updates that the machine is to have, if write is true.
+	// tasks are the updates that the machine must have, if write is true.
 	tasks    []infrav1.MachineTask
 	write    bool
 	response response
 }
 
-// updateMachine takes an update one step further. It is for a Machine that Cluster API has begun to update, and what it
-// is updated to is read of the Machine itself.
+// updateMachine takes an update one step further. It accepts only a Machine that Cluster API has begun to update, and
+// reads the new version from the Machine itself.
 func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	name := types.NamespacedName{Namespace: o.Desired.Machine.Metadata.Namespace, Name: o.Desired.Machine.Metadata.Name}
-	unknown := response{Status: failure, Message: "there is no such Machine that is updated in place, with a DroverMachine that is so, too"}
+	unknown := response{Status: failure, Message: "there is no such Machine, or the Machine and its DroverMachine are not both being updated in place"}
 	if name.Namespace == "" || name.Name == "" {
 		return unknown, nil
 	}
@@ -82,10 +82,10 @@ func (h *Hooks) updateMachine(ctx context.Context, o *order) (response, error) {
 	return next.response, nil
 }
 
-// decide says what an update needs next. It is pure.
+// decide returns the next step of an update. It is pure.
 //
-// A task is kept for the whole update, however often Cluster API asks: its ID has the generation of the Machine, which
-// a change that has nothing to do with the version raises, too.
+// A task stays the same for the whole update, however often Cluster API asks. Its ID contains the Machine's generation,
+// which also increases with changes that have nothing to do with the version.
 func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clusterapi.Kubeadm) step {
 	to, attempt, here := machine.Spec.Version, protocol.Cut(of.Annotations[infrav1.AnnotationUpdateAttempt], maxAttempt), machine.Status.NodeInfo.KubeletVersion
 	var task *infrav1.MachineTask
@@ -104,7 +104,7 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clus
 	case task == nil && !begun && here == to:
 		return step{write: stale, response: response{Status: success, Message: "the kubelet has version " + to}}
 	case task == nil && !machine.ByKubeadm():
-		return step{response: response{Status: failure, Message: fmt.Sprintf("Machine %s is not made by kubeadm", machine.Name)}}
+		return step{response: response{Status: failure, Message: fmt.Sprintf("kubeadm does not set up Machine %s", machine.Name)}}
 	case task == nil && of.Spec.InPlaceUpdate == nil:
 		return step{response: response{Status: failure, Message: fmt.Sprintf("DroverMachine %s has no spec.inPlaceUpdate", of.Name)}}
 	case task == nil:
@@ -122,7 +122,7 @@ func decide(machine *clusterapi.Machine, of *infrav1.DroverMachine, kubeadm clus
 	switch {
 	case state == infrav1.TaskFailed:
 		return step{response: response{Status: failure, Message: fmt.Sprintf(
-			"the update to %s failed on Host %s, and is not repeated. The condition TasksSucceeded of DroverMachine %s has its last lines. Delete the Machine to have it replaced; or repair it and annotate that with %s: another value",
+			"the update to %s failed on Host %s, and is not repeated. The condition TasksSucceeded of DroverMachine %s has the end of its output. Delete the Machine to have it replaced, or repair the machine and set the annotation %s of the DroverMachine to another value",
 			to, of.Status.HostName, of.Name, infrav1.AnnotationUpdateAttempt)}}
 	case state != infrav1.TaskSucceeded:
 		return wait("the update to %s on Host %s: %s", to, of.Status.HostName, state)
@@ -138,7 +138,8 @@ func taskID(machine *clusterapi.Machine, attempt string) string {
 	return "update-" + hex.EncodeToString(sum[:8])
 }
 
-// apply makes these the updates of a machine, unless it was changed since it was read. Tasks of other controllers stay.
+// apply writes the updates of a machine, unless the machine has changed since it was read. Tasks of other controllers
+// stay.
 func (h *Hooks) apply(ctx context.Context, of *infrav1.DroverMachine, tasks []infrav1.MachineTask) error {
 	list := make([]any, len(tasks))
 	for i := range tasks {

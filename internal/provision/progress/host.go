@@ -9,42 +9,42 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// State is how far a host is with its instructions.
+// State is a host's progress with its instructions.
 type State int
 
 // States of a host.
 const (
-	// None: it has no instructions, or does not have the newest yet.
+	// None: the host has no instructions, or does not have the newest version yet.
 	None State = iota
-	// Running: its instructions run.
+	// Running: the host carries out its instructions.
 	Running
-	// Unwell: they have succeeded, and a probe is not successful yet, or no longer.
+	// Unwell: the one-time instructions have succeeded, but a probe fails, or has not succeeded yet.
 	Unwell
-	// Up: all is done, and works.
+	// Up: the one-time instructions and the probes have succeeded.
 	Up
-	// Failed: an instruction has failed, or was interrupted. It is not repeated.
+	// Failed: an instruction has failed or was interrupted. It is not repeated.
 	Failed
 )
 
 // Busy reports whether a host is on its way to being up.
 func (s State) Busy() bool { return s == None || s == Running || s == Unwell }
 
-// Host is how far a host is with its instructions. What the host's journal knows reaches those who decide in this form,
-// whatever makes the cluster.
+// Host is a host's progress with its instructions. The controllers see the content of the host's journal in this form,
+// whatever tool creates the cluster.
 type Host struct {
 	State State
 	// Done counts the one-time instructions that have succeeded.
 	Done int
-	// Instruction is the ID of the instruction that runs or has failed, empty for none.
+	// Instruction is the ID of the instruction that runs or has failed. It is empty if there is none.
 	Instruction string
-	// Message says for people what the host is busy with, or what has failed. It is also there without instructions.
+	// Message tells people what the host is doing, or what has failed. It is also set without instructions.
 	Message string
-	// Output is the last of what the failed instruction wrote.
+	// Output is the end of the failed instruction's output.
 	Output string
 }
 
-// OfHost returns how far a Host is with the instructions of a version, empty for none. What the Host says of another
-// version is no news.
+// OfHost returns the progress of a Host with one version of its instructions; the version is empty for a Host without
+// instructions. A status that is about another version is ignored.
 func OfHost(host *v1.Host, version string) Host {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	if ready == nil {
@@ -58,7 +58,7 @@ func OfHost(host *v1.Host, version string) Host {
 	switch {
 	case ready.Reason == v1.ReasonInstructionFailed, ready.Reason == v1.ReasonInterrupted:
 		p.State, p.Output = Failed, reported.Output
-	case ready.Reason == v1.ReasonPlanInvalid: // nothing of them runs
+	case ready.Reason == v1.ReasonPlanInvalid: // no instruction runs
 		p.State, p.Instruction = Failed, ""
 	case host.Status.State == v1.HostActive:
 		p.State = Up

@@ -11,7 +11,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-func TestProgressOfAHostIsOfTheVersionThatWasGiven(t *testing.T) {
+func TestProgressIsOfTheHostsCurrentInstructions(t *testing.T) {
 	t.Parallel()
 	running := Host{State: Running, Done: 2, Instruction: "i"}
 	failed := Host{State: Failed, Done: 2, Instruction: "i", Output: "no space"}

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package progress says how far hosts are with their instructions, and how far snapshots and restores of etcd are,
-// whatever makes the cluster.
+// Package progress describes the progress of hosts with their instructions, and of snapshots and restores of etcd,
+// whatever tool creates the cluster.
 //
-// It is pure. The packages k3s and kubeadm read how far hosts are and return how far snapshots and restores are, which
-// controllers/provision/etcd writes into statuses.
+// The package is pure. The packages k3s and kubeadm read the progress of hosts and return the progress of snapshots and
+// restores, which controllers/provision/etcd writes into statuses.
 package progress
 
 import (
@@ -20,52 +20,52 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// Snapshot is how far a snapshot is.
+// Snapshot is the progress of a snapshot.
 type Snapshot struct {
 	Phase         provisionv1.EtcdSnapshotPhase
 	Host, Message string
-	// File is the name of its file, or what that begins with.
+	// File is the name of the snapshot's file, or the beginning of its name.
 	File string
-	// Saved reports that its file is on the host.
+	// Saved reports whether the file is on the host.
 	Saved bool
-	// S3 is its copy, nil for none.
+	// S3 is the copy in S3, or nil if there is none.
 	S3 *provisionv1.EtcdS3Object
-	// Configuration is the spec of the cluster that a restore can write back, nil if there is none to keep.
+	// Configuration is the spec of the cluster, which a restore can write back. It is nil if there is none to keep.
 	Configuration []byte
 }
 
-// Restore is how far a restore is.
+// Restore is the progress of a restore.
 type Restore struct {
 	Phase                 provisionv1.EtcdRestorePhase
 	Reason, Message, Host string
-	// File that is restored, or what its name begins with. It is empty while that is not known.
+	// File is the file that is restored, or the beginning of its name. It is empty while the file is not known.
 	File string
-	// Stuck reports that a person must act.
+	// Stuck reports whether a person must act.
 	Stuck bool
 }
 
-// Ended reports whether a snapshot is over.
+// Ended reports whether the snapshot has ended.
 func (p Snapshot) Ended() bool { return SnapshotEnded(p.Phase) }
 
-// Ended reports whether a restore is over.
+// Ended reports whether the restore has ended.
 func (p Restore) Ended() bool { return RestoreEnded(p.Phase) }
 
-// SnapshotEnded reports whether a snapshot of that phase is over.
+// SnapshotEnded reports whether a snapshot in this phase has ended.
 func SnapshotEnded(phase provisionv1.EtcdSnapshotPhase) bool {
 	return phase == provisionv1.SnapshotSucceeded || phase == provisionv1.SnapshotFailed
 }
 
-// RestoreEnded reports whether a restore of that phase is over.
+// RestoreEnded reports whether a restore in this phase has ended.
 func RestoreEnded(phase provisionv1.EtcdRestorePhase) bool {
 	return phase == provisionv1.RestoreSucceeded || phase == provisionv1.RestoreFailed || phase == provisionv1.RestoreCanceled
 }
 
-// Older compares two objects by their age, and those of the same second by their names.
+// Older compares two objects by their age. Objects of the same second are compared by their names.
 func Older(a, b metav1.Object) int {
 	return cmp.Or(a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time), cmp.Compare(a.GetName(), b.GetName()))
 }
 
-// Reason is the reason of the condition Ready of a snapshot.
+// Reason returns the reason of a snapshot's condition Ready.
 func (p Snapshot) Reason() string {
 	switch p.Phase {
 	case provisionv1.SnapshotRunning:
@@ -78,7 +78,7 @@ func (p Snapshot) Reason() string {
 	return provisionv1.ReasonWaiting
 }
 
-// Fill sets what a status says beside the conditions Ready and Stalled. What is known once stays.
+// Fill sets the fields of a status other than the conditions Ready and Stalled. A field that is known keeps its value.
 func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, p.Host, cmp.Or(p.File, s.Snapshot)
@@ -94,17 +94,17 @@ func (p Snapshot) Fill(o *provisionv1.EtcdSnapshot) {
 	}
 }
 
-// Fill sets what a status says beside the conditions Ready and Stalled. What is known once stays.
+// Fill sets the fields of a status other than the conditions Ready and Stalled. A field that is known keeps its value.
 func (p Restore) Fill(o *provisionv1.EtcdRestore) {
 	s := &o.Status
 	s.Phase, s.Host, s.Snapshot = p.Phase, cmp.Or(p.Host, s.Host), cmp.Or(p.File, s.Snapshot)
 }
 
-// All is how far everything is that is wanted of a cluster, by the UIDs of the EtcdSnapshots and EtcdRestores. What is
-// not in it stays as its status has it.
+// All has the progress of all EtcdSnapshots and EtcdRestores of a cluster, by their UIDs. An object that is missing
+// here keeps its status.
 type All struct {
 	Snapshots map[types.UID]Snapshot
 	Restores  map[types.UID]Restore
-	// Again is when to look again, 0 for when something changes.
+	// Again is the time after which to look again, or 0 to wait for a change.
 	Again time.Duration
 }

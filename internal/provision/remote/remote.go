@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote makes clients of clusters by kubeconfigs that others have written, which may lead to no other place
-// and run nothing here.
+// Package remote makes clients of clusters from kubeconfigs that others have written. Such a kubeconfig must not lead
+// to any other place, or run anything here.
 package remote
 
 import (
@@ -23,40 +23,40 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Times that a server may take.
+// Timeouts for a server.
 const (
 	dialTimeout    = 5 * time.Second
 	requestTimeout = 15 * time.Second
 )
 
-// errAddress is the same for each address, so that it does not disclose it.
-var errAddress = errors.New("the server's address is of this machine, of its link or reserved")
+// errAddress is the same for every address, so that it does not disclose the address.
+var errAddress = errors.New("the server's address belongs to this machine, is link-local, or is reserved")
 
-// ErrRedirect is the error of a request that a server answered with a redirect. It does not say where to.
-var ErrRedirect = errors.New("the server answered with a redirect, which is not followed")
+// ErrRedirect is the error of a request that a server answered with a redirect. It does not name the target.
+var ErrRedirect = errors.New("the server answered with a redirect, which Drover does not follow")
 
-// bounds of a kubeconfig. One with a hundred clusters has fewer values.
+// bounds limits a kubeconfig. A kubeconfig with a hundred clusters has fewer values.
 func bounds() untrusted.Bounds { return untrusted.Bounds{Bytes: 256 << 10, Nodes: 2048, Depth: 16} }
 
-// Config reads the current context of a kubeconfig. It refuses all that would read files here, run programs here, lead
-// through other servers, or trust any server. Its errors have nothing of the kubeconfig in them. Addresses are checked
-// when they are dialed, redirects are not followed, and warnings of the server are not logged.
+// Config reads the current context of a kubeconfig. It refuses everything that would read files here, run programs
+// here, lead through other servers, or trust any server. Its errors contain nothing from the kubeconfig. Addresses are
+// checked when they are dialed, redirects are not followed, and warnings of the server are not logged.
 func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 	plain, err := untrusted.AsJSON(content, bounds())
 	if err != nil {
-		return nil, fmt.Errorf("it is no kubeconfig that is read here: %w", err)
+		return nil, fmt.Errorf("the kubeconfig cannot be read: %w", err)
 	}
 	config, err := clientcmd.Load(plain)
 	if err != nil {
-		return nil, errors.New("it is no kubeconfig")
+		return nil, errors.New("it is not a kubeconfig")
 	}
 	current := config.Contexts[config.CurrentContext]
 	if current == nil {
-		return nil, errors.New("its current-context is not there")
+		return nil, errors.New("it does not have its current-context")
 	}
 	cluster, user := config.Clusters[current.Cluster], config.AuthInfos[current.AuthInfo]
 	if cluster == nil || user == nil {
-		return nil, errors.New("the cluster or the user of its current context is not there")
+		return nil, errors.New("it does not have the cluster or the user of its current context")
 	}
 	if err := errors.Join(checkCluster(cluster), checkUser(user)); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func Config(content []byte, reach release.Reach) (*rest.Config, error) {
 // maxHeader bounds the header of an answer, in bytes.
 const maxHeader = 64 << 10
 
-// Client makes an HTTP client of what Config has read. It asks nothing by itself, unlike the clients that learn the
-// kinds of a server first, and decodes nothing.
+// Client makes an HTTP client for a configuration that Config returned. Unlike the clients that first discover the
+// kinds of a server, it sends no requests by itself, and it decodes nothing.
 func Client(config *rest.Config) (*http.Client, error) {
 	tlsConfig, err := rest.TLSConfigFor(config)
 	if err != nil {
@@ -102,7 +102,7 @@ func checkCluster(c *api.Cluster) error {
 	server, err := url.Parse(c.Server)
 	switch {
 	case err != nil || server.Scheme != "https" || server.Host == "" || server.User != nil:
-		return errors.New("its server is no https URL")
+		return errors.New("its server is not an https URL")
 	case c.InsecureSkipTLSVerify:
 		return refused("insecure-skip-tls-verify")
 	case c.CertificateAuthority != "":
@@ -132,14 +132,14 @@ func checkUser(u *api.AuthInfo) error {
 }
 
 func refused(field string) error {
-	return fmt.Errorf("it has %s, which is not used here: give certificates and tokens as data", field)
+	return fmt.Errorf("it has %s, which Drover does not accept: give certificates and tokens as data", field)
 }
 
-// noProxy has the server dialed directly: the dialer checks its address, and a proxy would not.
+// noProxy makes the client dial the server directly: the dialer checks the server's address, and a proxy would not.
 func noProxy(*http.Request) (*url.URL, error) { return nil, nil }
 
-// straight refuses redirects: a server would choose what else is asked, without TLS too, and client-go would send it
-// the token.
+// straight refuses redirects. Otherwise a server would choose where client-go sends further requests with the token,
+// even without TLS.
 type straight struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/release"
 )
 
-// kubeconfig is one that is taken, but for what change does.
+// kubeconfig returns a valid kubeconfig, after the change.
 func kubeconfig(t testing.TB, change func(*api.Cluster, *api.AuthInfo)) []byte {
 	t.Helper()
 	cluster, user := &api.Cluster{Server: "https://prod.example.com:6443", CertificateAuthorityData: []byte("ca")}, &api.AuthInfo{Token: "hush-hush"}
@@ -32,9 +32,9 @@ func kubeconfig(t testing.TB, change func(*api.Cluster, *api.AuthInfo)) []byte {
 	return raw
 }
 
-// CVE-2022-24817, CVE-2021-41254, CVE-2025-47282, CVE-2025-47283: a credential of a tenant runs a program, or reads a
-// file, of the controller.
-func TestAKubeconfigRunsAndReadsNothingHere(t *testing.T) {
+// CVE-2022-24817, CVE-2021-41254, CVE-2025-47282, CVE-2025-47283: a tenant's credential runs a program, or reads a
+// file, in the controller.
+func TestKubeconfigCannotRunProgramsOrReadFiles(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change  func(*api.Cluster, *api.AuthInfo)
@@ -57,31 +57,31 @@ func TestAKubeconfigRunsAndReadsNothingHere(t *testing.T) {
 		"a CA's file":        {func(c *api.Cluster, _ *api.AuthInfo) { c.CertificateAuthority = "/etc/x" }, "certificate-authority"},
 		"any server":         {func(c *api.Cluster, _ *api.AuthInfo) { c.InsecureSkipTLSVerify, c.CertificateAuthorityData = true, nil }, "insecure-skip-tls-verify"},
 		"a proxy":            {func(c *api.Cluster, _ *api.AuthInfo) { c.ProxyURL = "http://10.0.0.1:3128" }, "proxy-url"},
-		"no TLS":             {func(c *api.Cluster, _ *api.AuthInfo) { c.Server = "http://prod.example.com" }, "no https URL"},
-		"a user in the URL":  {func(c *api.Cluster, _ *api.AuthInfo) { c.Server = "https://a:b@prod.example.com" }, "no https URL"},
+		"no TLS":             {func(c *api.Cluster, _ *api.AuthInfo) { c.Server = "http://prod.example.com" }, "not an https URL"},
+		"a user in the URL":  {func(c *api.Cluster, _ *api.AuthInfo) { c.Server = "https://a:b@prod.example.com" }, "not an https URL"},
 	} {
 		config, err := Config(kubeconfig(t, tt.change), release.Private)
 		switch {
 		case tt.refused == "" && (err != nil || config.ExecProvider != nil || config.AuthProvider != nil || config.BearerTokenFile != "" || config.CAFile != ""):
-			t.Errorf("%s: %v, %+v", name, err, config)
+			t.Errorf("%s: got %v, %+v, want it to be accepted", name, err, config)
 		case tt.refused != "" && (err == nil || !strings.Contains(err.Error(), tt.refused)):
-			t.Errorf("%s: %v, want %s", name, err, tt.refused)
+			t.Errorf("%s: got %v, want %s", name, err, tt.refused)
 		case err != nil && strings.Contains(err.Error(), "hush"):
 			t.Errorf("%s: the error has a secret: %v", name, err)
 		}
 	}
 	for name, text := range map[string]string{
-		"what is no YAML": "no: [kubeconfig", "what is no kubeconfig": "[]", "a list in place of a name": "current-context: [x]",
+		"no YAML": "no: [kubeconfig", "no kubeconfig": "[]", "a list in place of a name": "current-context: [x]",
 		"an alias":          string(kubeconfig(t, func(*api.Cluster, *api.AuthInfo) {})) + "extensions: [&hush x, *hush]\n",
 		"too many clusters": string(kubeconfig(t, func(*api.Cluster, *api.AuthInfo) {})) + "extensions: [" + strings.Repeat("{},", 4000) + "]\n",
 	} {
 		if _, err := Config([]byte(text), release.Private); err == nil || strings.Contains(err.Error(), "hush") {
-			t.Errorf("%s: %v, want an error without its text", name, err)
+			t.Errorf("%s: got %v, want an error without its text", name, err)
 		}
 	}
 }
 
-func TestAServerOfThisMachineIsNotAsked(t *testing.T) {
+func TestLocalAddressesAreNotDialed(t *testing.T) {
 	t.Parallel()
 	asked := false
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
@@ -109,7 +109,7 @@ func TestAServerOfThisMachineIsNotAsked(t *testing.T) {
 }
 
 // CVE-2020-8561: a server redirects the controller, and the answer can be read in its log.
-func TestAServerLeadsToNoOtherAndWritesNoLog(t *testing.T) {
+func TestRedirectsAreRefusedAndWarningsAreNotLogged(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusTemporaryRedirect, http.StatusPermanentRedirect} {
 		asked := false
@@ -153,12 +153,12 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// pemOf is the certificate of a server.
+// pemOf returns the certificate of a server.
 func pemOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// The body of an answer is not decoded. Its header is, before anything of it can be looked at.
+// The body of an answer is not decoded. Its header is decoded before the client can check anything.
 func TestTheHeaderOfAnAnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	for size, want := range map[int]bool{16 << 10: true, 256 << 10: false} {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schedule says at which times of a schedule in the form of cron something is due.
+// Package schedule computes the times of a schedule in cron format.
 package schedule
 
 import (
@@ -14,18 +14,18 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// help is what a person does about a schedule that cannot be read.
+// help tells users how to correct a schedule that cannot be read.
 const help = `write five fields, like "0 */6 * * *" for every six hours, or one of @hourly, @daily, @weekly, @monthly and @yearly; times are UTC`
 
-// Schedule is one that has been read. Its times are UTC.
+// Schedule is a parsed schedule. Its times are in UTC.
 type Schedule struct{ times cron.Schedule }
 
-// MinPeriod is the shortest time between two times of a schedule. Retention counts snapshots, and not their age: of a
-// schedule such as "* */5 * * *", which is every minute of every fifth hour, an hour's snapshots would push out all
-// earlier ones.
+// MinPeriod is the shortest time between two times of a schedule. Retention counts snapshots and ignores their age.
+// With a schedule such as "* */5 * * *", which is every minute of every fifth hour, the snapshots of one hour would
+// push out all earlier ones.
 const MinPeriod = 5 * time.Minute
 
-// Parse reads a schedule. Its error says what to write.
+// Parse reads a schedule. Its error tells users what to write.
 func Parse(text string) (Schedule, error) {
 	if strings.HasPrefix(strings.TrimSpace(text), "@every") {
 		return Schedule{}, errors.New(`the schedule "@every" depends on when it began: ` + help)
@@ -35,21 +35,21 @@ func Parse(text string) (Schedule, error) {
 		return Schedule{}, fmt.Errorf("the schedule %q cannot be read: %w: %s", text, err, help)
 	}
 	if field, step, values := longStep(text); field != "" {
-		return Schedule{}, fmt.Errorf("the schedule %q has the step /%d for the %s, of which there are %d, so that it would be due only at the first: %s", text, step, field, values, help)
+		return Schedule{}, fmt.Errorf("the schedule %q has the step /%d for the %s, but there are only %d, so that it would be due only at the first: %s", text, step, field, values, help)
 	}
 	s := Schedule{parsed}
 	if s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).IsZero() {
-		return Schedule{}, fmt.Errorf("the schedule %q names no day that a calendar has: %s", text, help)
+		return Schedule{}, fmt.Errorf("the schedule %q names no day that exists: %s", text, help)
 	}
 	if at, gap := s.closest(); gap < MinPeriod {
-		return Schedule{}, fmt.Errorf("the schedule %q has times %s apart, such as %s, and %s is the least, so that snapshots do not push out all earlier ones; "+
-			"a minute field of * is every minute: %s", text, gap, at.Format("15:04"), MinPeriod, help)
+		return Schedule{}, fmt.Errorf("the schedule %q has times only %s apart, such as %s, but %s is the minimum, so that snapshots do not push out all earlier ones; "+
+			"a minute field of * means every minute: %s", text, gap, at.Format("15:04"), MinPeriod, help)
 	}
 	return s, nil
 }
 
-// longStep returns a field whose step is no less than the number of its values: "*/90" reads as every 90 minutes and is
-// every hour. The field is empty if there is none.
+// longStep returns a field whose step is not less than the number of its values. For example, "*/90" reads as every 90
+// minutes, but means every hour. The field is empty if there is none.
 func longStep(text string) (field string, step, values int) {
 	fields := strings.Fields(text)
 	for i, known := range []struct {
@@ -69,9 +69,9 @@ func longStep(text string) (field string, step, values int) {
 	return "", 0, 0
 }
 
-// closest returns the shortest time between two times of the schedule in a year, and the second of the two. It looks at
-// so many of them that two days of the densest schedule that is allowed are among them; one that is denser is found in
-// its first hours.
+// closest returns the shortest time between two consecutive times of the schedule in a year, and the second of the two.
+// It looks at enough times to cover two days of the densest schedule that is allowed. A schedule that is denser shows
+// it in its first hours.
 func (s Schedule) closest() (at time.Time, gap time.Duration) {
 	const most = 600
 	first := s.Next(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC))
@@ -92,8 +92,8 @@ func (s Schedule) closest() (at time.Time, gap time.Duration) {
 // Next returns the first time of the schedule after a time.
 func (s Schedule) Next(after time.Time) time.Time { return s.times.Next(after.UTC()) }
 
-// Latest returns the last time of the schedule in (after, until], and false if there is none. However many there were,
-// it looks at some thousand of them at most: at the last hour first, and farther back only if that had none.
+// Latest returns the last time of the schedule in (after, until], or false if there is none. It looks at a few thousand
+// times at most, however many there were: first in the last hour, and farther back only if that hour had none.
 func (s Schedule) Latest(after, until time.Time) (time.Time, bool) {
 	for _, back := range []time.Duration{time.Hour, 24 * time.Hour, 32 * 24 * time.Hour, 9 * 366 * 24 * time.Hour} {
 		from := until.Add(-back)

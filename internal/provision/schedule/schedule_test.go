@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/schedule"
 )
 
-func TestAScheduleThatCannotBeKeptIsRefusedWithWhatToWrite(t *testing.T) {
+func TestParseRefusesBadSchedulesWithHelp(t *testing.T) {
 	for text, want := range map[string]string{
 		"0 */6 * * *": "", "@daily": "", "@hourly": "", "30 2 * * MON-FRI": "", "0 0 29 2 *": "",
 		"":                        "cannot be read",
@@ -44,14 +44,14 @@ func TestAScheduleThatCannotBeKeptIsRefusedWithWhatToWrite(t *testing.T) {
 		_, err := schedule.Parse(text)
 		switch {
 		case want == "" && err != nil:
-			t.Errorf("%q: %v, want it to be read", text, err)
+			t.Errorf("%q: got %v, want it to be read", text, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "write five fields")):
-			t.Errorf("%q: %v, want %q and what to write", text, err, want)
+			t.Errorf("%q: got %v, want %q and the help", text, err, want)
 		}
 	}
 }
 
-func TestTheLatestTimeOfASchedule(t *testing.T) {
+func TestLatest(t *testing.T) {
 	at := func(text string) time.Time {
 		parsed, err := time.Parse(time.RFC3339, text)
 		if err != nil {
@@ -61,7 +61,7 @@ func TestTheLatestTimeOfASchedule(t *testing.T) {
 	}
 	for name, c := range map[string]struct{ schedule, after, until, want string }{
 		"none has come":                          {"0 * * * *", "2026-03-01T10:00:00Z", "2026-03-01T10:59:59Z", ""},
-		"one is due at its very time":            {"0 * * * *", "2026-03-01T10:00:00Z", "2026-03-01T11:00:00Z", "2026-03-01T11:00:00Z"},
+		"one is due exactly now":                 {"0 * * * *", "2026-03-01T10:00:00Z", "2026-03-01T11:00:00Z", "2026-03-01T11:00:00Z"},
 		"the last of many that were missed":      {"*/5 * * * *", "2019-03-01T10:00:00Z", "2026-03-01T10:59:30Z", "2026-03-01T10:55:00Z"},
 		"the last of a day":                      {"0 3 * * *", "2026-01-01T00:00:00Z", "2026-03-01T02:59:00Z", "2026-02-28T03:00:00Z"},
 		"a year ago":                             {"@yearly", "2024-06-01T00:00:00Z", "2026-12-31T00:00:00Z", "2026-01-01T00:00:00Z"},
@@ -75,7 +75,7 @@ func TestTheLatestTimeOfASchedule(t *testing.T) {
 		}
 		got, found := s.Latest(at(c.after), at(c.until))
 		if found != (c.want != "") || found && !got.Equal(at(c.want)) {
-			t.Errorf("%s: %v, %t, want %q", name, got, found, c.want)
+			t.Errorf("%s: got %v, %t, want %q", name, got, found, c.want)
 		}
 	}
 }
