@@ -353,7 +353,7 @@ func TestWhatCannotBeIsSaid(t *testing.T) {
 	}{
 		"a": {provisionv1.EtcdRestoreSpec{SnapshotName: "none"}, "there is no EtcdSnapshot none"},
 		"b": {provisionv1.EtcdRestoreSpec{SnapshotName: "other"}, "not one of the DroverCluster web-infra"},
-		"c": {provisionv1.EtcdRestoreSpec{File: "f.db", Host: "h9"}, "h9 is no control plane"},
+		"c": {provisionv1.EtcdRestoreSpec{File: "f.db", Host: "h9"}, "h9 is not a control plane"},
 		"e": {provisionv1.EtcdRestoreSpec{File: "f.db"}, "spec.etcd.s3 of the DroverCluster, which has none"},
 	} {
 		w.wantRestore(name, c.spec)

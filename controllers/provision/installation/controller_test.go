@@ -619,14 +619,14 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	phase(provisionv1.SnapshotPending, provisionv1.ReasonWaiting, "waits for a server with etcd")
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(2)
-	phase(provisionv1.SnapshotRunning, provisionv1.ReasonRunning, "host s1 makes it")
+	phase(provisionv1.SnapshotRunning, provisionv1.ReasonRunning, "host s1 is making the snapshot")
 	given := w.instructions("s1")
 	if last := given.Instructions[len(given.Instructions)-1]; last.ID != "snapshot-"+string(snap.UID) || last.Command[len(last.Command)-1] != snap.Status.Snapshot || !strings.HasPrefix(snap.Status.Snapshot, "before-") {
 		t.Errorf("the instruction is %+v, the snapshot %s", last, snap.Status.Snapshot)
 	}
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(2)
-	phase(provisionv1.SnapshotSucceeded, provisionv1.ReasonSucceeded, "host s1 has made it")
+	phase(provisionv1.SnapshotSucceeded, provisionv1.ReasonSucceeded, "host s1 has made the snapshot")
 	version := snap.ResourceVersion
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(3)

@@ -101,7 +101,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	}
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(1)
-	w.phase("back", provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "host s1 has restored it, and all servers are up")
+	w.phase("back", provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "host s1 has restored the snapshot, and all servers are up")
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	want(t, w.reconcile(2), "1/1", provisionv1.ReasonInstalled, "1 hosts have")
 	before := get(w, "back", restore).ResourceVersion
@@ -238,15 +238,15 @@ func TestASnapshotHasEndedOnlyWhenTheInstallationHasStoredThat(t *testing.T) {
 	w.reconcile(4)
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	w.reconcile(2)
-	phase(provisionv1.SnapshotRunning, "host s1 makes it")
+	phase(provisionv1.SnapshotRunning, "host s1 is making the snapshot")
 	w.report("s1", v1.HostActive, v1.ReasonActive, "")
 	result, err := w.etcd.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.name})
 	if err != nil || result.RequeueAfter <= 0 || result.RequeueAfter > 5*time.Second {
 		t.Errorf("looks again after %v (%v), want soon: the installation is about to store the outcome", result.RequeueAfter, err)
 	}
-	phase(provisionv1.SnapshotRunning, "host s1 makes it")
+	phase(provisionv1.SnapshotRunning, "host s1 is making the snapshot")
 	w.reconcile(1)
-	phase(provisionv1.SnapshotSucceeded, "host s1 has made it")
+	phase(provisionv1.SnapshotSucceeded, "host s1 has made the snapshot")
 	if snap := get(w, "before", &provisionv1.EtcdSnapshot{}); snap.Status.Configuration == nil || !strings.Contains(string(snap.Status.Configuration.Raw), "v1.35.1+k3s1") {
 		t.Errorf("its configuration is %+v, want the spec of the installation", snap.Status.Configuration)
 	}

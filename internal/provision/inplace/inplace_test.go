@@ -182,7 +182,7 @@ func TestMachinesOfOtherProvidersAreNotUpdated(t *testing.T) {
 	want(t, http.StatusOK, got, false, false, "not of the kind", "", "")
 	body = `{"machine": {"spec": {"version": "v1.36.%d+rke2r1"}}, "infrastructureMachine": {` + ours + `, "kind": "DroverMachine", "spec": {` + byPath + `}}, "bootstrapConfig": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "RKE2Config"}}`
 	_, got = call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{"current": `+body+`, "desired": `+body+`}`, 1, 2))
-	want(t, http.StatusOK, got, false, false, "not made by kubeadm", "", "")
+	want(t, http.StatusOK, got, false, false, "kubeadm does not set the machines up", "", "")
 	for _, body := range []string{"", "no JSON", `{"current": []}`, `{"current": "` + strings.Repeat("x", 5<<20) + `"}`} {
 		if code, _ := call(t, inplace.Hooks{}, "CanUpdateMachine", body); code != http.StatusBadRequest {
 			t.Errorf("%.20q: status %d, want 400", body, code)
@@ -350,7 +350,7 @@ func TestCallsWithoutAnUpdateInProgressDoNothing(t *testing.T) {
 	u.patchDrover(`{"metadata": {"annotations": {` + inProgress + `}}, "spec": {"inPlaceUpdate": null}}`)
 	u.want("Failure", true, "no spec.inPlaceUpdate", 0)
 	u.patchMachine(`{"spec": {"bootstrap": {"configRef": {"kind": "RKE2Config"}}}}`)
-	u.want("Failure", true, "not made by kubeadm", 0)
+	u.want("Failure", true, "kubeadm does not set up Machine", 0)
 	u.patchDrover(`{"metadata": {"ownerReferences": null}, "spec": {"inPlaceUpdate": {"installer": {"path": "/opt/install.sh"}}}}`)
 	u.want("Failure", true, "no such Machine", 0) // it belongs to another Machine
 	u.name.Name = "m2"

@@ -3,9 +3,9 @@
 
 package k3s
 
-// pinAddresses has each node keep the address that its machine reported when it became a node. Hosts send the token of
-// the cluster to the address of a server, so a machine, or another one in its place, must not move that by what it
-// reports later. spec.internalAddress of its Host does.
+// pinAddresses makes each node keep the address that its machine reported when it became a node. Hosts send the token
+// of the cluster to the address of a server. So neither this machine nor another one in its place may change the
+// address by a later report. Only spec.internalAddress of the Host changes it.
 func (in *Input) pinAddresses() {
 	for i := range in.Hosts {
 		host := &in.Hosts[i]

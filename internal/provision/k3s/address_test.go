@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// A machine decides by nothing that it reports where others join: they send the token of the cluster there.
-func TestAServerThatReportsAnotherAddressMovesNoHostThatJoins(t *testing.T) {
+// A machine's reports must not decide where others join, because they send the token of the cluster there.
+func TestReportedAddressDoesNotChangeWhereHostsJoin(t *testing.T) {
 	t.Parallel()
 	server, worker := pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker)
 	w := newWorld(t, 1, server, worker)

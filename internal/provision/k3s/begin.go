@@ -11,7 +11,7 @@ import (
 )
 
 // begin chooses the host that begins the cluster, and reports whether hosts may have instructions. The choice is stored
-// before that host has some.
+// before that host gets instructions.
 func (d *decision) begin() bool {
 	s, etcd := &d.Stored, d.with(provisionv1.RoleEtcd)
 	first := d.named(s.First)
@@ -21,7 +21,7 @@ func (d *decision) begin() bool {
 	if s.Begun {
 		return d.hasData() || d.stop()
 	}
-	// There is no cluster yet that a node could be removed from.
+	// There is no cluster yet from which a node would have to be removed.
 	for _, host := range d.leave {
 		d.release(host)
 	}
@@ -43,8 +43,8 @@ func (d *decision) begin() bool {
 	return false
 }
 
-// stop leaves everything as it is, since no host stays that has the cluster's data. Hosts that are being deleted are
-// let go. It returns false.
+// stop leaves everything as it is, since none of the hosts that stay has the cluster's data. Hosts that are being
+// deleted are let go. It returns false.
 func (d *decision) stop() bool {
 	why := "a decision: no host has the cluster's data any more"
 	d.out.Unselected = slices.ContainsFunc(d.leave, func(h Host) bool { return isEtcd(&h) && !h.Leaving && !d.isOld(&h) })

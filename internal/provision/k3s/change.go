@@ -11,15 +11,15 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// turns say which hosts are started again now, by which others wait.
+// turns records which hosts are being restarted. Other hosts wait for them.
 type turns struct {
-	// changing is a server that is being started, "" for none.
+	// changing is a server that is being started, or "" if there is none.
 	changing string
 	// unavailable counts the workers that are being started.
 	unavailable int
 }
 
-// change gives hosts that have joined the instructions that they are to have now, if they may change now.
+// change gives hosts that have joined their new instructions, if they can be changed now.
 func (d *decision) change(removes []removal) error {
 	if err := d.resume(removes); err != nil {
 		return err
@@ -47,7 +47,7 @@ func (d *decision) change(removes []removal) error {
 	return nil
 }
 
-// changeHost gives a host its instructions at once if it is not started again by them, and else when its turn has come.
+// changeHost gives a host its instructions at once if they do not restart it, and otherwise when it is the host's turn.
 func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	next, err := d.write.render(m, m.Held.Join, does)
 	if err == nil && next.Start != m.Held.Start {
@@ -79,8 +79,8 @@ func (d *decision) changeHost(m *member, does duties, now *turns) error {
 	return nil
 }
 
-// rejoin returns the URL by which a host that is started again anyway finds the cluster: another one if the server that
-// it joined by is gone. A member of etcd finds the others by etcd.
+// rejoin returns the URL at which a host that is restarted anyway finds the cluster. It is a new one if the server
+// through which the host joined is gone. A member of etcd finds the others through etcd.
 func (d *decision) rejoin(m *member) string {
 	known := func(s *member) bool { return s.Address != "" && d.write.joinURL(s) == m.Held.Join }
 	if m.is(provisionv1.RoleEtcd) || slices.ContainsFunc(d.stay, known) {
@@ -90,7 +90,7 @@ func (d *decision) rejoin(m *member) string {
 	return cmp.Or(url, m.Held.Join)
 }
 
-// mayChange says what a host waits for before it is started again, "" if it need not wait. A host that does not work
+// mayChange returns what a host waits for before it is restarted, or "" if it need not wait. A host that does not work
 // has nothing to lose.
 func (d *decision) mayChange(m *member, now *turns) (why string) {
 	switch {
@@ -99,12 +99,12 @@ func (d *decision) mayChange(m *member, now *turns) (why string) {
 	case m.server() && d.task != nil && d.task.calm:
 		return fmt.Sprintf("server %s to %s", d.task.host, d.task.what)
 	case m.server() && now.changing != "" && now.changing != m.Name:
-		return fmt.Sprintf("server %s: one is changed at a time; if it is away for good, delete its Host", now.changing)
+		return fmt.Sprintf("server %s: servers are changed one at a time; if it will not come back, delete its Host", now.changing)
 	case !m.working():
 		return ""
 	case m.server() && d.broken(m) != "":
-		return fmt.Sprintf("server %s: this change has broken it, and is not done to another before that is mended, "+
-			"or spec is changed back", d.broken(m))
+		return fmt.Sprintf("server %s: this change has broken it, and no other server is changed before that is repaired, "+
+			"or the spec is changed back", d.broken(m))
 	case m.is(provisionv1.RoleControlPlane) && d.out.stuck:
 		return "" // a moment without a quorum is better than no server that can remove dead members
 	case m.is(provisionv1.RoleEtcd) && !d.canSpareOne():

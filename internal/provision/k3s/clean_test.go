@@ -11,12 +11,11 @@ import (
 	"testing"
 )
 
-// TestAHostIsCleanWhenNothingRuns runs the script that cleans, with scripts of installers and a systemctl that are
-// stand-ins.
-func TestAHostIsCleanWhenNothingRuns(t *testing.T) {
+// TestCleanFailsWhileAServiceRuns runs the cleaning script with fake uninstall scripts and a fake systemctl.
+func TestCleanFailsWhileAServiceRuns(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		unit, state string // what systemctl says, before a script has run
+		unit, state string // the answers of systemctl, before a script has run
 		scripts     []string
 		ran, failed string
 	}{
@@ -58,8 +57,8 @@ func TestAHostIsCleanWhenNothingRuns(t *testing.T) {
 	}
 }
 
-// TestWhatUninstallScriptsLeaveIsRemoved runs the script that cleans, with a folder of the user's for the data.
-func TestWhatUninstallScriptsLeaveIsRemoved(t *testing.T) {
+// TestCleanRemovesLeftoversOfUninstallScripts runs the cleaning script with a data directory of the user's choice.
+func TestCleanRemovesLeftoversOfUninstallScripts(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		variable, script, mountpoint string

@@ -1,14 +1,14 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package k3s decides which Hosts a cluster of k3s or RKE2 has, and what each of them does now.
+// Package k3s decides which Hosts belong to a cluster of k3s or RKE2, and what each of them does now.
 //
-// It is pure. The caller stores what was decided once, takes and gives back Hosts, and writes their instructions, in
-// this order. Then it asks again.
+// The package is pure. The caller first stores the decisions that must not be made twice, then takes and gives back
+// Hosts, and then writes their instructions. After that it calls Decide again.
 //
-// Decide is the table of contents. The roster says who is in the cluster and how it works, and changes nothing. The
-// writer makes the instructions of a host. Each step of a decision has a file: restore, begin, leave, task, change and
-// join.
+// Decide is the table of contents. The roster says which hosts are in the cluster and how they work, and changes
+// nothing. The writer makes the instructions of a host. Each step of a decision has a file: restore, begin, leave,
+// task, change and join.
 package k3s
 
 import (
@@ -17,42 +17,42 @@ import (
 	"slices"
 )
 
-// Decision is what to do now.
+// Decision says what to do now.
 type Decision struct {
-	// Stored is to be stored before anything else is done, if it has changed.
+	// Stored must be stored before anything else is done, if it has changed.
 	Stored Stored
 	// Take and Release are names of Hosts.
 	Take, Release []string
-	// Instructions that hosts are to have now, by name.
+	// Instructions are the instructions that hosts must have now, by the hosts' names.
 	Instructions map[string]*Instructions
-	// Waiting says what hosts wait for that are not ready, by name.
+	// Waiting says what hosts that are not ready wait for, by the hosts' names.
 	Waiting map[string]string
-	// Hosts and Ready count the hosts of the cluster, with those that leave it.
+	// Hosts and Ready count the hosts of the cluster, including hosts that are leaving.
 	Hosts, Ready int
-	// Missing is the number of Hosts that the pools lack, and for which no Host is free.
+	// Missing is how many more Hosts the pools need, without any that are free.
 	Missing int
-	// Lost reports that no host has the cluster's data any more.
+	// Lost reports whether no host has the cluster's data any more.
 	Lost bool
-	// Unselected reports that hosts have the cluster's data, and no pool selects one of them.
+	// Unselected reports whether hosts have the cluster's data, but no pool selects any of them.
 	Unselected bool
-	// Task is the ID of the task that TaskHost does now, empty for none.
+	// Task is the ID of the task that TaskHost carries out now. It is empty if there is none.
 	Task, TaskHost string
-	// Restore is the restore that is next or under way.
+	// Restore is the next restore, or the one in progress.
 	Restore CurrentRestore
-	// Configure is the spec that the caller is to write back now, and to note the generation of in Stored.Restore. Nil
-	// for none.
+	// Configure is the spec that the caller must write back now; its generation must be noted in Stored.Restore. It is nil
+	// if there is none.
 	Configure []byte
-	// stuck reports that members of etcd are to be removed, and that no server can do that before it is changed.
+	// stuck reports whether members of etcd must be removed, but no server can do that before it is changed.
 	stuck bool
 }
 
-// decision is a Decision in the making. Its steps change Stored of the input, which is a copy, and out.
+// decision is a Decision that is being built. Its steps change out, and the input's Stored, which is a copy.
 type decision struct {
 	*roster
 	out Decision
-	// task is the task that a server does now, nil for none.
+	// task is the task that a server carries out now, or nil if there is none.
 	task *task
-	// joining is a server with etcd that joins, "" for none.
+	// joining is a server with etcd that is joining, or "" if there is none.
 	joining string
 }
 
@@ -79,7 +79,7 @@ func Decide(in Input) (Decision, error) {
 	return d.out, nil
 }
 
-// steps takes the steps in their order, as far as they can be taken now.
+// steps runs the steps in order, as far as they can be taken now.
 func (d *decision) steps() error {
 	if restores, err := d.restore(); restores || err != nil {
 		return err
@@ -100,7 +100,7 @@ func (d *decision) steps() error {
 	return d.join()
 }
 
-// give gives a host the instructions that it is to have.
+// give sets a host's instructions in the decision.
 func (d *decision) give(m *member, join string) error {
 	instructions, err := d.write.render(m, join, d.dutiesOf(m, nil))
 	if err == nil {
@@ -109,7 +109,7 @@ func (d *decision) give(m *member, join string) error {
 	return err
 }
 
-// release gives a host back, or lets a host go that is being deleted.
+// release gives a host back, or lets go a host that is being deleted.
 func (d *decision) release(host Host) {
 	d.out.Waiting[host.Name] = "leaves, and is cleaned"
 	d.out.Release = append(d.out.Release, host.Name)
@@ -121,7 +121,7 @@ func (d *decision) waitAll(why string) {
 	}
 }
 
-// count counts the hosts, and those that are ready.
+// count counts the hosts and the hosts that are ready.
 func (d *decision) count() {
 	d.out.Hosts = len(d.stay) + len(d.leave)
 	for _, m := range d.stay {

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// settled is a world with so many servers and workers, all up.
+// settled returns a world with this many servers and workers, all up.
 func settled(t *testing.T, servers, workers int) *world {
 	t.Helper()
 	w := newWorld(t, 1, pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
@@ -25,7 +25,7 @@ func settled(t *testing.T, servers, workers int) *world {
 	return w
 }
 
-func TestAChangeThatBreaksAServerIsNotDoneToTheNext(t *testing.T) {
+func TestBreakingChangeStopsAtTheFirstServer(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 5, 2)
 	w.spec.Version = "v1.36.0+k3s1"
@@ -50,7 +50,7 @@ func TestAChangeThatBreaksAServerIsNotDoneToTheNext(t *testing.T) {
 	w.settle(200)
 }
 
-func TestAHostWhoseInstructionsCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *testing.T) {
+func TestHostWithUnreadableInstructionsIsLeftAloneAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"m0001", "m0002", "m0004"} { // the first server, another one, and a worker
 		t.Run(name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestAHostWhoseInstructionsCannotBeReadIsLeftAsItIsAndHoldsUpNoOther(t *test
 	}
 }
 
-func TestAClusterOfWhichNoPoolSelectsAServerIsLeftAsItIs(t *testing.T) {
+func TestClusterWithoutSelectedServersIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 2)
 	for _, m := range w.machines {
@@ -104,7 +104,7 @@ func TestAClusterOfWhichNoPoolSelectsAServerIsLeftAsItIs(t *testing.T) {
 	}
 }
 
-func TestAHostThatIsDeletedIsLetGoWhenItsNodeWasRemoved(t *testing.T) {
+func TestDeletedHostIsReleasedAfterItsNodeIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.machines["m0002"].Leaving = true
@@ -123,7 +123,7 @@ func TestAHostThatIsDeletedIsLetGoWhenItsNodeWasRemoved(t *testing.T) {
 	w.settle(50)
 }
 
-func TestAWorkerThatIsStartedAgainJoinsByAServerThatIsThere(t *testing.T) {
+func TestRestartedWorkerJoinsThroughAPresentServer(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 2, 1)
 	w.add("server", 1)
@@ -143,7 +143,7 @@ func TestAWorkerThatIsStartedAgainJoinsByAServerThatIsThere(t *testing.T) {
 	}
 }
 
-func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
+func TestOneServerRotatesEncryptionKeysAndAllRestart(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.spec.EncryptionKeyRotation = 1
@@ -182,7 +182,7 @@ func TestEncryptionKeysAreRotatedByOneServerAndReadByAll(t *testing.T) {
 	}
 }
 
-func TestKeysThatAClusterDoesNotHaveAreNotRotated(t *testing.T) {
+func TestRotationOfMissingKeysIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		distribution provisionv1.Distribution
@@ -204,10 +204,10 @@ func TestKeysThatAClusterDoesNotHaveAreNotRotated(t *testing.T) {
 	}
 }
 
-func TestASnapshotIsMadeByOneServerThatWorks(t *testing.T) {
+func TestOneWorkingServerMakesASnapshot(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
-	w.machines["m0001"].State = progress.Failed // one that is broken keeps no snapshot waiting
+	w.machines["m0001"].State = progress.Failed // a broken server does not delay a snapshot
 	w.snapshots = []Snapshot{{"u1", "before-u1"}, {"u2", "later-u2"}}
 	out := w.decide()
 	given := out.Instructions["m0002"]

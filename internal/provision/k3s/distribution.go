@@ -13,84 +13,88 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// distribution makes a cluster of machines. What is decided here is the same for each of them; what hosts have and run
-// for it comes from these methods alone. Commands are complete, and each may be repeated after it was interrupted.
+// distribution makes a cluster out of machines. The decisions are the same for every distribution; the files and
+// commands on hosts come only from these methods. Commands are complete, and each can be repeated after an
+// interruption.
 type distribution interface {
-	// checkConfig reads configuration of the user's, which field names in errors.
+	// checkConfig reads the user's configuration. Its errors name the field.
 	checkConfig(field string, raw []byte) (map[string]any, error)
-	// checkKeys refuses a rotation of keys that a cluster does not have.
+	// checkKeys refuses a rotation of keys that the cluster does not have.
 	checkKeys(spec Spec) error
-	// checkSnapshots refuses a schedule of snapshots beside configuration that has none made.
+	// checkSnapshots refuses a schedule of snapshots together with configuration that turns snapshots off.
 	checkSnapshots(spec Spec) error
 
-	// files are on a host before anything runs. An empty join is for the host that begins the cluster. A change of them
-	// takes effect when the host is started again.
+	// files returns the files that are on a host before anything runs. Join is empty for the host that begins the cluster.
+	// A change of the files takes effect when the host is restarted.
 	files(in *Input, host *member, join string) ([]protocol.HostFile, error)
-	// manifest is the file whose content the servers apply in the cluster.
+	// manifest returns the path of the file whose content the servers apply in the cluster.
 	manifest(in *Input) string
-	// service is the unit of a host.
+	// service returns the systemd unit of a host.
 	service(host *member) string
-	// joinURL leads hosts to a server that has the address.
+	// joinURL returns the URL at which hosts join through a server with this address.
 	joinURL(address string) string
-	// probes say whether a host works.
+	// probes returns the probes that check whether a host works.
 	probes(in *Input, host *member) []protocol.HostProbe
 
-	// install installs the programs, and starts nothing; check fails unless what is installed is as spec says.
+	// install returns the command that installs the programs and starts nothing. check returns a command that fails unless
+	// the installed programs match the spec.
 	install(in *Input, host *member) []string
 	check(in *Input) []string
-	// start starts a host, or starts it again. It returns when the host is up.
+	// start returns the command that starts or restarts a host. The command ends when the host is up.
 	start(in *Input, host *member) []string
-	// stop stops a server, and keeps it from starting with its machine.
+	// stop returns the command that stops a server, and keeps it from starting when its machine starts.
 	stop(in *Input) []string
-	// rotateCertificates and rotateKeys renew the certificates of a server, and the keys that encrypt Secrets.
+	// rotateCertificates and rotateKeys return the commands that renew the certificates of a server, and the keys that
+	// encrypt Secrets.
 	rotateCertificates(in *Input, host *member) []string
 	rotateKeys(in *Input) []string
 
-	// snapshot makes a snapshot of etcd. The name of its file begins with the name that is given.
+	// snapshot returns the command that makes a snapshot of etcd. The name of its file begins with the given name.
 	snapshot(in *Input, name string) []string
-	// find fails unless a host has the file of a restore, which restore then makes the data of etcd, and keeps what was
-	// there.
+	// find returns a command that fails unless the host has the file of a restore. restore returns the command that then
+	// makes the file the data of etcd, and keeps the former data.
 	find(in *Input, r *Restoring) []string
 	restore(in *Input, r *Restoring) []string
-	// keep has a host that has restored a snapshot start with it, resume with the data that it had before, and rejoin
-	// without data of its own.
+	// keep, resume and rejoin are for a host during a restore. With keep it starts with the restored data, with resume
+	// with its former data, and with rejoin without data of its own.
 	keep(in *Input) []string
 	resume(in *Input) []string
 	rejoin(in *Input, epoch string) []string
 
-	// removeNode removes a node from the cluster, forget lets a machine that was installed anew join by the name of a
-	// node, and keepNodes removes all nodes but some.
+	// removeNode removes a node from the cluster. forget lets a machine that was reinstalled join under the name of an
+	// existing node. keepNodes removes all nodes except the given ones.
 	removeNode(in *Input, node string) []string
 	forget(in *Input, node string) []string
 	keepNodes(in *Input, nodes []string) []string
-	// leave has a server leave etcd, and clean removes the distribution from a machine.
+	// leave makes a server leave etcd. clean removes the distribution from a machine.
 	leave(in *Input, node string) []string
 	clean(in *Input, host *member) protocol.HostInstruction
-	// remove removes it from a machine on which it may be, whoever installed it there.
+	// remove returns the command that removes the distribution from a machine that may have it, no matter who installed
+	// it.
 	remove() []string
-	// kubeconfig is what an administrator of a server reaches the cluster with, and programs are the folders with
-	// kubectl that are not in PATH.
+	// kubeconfig is the file with which an administrator of a server reaches the cluster. programs are the directories
+	// with kubectl that are not in PATH.
 	kubeconfig() string
 	programs() []string
 }
 
-// distributions has all that can be installed. Another one is a file of this package and a row here.
+// distributions has all distributions that can be installed. A new one needs a file in this package and a row here.
 var distributions = map[provisionv1.Distribution]distribution{
 	provisionv1.DistributionK3s:  k3s,
 	provisionv1.DistributionRKE2: rke2,
 }
 
-// distributionOf returns the distribution of a name. A name without one is an error: nothing else is installed in its
+// distributionOf returns the distribution with a name. An unknown name is an error: nothing else is installed in its
 // place.
 func distributionOf(name provisionv1.Distribution) (distribution, error) {
 	if found, ok := distributions[name]; ok {
 		return found, nil
 	}
-	return nil, fmt.Errorf("spec.distribution: there is no distribution %q, but %q", name, slices.Sorted(maps.Keys(distributions)))
+	return nil, fmt.Errorf("spec.distribution: there is no distribution %q, only %q", name, slices.Sorted(maps.Keys(distributions)))
 }
 
-// CheckConfig reads spec.config or spec.serverConfig, which field says, as the distribution takes it. Its error says
-// what cannot be in it, and has no value of it.
+// CheckConfig reads spec.config or spec.serverConfig, as the distribution accepts it. field says which of the two it
+// is. The error says which option is not allowed, and contains no value.
 func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[string]any, error) {
 	dist, err := distributionOf(name)
 	if err != nil {
@@ -99,7 +103,7 @@ func CheckConfig(name provisionv1.Distribution, field string, raw []byte) (map[s
 	return dist.checkConfig(field, raw)
 }
 
-// CheckKeys refuses a rotation of keys that a cluster does not have.
+// CheckKeys refuses a rotation of keys that the cluster does not have.
 func CheckKeys(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.EncryptionKeyRotation == 0 {
@@ -108,7 +112,7 @@ func CheckKeys(spec Spec) error {
 	return dist.checkKeys(spec)
 }
 
-// CheckSnapshots refuses a schedule of snapshots beside the option that has the distribution make none.
+// CheckSnapshots refuses a schedule of snapshots together with the option that turns the distribution's snapshots off.
 func CheckSnapshots(spec Spec) error {
 	dist, err := distributionOf(spec.Distribution)
 	if err != nil || spec.Etcd.Schedule == "" {
@@ -117,8 +121,8 @@ func CheckSnapshots(spec Spec) error {
 	return dist.checkSnapshots(spec)
 }
 
-// Removals are the commands that remove whatever distribution is on a machine, by its name. Distributions that are
-// removed by the same command have it once.
+// Removals returns the commands that remove any distribution from a machine, by the distributions' names. Distributions
+// that are removed by the same command share an entry.
 func Removals() map[string][]string {
 	all, seen := map[string][]string{}, map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(distributions)) {
@@ -130,12 +134,12 @@ func Removals() map[string][]string {
 	return all
 }
 
-// Kubeconfig is the file by which an administrator of a server reaches the cluster.
+// Kubeconfig is the file with which an administrator of a server reaches the cluster.
 type Kubeconfig struct {
-	// Distribution that leaves it.
+	// Distribution is the distribution that creates the file.
 	Distribution string
 	File         string
-	// Programs are the folders with kubectl that are not in PATH.
+	// Programs are the directories with kubectl that are not in PATH.
 	Programs []string
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// changed returns the servers that a decision starts again.
+// changed returns the servers that a decision restarts.
 func changed(w *world, out Decision) (names []string) {
 	for name, given := range out.Instructions {
 		if m := w.machines[name]; given.Roles != "worker" && (m.Held == nil || m.Held.Start != given.Start) {
@@ -22,7 +22,7 @@ func changed(w *world, out Decision) (names []string) {
 	return names
 }
 
-// peek decides, and does nothing.
+// peek decides without acting.
 func peek(t *testing.T, w *world) Decision {
 	t.Helper()
 	out, err := Decide(w.input())
@@ -32,7 +32,7 @@ func peek(t *testing.T, w *world) Decision {
 	return out
 }
 
-func TestAChangeThatBreaksAServerStopsAlsoWhileADeadOneIsToBeRemoved(t *testing.T) {
+func TestBreakingChangeStopsEvenWithADeadServerToRemove(t *testing.T) {
 	t.Parallel()
 	for name, trouble := range map[string]func(*world){
 		"a dead server's Host was deleted before":  func(w *world) { delete(w.machines, "m0003") },
@@ -53,7 +53,7 @@ func TestAChangeThatBreaksAServerStopsAlsoWhileADeadOneIsToBeRemoved(t *testing.
 		if m := w.machines["m0002"]; m.Held.Version == w.spec.Version {
 			t.Errorf("%s: the change was done to another server, too", name)
 		}
-		if why := w.decide().Waiting["m0002"]; !strings.Contains(why, "or spec is changed back") {
+		if why := w.decide().Waiting["m0002"]; !strings.Contains(why, "or the spec is changed back") {
 			t.Errorf("%s: m0002 %s", name, why)
 		}
 		w.spec.Version = "v1.35.1+k3s1"
@@ -63,7 +63,7 @@ func TestAChangeThatBreaksAServerStopsAlsoWhileADeadOneIsToBeRemoved(t *testing.
 	}
 }
 
-func TestAServerWithATaskIsStartedAgainOnlyWithAQuorum(t *testing.T) {
+func TestServerWithATaskRestartsOnlyWithAQuorum(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.machines["m0003"].Connected = false
@@ -118,7 +118,7 @@ func TestServersAreStartedAgainAfterARotationThatFailed(t *testing.T) {
 	}
 }
 
-func TestARemovalThatFailedRunsAgain(t *testing.T) {
+func TestFailedRemovalRunsAgain(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 2)
 	w.machines["m0005"].Labels = nil
@@ -141,7 +141,7 @@ func TestARemovalThatFailedRunsAgain(t *testing.T) {
 	}
 }
 
-func TestWhatWasThereBeforeIsInstalledAndStartedAgain(t *testing.T) {
+func TestFormerStateIsInstalledAndStartedAgain(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 1, 1)
 	first := *w.machines["m0001"].Held
@@ -155,7 +155,7 @@ func TestWhatWasThereBeforeIsInstalledAndStartedAgain(t *testing.T) {
 	}
 }
 
-func TestWorkersThatVanishInAChangeAreCounted(t *testing.T) {
+func TestWorkersThatDisconnectDuringAChangeAreCounted(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 6)
 	w.spec.MaxUnavailable = 1
@@ -180,7 +180,7 @@ func TestWorkersThatVanishInAChangeAreCounted(t *testing.T) {
 	}
 }
 
-func TestASnapshotOnAServerThatIsLostKeepsNoOtherWaiting(t *testing.T) {
+func TestSnapshotOnALostServerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	w.snapshots = []Snapshot{{"u1", "a"}, {"u2", "b"}}
@@ -195,7 +195,7 @@ func TestASnapshotOnAServerThatIsLostKeepsNoOtherWaiting(t *testing.T) {
 	}
 }
 
-func TestAMemberOfEtcdThatIsCleanedCountsUntilItsNodeIsRemoved(t *testing.T) {
+func TestCleanedEtcdMemberCountsUntilItsNodeIsRemoved(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 3, 1)
 	m := w.machines["m0003"]
@@ -215,7 +215,7 @@ func TestAMemberOfEtcdThatIsCleanedCountsUntilItsNodeIsRemoved(t *testing.T) {
 	}
 }
 
-func TestNumbersOfARestoredHubAreNew(t *testing.T) {
+func TestRestoredHubReusesNoNumbers(t *testing.T) {
 	t.Parallel()
 	w := settled(t, 1, 1)
 	in := w.input()

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// hasData reports whether a host stays that has the cluster's data.
+// hasData reports whether a host that stays has the cluster's data.
 func (r *roster) hasData() bool {
 	return slices.ContainsFunc(r.with(provisionv1.RoleEtcd), func(m *member) bool {
 		return m.Held != nil && !r.isOld(&m.Host) && (m.up() || !m.Held.Rejoins)
@@ -27,8 +27,8 @@ func (r *roster) lost() bool {
 	return true
 }
 
-// etcd counts the members of etcd, and the members that work. A host that is gone without having been removed from the
-// cluster is a member. A host that could not join is none.
+// etcd counts the members of etcd, and the working members. A host that is gone without having been removed from the
+// cluster is still a member. A host that could not join is not.
 func (r *roster) etcd() (members, work int) {
 	for name, node := range r.Stored.Nodes {
 		if !node.Etcd {
@@ -49,8 +49,8 @@ func (r *roster) etcd() (members, work int) {
 
 func quorum(members int) int { return members/2 + 1 }
 
-// canSpareOne reports whether etcd keeps its quorum while a member is started again. Of one or two members all must
-// work before: the other one has no quorum in any case.
+// canSpareOne reports whether etcd keeps its quorum while a member is restarted. If there are only one or two members,
+// all must work first: the remaining one has no quorum in any case.
 func (r *roster) canSpareOne() bool {
 	members, work := r.etcd()
 	if members <= 2 {
@@ -59,7 +59,7 @@ func (r *roster) canSpareOne() bool {
 	return work-1 >= quorum(members)
 }
 
-// current reports whether a host was started with all that it is to have.
+// current reports whether a host was started with everything that it must have.
 func (r *roster) current(m *member) bool {
 	if m.Held == nil {
 		return false
@@ -68,8 +68,8 @@ func (r *roster) current(m *member) bool {
 	return err == nil && now.Start == m.Held.Start
 }
 
-// operator returns the server that removes nodes, nil for none: it works and is as it is to be. A server that has begun
-// to remove nodes goes on.
+// operator returns the server that removes nodes, or nil if there is none. It must work and be up to date. A server
+// that has begun to remove nodes continues.
 func (r *roster) operator() *member {
 	var best *member
 	for _, m := range r.ordered() {
@@ -83,7 +83,7 @@ func (r *roster) operator() *member {
 	return best
 }
 
-// idle returns a server with a role that a task can be given to, nil for none.
+// idle returns a server with a role that can be given a task, or nil if there is none.
 func (r *roster) idle(role provisionv1.HostRole) *member {
 	for _, m := range r.ordered() {
 		if m.is(role) && m.up() && r.current(m) {
@@ -93,7 +93,7 @@ func (r *roster) idle(role provisionv1.HostRole) *member {
 	return nil
 }
 
-// holder returns the server that was given a task, nil for none.
+// holder returns the server that was given a task, or nil if there is none.
 func (r *roster) holder(id string) *member {
 	for _, m := range r.stay {
 		if m.Held != nil && m.Held.Task == id {
@@ -103,8 +103,8 @@ func (r *roster) holder(id string) *member {
 	return nil
 }
 
-// changing returns a server that is being started, "" for none. A server that has failed holds up no other, nor does a
-// server that is away, unless it went away in the change.
+// changing returns a server that is being started, or "" if there is none. The others do not wait for a server that has
+// failed. They also do not wait for one that is not connected, unless the connection was lost during the change.
 func (r *roster) changing() string {
 	for _, m := range r.ordered() {
 		if m.server() && m.Held != nil && m.State.Busy() && (m.Connected || m.Held.Changed && r.current(m)) {
@@ -114,8 +114,8 @@ func (r *roster) changing() string {
 	return ""
 }
 
-// unavailable counts the workers that are being changed, and the workers that this change has broken or that went away
-// in it: it must not break them all. Other workers that do not work hold up none.
+// unavailable counts the workers that are being changed, and the workers that failed or disconnected because of this
+// change, which must not break them all. Nothing waits for other workers that do not work.
 func (r *roster) unavailable() (n int) {
 	for _, m := range r.stay {
 		if m.server() || m.Held == nil || !m.Held.Changed || m.up() {
@@ -128,8 +128,8 @@ func (r *roster) unavailable() (n int) {
 	return n
 }
 
-// broken returns a server that was broken by the change which another server is to have, "" for none. A server that is
-// to leave is a warning, too.
+// broken returns a server that was broken by the change which another server is about to get, or "" if there is none. A
+// server that is about to leave counts as a warning, too.
 func (r *roster) broken(other *member) string {
 	for _, m := range slices.Concat(r.ordered(), r.leavers()) {
 		if m.server() && m.Name != other.Name && m.Held != nil && m.Held.Changed && m.Connected && m.State == progress.Failed && r.current(m) {
@@ -139,8 +139,8 @@ func (r *roster) broken(other *member) string {
 	return ""
 }
 
-// behind returns a server of the control plane that is not up with the version of spec, "" for none. A server that is
-// away serves no one.
+// behind returns a control plane server that is not up with the version in the spec, or "" if there is none. A server
+// that is not connected does not count, because it serves nobody.
 func (r *roster) behind() string {
 	for _, m := range r.ordered() {
 		if m.is(provisionv1.RoleControlPlane) && m.Held != nil && m.Connected && (m.Held.Version != r.Spec.Version || !m.working()) {

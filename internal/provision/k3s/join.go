@@ -52,13 +52,13 @@ func (d *decision) join() error {
 	return nil
 }
 
-// nextJoin numbers a node that joins.
+// nextJoin returns the number of the next join.
 func (d *decision) nextJoin() int64 {
 	d.Stored.Joins = max(d.Stored.Joins+1, d.Now)
 	return d.Stored.Joins
 }
 
-// addNode remembers that a host becomes a node.
+// addNode records that a host becomes a node.
 func (d *decision) addNode(m *member) {
 	if d.Stored.Nodes == nil {
 		d.Stored.Nodes = map[string]Node{}
@@ -70,7 +70,7 @@ func (d *decision) addNode(m *member) {
 	d.Stored.Nodes[m.Name] = node
 }
 
-// wayIn returns the URL by which a host joins, or what it waits for. The URL is empty for the host that begins the
+// wayIn returns the URL at which a host joins, or what it waits for. The URL is empty for the host that begins the
 // cluster.
 func (r *roster) wayIn(m *member) (url, why string) {
 	if m.Name == r.Stored.First && !r.Stored.Begun {

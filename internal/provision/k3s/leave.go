@@ -13,20 +13,20 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// removal is a node that is to be removed from the cluster.
+// removal is a node that must be removed from the cluster.
 type removal struct {
 	Node string
 	Join int64
-	// host that leaves, nil if it is gone.
+	// host is the host that leaves, or nil if it is gone.
 	host *Host
 }
 
-// id returns the ID of the instruction, which is another one whenever the node has joined again.
+// id returns the ID of the instruction. It changes whenever the node has joined again.
 func (r removal) id() string { return "remove-" + digest(r.Node, r.Join) }
 
-// leaves finds the nodes that are to be removed from the cluster, gives back the hosts whose nodes were removed, and
-// returns the removals that may be now. A node is removed before its host is cleaned: etcd would count a member that is
-// gone.
+// leaves finds the nodes that must be removed from the cluster, gives back the hosts whose nodes were removed, and
+// returns the removals that can be made now. A node is removed before its host is cleaned, because otherwise etcd would
+// count a member that is gone.
 func (d *decision) leaves() []removal {
 	operator := d.operator()
 	told, failed := d.told()
@@ -38,8 +38,8 @@ func (d *decision) leaves() []removal {
 			id = removal{Node: name, Join: node.Join}.id()
 		}
 		stays := m != nil && m.UID == node.UID
-		// A host that was to leave, and stays: a removal that has run already would not remove it later. A removal that
-		// has failed runs again by another ID only.
+		// The host was going to leave, but stays. If the removal has already run, it would not run again later. A removal
+		// that has failed runs again only under another ID.
 		if stays && told.Has(id) || failed.Has(id) {
 			node.Join = d.nextJoin()
 		}
@@ -64,8 +64,7 @@ func (d *decision) leaves() []removal {
 	return d.removable(all, operator)
 }
 
-// told returns the IDs of the removals that hosts have in their instructions, and the IDs of removals
-// that may have failed.
+// told returns the IDs of the removals in the hosts' instructions, and the IDs of removals that may have failed.
 func (r *roster) told() (all, failed sets.Set[string]) {
 	all, failed = sets.New[string](), sets.New[string]()
 	for _, h := range r.Hosts {
@@ -80,8 +79,8 @@ func (r *roster) told() (all, failed sets.Set[string]) {
 	return all, failed
 }
 
-// removable returns the removals that may be now: members of etcd leave one at a time, and only while the others have a
-// quorum.
+// removable returns the removals that can be made now. Members of etcd leave one at a time, and only while the others
+// have a quorum.
 func (d *decision) removable(all []removal, operator *member) (now []removal) {
 	members, work := d.etcd()
 	begun := func(r removal) bool { return operator != nil && slices.Contains(operator.Held.Removes, r.id()) }
@@ -92,15 +91,15 @@ func (d *decision) removable(all []removal, operator *member) (now []removal) {
 		switch {
 		case operator == nil:
 			why = "a server that is up, to remove its node from the cluster"
-		case begun(r): // it goes on
+		case begun(r): // it has begun already
 		case r.host != nil && r.host.Held != nil && (r.host.State == progress.None || r.host.State == progress.Running):
 			why = "what runs on it to end: it would join again"
 		case r.host != nil && d.resumes(r.host):
 			why = "it to be started again, since etcd counts it"
-		case !etcd(r) || r.host.Held == nil: // what has been cleaned is dead for etcd
+		case !etcd(r) || r.host.Held == nil: // etcd no longer counts a host that has been cleaned
 		case one || slices.ContainsFunc(now, etcd):
 			why = "another host: servers with etcd leave one at a time"
-		case r.host.neverJoined(), d.isOld(r.host): // it is no member
+		case r.host.neverJoined(), d.isOld(r.host): // it is not a member
 		case work < quorum(members) || work-count(r.host.working()) < quorum(members-1):
 			why = fmt.Sprintf("more of the %d servers with etcd to be up: it would have no quorum", members)
 		}

@@ -35,13 +35,13 @@ func rolesOf(pool *provisionv1.HostPool) string {
 	return strings.Join(names, ",")
 }
 
-// up reports whether a host works as its instructions say.
+// up reports whether a host works and has carried out its instructions.
 func (m *member) up() bool {
 	return m.Connected && m.Held != nil && m.State == progress.Up && m.Held.Stopped == "" && m.Held.Finds == ""
 }
 
-// startOptions returns options of systemctl. A server with etcd alone is not up before a server with an API server has
-// joined, which waits for it.
+// startOptions returns options for systemctl. A server with only etcd is not up before a server with an API server has
+// joined, which in turn waits for it.
 func (m *member) startOptions() []string {
 	if m.is(provisionv1.RoleEtcd) && !m.is(provisionv1.RoleControlPlane) {
 		return []string{"--no-block"}
@@ -49,7 +49,7 @@ func (m *member) startOptions() []string {
 	return nil
 }
 
-// taints of a server that is no worker, as Rancher gives them.
+// taints returns the taints of a server that is not a worker. Rancher sets the same ones.
 func (m *member) taints() (taints []string) {
 	if m.is(provisionv1.RoleWorker) {
 		return nil
@@ -63,8 +63,8 @@ func (m *member) taints() (taints []string) {
 	return taints
 }
 
-// working reports whether a host does its part in the cluster. A host that removes a node or has a task does: it is not
-// started again for that.
+// working reports whether a host does its part in the cluster. This includes a host that removes a node or has a task,
+// because it is not restarted for that.
 func (h *Host) working() bool {
 	if !h.Connected || h.Held == nil || h.Held.Stopped != "" {
 		return false
@@ -75,7 +75,7 @@ func (h *Host) working() bool {
 // hasDuties reports whether a host removes a node or has a task.
 func (h *Host) hasDuties() bool { return len(h.Held.Removes) > 0 || h.Held.Task != "" }
 
-// neverJoined reports whether a host has failed before it was part of the cluster.
+// neverJoined reports whether a host failed before it was part of the cluster.
 func (h *Host) neverJoined() bool {
 	return h.Held != nil && h.State == progress.Failed && !h.Held.Changed && !h.hasDuties()
 }
@@ -84,7 +84,7 @@ func isEtcd(host *Host) bool {
 	return host.Held != nil && slices.Contains(strings.Split(host.Held.Roles, ","), string(provisionv1.RoleEtcd))
 }
 
-// busy says what a host that has instructions is busy with, "" if it is as it is to be.
+// busy returns what a host with instructions is doing, or "" if it is up to date and works.
 func busy(m *member) string {
 	switch {
 	case !m.Connected:

@@ -18,18 +18,18 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// machine is a Host of the model with its machine.
+// machine is a Host of the model together with its machine.
 type machine struct {
 	Host
 	given *Instructions
-	// registered is the start with which its node became part of the cluster, and runs the last one that was carried out.
+	// registered is the start with which the node became part of the cluster, and runs is the last start.
 	registered, runs string
-	// journal has how instructions have ended, by their IDs: none runs twice.
+	// journal has the outcomes of instructions, by their IDs. No instruction runs twice.
 	journal map[string]bool
-	// data is the restore that its data of etcd is of, before is that before the last one, and mark is the last restore
-	// after which it has joined anew.
+	// data is the restore from which the data of etcd comes, before is the one from which the former data comes, and mark
+	// is the last restore after which the machine has joined without data.
 	data, before, mark string
-	// serves reports whether its etcd runs, and replaced whether the data before can come back.
+	// serves reports whether etcd runs, and replaced whether the former data can come back.
 	serves, replaced bool
 }
 
@@ -41,14 +41,14 @@ type world struct {
 	stored   Stored
 	machines map[string]*machine
 	made     int
-	// begun are the hosts that were told to begin a cluster, and nodes those that are part of it.
+	// begun has the hosts that were told to begin a cluster, and nodes has the nodes of the cluster.
 	begun     map[string]bool
 	nodes     map[string]bool
 	snapshots []Snapshot
 	restores  []Restore
-	// asked counts restores that were wanted, and restored those that have replaced data.
+	// asked counts the requested restores, and restored the restores that have replaced data.
 	asked, restored int
-	// trouble has machines fail and go away.
+	// trouble makes machines fail and disconnect.
 	trouble bool
 }
 
@@ -102,7 +102,7 @@ func (w *world) input() Input {
 	return in
 }
 
-// decide decides, checks what must always hold, and does what was decided.
+// decide makes a decision, checks the invariants, and carries the decision out.
 func (w *world) decide() Decision {
 	w.t.Helper()
 	out, err := Decide(w.input())
@@ -142,7 +142,8 @@ func (w *world) decide() Decision {
 	return out
 }
 
-// carryOut runs what a machine has not run, and reports whether all has succeeded. With trouble something new may fail.
+// carryOut runs the instructions that a machine has not run yet, and reports whether all have succeeded. With trouble,
+// a new one may fail.
 func (w *world) carryOut(m *machine) bool {
 	for _, i := range m.given.Instructions {
 		if ok, ended := m.journal[i.ID]; ended && !ok {
@@ -156,7 +157,7 @@ func (w *world) carryOut(m *machine) bool {
 		m.journal[i.ID] = !w.trouble || w.random.IntN(20) > 0
 		switch {
 		case !m.journal[i.ID]:
-			if w.random.IntN(2) == 0 { // it has ended in its middle
+			if w.random.IntN(2) == 0 { // it was interrupted
 				w.move(m, i.ID)
 			}
 			return false
@@ -172,14 +173,14 @@ func (w *world) carryOut(m *machine) bool {
 	return true
 }
 
-// move does what an instruction of a restore does with the data of a server.
+// move simulates the effect of a restore's instruction on a server's data.
 func (w *world) move(m *machine, id string) {
 	kind, what, _ := strings.Cut(id, "-")
 	switch {
 	case kind == "stop":
 		m.serves = false
 	case kind == "restore":
-		if w.restored++; !m.replaced { // what is there already is of an attempt that has ended in its middle
+		if w.restored++; !m.replaced { // existing data comes from an attempt that was interrupted
 			m.before, m.replaced = m.data, true
 		}
 		m.data = what
@@ -192,7 +193,7 @@ func (w *world) move(m *machine, id string) {
 	}
 }
 
-// serve starts the etcd of a machine, and wants that its data is not what was replaced.
+// serve starts the etcd of a machine, and checks that its data is not the replaced data.
 func (w *world) serve(m *machine) {
 	w.t.Helper()
 	if !isEtcd(&m.Host) {
@@ -206,10 +207,10 @@ func (w *world) serve(m *machine) {
 	}
 }
 
-// instructions identifies what a host was told.
+// instructions identifies the instructions of a host.
 func instructions(h *Held) string { return fmt.Sprint(h.Start, h.Task, h.Removes, h.Part) }
 
-// checkRestore wants that one host restores, while all others with etcd are stopped.
+// checkRestore checks that only one host restores, while all others with etcd are stopped.
 func (w *world) checkRestore(out Decision) {
 	w.t.Helper()
 	for name, given := range out.Instructions {
@@ -227,7 +228,7 @@ func (w *world) checkRestore(out Decision) {
 	}
 }
 
-// check wants what must hold of every decision.
+// check checks the invariants of every decision.
 func (w *world) check(out Decision) {
 	w.t.Helper()
 	etcd, up := 0, 0
@@ -281,7 +282,7 @@ func (w *world) check(out Decision) {
 	}
 }
 
-// stale counts workers that were changed to what is no longer wanted: they hold up no other.
+// stale counts workers that were changed to an outdated state. Nothing waits for them.
 func (w *world) stale() (n int) {
 	for _, m := range w.machines {
 		if m.Taken && m.Held != nil && m.Held.Roles == "worker" && m.State != progress.Up && m.Held.Version != w.spec.Version {
@@ -291,7 +292,7 @@ func (w *world) stale() (n int) {
 	return n
 }
 
-// pass lets time pass on the machines.
+// pass simulates the passing of time on the machines.
 func (w *world) pass() {
 	for _, name := range w.names() {
 		m := w.machines[name]
@@ -316,7 +317,8 @@ func (w *world) pass() {
 				m.State = progress.Failed
 			} else if m.Held.Finds != "" || m.Held.Stopped != "" {
 				m.State = progress.Up
-			} else if m.State = progress.Unwell; m.registered != m.Held.Start { // systemctl returns when the distribution says that its node is up
+				// systemctl returns when the distribution says that its node is up
+			} else if m.State = progress.Unwell; m.registered != m.Held.Start {
 				m.registered, w.nodes[name] = m.Held.Start, true
 			}
 		case m.State == progress.Up && w.trouble && w.random.IntN(50) == 0:
@@ -327,7 +329,7 @@ func (w *world) pass() {
 	}
 }
 
-// removeNode does what a removal says.
+// removeNode simulates a removal.
 func (w *world) removeNode(id string) {
 	for name, node := range w.stored.Nodes {
 		if id == (removal{Node: name, Join: node.Join}).id() {
@@ -357,7 +359,7 @@ func (w *world) settle(within int) Decision {
 	return out
 }
 
-// servers are those with etcd, for people.
+// servers describes the servers with etcd for messages.
 func (w *world) servers() (text string) {
 	for _, name := range w.names() {
 		if m := w.machines[name]; m.Taken && m.Held != nil && isEtcd(&m.Host) {
@@ -367,7 +369,7 @@ func (w *world) servers() (text string) {
 	return text
 }
 
-func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
+func TestConstantlyChangingFleetSettles(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ seeds, servers, controls, workers, rounds int }{{24, 3, 2, 12, 120}, {4, 5, 0, 60, 150}, {1, 5, 3, 992, 12}} {
 		for seed := range tt.seeds {
@@ -391,7 +393,7 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 				w.add("server", tt.servers)
 				w.decide()
 				w.repair()
-				if out := w.decide(); out.Lost { // all of etcd was deleted: nothing is installed anew
+				if out := w.decide(); out.Lost { // all of etcd was deleted: nothing is installed in its place
 					return
 				}
 				w.settle(8*len(w.machines) + 400)
@@ -419,7 +421,7 @@ func TestAFleetThatChangesAllTheTimeSettles(t *testing.T) {
 	}
 }
 
-// disturb does what users and machines do to a fleet.
+// disturb simulates actions of users and machines.
 func (w *world) disturb() {
 	names := w.names()
 	if len(names) == 0 {
@@ -444,7 +446,7 @@ func (w *world) disturb() {
 			}
 		}
 	case 14:
-		if m.Taken && m.Held != nil { // its instructions were deleted, by which it is cleaned
+		if m.Taken && m.Held != nil { // its instructions were deleted, so it is cleaned
 			*m = machine{Host: Host{Name: m.Name, UID: m.UID, Labels: m.Labels, Address: m.Address, Connected: m.Connected, Taken: true}}
 		}
 	case 13:
@@ -474,7 +476,7 @@ func (w *world) disturb() {
 	}
 }
 
-// repair deletes the Hosts whose machines were given away, and servers that do not work, as a user does.
+// repair deletes the Hosts of machines that were given away, and servers that do not work, as a user would.
 func (w *world) repair() {
 	for name, m := range w.machines {
 		if m.Leaving || m.State == progress.Failed && isEtcd(&m.Host) {
@@ -482,7 +484,7 @@ func (w *world) repair() {
 			delete(w.nodes, name)
 		}
 	}
-	for i := range w.restores { // the file is in the store, too
+	for i := range w.restores { // the file is also in the store
 		w.restores[i].Host = ""
 	}
 }

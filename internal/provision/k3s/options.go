@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// reserved returns the options of config.yaml that Drover decides.
+// reserved returns the options of config.yaml that Drover sets.
 func reserved() []string {
 	return []string{
 		"server", "token", "token-file", "agent-token", "agent-token-file", "cluster-secret", "cluster-init",
@@ -22,7 +22,7 @@ func reserved() []string {
 		"disable-etcd", "disable-apiserver", "disable-controller-manager", "disable-scheduler", "disable-agent",
 		"datastore-endpoint", "config", "private-registry",
 		"write-kubeconfig", // nodes are removed with that file
-		// Hosts join at these ports and addresses, and the probes ask them on the loopback.
+		// Hosts join at these ports and addresses, and the probes use them on the loopback interface.
 		"https-listen-port", "bind-address", "supervisor-port", "apiserver-port", "apiserver-bind-address",
 		// spec.etcd
 		"etcd-snapshot-schedule-cron", "etcd-snapshot-retention", "etcd-snapshot-dir", "etcd-s3", "etcd-s3-endpoint",
@@ -36,12 +36,12 @@ func shortOptions() map[string]string {
 	return map[string]string{"s": "server", "t": "token", "d": "data-dir", "c": "config", "o": "write-kubeconfig"}
 }
 
-// reservedArguments returns the arguments of components that Drover decides, by the option that passes them on. With
-// others than the distribution's, no probe would ever succeed, a node would have another name, or etcd other members.
+// reservedArguments returns the arguments of components that Drover or the distribution sets, by the option that passes
+// them on. With other values, no probe would ever succeed, a node would have another name, or etcd other members.
 func reservedArguments() map[string][]string {
 	return map[string][]string{
-		// With a file of its own, the kubelet reads none of what the distribution writes, such as the port that the probes
-		// ask.
+		// With a configuration file of its own, the kubelet would ignore the distribution's settings, such as the port for
+		// the probes.
 		"kubelet-arg": {"healthz-port", "healthz-bind-address", "hostname-override", "register-node", "kubeconfig", "config", "config-dir"},
 		"etcd-arg": {
 			"name", "data-dir", "listen-metrics-urls", "listen-client-urls", "listen-peer-urls", "advertise-client-urls",
@@ -51,8 +51,8 @@ func reservedArguments() map[string][]string {
 	}
 }
 
-// optionName returns the name of the option that a key of config.yaml sets. The distributions make a flag of each
-// key, so "token=x" sets "token", and "t" is short for it. A key that ends with "+" adds to the values of other
+// optionName returns the name of the option that a key of config.yaml sets. The distributions turn each key into a
+// flag, so "token=x" sets "token", and "t" is short for it. A key that ends with "+" adds to the values from other
 // files.
 func optionName(key string) string {
 	name, _, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(key), "+"), "=")
@@ -63,8 +63,8 @@ func optionName(key string) string {
 	return name
 }
 
-// argumentName returns the name of the argument that a value such as "--healthz_port=0" sets. Components take
-// underscores for hyphens, and the distributions take "+=" and "-=" to change a list.
+// argumentName returns the name of the argument that a value such as "--healthz_port=0" sets. Components accept
+// underscores in place of hyphens, and the distributions accept "+=" and "-=" to change a list.
 func argumentName(value string) string {
 	name, _, _ := strings.Cut(strings.TrimSpace(value), "=")
 	return strings.ReplaceAll(strings.Trim(name, "-+ "), "_", "-")
@@ -82,11 +82,11 @@ func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 		return config, nil
 	}
 	if err := untrusted.JSON(raw, &config, untrusted.Small()); err != nil {
-		return nil, fmt.Errorf("%s is no object, or has more than 64 KiB or 4,096 values", field)
+		return nil, fmt.Errorf("%s is not an object, or has more than 64 KiB or 4,096 values", field)
 	}
 	for _, key := range slices.Sorted(maps.Keys(config)) {
 		name := optionName(key)
-		written, _, _ := strings.Cut(key, "=") // what follows may be a secret
+		written, _, _ := strings.Cut(key, "=") // the rest may be a secret
 		if slices.Contains(reserved(), name) {
 			return nil, fmt.Errorf("%s.%s cannot be set: Drover decides it", field, written)
 		}
@@ -103,8 +103,8 @@ func (r rancher) checkConfig(field string, raw []byte) (map[string]any, error) {
 	return config, nil
 }
 
-// hasS3Retention reports whether a version keeps its own count of the snapshots in a bucket. An older one does not
-// know the option, and would not start with it.
+// hasS3Retention reports whether a version counts the snapshots in a bucket separately. An older version does not know
+// the option, and would not start with it.
 func hasS3Retention(of string) bool {
 	v, err := version.ParseGeneric(of)
 	if err != nil {
@@ -114,7 +114,8 @@ func hasS3Retention(of string) bool {
 	return v.Major() > 1 || v.Minor() >= 34 || is && v.Patch() >= first
 }
 
-// nodeIP returns the addresses of a host's node. A cluster of both families of IP takes a node only with one of each.
+// nodeIP returns the addresses of a host's node. A cluster with both IP families accepts only nodes with an address of
+// each.
 func (in *Input) nodeIP(host *member) any {
 	if !in.dualStack() || len(host.NodeIPs) == 1 {
 		return host.NodeIPs[0]
@@ -122,7 +123,7 @@ func (in *Input) nodeIP(host *member) any {
 	return host.NodeIPs
 }
 
-// dualStack reports whether the pods of the cluster have addresses of both families.
+// dualStack reports whether the cluster's pods have addresses of both families.
 func (in *Input) dualStack() bool {
 	families := map[bool]bool{}
 	for _, config := range []map[string]any{in.Spec.Config, in.Spec.ServerConfig} {

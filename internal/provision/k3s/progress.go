@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// ended returns how a snapshot or restore has ended. With stored false, the decision has ended it just now: it counts
-// only when that is stored.
+// ended returns how a snapshot or restore has ended. If stored is false, this decision has ended it: that counts only
+// once it is stored.
 func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	if o, stored = in.Stored.Outcomes[id]; stored {
 		return o, true, true
@@ -20,25 +20,25 @@ func (in *Input) ended(id string, d Decision) (o Outcome, ended, stored bool) {
 	return o, ended, false
 }
 
-// SnapshotProgress says how far a snapshot is by a decision. It returns false if that has ended it, and is not stored
-// yet.
+// SnapshotProgress returns the progress of a snapshot after a decision. It returns false if the decision has ended the
+// snapshot, and is not stored yet.
 func (in *Input) SnapshotProgress(snap Snapshot, d Decision) (progress.Snapshot, bool) {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotPending, File: snap.Name, Message: "waits for a server with etcd that is up, and has nothing else to do"}
 	o, ended, stored := in.ended(snap.ID, d)
 	host := d.SnapshotOn(snap.ID)
 	switch {
 	case ended && o.Problem != "":
-		p.Phase, p.Host, p.Message = provisionv1.SnapshotFailed, o.Host, "make another EtcdSnapshot to try again: host "+o.Host+": "+o.Problem
+		p.Phase, p.Host, p.Message = provisionv1.SnapshotFailed, o.Host, "create another EtcdSnapshot to try again: host "+o.Host+": "+o.Problem
 	case ended:
-		p.Phase, p.Host, p.Message = provisionv1.SnapshotSucceeded, o.Host, "host "+o.Host+" has made it"
+		p.Phase, p.Host, p.Message = provisionv1.SnapshotSucceeded, o.Host, "host "+o.Host+" has made the snapshot"
 	case host != "":
-		p.Phase, p.Host, p.Message = provisionv1.SnapshotRunning, host, "host "+host+" makes it"
+		p.Phase, p.Host, p.Message = provisionv1.SnapshotRunning, host, "host "+host+" is making the snapshot"
 	}
 	return p, ended == stored
 }
 
-// RestoreProgress says how far a restore is by a decision. It returns false if that has ended it, and is not stored
-// yet.
+// RestoreProgress returns the progress of a restore after a decision. It returns false if the decision has ended the
+// restore, and is not stored yet.
 func (in *Input) RestoreProgress(wanted Restore, d Decision) (progress.Restore, bool) {
 	o, ended, stored := in.ended(wanted.ID, d)
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Message: "waits for EtcdRestore " + d.Restore.Name}
@@ -59,7 +59,7 @@ func (in *Input) RestoreProgress(wanted Restore, d Decision) (progress.Restore, 
 	return p, ended == stored
 }
 
-// progress of a restore that has ended.
+// progress returns the progress of a restore that has ended.
 func (o Outcome) progress() progress.Restore {
 	switch {
 	case o.Canceled:
@@ -67,16 +67,16 @@ func (o Outcome) progress() progress.Restore {
 			Message: "it was canceled, and no data was replaced; servers that were stopped are started again"}
 	case o.Problem != "" && o.Restored:
 		return progress.Restore{Phase: provisionv1.RestoreFailed, Reason: provisionv1.ReasonFailed, Host: o.Host,
-			Message: fmt.Sprintf("host %s has the data of the snapshot, and servers that have not joined it wait for it: %s", o.Host, o.Problem)}
+			Message: fmt.Sprintf("host %s has the data of the snapshot, and servers that have not joined it are waiting: %s", o.Host, o.Problem)}
 	case o.Problem != "":
 		return progress.Restore{Phase: provisionv1.RestoreFailed, Reason: provisionv1.ReasonFailed, Host: o.Host, Message: fmt.Sprintf(
-			"the data is what it was, and servers that were stopped are started again; make another EtcdRestore to try again: host %s: %s", o.Host, o.Problem)}
+			"no data was replaced, and servers that were stopped are started again; create another EtcdRestore to try again: host %s: %s", o.Host, o.Problem)}
 	}
 	return progress.Restore{Phase: provisionv1.RestoreSucceeded, Reason: provisionv1.ReasonSucceeded, Host: o.Host,
-		Message: fmt.Sprintf("host %s has restored it, and all servers are up", o.Host)}
+		Message: fmt.Sprintf("host %s has restored the snapshot, and all servers are up", o.Host)}
 }
 
-// progress of the restore that is next or under way.
+// progress returns the progress of the next restore, or of the one in progress.
 func (r CurrentRestore) progress() progress.Restore {
 	p := progress.Restore{Phase: provisionv1.RestorePending, Reason: provisionv1.ReasonWaiting, Host: r.Host, Message: "in progress" + r.WaitsFor()}
 	switch r.Step {
@@ -93,7 +93,7 @@ func (r CurrentRestore) progress() progress.Restore {
 	return p
 }
 
-// WaitsFor says what the restore waits for, as the end of a sentence.
+// WaitsFor returns what the restore waits for, as the end of a sentence.
 func (r CurrentRestore) WaitsFor() string {
 	if r.Waits == "" {
 		return ""

@@ -20,31 +20,31 @@ type alwaysEncrypted struct{ rancher }
 
 func (alwaysEncrypted) checkKeys(Spec) error { return nil }
 
-// rancher is k3s or RKE2, which take the same configuration. Its fields are what differs between them, by their
-// documentation: docs.k3s.io and docs.rke2.io.
+// rancher is k3s or RKE2, which accept the same configuration. Its fields have the differences between the two,
+// according to their documentation at docs.k3s.io and docs.rke2.io.
 type rancher struct {
-	// name of folders and programs.
+	// name is used in the names of directories and programs.
 	name string
 	// script is the distribution's own installer.
 	script string
-	// installs are the variables that tell the installer what a host is, beside the version.
+	// installs returns the variables, in addition to the version, that tell the installer what kind of node a host is.
 	installs func(kind string) []string
-	// joinPort is where servers let other hosts join.
+	// joinPort is the port at which servers let other hosts join.
 	joinPort int
 	// server and agent are the systemd units.
 	server, agent string
-	// cleanServer and cleanAgent are the scripts that remove it.
+	// cleanServer and cleanAgent are the scripts that remove the distribution.
 	cleanServer, cleanAgent []string
 	// dataDirVariable tells these scripts where the data is.
 	dataDirVariable string
-	// kubectl is how a server runs it, and config what it takes.
+	// kubectl is the command line of kubectl on a server, and config is its kubeconfig.
 	kubectl, config string
-	// folders with programs that are not in PATH.
+	// folders are directories with programs that are not in PATH.
 	folders []string
-	// stopPods are the scripts of which the first that is there ends what goes on without the service of a server: etcd
-	// and the API server, where they are pods.
+	// stopPods are scripts that end what continues to run without a server's service: etcd and the API server, if they are
+	// pods. The first one that exists is run.
 	stopPods []string
-	// begins is the option of the host that begins a cluster with etcd, empty where all have etcd.
+	// begins is the option of the host that begins a cluster with etcd. It is empty if all clusters have etcd.
 	begins string
 }
 
@@ -66,8 +66,8 @@ var (
 	}}
 )
 
-// places returns where an installer may have left a script: RKE2's packages are below /usr, and where /usr cannot be
-// written, both are below /opt.
+// places returns the paths at which an installer may have left a script. RKE2's packages install below /usr, and both
+// distributions install below /opt if /usr is read-only.
 func places(name string) []string {
 	return []string{"/usr/local/bin/" + name, "/opt/bin/" + name, "/opt/rke2/bin/" + name, "/usr/bin/" + name}
 }
@@ -78,7 +78,7 @@ func (r rancher) dataDir(in *Input) string {
 	return cmp.Or(in.Spec.DataDir, "/var/lib/rancher/"+r.name)
 }
 
-// s3CA is the file with the CA of the store.
+// s3CA returns the path of the file with the CA of the object store.
 func (r rancher) s3CA() string { return r.folder() + "/etcd-s3-ca.crt" }
 
 func (r rancher) files(in *Input, host *member, join string) ([]protocol.HostFile, error) {
@@ -114,7 +114,7 @@ func (r rancher) joinURL(address string) string {
 	return fmt.Sprintf("https://%s:%d", address, r.joinPort)
 }
 
-// probes ask what answers on the loopback of each host.
+// probes returns requests to the loopback interface of each host.
 func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	tls := path.Join(r.dataDir(in), "server/tls")
 	var probes []protocol.HostProbe
@@ -133,14 +133,14 @@ func (r rancher) probes(in *Input, host *member) []protocol.HostProbe {
 	return probes
 }
 
-// paths are where the distributions' installers put programs, beside the usual places.
+// paths are the directories in which the distributions' installers put programs, and the usual directories.
 const paths = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/bin:/opt/rke2/bin"
 
-// run returns a command that runs a script with arguments. What it is told by variables comes as words: the variables
-// of an instruction are secrets to the host, which would cut them out of what it reports.
+// run returns a command that runs a script with arguments. Values come as arguments and not as variables of the
+// instruction, because a host treats variables as secrets and would cut their values out of its reports.
 func (r rancher) run(in *Input, words ...string) []string { return r.runWith(in, nil, words...) }
 
-// runWith is run with more variables, each with its value.
+// runWith is like run, with additional variables and their values.
 func (r rancher) runWith(in *Input, variables []string, words ...string) []string {
 	return slices.Concat([]string{"/usr/bin/env", "PATH=" + paths, "DATA=" + r.dataDir(in)}, variables, []string{"/bin/sh", "-c"}, words)
 }
@@ -179,7 +179,7 @@ func (r rancher) snapshot(in *Input, name string) []string {
 	return r.run(in, snapshot, r.name, strconv.Itoa(1+count(in.Spec.Etcd.S3 != nil)), name)
 }
 
-// file are the variables that name a file.
+// file returns the variables that name the snapshot's file.
 func file(of *Restoring) []string {
 	variables := []string{"FILE=" + of.File}
 	if of.Begins {
@@ -229,7 +229,7 @@ func (r rancher) clean(in *Input, host *member) protocol.HostInstruction {
 	}
 }
 
-// remove removes either of the two, which leave each other's files alone.
+// remove removes both distributions. Each leaves the other's files alone.
 func (rancher) remove() []string {
 	var all []string
 	for _, name := range []string{"rke2-uninstall.sh", "k3s-uninstall.sh", "k3s-agent-uninstall.sh"} {
@@ -246,10 +246,10 @@ func (r rancher) checkKeys(spec Spec) error {
 	if spec.Config["secrets-encryption"] == true || spec.ServerConfig["secrets-encryption"] == true {
 		return nil
 	}
-	return fmt.Errorf("spec.encryptionKeyRotation: %s encrypts Secrets only with serverConfig.secrets-encryption: true, which a cluster has from its beginning", r.name)
+	return fmt.Errorf("spec.encryptionKeyRotation: %s encrypts Secrets only with serverConfig.secrets-encryption: true, which must be set when the cluster is created", r.name)
 }
 
-// optionNoSnapshots has the distributions make no snapshots by a schedule, whatever that is.
+// optionNoSnapshots makes the distributions ignore any schedule of snapshots.
 const optionNoSnapshots = "etcd-disable-snapshots"
 
 func (rancher) checkSnapshots(spec Spec) error {

@@ -58,7 +58,7 @@ func (r rancher) render(in *Input, host *member, join string) ([]byte, error) {
 	return yaml.Marshal(config)
 }
 
-// etcdConfig adds the options of snapshots.
+// etcdConfig adds the options for snapshots.
 func (r rancher) etcdConfig(in *Input, config map[string]any) {
 	set := func(option string, value string) {
 		if value != "" {
@@ -66,7 +66,7 @@ func (r rancher) etcdConfig(in *Input, config map[string]any) {
 		}
 	}
 	e := in.Spec.Etcd
-	set("etcd-snapshot-schedule-cron", strings.TrimSpace(e.Schedule)) // the distributions do not read "@daily "
+	set("etcd-snapshot-schedule-cron", strings.TrimSpace(e.Schedule)) // the distributions do not accept "@daily "
 	if e.Retention > 0 {
 		config["etcd-snapshot-retention"] = e.Retention
 	}
@@ -89,7 +89,7 @@ func (r rancher) etcdConfig(in *Input, config map[string]any) {
 	}
 }
 
-// texts returns what an option of the user has, which may be one text or a list.
+// texts returns the values of a user's option, which may be a string or a list.
 func texts(value any) (all []string) {
 	switch v := value.(type) {
 	case string:

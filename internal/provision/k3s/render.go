@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Times that the parts of an installation may take, in seconds. A server that starts pulls images.
+// Timeouts of the parts of an installation, in seconds. A server pulls images when it starts.
 const (
 	installTimeout = 1800
 	startTimeout   = 1800
@@ -22,34 +22,33 @@ const (
 	removeTimeout  = 900
 )
 
-// Instructions are what a host is to do, in the form in which its agent gets them and its journal has them, and what is
-// remembered with them.
+// Instructions are a host's instructions, in the form that its agent receives and its journal stores, with the note
+// that is remembered with them.
 type Instructions struct {
 	protocol.HostInstructions
 	Held
 }
 
-// Held is what is remembered with the instructions of a host. It is stored with them as the note of a Secret, and no
+// Held is remembered with the instructions of a host. It is stored with them as the note of a Secret, and is not
 // secret.
 type Held struct {
-	// Unreadable reports that the host has instructions, and that what was remembered with them cannot be read. Nothing
-	// is done to such a host.
+	// Unreadable reports whether the host has instructions whose note cannot be read. Such a host is left alone.
 	Unreadable bool `json:"-"`
-	// Roles of the host, sorted, with commas between.
+	// Roles are the roles of the host, sorted and separated by commas.
 	Roles string `json:"roles"`
-	// Join is the URL by which the host has joined, empty for the host that began the cluster.
+	// Join is the URL at which the host has joined. It is empty for the host that began the cluster.
 	Join string `json:"join,omitempty"`
-	// Version that is installed.
+	// Version is the installed version.
 	Version string `json:"version"`
-	// Install identifies what is installed, and Start all that the host is started again for.
+	// Install identifies what is installed. Start identifies everything for which the host is restarted.
 	Install string `json:"install"`
 	Start   string `json:"start"`
-	// Installs and Starts are numbers of these: what was there before, and is to be again, is another instruction.
+	// Installs and Starts number these. A state that was there before and comes again gets a new instruction.
 	Installs int64 `json:"installs"`
 	Starts   int64 `json:"starts"`
-	// Changed reports that the host was part of the cluster before it was given these instructions.
+	// Changed reports whether the host was part of the cluster before it was given these instructions.
 	Changed bool `json:"changed,omitempty"`
-	// Task is the ID of the task among the instructions, empty for none.
+	// Task is the ID of the task among the instructions. It is empty if there is none.
 	Task string `json:"task,omitempty"`
 	// Removes are the IDs of the instructions that remove nodes.
 	Removes []string `json:"removes,omitempty"`
@@ -62,7 +61,7 @@ type writer struct {
 	dist distribution
 }
 
-// render returns what a host is to do: its files, how it is installed and started, and what it does once it is started.
+// render returns the instructions of a host: its files, how it is installed and started, and its duties afterwards.
 func (w *writer) render(host *member, join string, does duties) (*Instructions, error) {
 	files, err := w.dist.files(w.Input, host, join)
 	if err != nil {
@@ -87,7 +86,7 @@ func (w *writer) render(host *member, join string, does duties) (*Instructions, 
 	p.Instructions = append(p.Instructions, protocol.HostInstruction{
 		ID: p.startID(), Command: w.dist.start(w.Input, host), TimeoutSeconds: startTimeout})
 	p.Instructions = append(p.Instructions, w.afterStart(p, host)...)
-	if host.is(provisionv1.RoleControlPlane) { // it takes effect without a start
+	if host.is(provisionv1.RoleControlPlane) { // takes effect without a restart
 		p.Files = append(p.Files, protocol.HostFile{Path: w.dist.manifest(w.Input), Content: w.Manifest, Mode: "0600", Absent: w.Manifest == nil})
 	}
 	for _, r := range does.removes {
@@ -104,7 +103,7 @@ func (w *writer) render(host *member, join string, does duties) (*Instructions, 
 	return p, nil
 }
 
-// rotation is the last rotation of certificates that a host has to make, 0 for none.
+// rotation returns the last rotation of certificates that a host must carry out, or 0 if there is none.
 func (w *writer) rotation(host *member) int64 {
 	if !host.server() {
 		return 0
@@ -112,7 +111,7 @@ func (w *writer) rotation(host *member) int64 {
 	return w.Spec.CertificateRotation
 }
 
-// startOf identifies all that a host is started again for.
+// startOf identifies everything for which a host is restarted.
 func (w *writer) startOf(p *Instructions, host *member) string {
 	takesEffect := []any{p.Files, p.Install, w.rotation(host), w.dist.service(host)}
 	if keys := max(w.Stored.Keys, w.Stored.KeysFailed); host.server() && keys > 0 {
@@ -124,7 +123,8 @@ func (w *writer) startOf(p *Instructions, host *member) string {
 	return digest(takesEffect...)
 }
 
-// number numbers what is installed and started: what the host has not been told last has a number that it never had.
+// number numbers installs and starts. A state that differs from the host's last instructions gets a number that was
+// never used.
 func (w *writer) number(p *Instructions, held *Held) {
 	before := Held{}
 	if held != nil {
@@ -141,7 +141,7 @@ func (w *writer) number(p *Instructions, held *Held) {
 
 func (h *Held) startID() string { return fmt.Sprintf("start-%s-%d", h.Start, h.Starts) }
 
-// clean returns the instructions that remove the distribution. A server leaves etcd first.
+// clean returns the instructions that remove the distribution. A server first leaves etcd.
 func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction {
 	clean := w.dist.clean(w.Input, host)
 	clean.ID, clean.TimeoutSeconds = "clean-"+p.Start, cleanTimeout
@@ -152,10 +152,10 @@ func (w *writer) clean(p *Instructions, host *member) []protocol.HostInstruction
 	return []protocol.HostInstruction{leave, clean}
 }
 
-// joinURL is where a host joins by a server.
+// joinURL returns the URL at which a host joins through a server.
 func (w *writer) joinURL(server *member) string { return w.dist.joinURL(server.Address) }
 
-// digest is a short one of values that JSON can hold.
+// digest returns a short digest of values that can be encoded as JSON.
 func digest(values ...any) string {
 	raw, _ := json.Marshal(values) // strings, numbers and structs of these
 	sum := sha256.Sum256(raw)

@@ -36,7 +36,7 @@ func memberOf(roles ...provisionv1.HostRole) *member {
 	return &member{Host: Host{Name: "m1", Address: "10.0.0.1"}, pool: &provisionv1.HostPool{Roles: roles}}
 }
 
-func TestInstructionsAreWhatTheDistributionsDocument(t *testing.T) {
+func TestInstructionsMatchTheDistributionsDocumentation(t *testing.T) {
 	t.Parallel()
 	k3s, rke2 := inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), inputOf(provisionv1.DistributionRKE2, "v1.35.1+rke2r1", provisionv1.Installer{Path: "/opt/install.sh"})
 	etcd, control, worker := provisionv1.RoleEtcd, provisionv1.RoleControlPlane, provisionv1.RoleWorker
@@ -149,8 +149,8 @@ func TestServersWithEtcdGetTheOptionsOfSnapshots(t *testing.T) {
 	}
 }
 
-// robfig/cron, which k3s and RKE2 read schedules with, takes no blanks around a word. They would make no snapshots, and
-// say so in their logs alone.
+// robfig/cron, which k3s and RKE2 use to read schedules, accepts no spaces around a word. They would make no snapshots,
+// and report that only in their logs.
 func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[string]string{"@daily ": "@daily", " @hourly": "@hourly", " 0 */6 * * * ": "0 */6 * * *"} {
@@ -174,7 +174,7 @@ func TestAScheduleHasNoBlanksAroundIt(t *testing.T) {
 	}
 }
 
-func TestWhatAHostIsStartedAgainFor(t *testing.T) {
+func TestChangesThatRestartAHost(t *testing.T) {
 	t.Parallel()
 	base := func() (*writer, *member) {
 		return inputOf(provisionv1.DistributionK3s, "v1.35.1+k3s1", provisionv1.Installer{}), memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)

@@ -14,78 +14,79 @@ import (
 
 // Restore is an EtcdRestore, which may have ended.
 type Restore struct {
-	// ID is another one for each, and Name is for people.
+	// ID is unique to the restore, and Name is for people.
 	ID   string `json:"id"`
 	Name string `json:"name"`
-	// Host whose disk has the file. Empty: the file is in the store.
+	// Host has the file on its disk. If it is empty, the file is in the object store.
 	Host string `json:"host,omitempty"`
-	// File is the name of the snapshot's file, or with Begins what that begins with.
+	// File is the name of the snapshot's file, or with Begins the beginning of its name.
 	File   string `json:"file"`
 	Begins bool   `json:"begins,omitempty"`
-	// Configuration is the spec that is to be written back before data is replaced, nil for none.
+	// Configuration is the spec that must be written back before data is replaced, or nil if there is none.
 	Configuration []byte `json:"configuration,omitempty"`
-	// Cancel ends it while no data was replaced.
+	// Cancel ends the restore if no data was replaced yet.
 	Cancel bool `json:"-"`
-	// Problem says why it cannot be carried out, empty if it can.
+	// Problem says why the restore cannot be carried out. It is empty if it can.
 	Problem string `json:"-"`
 }
 
-// Step is what is being done for a restore.
+// Step is the current step of a restore.
 type Step string
 
-// Steps of a restore, in their order.
+// Steps of a restore, in order.
 const (
-	// StepFind: the host looks for the file. Nothing is stopped for a file that is not there.
+	// StepFind: the host looks for the file. Nothing is stopped if the file is missing.
 	StepFind Step = "Find"
 	// StepStop: all servers are stopped.
 	StepStop Step = "Stop"
-	// StepRestore: one of them replaces its data.
+	// StepRestore: one server replaces its data.
 	StepRestore Step = "Restore"
-	// StepJoin: that one is started, and the others join it.
+	// StepJoin: that server is started, and the others join it.
 	StepJoin Step = "Join"
-	// StepNodes: nodes of the snapshot are removed that are none any more.
+	// StepNodes: nodes in the snapshot that no longer belong to the cluster are removed.
 	StepNodes Step = "Nodes"
 )
 
-// Restoring is the restore that is under way. It is stored: which host restores what is not decided twice.
+// Restoring is the restore in progress. It is stored so that the host is not chosen twice.
 type Restoring struct {
 	Restore `json:",inline"`
 	Step    Step `json:"step"`
-	// By is the host that restores it, and UID the UID of this Host.
+	// By is the host that restores the data, and UID is the UID of its Host.
 	By  string `json:"by"`
 	UID string `json:"uid"`
-	// Configured is the generation of the installation when its spec was written back, 0 before that.
+	// Configured is the generation of the installation after its spec was written back, or 0 before that.
 	Configured int64 `json:"configured,omitempty"`
 }
 
-// Replacing reports whether data may have been replaced: it is too late to cancel.
+// Replacing reports whether data may have been replaced, so that it is too late to cancel.
 func (r *Restoring) Replacing() bool { return r.Step != StepFind && r.Step != StepStop }
 
-// joins reports whether data was replaced, and servers join what has it.
+// joins reports whether data was replaced, and servers now join the restored server.
 func (r *Restoring) joins() bool { return r.Step == StepJoin || r.Step == StepNodes }
 
-// CurrentRestore is the restore that is next or under way, and how far it is.
+// CurrentRestore is the next restore or the one in progress, with its progress.
 type CurrentRestore struct {
-	// ID and Name of the restore, empty if there is none.
+	// ID and Name of the restore. They are empty if there is none.
 	ID, Name string
-	// Step, empty if it has not begun.
+	// Step is empty if the restore has not begun.
 	Step Step
-	// Host that restores it, empty if it is not chosen.
+	// Host is the host that restores the data. It is empty if none is chosen yet.
 	Host string
-	// Waits says what it waits for, for people.
+	// Waits tells people what the restore waits for.
 	Waits string
-	// Away reports that it waits for a host that is not connected.
+	// Away reports whether the restore waits for a host that is not connected.
 	Away bool
 }
 
-// restoration is the restore that is under way. Its steps see the decision as any other step does, and change
-// Restoring, which is stored.
+// restoration is the restore in progress. Its steps work on the decision like all other steps, and change Restoring,
+// which is stored.
 type restoration struct {
 	*Restoring
 	d *decision
 }
 
-// restore decides what a restore does now, and reports whether one is under way: nothing else is changed meanwhile.
+// restore takes the steps of a restore, and reports whether one is in progress. Nothing else is changed during a
+// restore.
 func (d *decision) restore() (bool, error) {
 	d.forget()
 	if d.Stored.Restore == nil && !d.beginRestore() {
@@ -100,7 +101,7 @@ func (d *decision) restore() (bool, error) {
 	return restoration{&r, d}.step()
 }
 
-// step takes the steps that can be taken now, and reports whether the restore goes on.
+// step takes the steps that are possible now, and reports whether the restore goes on.
 func (r restoration) step() (bool, error) {
 	d := r.d
 	wanted := slices.IndexFunc(d.Restores, func(w Restore) bool { return w.ID == r.ID })
@@ -144,7 +145,7 @@ func next(step Step) Step {
 	return all[min(slices.Index(all, step)+1, len(all)-1)]
 }
 
-// end remembers how the restore has ended. What was stopped is started by what follows.
+// end records how the restore has ended. The steps after it start the stopped servers again.
 func (r restoration) end(o Outcome) {
 	d := r.d
 	o.Host, o.Restored = r.By, d.Stored.Epoch == r.ID
@@ -154,8 +155,7 @@ func (r restoration) end(o Outcome) {
 	clear(d.out.Waiting)
 }
 
-// beginRestore begins the next restore that is wanted, if it can begin, and reports whether nothing else is done
-// meanwhile.
+// beginRestore begins the next restore if possible, and reports whether nothing else may be done during it.
 func (d *decision) beginRestore() bool {
 	for _, wanted := range d.Restores {
 		if _, ended := d.Stored.Outcomes[wanted.ID]; ended || wanted.Problem != "" && !wanted.Cancel {
@@ -180,7 +180,7 @@ func (d *decision) beginRestore() bool {
 			return false
 		}
 		r := &Restoring{Restore: wanted, Step: StepFind, By: by.Name, UID: by.UID}
-		if wanted.Host == "" || by.Held == nil { // it cannot be looked for
+		if wanted.Host == "" || by.Held == nil { // the file cannot be looked for
 			r.Step = StepStop
 		}
 		d.Stored.Restore = r
@@ -189,8 +189,8 @@ func (d *decision) beginRestore() bool {
 	return false
 }
 
-// takeRestorer says what a restore waits for if no host can do it, and has free Hosts taken if the cluster has lost all
-// hosts with its data.
+// takeRestorer sets what a restore waits for if no host can carry it out. If the cluster has lost all hosts with its
+// data, it takes free Hosts.
 func (d *decision) takeRestorer(wanted Restore) bool {
 	d.out.Restore.Waits = "a connected server with etcd"
 	if wanted.Host != "" {
@@ -199,7 +199,7 @@ func (d *decision) takeRestorer(wanted Restore) bool {
 	return d.lost() && len(d.out.Take) > 0
 }
 
-// find has the host look for the file.
+// find makes the host look for the file.
 func (r restoration) find() (bool, error) {
 	d := r.d
 	m := d.named(r.By)
@@ -227,7 +227,7 @@ func (r restoration) stopServers() (bool, error) {
 	d.Stored.Stops = r.ID // servers that are started from now on are started again, whatever they were started for before
 	waits := d.serverAway()
 	d.out.Restore.Away = waits != ""
-	for _, host := range d.leave { // its membership of etcd is of no use any more
+	for _, host := range d.leave { // its membership of etcd no longer matters
 		if host.Leaving && host.Held != nil && host.Held.Roles != string(provisionv1.RoleWorker) {
 			d.release(host)
 			if !host.Gone {
@@ -255,7 +255,7 @@ func (r restoration) stopServers() (bool, error) {
 	return waits == "", nil
 }
 
-// replace has one host replace its data.
+// replace makes one host replace its data.
 func (r restoration) replace() (bool, error) {
 	d := r.d
 	m := d.named(r.By)
@@ -288,8 +288,8 @@ func (r restoration) replace() (bool, error) {
 	return false, err
 }
 
-// replaced remembers that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are
-// no members of etcd.
+// replaced records that a host has the data of the snapshot. Other servers have old data, and hosts that are gone are
+// not members of etcd.
 func (r restoration) replaced(m *member) {
 	d := r.d
 	s := &d.Stored
@@ -307,8 +307,8 @@ func busyWith(m *member, what string) string {
 	return fmt.Sprintf("host %s, which %s", m.Name, what)
 }
 
-// restorer returns the host that can restore what is wanted: the host whose disk has the file, or any server with etcd.
-// It returns nil for none.
+// restorer returns the host that can carry out the restore: the host whose disk has the file, or any server with etcd.
+// It returns nil if there is none.
 func (r *roster) restorer(wanted Restore) *member {
 	var best *member
 	for _, m := range r.ordered() {
@@ -323,7 +323,8 @@ func (r *roster) restorer(wanted Restore) *member {
 	return best
 }
 
-// serverAway says which server is not connected: it would go on with the old data. It is empty if all are.
+// serverAway returns the server that is not connected, and would go on with the old data. It is empty if all are
+// connected.
 func (r *roster) serverAway() string {
 	for _, m := range r.servers() {
 		if !m.Connected {

@@ -8,41 +8,42 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Times that the parts of a restore may take, in seconds.
+// Timeouts of the parts of a restore, in seconds.
 const (
 	findTimeout    = 60
 	stopTimeout    = 900
 	restoreTimeout = 3600
 )
 
-// Part is a host's in restores of etcd.
+// Part is a host's part in restores of etcd.
 type Part struct {
-	// Epoch is the last restore of etcd that the host's data is of, or that it joins anew after.
+	// Epoch is the restore from which the host's data comes, or after which it joins without data.
 	Epoch string `json:"epoch,omitempty"`
-	// Finds is the restore for which the host looks for a file, and Stopped that for which it is stopped.
+	// Finds is the restore for which the host looks for a file. Stopped is the restore for which it is stopped.
 	Finds   string `json:"finds,omitempty"`
 	Stopped string `json:"stopped,omitempty"`
 	// Restores is the restore for which the host replaces its data, until it is up again.
 	Restores string `json:"restores,omitempty"`
-	// Resumes reports that the host has the data back that it had before it was stopped, until it is up again.
+	// Resumes reports whether the host brings back the data that it had before it was stopped. It stays set until the host
+	// is up again.
 	Resumes bool `json:"resumes,omitempty"`
-	// Rejoins reports that the host moves its data away before it starts, until it is up again.
+	// Rejoins reports whether the host moves its data away before it starts. It stays set until the host is up again.
 	Rejoins bool `json:"rejoins,omitempty"`
 }
 
-// StoredRestores is what is stored of restores of etcd.
+// StoredRestores is the stored state of restores of etcd.
 type StoredRestores struct {
-	// Restore is under way, nil for none.
+	// Restore is the restore in progress, or nil if there is none.
 	Restore *Restoring `json:"restore,omitempty"`
 	// Epoch is the last restore that has replaced the data of etcd. A server with data of another epoch does not start
-	// with it.
+	// with that data.
 	Epoch string `json:"epoch,omitempty"`
-	// Stops is the last restore for which the servers were stopped: they are started again after it.
+	// Stops is the last restore for which the servers were stopped. They are started again after it.
 	Stops string `json:"stops,omitempty"`
 }
 
-// renderPart returns the instructions of a host for its part in a restore: the host keeps its files and what is
-// remembered of it, and does one thing only.
+// renderPart returns the instructions for a host's part in a restore. The host keeps its files and its note, and does
+// only one thing.
 func (w *writer) renderPart(host *member, part Part, does protocol.HostInstruction) (*Instructions, error) {
 	p, err := w.render(host, host.Held.Join, duties{})
 	if err != nil {
@@ -65,10 +66,10 @@ func (w *writer) stopServer(id string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: "stop-" + id, Command: w.dist.stop(w.Input), TimeoutSeconds: stopTimeout}
 }
 
-// renderRestore has a host that is stopped replace its data. The host is not started by that: other servers have the
-// old data until this has succeeded.
+// renderRestore makes a stopped host replace its data. This does not start the host, because other servers have the old
+// data until it has succeeded.
 func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error) {
-	p, err := w.render(host, "", duties{}) // no server's URL may be in the configuration
+	p, err := w.render(host, "", duties{}) // the configuration must not contain a server's URL
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +81,8 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 	install := p.Instructions[:2] // with its check
 	p.Held, p.Probes = held, nil
 	p.Instructions = append([]protocol.HostInstruction{w.stopServer(r.ID)}, install...)
-	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == w.Stored.Epoch { // it has restored what is there now, and was not started since
+	// it has restored the present data, and has not been started since
+	if host.Held != nil && host.Held.Restores != "" && host.Held.Restores == w.Stored.Epoch {
 		p.Instructions = append(p.Instructions, onDisk("keep-"+w.Stored.Epoch, w.dist.keep(w.Input)))
 	}
 	p.Instructions = append(p.Instructions, protocol.HostInstruction{
@@ -89,13 +91,13 @@ func (w *writer) renderRestore(host *member, r *Restoring) (*Instructions, error
 	return p, nil
 }
 
-// onDisk is an instruction that moves data of a server.
+// onDisk returns an instruction that moves data of a server.
 func onDisk(id string, command []string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: command, TimeoutSeconds: stopTimeout}
 }
 
-// restored is the restore that a host is started again for, empty for none: a server for each for which servers were
-// stopped, a worker for each that has replaced data.
+// restored returns the restore for which a host must be started again, or "" if there is none. A server is started
+// again after each restore that stopped the servers, and a worker after each that has replaced data.
 func (w *writer) restored(host *member) string {
 	if host.server() {
 		return w.Stored.Stops
@@ -103,11 +105,11 @@ func (w *writer) restored(host *member) string {
 	return w.Stored.Epoch
 }
 
-// noEpoch is the epoch of a host that had no data when it was to restore some.
+// noEpoch is the epoch of a host that had no data before a restore.
 const noEpoch = "none"
 
-// beforeStart returns what a host does before it is started since a restore, and remembers that with the instructions
-// until the host is up.
+// beforeStart returns what a host does before its first start after a restore. The note remembers this until the host
+// is up.
 func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstruction {
 	p.Epoch = w.Stored.Epoch
 	held := host.Held
@@ -118,7 +120,7 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	case held.Restores != "" && held.Restores == p.Epoch:
 		p.Restores = held.Restores
 		return []protocol.HostInstruction{onDisk("keep-"+held.Restores, w.dist.keep(w.Input))}
-	case held.Epoch != p.Epoch || held.Rejoins: // whether it has moved its data away already is known to its disk alone
+	case held.Epoch != p.Epoch || held.Rejoins: // only its disk knows whether the data was already moved away
 		p.Rejoins = true
 		return []protocol.HostInstruction{onDisk("rejoin-"+digest(p.Epoch, p.Start), w.dist.rejoin(w.Input, p.Epoch))}
 	case host.is(provisionv1.RoleEtcd) && held.Epoch == p.Epoch && (held.Stopped != "" || held.Resumes):
@@ -128,7 +130,8 @@ func (w *writer) beforeStart(p *Instructions, host *member) []protocol.HostInstr
 	return nil
 }
 
-// afterStart returns what a server does once it is started with the data of a snapshot: its own node is in that, too.
+// afterStart returns what a server does after its first start with the data of a snapshot, which also contains the
+// server's own node.
 func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstruction {
 	if p.Restores == "" && !p.Rejoins || !host.is(provisionv1.RoleControlPlane) {
 		return nil
@@ -137,7 +140,7 @@ func (w *writer) afterStart(p *Instructions, host *member) []protocol.HostInstru
 		ID: "password-" + digest(p.Epoch, p.Start), Command: w.dist.forget(w.Input, host.Name), TimeoutSeconds: removeTimeout}}
 }
 
-// removeNodes removes nodes that the snapshot has and the cluster has not.
+// removeNodes returns the instruction that removes nodes that are in the snapshot, but no longer in the cluster.
 func (w *writer) removeNodes(id string, keep []string) protocol.HostInstruction {
 	return protocol.HostInstruction{
 		ID: id, Command: w.dist.keepNodes(w.Input, keep), TimeoutSeconds: removeTimeout}

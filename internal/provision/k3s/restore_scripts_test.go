@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// disk is that of a server, with programs that write what they are called with to the file "ran".
+// disk is a server's disk, with programs that write the arguments of their calls to the file "ran".
 type disk struct {
 	t   *testing.T
 	dir string
@@ -58,7 +58,7 @@ func (d *disk) program(name, does string) {
 	}
 }
 
-// run runs an instruction, and returns what it wrote.
+// run runs an instruction, and returns its output.
 func (d *disk) run(i protocol.HostInstruction) (string, error) {
 	d.t.Helper()
 	words := slices.Clone(i.Command)
@@ -78,7 +78,7 @@ func (d *disk) run(i protocol.HostInstruction) (string, error) {
 	return string(out), err
 }
 
-// want wants what the disk has at some places, and what was run.
+// want checks the content of the disk, and which programs were run.
 func (d *disk) want(when, etcd, before, replaced, ran string) {
 	d.t.Helper()
 	read := func(name string) string {
@@ -96,7 +96,7 @@ func (d *disk) want(when, etcd, before, replaced, ran string) {
 	_ = os.Remove(filepath.Join(d.dir, "ran"))
 }
 
-// wantKeys wants the keys and certificates that a server starts with, and those that can come back.
+// wantKeys checks the keys and certificates that a server starts with, and those that can come back.
 func (d *disk) wantKeys(when, now, before string) {
 	d.t.Helper()
 	for name, want := range map[string]string{
@@ -127,7 +127,7 @@ func script(text string, args ...string) protocol.HostInstruction {
 
 const reset = "k3s server --cluster-reset --data-dir  --etcd-s3=false --cluster-reset-restore-path=/server/db/snapshots/before-1-node-17"
 
-func TestWhatAHostReplacesComesBackUntilItIsKept(t *testing.T) {
+func TestReplacedDataCanComeBackUntilTheNewDataIsKept(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		fails              bool
@@ -150,7 +150,7 @@ func TestWhatAHostReplacesComesBackUntilItIsKept(t *testing.T) {
 		if _, err := os.Stat(d.dir + "/server/db/reset-flag"); err == nil {
 			t.Errorf("%s: the flag of the last reset is there", name)
 		}
-		for range 2 { // an instruction of another ID finds it done
+		for range 2 { // an instruction with another ID finds the work done
 			if out, err := d.run(script(tt.then)); err != nil {
 				t.Errorf("%s: %v %s", name, err, out)
 			}
@@ -160,7 +160,7 @@ func TestWhatAHostReplacesComesBackUntilItIsKept(t *testing.T) {
 	}
 }
 
-func TestARestoreThatWasInterruptedIsTriedAgainWithTheDataOfBefore(t *testing.T) {
+func TestInterruptedRestoreStartsAgainFromTheFormerData(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
 	d.write("server/db/etcd/member/data", "half")
@@ -183,7 +183,7 @@ func TestARestoreThatWasInterruptedIsTriedAgainWithTheDataOfBefore(t *testing.T)
 	}
 }
 
-func TestAFileOfASnapshotIsFoundOrSaidToBeMissing(t *testing.T) {
+func TestFindSnapshotReportsMissingFiles(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
 	d.write("server/db/snapshots/two-1", "")
@@ -224,7 +224,7 @@ func TestAServerMovesItsDataAwayOnceForEachRestore(t *testing.T) {
 			t.Fatal(err, out)
 		}
 		d.want(step.epoch, step.etcd, "", step.replaced, "")
-		d.wantKeys(step.epoch, step.etcd, "")        // k3s starts with none that are newer than what it joins
+		d.wantKeys(step.epoch, step.etcd, "")        // k3s does not start with keys that are newer than the cluster's
 		d.write("server/db/etcd/member/data", "new") // it has joined
 		d.write("server/cred/encryption-config.json", "new")
 		d.write("server/tls/ca.key", "new")
@@ -251,7 +251,7 @@ func TestAServerIsStoppedAndNotStartedWithItsMachine(t *testing.T) {
 	}
 }
 
-func TestNodesOfTheSnapshotThatAreNoneAreRemoved(t *testing.T) {
+func TestNodesThatOnlyTheSnapshotHasAreRemoved(t *testing.T) {
 	t.Parallel()
 	d := newDisk(t)
 	remove := script(cleanNodesScript(k3s))
@@ -262,6 +262,7 @@ func TestNodesOfTheSnapshotThatAreNoneAreRemoved(t *testing.T) {
 	d.want("after all", "old", "", "", strings.Join([]string{
 		"k3s kubectl get nodes -o name", "k3s kubectl delete node b --ignore-not-found --timeout=60s",
 		"k3s kubectl delete node c-d --ignore-not-found --timeout=60s", "k3s kubectl -n kube-system get secrets -o name",
-		"k3s kubectl -n kube-system delete secret/a.node-password.k3s --ignore-not-found --timeout=60s", // of a machine installed anew
+		// of a machine that was reinstalled
+		"k3s kubectl -n kube-system delete secret/a.node-password.k3s --ignore-not-found --timeout=60s",
 	}, "; "))
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// isOld reports whether a host has data of etcd that a restore has replaced elsewhere. It never starts with that.
+// isOld reports whether a host has data of etcd that a restore has replaced elsewhere. The host never starts with this
+// data.
 func (in *Input) isOld(h *Host) bool {
 	return isEtcd(h) && h.Held.Epoch != in.Stored.Epoch && h.Held.Restores != in.Stored.Epoch
 }
@@ -26,7 +27,7 @@ func (d *decision) startAgain(m *member) error {
 	switch {
 	case !m.Connected:
 		why = "its agent, which is not connected"
-	case m.Held.Restores != "" && m.Held.Restores == d.Stored.Epoch: // it has what the others join
+	case m.Held.Restores != "" && m.Held.Restores == d.Stored.Epoch: // the others join this host
 		url = ""
 	case m.Held.Epoch != d.Stored.Epoch:
 		url, why = d.wayBack(m)
@@ -42,13 +43,13 @@ func (d *decision) startAgain(m *member) error {
 	d.out.Waiting[m.Name] = "is started again"
 	err := d.give(m, url)
 	if err == nil {
-		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // it is no member of etcd until it has joined
+		again := m.is(provisionv1.RoleEtcd) && (anew || m.Held.Rejoins) // it is not a member of etcd until it has joined
 		d.out.Instructions[m.Name].Changed = url == "" || !again
 	}
 	return err
 }
 
-// wayBack returns the URL by which a server joins what was restored, or what it waits for.
+// wayBack returns the URL at which a server joins the restored cluster, or what it waits for.
 func (d *decision) wayBack(m *member) (url, why string) {
 	for _, s := range d.ordered() {
 		if !s.is(provisionv1.RoleEtcd) || s.Held == nil || d.waitsToStart(s) {
@@ -70,8 +71,8 @@ func (d *decision) wayBack(m *member) (url, why string) {
 	return url, ""
 }
 
-// resume starts servers that leave the cluster and were stopped for a restore that has replaced nothing: etcd counts
-// them until they have left.
+// resume starts servers that are leaving the cluster and were stopped for a restore that has replaced nothing. etcd
+// counts them until they have left.
 func (d *decision) resume(removes []removal) error {
 	for _, m := range d.servers() {
 		isRemoved := slices.ContainsFunc(removes, func(r removal) bool { return r.Node == m.Name })
@@ -86,7 +87,7 @@ func (d *decision) resume(removes []removal) error {
 	return nil
 }
 
-// problem says why a host has failed, with the last lines of what failed.
+// problem returns why a host has failed, with the end of the output.
 func (h *Host) problem() string {
 	text := protocol.Cut(h.Message, 256)
 	if output := strings.TrimSpace(h.Output); output != "" {
@@ -95,7 +96,7 @@ func (h *Host) problem() string {
 	return strings.ToValidUTF8(text, "")
 }
 
-// joinRestored starts the host that has the data, then has the other servers join it.
+// joinRestored starts the host that has the data, then makes the other servers join it.
 func (r restoration) joinRestored() (bool, error) {
 	d := r.d
 	waits := ""
@@ -123,7 +124,7 @@ func (r restoration) joinRestored() (bool, error) {
 	return waits == "", nil
 }
 
-// cleanNodes has a server remove the nodes that the snapshot has, and that are none any more.
+// cleanNodes makes a server remove the nodes of the snapshot that no longer belong to the cluster.
 func (r restoration) cleanNodes() (bool, error) {
 	d := r.d
 	id := "nodes-" + r.ID
@@ -132,10 +133,10 @@ func (r restoration) cleanNodes() (bool, error) {
 		r.end(Outcome{})
 		return false, nil
 	case m != nil && m.Connected && m.State == progress.Failed:
-		r.end(Outcome{Problem: fmt.Sprintf("host %s could not remove the nodes that are none any more: %s", m.Name, m.problem())})
+		r.end(Outcome{Problem: fmt.Sprintf("host %s could not remove nodes of the snapshot that no longer belong to the cluster: %s", m.Name, m.problem())})
 		return false, nil
 	case m != nil:
-		d.out.Restore.Waits = busyWith(m, "removes nodes of the snapshot that are none any more")
+		d.out.Restore.Waits = busyWith(m, "removes nodes of the snapshot that no longer belong to the cluster")
 		return false, nil
 	}
 	for _, m := range d.ordered() {
@@ -146,15 +147,15 @@ func (r restoration) cleanNodes() (bool, error) {
 			}
 			removes.Task = id
 			d.out.Instructions[m.Name] = removes
-			d.out.Restore.Waits = fmt.Sprintf("host %s, which removes nodes of the snapshot that are none any more", m.Name)
+			d.out.Restore.Waits = fmt.Sprintf("host %s, which removes nodes of the snapshot that no longer belong to the cluster", m.Name)
 			return false, nil
 		}
 	}
-	d.out.Restore.Waits = "a server with the role control-plane that is up, to remove nodes of the snapshot that are none any more"
+	d.out.Restore.Waits = "a server with the role control-plane that is up, to remove nodes of the snapshot that no longer belong to the cluster"
 	return false, nil
 }
 
-// waitsToStart reports whether a server was stopped for a restore, or has data that one has replaced elsewhere.
+// waitsToStart reports whether a server was stopped for a restore, or has data that a restore has replaced elsewhere.
 func (r *roster) waitsToStart(m *member) bool { return m.Held.Stopped != "" || r.isOld(&m.Host) }
 
 // resumes reports whether a host was stopped for a restore that has replaced nothing.

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// told is what servers are told now: their names with the IDs of instructions of a restore.
+// told returns what servers are told now: their names with the IDs of a restore's instructions.
 func told(out Decision) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(out.Instructions)) {
@@ -29,7 +29,7 @@ func told(out Decision) string {
 	return strings.Join(all, " ")
 }
 
-// done has all machines that were told something do it.
+// done makes all machines carry out their instructions.
 func (w *world) done() {
 	for _, m := range w.machines {
 		if m.Held == nil || m.State != progress.None {
@@ -41,7 +41,7 @@ func (w *world) done() {
 	}
 }
 
-// step decides, and wants what is told, the step and what it waits for.
+// step decides, and checks the instructions, the step and what it waits for.
 func (w *world) step(want string, step Step, waits string) Decision {
 	w.t.Helper()
 	out := w.decide()
@@ -51,7 +51,7 @@ func (w *world) step(want string, step Step, waits string) Decision {
 	return out
 }
 
-// restores is a settled world of three servers and a worker, with restores that are wanted of its second server.
+// restores returns a settled world of three servers and a worker, with requested restores for its second server.
 func restores(t *testing.T, ids ...string) *world {
 	t.Helper()
 	w := settled(t, 3, 1)
@@ -61,7 +61,7 @@ func restores(t *testing.T, ids ...string) *world {
 	return w
 }
 
-func TestARestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
+func TestRestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 	t.Parallel()
 	w := restores(t, "r1", "r2")
 	w.step("2:find", StepFind, "host m0002, which looks for the file")
@@ -105,7 +105,7 @@ func TestARestoreStopsAllServersAndThenLetsThemJoinOne(t *testing.T) {
 	}
 }
 
-func TestARestoreThatCannotFindItsFileStopsNothing(t *testing.T) {
+func TestRestoreWithoutItsFileStopsNothing(t *testing.T) {
 	t.Parallel()
 	w := restores(t, "r1")
 	w.decide()
@@ -122,7 +122,7 @@ func TestARestoreThatCannotFindItsFileStopsNothing(t *testing.T) {
 	}
 }
 
-func TestARestoreThatFailsBringsBackWhatWasThere(t *testing.T) {
+func TestFailedRestoreBringsBackTheFormerData(t *testing.T) {
 	t.Parallel()
 	w := restores(t, "r1")
 	for range 2 {
@@ -131,7 +131,7 @@ func TestARestoreThatFailsBringsBackWhatWasThere(t *testing.T) {
 	}
 	w.step("2:stop 2:restore", StepRestore, "")
 	m := w.machines["m0002"]
-	w.carryOut(m) // it has ended in its middle
+	w.carryOut(m) // it was interrupted
 	m.State, m.Message = progress.Failed, "restore-r1: interrupted"
 	out := w.decide()
 	if o := out.Stored.Outcomes["r1"]; !strings.Contains(o.Problem, "interrupted") || o.Restored || o.Canceled {
@@ -179,7 +179,7 @@ func TestARestoreIsCanceledBeforeDataIsReplaced(t *testing.T) {
 	}
 }
 
-func TestAServerThatCouldNotMoveItsDataAwayIsToldSoAgain(t *testing.T) {
+func TestServerThatCouldNotMoveItsDataAwayIsToldAgain(t *testing.T) {
 	t.Parallel()
 	w := restores(t, "r1", "r2")
 	for range 4 {
@@ -203,7 +203,7 @@ func TestAServerThatCouldNotMoveItsDataAwayIsToldSoAgain(t *testing.T) {
 	w.settle(100)
 }
 
-func TestWhatARestoreWaitsFor(t *testing.T) {
+func TestRestoreReportsTheReasonForWaiting(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change func(*world)
@@ -233,7 +233,7 @@ func (w *world) breakAll() {
 	}
 }
 
-func TestAClusterThatHasLostAllItsDataIsRestoredOnAHostThatIsFree(t *testing.T) {
+func TestClusterWithoutDataIsRestoredOnAFreeHost(t *testing.T) {
 	t.Parallel()
 	w := restores(t)
 	for _, name := range []string{"m0001", "m0002", "m0003"} {
@@ -296,7 +296,7 @@ func TestTheConfigurationIsWrittenBackBeforeDataIsReplaced(t *testing.T) {
 	}
 }
 
-func TestCommandsOfARestoreAreWhatTheDistributionsDocument(t *testing.T) {
+func TestRestoreCommandsMatchTheDistributionsDocumentation(t *testing.T) {
 	t.Parallel()
 	etcd := memberOf(provisionv1.RoleEtcd, provisionv1.RoleControlPlane)
 	etcd.Held = &Held{Roles: etcd.roles(), Join: "https://10.0.0.2:6443"}

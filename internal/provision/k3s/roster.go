@@ -12,18 +12,18 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 )
 
-// roster says who is in the cluster and how it works. It changes nothing: what steps decide changes Stored of the
-// input, and the roster answers by that.
+// roster says which hosts are in the cluster and how they work. It changes nothing: the steps of a decision change the
+// input's Stored, and the roster's answers follow from it.
 type roster struct {
 	*Input
-	// write makes the instructions of hosts, by which the roster knows which hosts have others than they are to have.
+	// write makes the instructions of hosts. The roster uses it to find hosts whose instructions are out of date.
 	write *writer
-	// stay are the members, and leave the taken hosts that are to leave the cluster, both by name.
+	// stay are the members, and leave are the taken hosts that must leave the cluster. Both are sorted by name.
 	stay  []*member
 	leave []Host
-	// byName has the members of stay.
+	// byName has the members in stay.
 	byName map[string]*member
-	// free are the Hosts that the pools lack and can have, and missing is how many more they lack.
+	// free are the free Hosts that the pools need, and missing is how many more they need.
 	free    []string
 	missing int
 }
@@ -47,7 +47,7 @@ func newRoster(w *writer) *roster {
 	return r
 }
 
-// fill finds the members of a pool, and the free Hosts that it lacks.
+// fill finds the members of a pool, and the free Hosts that it needs.
 func (r *roster) fill(pool *provisionv1.HostPool) {
 	var have []*member
 	var free []string
@@ -87,7 +87,7 @@ func (r *roster) worth(m *member) int {
 	return 0
 }
 
-// named returns the host that stays by that name, nil for none.
+// named returns the host that stays with this name, or nil if there is none.
 func (r *roster) named(name string) *member { return r.byName[name] }
 
 func (r *roster) with(role provisionv1.HostRole) (all []*member) {
@@ -99,7 +99,8 @@ func (r *roster) with(role provisionv1.HostRole) (all []*member) {
 	return all
 }
 
-// ordered are the members as they join and change: the first host, other servers with etcd, other servers, workers.
+// ordered returns the members in the order in which they join and change: the first host, other servers with etcd,
+// other servers, workers.
 func (r *roster) ordered() []*member {
 	rank := func(m *member) int {
 		switch {
@@ -117,7 +118,7 @@ func (r *roster) ordered() []*member {
 	return all
 }
 
-// leaving returns the host that leaves by that name, nil if it is gone.
+// leaving returns the host that leaves with this name, or nil if it is gone.
 func (r *roster) leaving(name, uid string) *Host {
 	for i := range r.leave {
 		if host := &r.leave[i]; host.Name == name && host.UID == uid && !host.Gone {
@@ -127,7 +128,7 @@ func (r *roster) leaving(name, uid string) *Host {
 	return nil
 }
 
-// leavers are the hosts that leave, in the pool that has their roles.
+// leavers returns the hosts that leave, in the pools that have their roles.
 func (r *roster) leavers() (all []*member) {
 	for _, host := range r.leave {
 		for i := range r.Spec.Pools {
@@ -140,8 +141,8 @@ func (r *roster) leavers() (all []*member) {
 	return all
 }
 
-// servers returns the servers that have instructions, also those that leave the cluster, but for Hosts that are being
-// deleted.
+// servers returns the servers that have instructions, including those that are leaving the cluster, except for Hosts
+// that are being deleted.
 func (r *roster) servers() (all []*member) {
 	for _, m := range r.ordered() {
 		if m.server() && m.Held != nil {
@@ -163,13 +164,13 @@ func (r *roster) servers() (all []*member) {
 	return all
 }
 
-// present reports whether the host of a node is there.
+// present reports whether the host of a node exists.
 func (r *roster) present(name string, node Node) bool {
 	m := r.named(name)
 	return m != nil && m.UID == node.UID || r.leaving(name, node.UID) != nil
 }
 
-// presentNodes returns the nodes whose hosts are there, by name.
+// presentNodes returns the names of the nodes whose hosts exist.
 func (r *roster) presentNodes() (nodes []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Stored.Nodes)) {
 		if r.present(name, r.Stored.Nodes[name]) {
@@ -179,8 +180,8 @@ func (r *roster) presentNodes() (nodes []string) {
 	return nodes
 }
 
-// isCleaned reports whether the instructions of a host were taken away, so that it is cleaned: its node is to be
-// removed before the host joins again.
+// isCleaned reports whether the instructions of a host were taken away, so that it is cleaned. Its node must be removed
+// before the host joins again.
 func (r *roster) isCleaned(host *Host) bool {
 	node := r.Stored.Nodes[host.Name]
 	return host.Taken && host.Held == nil && node.Planned && node.UID == host.UID && r.Stored.Begun

@@ -3,11 +3,11 @@
 
 package k3s
 
-// Scripts of k3s and RKE2. Their words come as arguments and variables, and never as text of the script.
+// Scripts of k3s and RKE2. Values come as arguments and variables, and never as text of the script.
 
 // snapshot makes a snapshot of etcd, and fails unless it was saved at $1 places: on the disk, and in the bucket if
-// there is one. The distributions exit with 0 although the disk is full or the store refuses the copy, and say
-// what they have saved. The command gives up after some minutes while the server goes on, so then the list of
+// there is one. The distributions exit with 0 even if the disk is full or the store refuses the copy, but their output
+// says what was saved. The command gives up after some minutes while the server continues, so then the list of
 // snapshots decides.
 const snapshot = `want=$1 name=$2
 if test "$want" = 2; then set -- --etcd-s3-timeout=45m; else set --; fi
@@ -31,10 +31,10 @@ else why="it is on the disk alone: does the store take it?"; fi
 echo "the snapshot $name was not saved at $want places, but at $saved: $why The log of the service says more" >&2
 exit 1`
 
-// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted by the new one:
-// until then a server that is started again reads none. The command may give up while the server goes on, so the
-// active key decides. After a command that has failed, the server has the time that it takes to encrypt all
-// Secrets, five in a second, and as much again.
+// rotateKeys rotates the keys that encrypt Secrets, and waits until all Secrets are encrypted with the new key. A
+// server that is restarted before that cannot read them. The command may give up while the server continues, so the
+// active key decides. After a failed command, the server gets twice the time that it needs to encrypt all Secrets, at
+// five a second.
 func rotateKeys(r rancher) string {
 	return `status() { "$0" secrets-encrypt status --data-dir "$DATA"; }
 active() { status | awk '$1 == "*" { print $3 }'; }
@@ -56,11 +56,11 @@ echo "the key was changed, and not all Secrets are encrypted with it: the comman
 exit "$((code ? code : 1))"`
 }
 
-// keysRounds is more rounds of 5 s than a task may take.
+// keysRounds is more than the rounds of 5 s in the timeout of a task.
 const keysRounds = "10000"
 
-// checkInstalled fails unless what is installed has the version of spec, and no file on the machine changes what
-// Drover decides. A script of the distributions that is to download nothing ignores the version that it is told.
+// checkInstalled fails unless the installed version is the one in the spec, and no file on the machine changes options
+// that Drover sets. A script of the distributions that must not download anything ignores the requested version.
 func checkInstalled() string {
 	return `has=$("$0" --version | awk 'NR == 1 { print $3 }')
 if test "$has" != "$1"; then
@@ -75,9 +75,9 @@ for file in "$2"/config.yaml.d/*; do
 done`
 }
 
-// leaveScript removes the node of a server from a cluster that works, by which its member of etcd is removed, too.
-// Otherwise etcd would count a member that is gone. A cluster that does not answer is none any more, and one of
-// this server alone needs no quorum.
+// leaveScript removes the node of a server from a working cluster, which also removes its member of etcd. Otherwise
+// etcd would count a member that is gone. A cluster that does not answer no longer exists, and a cluster with only this
+// server needs no quorum.
 func leaveScript(r rancher) string {
 	return `kubectl() { ` + r.kubectl + ` --request-timeout=10s "$@"; }
 for i in $(seq 12); do
@@ -97,8 +97,8 @@ echo "the node $0 is in a cluster that works, and could not be removed from it: 
 exit 1`
 }
 
-// dropPassword deletes the password of a server's own node, which the snapshot has of the machine that had its
-// name then.
+// dropPassword deletes the password of a server's own node. The snapshot may have the password of another machine that
+// had the name then.
 func dropPassword(r rancher) string {
 	return `for i in $(seq 60); do
 	` + r.kubectl + ` -n kube-system delete secret "$0.node-password.` + r.name + `" --ignore-not-found --timeout=60s && exit
@@ -108,10 +108,10 @@ done; exit 1`
 
 // Scripts that install and start.
 const (
-	// try runs "attempt" up to five times: an instruction that has failed is not repeated, and what an installer fetches
+	// try runs "attempt" up to five times. An instruction that has failed is not repeated, but an installer's downloads
 	// may fail for a moment.
 	try = `for i in 1 2 3 4 5; do attempt && exit; code=$?; echo "attempt $i of 5 has failed: exit code $code" >&2; sleep 10; done; exit $code`
-	// fetch runs the installer that a URL leads to.
+	// fetch runs the installer from a URL.
 	fetch = `file=$(mktemp) && trap 'rm -f "$file"' EXIT || exit
 url=$0 sum=$1
 attempt() {
@@ -122,9 +122,9 @@ attempt() {
 ` + try
 	// run runs the installer that is on the machine.
 	run = `script=$0; attempt() { sh "$script"; }; ` + try
-	// start starts a unit, or starts it again. It returns when the distribution says that it is up. systemd starts one
-	// again that has failed, so a first failure is not the last word. One that is not waited for is stopped before, so
-	// that no probe finds the former one.
+	// start starts or restarts a unit. It returns when the distribution says that it is up. systemd restarts a unit that
+	// has failed, so a first failure is not final. A unit whose start is not waited for is stopped first, so that no probe
+	// finds the old process.
 	start = `systemctl daemon-reload && systemctl enable "$0" || exit
 test -z "$1" || systemctl stop "$0"
 systemctl restart $1 "$0" && exit; code=$?
@@ -134,7 +134,7 @@ journalctl -u "$0" -n 15 --no-pager >&2; exit $code`
 	rotate = `test ! -d "$DATA/server/tls" || { systemctl stop "$0"; "$1" certificate rotate --data-dir "$DATA" || { code=$?; systemctl start "$0"; exit $code; }; }`
 )
 
-// removeScript removes a node, on which the distribution removes its member of etcd, too. The API server may be away
+// removeScript removes a node; the distribution then removes its member of etcd, too. The API server may be unavailable
 // for a moment.
 func removeScript(r rancher) string {
 	return `for i in $(seq 60); do ` + r.kubectl + ` delete node --ignore-not-found --timeout=60s -- "$0" && exit; sleep 5; done; exit 1`

@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// hasRun returns which commands a disk's programs were called with that contain some words.
+// hasRun returns the calls of a disk's programs that contain the words.
 func (d *disk) hasRun(words string) (lines []string) {
 	raw, _ := os.ReadFile(d.dir + "/ran")
 	for line := range strings.Lines(string(raw)) {
@@ -26,7 +26,7 @@ func (d *disk) hasRun(words string) (lines []string) {
 	return lines
 }
 
-// instruction returns the instruction whose ID begins with some words.
+// instruction returns the instruction whose ID has this prefix.
 func instruction(t *testing.T, all []protocol.HostInstruction, begins string) protocol.HostInstruction {
 	t.Helper()
 	i := slices.IndexFunc(all, func(i protocol.HostInstruction) bool { return strings.HasPrefix(i.ID, begins) })
@@ -36,13 +36,13 @@ func instruction(t *testing.T, all []protocol.HostInstruction, begins string) pr
 	return all[i]
 }
 
-func TestASnapshotThatWasNotSavedHasFailed(t *testing.T) {
+func TestUnsavedSnapshotFails(t *testing.T) {
 	t.Parallel()
 	const saved = `time="…" level=info msg="Snapshot before-1-node-17 saved."`
 	const file = `echo data >"$DATA/server/db/snapshots/before-1-node-17"`
 	for name, tt := range map[string]struct {
 		places     string
-		save, list string // what the distribution does
+		save, list string // the output of the distribution
 		failed     string
 	}{
 		"on the disk":                      {"1", file + "; echo '" + saved + "' >&2", "", ""},
@@ -72,7 +72,7 @@ func TestASnapshotThatWasNotSavedHasFailed(t *testing.T) {
 	}
 }
 
-func TestWhatIsInstalledHasTheVersionOfSpec(t *testing.T) {
+func TestInstallFailsUnlessTheVersionMatchesTheSpec(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ version, dropIn, failed string }{
 		"that version":                          {"k3s version v1.35.1+k3s1 (abc)", "", ""},
@@ -128,7 +128,7 @@ func TestARestoreChecksWhatItInstalls(t *testing.T) {
 func TestAServerLeavesEtcdBeforeItIsCleaned(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		get, nodes, remove string // what kubectl does
+		get, nodes, remove string // the output of kubectl
 		removed, failed    bool
 	}{
 		"a member of a cluster that works":       {"echo node/m1", "echo node/m1; echo node/s2", "", true, false},
@@ -196,12 +196,12 @@ func TestAllServersButTheRestorerJoinWithoutTheirFormerKeys(t *testing.T) {
 	}
 }
 
-func TestKeysThatAreNotRotatedAreReportedInTime(t *testing.T) {
+func TestFailedKeyRotationIsReportedInTime(t *testing.T) {
 	t.Parallel()
 	const status = `status) if test -e "$DATA/rotated"; then echo "Current Rotation Stage: reencrypt_$(cat "$DATA/stage")"; echo " * AES-CBC new"; else echo " * AES-CBC old"; fi ;;`
 	for name, tt := range map[string]struct {
 		rotate string
-		rounds string // of waiting after which all Secrets are encrypted, empty for never
+		rounds string // the rounds of waiting after which all Secrets are encrypted, or empty for never
 		failed string
 	}{
 		"it succeeds":                            {`touch "$DATA/rotated"`, "0", ""},
@@ -296,7 +296,7 @@ func TestANodeOfADualStackClusterHasAnAddressOfEachFamily(t *testing.T) {
 	}
 }
 
-func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
+func TestReservedOptionsAreRefusedInEverySpelling(t *testing.T) {
 	t.Parallel()
 	for config, refused := range map[string]string{
 		`{"token":"hush"}`:                      "spec.config.token ",
@@ -324,7 +324,7 @@ func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
 		`{"etcd-arg":["listen-metrics-urls=http://0.0.0.0:1"]}`:                 "argument listen-metrics-urls:",
 		`{"kube-apiserver-arg":["secure-port+=1"]}`:                             "argument secure-port:",
 		`{"kubelet-arg":["max-pods=200"],"etcd-arg":["quota-backend-bytes=1"]}`: "",
-		`{"kube-apiserver-arg":["healthz-port=0"]}`:                             "", // which it does not have
+		`{"kube-apiserver-arg":["healthz-port=0"]}`:                             "", // an argument that it does not have
 		`{"etcd-s3-insecure":true,"etcd-s3-retention":9,"tls-san":["x"],"n":1}`: "",
 	} {
 		_, err := CheckConfig(provisionv1.DistributionK3s, "spec.config", []byte(config))
@@ -337,7 +337,7 @@ func TestAReservedOptionIsRefusedHoweverItIsWritten(t *testing.T) {
 	}
 }
 
-func TestAScheduleThatIsSwitchedOffIsRefused(t *testing.T) {
+func TestScheduleWithSnapshotsTurnedOffIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		schedule, option string
@@ -365,7 +365,7 @@ func TestAScheduleThatIsSwitchedOffIsRefused(t *testing.T) {
 	}
 }
 
-func TestABucketIsNamedForTheDistributionAsItsStoreNeedsIt(t *testing.T) {
+func TestBucketOptionsMatchTheStoresNeeds(t *testing.T) {
 	t.Parallel()
 	for lookup, want := range map[provisionv1.BucketLookup]any{"": nil, provisionv1.BucketLookupDNS: "dns", provisionv1.BucketLookupPath: "path"} {
 		in := inputOf(provisionv1.DistributionK3s, "v1.34.3+k3s1", provisionv1.Installer{})

@@ -13,47 +13,47 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// Times that tasks may take, in seconds. To rotate keys, the distributions encrypt five Secrets in a second.
+// Timeouts of tasks, in seconds. When keys are rotated, the distributions encrypt five Secrets in a second.
 const (
 	keysTimeout     = 4 * 3600
 	snapshotTimeout = 3600
 )
 
-// Snapshot is a snapshot of etcd that is wanted.
+// Snapshot is a requested snapshot of etcd.
 type Snapshot struct {
-	// ID is another one for each.
+	// ID is unique to the snapshot.
 	ID string
-	// Name is what the name of its file begins with.
+	// Name is the beginning of the name of the file.
 	Name string
 }
 
-// Outcome is how something has ended that a host was to do once.
+// Outcome says how a task has ended.
 type Outcome struct {
 	Host string `json:"host"`
-	// Problem says why it has failed, for people. Empty if it has succeeded.
+	// Problem tells people why it has failed. It is empty if it has succeeded.
 	Problem string `json:"problem,omitempty"`
-	// Canceled restores have replaced nothing, and Restored reports that data was replaced.
+	// Canceled reports that a restore was canceled and has replaced nothing. Restored reports that data was replaced.
 	Canceled bool `json:"canceled,omitempty"`
 	Restored bool `json:"restored,omitempty"`
 }
 
-// task is an instruction that one server carries out once and that starts nothing again. It is the last of its
+// task is an instruction that one server carries out once and that restarts nothing. It is the last of the server's
 // instructions.
 type task struct {
 	protocol.HostInstruction
-	// what it does, for people.
+	// what tells people what the task does.
 	what string
-	// role that the server has.
+	// role is a role that the server must have.
 	role provisionv1.HostRole
-	// ended remembers the outcome.
+	// ended records the outcome.
 	ended func(Outcome)
-	// calm tasks begin only while all servers are up, and nothing changes.
+	// calm tasks begin only while all servers are up, and nothing is changing.
 	calm bool
-	// host that it is given to, "" for none yet.
+	// host is the host that has the task, or "" if it has not been given to any.
 	host string
 }
 
-// tasks returns the tasks that are to be done, in their order.
+// tasks returns the tasks that must be done, in order.
 func (d *decision) tasks() (all []*task) {
 	s := &d.Stored
 	if want := d.Spec.EncryptionKeyRotation; want > max(s.Keys, s.KeysFailed) {
@@ -67,7 +67,7 @@ func (d *decision) tasks() (all []*task) {
 					s.KeysFailed, s.KeysProblem = want, fmt.Sprintf("host %s: %s", o.Host, o.Problem)
 				} else {
 					s.Keys = want
-				} // the servers are started again from now on
+				} // the servers are restarted from now on
 			},
 		})
 	}
@@ -88,7 +88,7 @@ func (d *decision) tasks() (all []*task) {
 
 func snapshotTask(id string) string { return "snapshot-" + id }
 
-// SnapshotOn returns the host that makes a snapshot now, "" for none.
+// SnapshotOn returns the host that is making a snapshot now, or "" if there is none.
 func (d Decision) SnapshotOn(id string) string {
 	if d.Task != snapshotTask(id) {
 		return ""
@@ -96,8 +96,8 @@ func (d Decision) SnapshotOn(id string) string {
 	return d.TaskHost
 }
 
-// decideTask decides which server does which task now, one at a time, and remembers how tasks have ended. A task that
-// has begun goes on.
+// decideTask decides which server carries out which task now, one at a time, and records how tasks have ended. A task
+// that has begun continues.
 func (d *decision) decideTask(removes int) {
 	calm := removes == 0
 	for _, m := range d.ordered() {
@@ -126,7 +126,7 @@ func (d *decision) decideTask(removes int) {
 	}
 }
 
-// forget forgets how snapshots and restores have ended that are not wanted any more.
+// forget removes the outcomes of snapshots and restores that no longer exist.
 func (d *decision) forget() {
 	before := d.Stored.Outcomes
 	d.Stored.Outcomes = nil
@@ -150,13 +150,13 @@ func (d *decision) remember(id string, o Outcome) {
 	d.Stored.Outcomes[id] = o
 }
 
-// duties are what a server does for the cluster once it is started.
+// duties are a server's work for the cluster once it is started.
 type duties struct {
 	removes []removal
 	task    *task
 }
 
-// dutiesOf returns the duties of a host that removes such nodes.
+// dutiesOf returns the duties of a host, which removes these nodes.
 func (d *decision) dutiesOf(m *member, removes []removal) duties {
 	does := duties{removes: removes}
 	if d.task != nil && d.task.host == m.Name {

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// toy is a distribution that exists in this test alone. Each of its commands is "toy", the method and what that was
-// given.
+// toy is a distribution that exists only in this test. Each of its commands is "toy", followed by the method and its
+// arguments.
 type toy struct{}
 
 func init() { distributions["toy"] = toy{} }
@@ -63,9 +63,9 @@ func (t toy) remove() []string { return t.does("remove") }
 func (toy) kubeconfig() string { return "/toy/kubeconfig" }
 func (toy) programs() []string { return []string{"/toy/bin"} }
 
-// TestAClusterIsMadeBySpecsDistributionAlone makes a cluster by a toy, changes it in all ways and restores it: hosts
-// are given the toy's files and commands, and none of another distribution.
-func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
+// TestClusterUsesOnlyItsOwnDistribution creates a cluster with a toy distribution, changes it in all ways and restores
+// it. Hosts get only the toy's files and commands.
+func TestClusterUsesOnlyItsOwnDistribution(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, 1, pool("server", -1, provisionv1.RoleEtcd, provisionv1.RoleControlPlane), pool("worker", -1, provisionv1.RoleWorker))
 	w.spec.Distribution, w.spec.Version = "toy", "v1"
@@ -106,7 +106,7 @@ func TestAClusterIsMadeBySpecsDistributionAlone(t *testing.T) {
 	}
 }
 
-// wantToy wants instructions to have nothing but what the toy says, and notes what its commands do.
+// wantToy checks that instructions have only the toy's files and commands, and records the methods of the commands.
 func wantToy(t *testing.T, given *Instructions, ran map[string]bool) {
 	t.Helper()
 	raw, err := json.Marshal(given.HostInstructions)
@@ -132,10 +132,10 @@ func wantToy(t *testing.T, given *Instructions, ran map[string]bool) {
 	}
 }
 
-func TestADistributionThatIsNotKnownIsAnError(t *testing.T) {
+func TestUnknownDistributionIsAnError(t *testing.T) {
 	t.Parallel()
 	in := inputOf("k9s", "v1", provisionv1.Installer{})
-	const want = `there is no distribution "k9s", but ["k3s" "rke2" "toy"]`
+	const want = `there is no distribution "k9s", only ["k3s" "rke2" "toy"]`
 	_, decide := Decide(*in.Input)
 	_, config := CheckConfig("k9s", "spec.config", nil)
 	for what, err := range map[string]error{"Decide": decide, "CheckConfig": config, "CheckKeys": CheckKeys(in.Spec), "CheckSnapshots": CheckSnapshots(in.Spec)} {

@@ -11,8 +11,8 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// CheckVersion refuses a version that servers cannot be changed to: an older minor version than a server has that
-// works, and a version more than one minor version newer than a server has.
+// CheckVersion refuses a version that the servers cannot be changed to. It must not have an older minor version than a
+// working server, or be more than one minor version newer than a server.
 func CheckVersion(in Input) error {
 	want, err := version.ParseGeneric(in.Spec.Version)
 	if err != nil {
@@ -24,20 +24,20 @@ func CheckVersion(in Input) error {
 		}
 		has, err := version.ParseGeneric(host.Held.Version)
 		if err != nil {
-			continue // it cannot be compared
+			continue // cannot be compared
 		}
 		switch {
 		case has.Major() == want.Major() && want.Minor() > has.Minor()+1:
 			return fmt.Errorf("spec.version %s is more than one minor version above the %s of server %s: set the next minor version first", in.Spec.Version, host.Held.Version, host.Name)
 		case host.State != progress.Failed && has.Major() == want.Major() && want.Minor() < has.Minor():
-			return fmt.Errorf("spec.version %s is a minor version below the %s of server %s: Kubernetes cannot go back", in.Spec.Version, host.Held.Version, host.Name)
+			return fmt.Errorf("spec.version %s is a minor version below the %s of server %s: Kubernetes cannot be downgraded", in.Spec.Version, host.Held.Version, host.Name)
 		}
 	}
 	return nil
 }
 
-// replaces reports whether a server that is stopped replaces its data, or what it joins was replaced: the version that
-// it had counts no more.
+// replaces reports whether a stopped server replaces its data, or joins a cluster whose data was replaced. Its former
+// version no longer counts.
 func (in *Input) replaces(host *Host) bool {
 	r := in.Stored.Restore
 	return host.Held.Stopped != "" && (r != nil && r.Replacing() || host.Held.Epoch != in.Stored.Epoch)

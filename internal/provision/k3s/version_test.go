@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-func TestServersAreChangedByOneMinorVersionAndNotBack(t *testing.T) {
+func TestVersionRisesByOneMinorVersionAtMost(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		want    string
@@ -26,7 +26,7 @@ func TestServersAreChangedByOneMinorVersionAndNotBack(t *testing.T) {
 		"two minor versions":                           {"v1.37.0+k3s1", "control-plane,etcd", progress.Up, false, "more than one minor version above the v1.35.3+k3s1 of server s1"},
 		"two minor versions of a worker":               {"v1.37.0+k3s1", "worker", progress.Up, false, ""},
 		"two minor versions of a server that is gone":  {"v1.37.0+k3s1", "etcd", progress.Up, true, ""},
-		"a minor version back":                         {"v1.34.9+k3s1", "control-plane", progress.Up, false, "Kubernetes cannot go back"},
+		"a minor version back":                         {"v1.34.9+k3s1", "control-plane", progress.Up, false, "Kubernetes cannot be downgraded"},
 		"back from one that could not be installed":    {"v1.34.9+k3s1", "control-plane", progress.Failed, false, ""},
 		"a minor version back, where data is replaced": {"v1.34.9+k3s1", "control-plane,etcd", progress.Up, false, ""},
 	} {

@@ -14,56 +14,57 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// attempts is how often a step of a restore is tried on a host. Steps may be repeated; what fails twice takes a person.
+// attempts is how often a step of a restore is tried on a host. Steps can be repeated. A step that fails twice needs a
+// person.
 const attempts = 2
 
-// Input is all that a decision depends on.
+// Input has everything that a decision depends on.
 type Input struct {
-	// Machines of the control plane, in the order of their names.
+	// Machines of the control plane, sorted by name.
 	Machines []Machine
-	// Snapshots that are wanted and have not ended, the oldest first.
+	// Snapshots that have not ended, the oldest first.
 	Snapshots []SnapshotWish
-	// Stored are the snapshots of the schedule that have ended, the newest first, and Retention is how many of them each
+	// Stored are the snapshots of the schedule that have ended, the newest first. Retention is how many of them each
 	// control plane keeps.
 	Stored    []Stored
 	Retention int
-	// Restore that is wanted and has not ended, nil for none.
+	// Restore is the restore that has not ended, or nil if there is none.
 	Restore *RestoreWish
-	// Paused reports whether Cluster API has said that it leaves the control plane alone.
+	// Paused reports whether Cluster API's status says that it leaves the control plane alone.
 	Paused bool
 }
 
-// Machine is a control plane.
+// Machine is a machine of the control plane.
 type Machine struct {
 	Name, Host string
-	// Endpoints are URLs at which its etcd may be reached by others.
+	// Endpoints are the URLs at which others may reach the machine's etcd.
 	Endpoints []string
-	// Provisioned machines are bootstrapped.
+	// Provisioned reports whether the machine is bootstrapped.
 	Provisioned bool
 	Connected   bool
-	// Gone machines will not be back: their Host was deleted, and its agent is not connected.
+	// Gone reports whether the machine will not come back: its Host was deleted, and its agent is not connected.
 	Gone bool
-	// Lost machines were not connected for so long that what they were told to do once is given up.
+	// Lost reports whether the machine was not connected for so long that its one-time tasks are given up.
 	Lost bool
-	// Leaving machines are being deleted: they are given no tasks, and report none.
+	// Leaving reports whether the machine is being deleted. It is given no tasks, and reports none.
 	Leaving bool
-	// Tasks that it has for snapshots and restores.
+	// Tasks are the machine's tasks for snapshots and restores.
 	Tasks []Task
 }
 
-// Task is a task of a machine: the item of spec.tasks of its DroverMachine, which always has etcd, and the item of
-// status.tasks. A decision makes the first, and reads the second.
+// Task is a task of a machine: the item of spec.tasks of its DroverMachine, whose field etcd is always set, and the
+// item of status.tasks. A decision makes the first, and reads the second.
 type Task struct {
 	infrav1.MachineTask
 	Status infrav1.MachineTaskStatus
 }
 
-// newTask makes a task. Its ID, and what it is of, are the caller's.
+// newTask makes a task. The caller sets its ID, and the snapshot or restore that it is for.
 func newTask(action Action, etcd infrav1.EtcdTask) Task {
 	return Task{MachineTask: infrav1.MachineTask{Action: action, Etcd: &etcd}}
 }
 
-// State is how far a task is.
+// State is the state of a task.
 type State = infrav1.TaskState
 
 // States of a task.
@@ -74,58 +75,60 @@ const (
 	Failed    = infrav1.TaskFailed
 )
 
-// SnapshotWish is a snapshot that is wanted.
+// SnapshotWish is a snapshot that a user or the schedule wants.
 type SnapshotWish struct {
 	UID, File string
-	// S3 is where it is copied to, nil for nowhere.
+	// S3 is the destination of a copy, or nil for no copy.
 	S3 *Object
 }
 
-// RestoreWish is a restore that is wanted.
+// RestoreWish is a restore that a user wants.
 type RestoreWish struct {
 	UID string
-	// Host that has the file, and File. Problem says why they are not known.
+	// Host is the host that has the file, and File is its name. Problem says why they are not known.
 	Host, File, Problem string
-	// S3 is a copy of the file, for a host that does not have it. With it, another control plane restores the file if that
-	// host is none any more, or Host is empty.
+	// S3 is a copy of the file for a host that does not have it. With a copy, another control plane restores the file if
+	// Host is empty or is no longer a control plane.
 	S3     *Object
 	Cancel bool
 }
 
-// Pause is what is done with the Cluster of Cluster API.
+// Pause is a change to the pause of the Cluster of Cluster API.
 type Pause int
 
-// What is done with it.
+// The changes to the pause.
 const (
-	// Leave it as it is.
+	// Leave keeps it as it is.
 	Leave Pause = iota
-	// Hold pauses it.
+	// Hold pauses the Cluster.
 	Hold
-	// Release undoes what this restore has paused.
+	// Release ends a pause of this restore.
 	Release
-	// ReleaseAll undoes what an earlier restore, which has failed, has left paused, too.
+	// ReleaseAll also ends a pause that an earlier, failed restore has left.
 	ReleaseAll
 )
 
-// Decision is what to do now.
+// Decision says what to do now.
 type Decision struct {
-	// Tasks that each machine is to have, by its name, also the tasks that it has.
+	// Tasks are all tasks that each machine must have, by the machine's name. They include tasks that it already has.
 	Tasks map[string][]Task
 	Pause Pause
-	// Snapshots say how far each is, by its UID.
+	// Snapshots has the progress of each snapshot, by its UID.
 	Snapshots map[string]progress.Snapshot
-	// Expired are the UIDs of stored snapshots whose objects are to be deleted: their files are removed, or out of reach.
+	// Expired are the UIDs of stored snapshots whose objects must be deleted, because their files are removed or out of
+	// reach.
 	Expired []string
 	Restore progress.Restore
 }
 
-// decision is a Decision in the making.
+// decision is a Decision that is being built.
 type decision struct {
 	Input
 	out Decision
 }
 
-// Decide says what the machines are to do now. It is pure: asked again with what it has led to, it goes on.
+// Decide returns what the machines must do now. It is pure: when it is called again with the results of its decision,
+// it returns the next steps.
 func Decide(in Input) Decision {
 	d := &decision{Input: in, out: Decision{Tasks: map[string][]Task{}, Snapshots: map[string]progress.Snapshot{}}}
 	wanted := map[string]bool{}
@@ -136,7 +139,7 @@ func Decide(in Input) Decision {
 		wanted[in.Restore.UID] = true
 	}
 	for _, m := range in.Machines {
-		for _, t := range m.Tasks { // the tasks of what has ended are dropped
+		for _, t := range m.Tasks { // tasks of snapshots and restores that have ended are dropped
 			if wanted[t.Etcd.Of] {
 				d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t)
 			}
@@ -150,7 +153,7 @@ func Decide(in Input) Decision {
 	return d.out
 }
 
-// find returns the latest task of a machine of that kind, nil for none.
+// find returns the machine's latest task with this action, or nil if there is none.
 func (d *decision) find(m *Machine, of string, action Action) *Task {
 	all := d.out.Tasks[m.Name]
 	for i := len(all) - 1; i >= 0; i-- {
@@ -161,8 +164,8 @@ func (d *decision) find(m *Machine, of string, action Action) *Task {
 	return nil
 }
 
-// snapshots has one machine at a time make a snapshot. A machine that is away or slow is reported, and holds up others
-// only while it is connected. The snapshot of a machine that stays away has failed.
+// snapshots has one machine at a time make a snapshot. A machine that is slow or not connected is reported. It delays
+// the others only while it is connected. The snapshot of a machine that stays disconnected fails.
 func (d *decision) snapshots() {
 	busy := d.Restore != nil
 	for _, wish := range d.Snapshots {
@@ -177,7 +180,7 @@ func (d *decision) snapshots() {
 		case task != nil && holder.Gone:
 			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " is gone"}
 		case task != nil && holder.away() != "":
-			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " " + holder.away() + " while it was to make it"}
+			p = progress.Snapshot{Phase: provisionv1.SnapshotFailed, Host: holder.Host, Message: tryAgain + "host " + holder.Host + " " + holder.away() + " before it had made the snapshot"}
 		case task != nil:
 			busy = busy || holder.Connected
 			p = running(holder)
@@ -198,18 +201,18 @@ func (d *decision) snapshots() {
 	}
 }
 
-const tryAgain = "make another EtcdSnapshot to try again: "
+const tryAgain = "create another EtcdSnapshot to try again: "
 
-// running says that a machine makes a snapshot.
+// running reports that a machine is making a snapshot.
 func running(m *Machine) progress.Snapshot {
-	p := progress.Snapshot{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " makes it"}
+	p := progress.Snapshot{Phase: provisionv1.SnapshotRunning, Host: m.Host, Message: "host " + m.Host + " is making the snapshot"}
 	if !m.Connected {
-		p.Message = "host " + m.Host + " was told to make it, and its agent is not connected"
+		p.Message = "host " + m.Host + " was told to make the snapshot, but its agent is not connected"
 	}
 	return p
 }
 
-// away says why no outcome of a task is to be expected of a machine, "" if one is.
+// away returns why no outcome of a task can be expected from a machine, or "" if one can.
 func (m *Machine) away() string {
 	switch {
 	case m.Leaving:
@@ -220,8 +223,9 @@ func (m *Machine) away() string {
 	return ""
 }
 
-// able returns a machine that can make a snapshot, nil for none. Of several it returns the machine that the schedule
-// has used the longest ago: so each has some, and a machine whose snapshots fail does not get all.
+// able returns a machine that can make a snapshot, or nil if there is none. Of several machines it returns the one that
+// the schedule used the longest ago. So each machine has some snapshots, and a machine whose snapshots fail does not
+// get all of them.
 func (d *decision) able() (best *Machine) {
 	latest := 0
 	for i := range d.Machines {
@@ -240,7 +244,8 @@ func (d *decision) able() (best *Machine) {
 	return best
 }
 
-// holder returns the machine that was given a task of a kind, and the latest such task; nil for none.
+// holder returns the machine that was given a task with this action, and its latest such task. Both are nil if there is
+// none.
 func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 	for i := range d.Machines {
 		if t := d.find(&d.Machines[i], of, action); t != nil {
@@ -252,13 +257,12 @@ func (d *decision) holder(of string, action Action) (*Machine, *Task) {
 
 func (d *decision) give(m *Machine, t Task) { d.out.Tasks[m.Name] = append(d.out.Tasks[m.Name], t) }
 
-// step has a machine carry out a step of the restore, and returns how far that is.
+// step gives a machine a step of the restore, and returns the state of the step.
 func (d *decision) step(m *Machine, t Task) (State, string) {
 	return d.try(m, "restore", d.Restore.UID, t)
 }
 
-// try has a machine carry out a task, and returns how far that is. It has failed when it has failed as often as it is
-// tried.
+// try gives a machine a task, and returns the task's state. The state is failed once all attempts have failed.
 func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	number := 1
 	if last := d.find(m, of, t.Action); last != nil {
@@ -276,13 +280,13 @@ func (d *decision) try(m *Machine, kind, of string, t Task) (State, string) {
 	return Waiting, ""
 }
 
-// given reports whether a machine was given a step of the restore.
+// given reports whether any machine was given this step of the restore.
 func (d *decision) given(action Action) bool {
 	m, _ := d.holder(d.Restore.UID, action)
 	return m != nil
 }
 
-// present are the machines that are not gone.
+// present returns the machines that are not gone.
 func (d *decision) present() (all []*Machine) {
 	for i := range d.Machines {
 		if !d.Machines[i].Gone {
@@ -292,7 +296,7 @@ func (d *decision) present() (all []*Machine) {
 	return all
 }
 
-// hosts names the hosts of machines.
+// hosts returns the names of the machines' hosts.
 func hosts(all []*Machine) string {
 	var names []string
 	for _, m := range all {
@@ -302,7 +306,7 @@ func hosts(all []*Machine) string {
 	return strings.Join(names, ", ")
 }
 
-// away are the machines whose hosts are not connected.
+// away returns the machines whose hosts are not connected.
 func away(all []*Machine) (lost []*Machine) {
 	for _, m := range all {
 		if !m.Connected {

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kubeadm decides what the control planes of a cluster that kubeadm has made do for snapshots of etcd and for
-// its restore, and makes instructions of that.
+// Package kubeadm decides what the control planes of a cluster that was created with kubeadm do for snapshots and
+// restores of etcd, and translates their tasks into instructions.
 //
-// It also has the commands that are run on machines that kubeadm makes nodes. It is pure. The caller gives control
-// planes their tasks, reads how far they are, and asks again.
+// It also has the commands for machines that kubeadm turns into nodes. The package is pure. The caller gives control
+// planes their tasks, reads the states of the tasks, and calls Decide again.
 package kubeadm
 
 import (
@@ -21,47 +21,48 @@ import (
 
 // script is what a host runs. All values come as arguments.
 //
-//go:embed etcd.sh
+// go:embed etcd.sh
 var script string
 
-// Action is what a control plane does, as DroverMachines have it.
+// Action is the action of a control plane's task, as in the API of DroverMachines.
 type Action = infrav1.TaskAction
 
-// Actions. Each may be repeated after it was interrupted.
+// Actions. Each can be repeated after an interruption.
 const (
-	// Snapshot makes a snapshot. It takes the path of its file, and the paths of earlier files, which it removes after.
+	// Snapshot makes a snapshot. Its arguments are the path of its file, and the paths of earlier files, which it removes
+	// afterwards.
 	Snapshot = infrav1.TaskEtcdSnapshot
-	// Upload copies a snapshot to a bucket. It takes the path of its file, and where to.
+	// Upload copies a snapshot to a bucket. Its arguments are the path of the file, and the destination.
 	Upload = infrav1.TaskEtcdUpload
-	// Prepare makes the data of a new etcd of a snapshot, and changes nothing that is in use. It takes the ID of the
-	// restore, the file, and from where to fetch it if it is not there.
+	// Prepare creates the data directory of a new etcd from a snapshot, and changes nothing that is in use. Its arguments
+	// are the ID of the restore, the file, and the bucket to fetch the file from if the host does not have it.
 	Prepare = infrav1.TaskEtcdPrepare
-	// Stop stops etcd, API server, controller manager and scheduler. It takes the ID of the restore.
+	// Stop stops etcd, the API server, the controller manager and the scheduler. Its argument is the ID of the restore.
 	Stop = infrav1.TaskEtcdStop
-	// Resume starts them as they were. It takes the ID of the restore.
+	// Resume starts them again with unchanged data. Its argument is the ID of the restore.
 	Resume = infrav1.TaskEtcdResume
-	// Replace begins etcd anew with what was prepared, and starts the API server. It takes the ID of the restore.
+	// Replace starts a new etcd with the prepared data, and starts the API server. Its argument is the ID of the restore.
 	Replace = infrav1.TaskEtcdReplace
-	// Join joins the etcd that was begun anew, without data of its own. It takes the ID of the restore, and the URLs of
-	// that etcd.
+	// Join joins the new etcd, without data of its own. Its arguments are the ID of the restore, and the URLs of the new
+	// etcd.
 	Join = infrav1.TaskEtcdJoin
 )
 
 // timeouts of the actions, in seconds. The script waits 300 s for each pod that it starts or stops.
 var timeouts = map[Action]int{Snapshot: 3600, Upload: 3600, Prepare: 7200, Stop: 900, Resume: 900, Replace: 1800, Join: 3600}
 
-// Folder is where hosts keep snapshots.
+// Folder is the directory in which hosts keep snapshots.
 const Folder = "/var/lib/drover/etcd/snapshots/"
 
-// verb is an action as the script, IDs and messages have it.
+// verb returns the name of an action in the script, in IDs and in messages.
 func verb(action Action) string {
 	return strings.ToLower(strings.TrimPrefix(string(action), "Etcd"))
 }
 
-// Object is a copy of a snapshot in a bucket, and the Secret by which it is reached.
+// Object is a copy of a snapshot in a bucket, with the Secret that has the credentials.
 type Object = infrav1.EtcdTaskS3
 
-// flags of the program that copies it. None is a secret.
+// flags returns the flags of the program that copies the snapshot. None of them is secret.
 func flags(o *Object) []string {
 	var all []string
 	for _, flag := range [][2]string{{"endpoint", o.Endpoint}, {"bucket", o.Bucket}, {"region", o.Region}, {"bucket-lookup", string(o.BucketLookup)}, {"key", o.Key}} {
@@ -72,23 +73,24 @@ func flags(o *Object) []string {
 	return all
 }
 
-// Bucket is how the host of a task reaches a bucket.
+// Bucket says how the host of a task reaches a bucket.
 type Bucket struct {
-	// Credentials are variables of the instruction. A host reports no value of a variable, and an instruction leaves the
-	// host's instructions and journal when it has ended.
+	// Credentials are environment variables of the instruction. A host never reports the value of a variable, and an
+	// instruction is removed from the host's instructions and journal when it has ended.
 	Credentials map[string]string
-	// Problem says why there are none, nil if there are. Prepare goes on without: the host may have the file.
+	// Problem says why there are no credentials, or is nil if there are. Prepare continues without them, because the host
+	// may have the file.
 	Problem error
 }
 
-// Instruction returns what has a host carry out a task. Its ID is the caller's.
+// Instruction returns the instruction for a task. The caller sets its ID.
 //
 // A task is not the instruction itself, although both say what a host does once. A task is in the spec of a
-// DroverMachine, which may be read by people who must not read Secrets, so it only names the Secret with the
-// credentials of a bucket. The controller of DroverMachines alone reads that, when it gives the task to the Host.
+// DroverMachine, which people may read who must not read Secrets. So a task only names the Secret with the bucket's
+// credentials. Only the controller of DroverMachines reads that Secret, when it gives the instruction to the Host.
 func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruction, error) {
 	if task.Etcd == nil {
-		return protocol.HostInstruction{}, fmt.Errorf("the task %s has nothing of etcd", verb(task.Action))
+		return protocol.HostInstruction{}, fmt.Errorf("the task %s has no field etcd", verb(task.Action))
 	}
 	if bucket.Problem != nil && task.Action != Prepare {
 		return protocol.HostInstruction{}, bucket.Problem
@@ -109,17 +111,17 @@ func Instruction(task infrav1.MachineTask, bucket Bucket) (protocol.HostInstruct
 	return instruction, nil
 }
 
-// arguments returns what the script takes after the verb of an action, but for flags.
+// arguments returns the arguments of the script after the verb of an action, without the flags.
 func arguments(action Action, t *infrav1.EtcdTask) ([]string, error) {
 	ofFile := slices.Contains([]Action{Snapshot, Upload, Prepare}, action)
 	arguments := []string{t.Of}
 	switch {
 	case ofFile && !plain(t.File), slices.ContainsFunc(t.Remove, func(name string) bool { return !plain(name) }):
-		return nil, fmt.Errorf("the task %s has no name of a file", verb(action))
+		return nil, fmt.Errorf("the task %s does not name a file", verb(action))
 	case action == Upload && t.S3 == nil:
 		return nil, fmt.Errorf("the task %s has no bucket", verb(action))
 	case action == Join && len(t.Endpoints) == 0:
-		return nil, fmt.Errorf("the host of the etcd that is to be joined reports no address")
+		return nil, fmt.Errorf("the host with the etcd to join reports no address")
 	case action == Snapshot:
 		arguments = []string{Folder + t.File}
 		for _, name := range t.Remove {
@@ -135,7 +137,7 @@ func arguments(action Action, t *infrav1.EtcdTask) ([]string, error) {
 	return arguments, nil
 }
 
-// plain reports whether a text is the name of a file in a folder.
+// plain reports whether a text is the name of a file in a directory.
 func plain(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

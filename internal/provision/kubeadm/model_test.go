@@ -14,12 +14,12 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// host is what a control plane of the model is like: what its etcd's data are of, and whether it runs.
+// host is a control plane of the model: the origin of its etcd's data, and whether etcd runs.
 type host struct {
 	Machine
 	data     string // "old", or the UID of the restore whose data it has
 	running  bool
-	by       string // the restore that has stopped it
+	by       string // the restore that has stopped etcd
 	prepared string
 	deleted  bool // its Host was deleted
 	queue    []string
@@ -32,10 +32,10 @@ type world struct {
 	hosts   []*host
 	wish    *RestoreWish
 	last    progress.Restore
-	paused  string              // by which restore
-	begun   map[string][]string // where etcd was begun anew, by restore
+	paused  string              // the restore that has paused the Cluster
+	begun   map[string][]string // the hosts on which etcd was begun anew, by restore
 	trouble bool
-	calm    bool // no restore before has left the control plane stopped
+	calm    bool // no earlier restore has left the control plane stopped
 	log     []string
 }
 
@@ -50,7 +50,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 
 func (w *world) wants(uid string, on *host) {
 	w.wish = &RestoreWish{UID: uid, Host: on.Host, File: "f"}
-	switch w.random.IntN(4) { // a file that is in a bucket, too, or there only
+	switch w.random.IntN(4) { // a file that is also, or only, in a bucket
 	case 0:
 		w.wish.S3 = object()
 	case 1:
@@ -59,7 +59,7 @@ func (w *world) wants(uid string, on *host) {
 	w.last = progress.Restore{}
 }
 
-// decide is a reconcile of a hub that may be killed after any write: what is not written is decided again.
+// decide is a reconcile of a hub that may be killed after any write. Writes that are lost are decided again.
 func (w *world) decide() {
 	in := Input{Restore: w.wish, Paused: w.paused != ""}
 	for _, h := range w.hosts {
@@ -91,7 +91,7 @@ func (w *world) decide() {
 	}
 }
 
-// given writes the tasks of a machine, keeps how far they are, and checks that none is given twice.
+// given writes the tasks of a machine, keeps their states, and checks that no task is given twice.
 func (w *world) given(h *host, want []Task) {
 	for i, task := range want {
 		n := slices.IndexFunc(h.Tasks, func(t Task) bool { return t.ID == task.ID })
@@ -107,7 +107,7 @@ func (w *world) given(h *host, want []Task) {
 	h.Tasks = want
 }
 
-// work has a host go on with its first task that has not ended.
+// work has a host carry out its first task that has not ended.
 func (w *world) work(h *host) {
 	for i := range h.Tasks {
 		t := &h.Tasks[i]
@@ -115,7 +115,7 @@ func (w *world) work(h *host) {
 			continue
 		}
 		t.Status.State = Running
-		if w.trouble && w.random.IntN(6) == 0 { // before or after what it does
+		if w.trouble && w.random.IntN(6) == 0 { // before or after the action
 			if w.random.IntN(2) == 0 {
 				w.act(h, t)
 			}
@@ -129,7 +129,7 @@ func (w *world) work(h *host) {
 	}
 }
 
-// act does what the script does.
+// act simulates the script.
 func (w *world) act(h *host, t *Task) {
 	fail := func(why string) { t.Status.State, t.Status.Message = Failed, why }
 	t.Status.State = Succeeded
@@ -174,8 +174,8 @@ func (w *world) act(h *host, t *Task) {
 	}
 }
 
-// check checks what must hold at any time: no restore begins etcd on two hosts, and none runs with other data beside
-// one that was restored. A machine that a person has declared gone does not count.
+// check checks the invariants: no restore begins etcd on two hosts, and no etcd runs with other data beside a restored
+// one. A machine that a person has declared gone does not count.
 func (w *world) check() {
 	w.t.Helper()
 	for restore, where := range w.begun {
@@ -194,7 +194,7 @@ func (w *world) check() {
 	}
 }
 
-// happens is what users and machines do meanwhile.
+// happens simulates actions of users and machines.
 func (w *world) happens() {
 	h := w.hosts[w.random.IntN(len(w.hosts))]
 	switch n := w.random.IntN(200); {
@@ -209,7 +209,7 @@ func (w *world) happens() {
 	}
 }
 
-func TestEtcdIsNeverBegunTwiceAndNoOldDataRunBesideThoseOfASnapshot(t *testing.T) {
+func TestRestoreStartsOneNewEtcdAndNeverRunsOldDataBesideIt(t *testing.T) {
 	outcomes := map[provisionv1.EtcdRestorePhase]int{}
 	for seed := range uint64(3000) {
 		w, broken := newWorld(t, seed), false
@@ -218,7 +218,7 @@ func TestEtcdIsNeverBegunTwiceAndNoOldDataRunBesideThoseOfASnapshot(t *testing.T
 			w.wants(fmt.Sprint("r", n), w.hosts[w.random.IntN(len(w.hosts))])
 			w.trouble = true
 			for step := 0; w.wish != nil; step++ {
-				if step > 150 { // the trouble ends
+				if step > 150 { // no more failures from here on
 					w.trouble = false
 					for _, h := range w.hosts {
 						h.Connected = !h.deleted
@@ -247,7 +247,7 @@ func TestEtcdIsNeverBegunTwiceAndNoOldDataRunBesideThoseOfASnapshot(t *testing.T
 			if w.last.Phase == provisionv1.RestoreSucceeded {
 				broken, w.calm = false, true
 			}
-			w.decide() // the tasks of what has ended are dropped
+			w.decide() // tasks of snapshots and restores that have ended are dropped
 			if slices.ContainsFunc(w.hosts, func(h *host) bool { return h.deleted }) {
 				break
 			}
@@ -255,13 +255,13 @@ func TestEtcdIsNeverBegunTwiceAndNoOldDataRunBesideThoseOfASnapshot(t *testing.T
 	}
 	for _, phase := range []provisionv1.EtcdRestorePhase{provisionv1.RestoreSucceeded, provisionv1.RestoreFailed, provisionv1.RestoreCanceled} {
 		if outcomes[phase] < 50 {
-			t.Errorf("outcomes %v, want some of each", outcomes)
+			t.Errorf("got the outcomes %v, want some of each", outcomes)
 		}
 	}
 	t.Logf("outcomes %v", outcomes)
 }
 
-// settled checks that what a restore says of itself is so.
+// settled checks that the status of a restore is true.
 func (w *world) settled(seed uint64) {
 	w.t.Helper()
 	for _, h := range w.hosts {

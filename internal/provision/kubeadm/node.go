@@ -11,22 +11,24 @@ import (
 )
 
 const (
-	// Kubeconfig is the file by which an administrator of a control plane reaches its cluster.
+	// Kubeconfig is the file with which an administrator of a control plane reaches its cluster.
 	Kubeconfig = "/etc/kubernetes/admin.conf"
-	// VersionVariable has the version of Kubernetes, for the commands of a bootstrap and for installers.
+	// VersionVariable is the environment variable with the version of Kubernetes for installers and the commands of a
+	// bootstrap.
 	VersionVariable = "KUBERNETES_VERSION"
 )
 
-// Times that commands may take, in seconds. kubeadm pulls images.
+// Timeouts of commands, in seconds. kubeadm pulls images.
 const (
 	updateTimeout = 3600
 	resetTimeout  = 1800
 )
 
-// reset removes what the bootstrap of kubeadm has left, and what all kinds of nodes leave. The folder of CNI stays:
-// containerd watches it, and would not see another one. kubeadm leaves the rules of kube-proxy, which would lead the
-// addresses of the next cluster's Services to API servers of this one. It empties etcd's folder before it stops etcd,
-// which the kubelet may start once more: what that leaves would keep kubeadm from making a control plane here again.
+// reset removes everything that the bootstrap of kubeadm, and any kind of node, has left on a machine. The directory of
+// CNI stays: containerd watches it, and would not see a new one. kubeadm leaves the rules of kube-proxy, which would
+// lead the addresses of the next cluster's Services to API servers of this one. It also empties etcd's directory before
+// it stops etcd, which the kubelet may start once more. Data that this etcd leaves would keep kubeadm from creating a
+// control plane here again.
 const reset = `if command -v kubeadm >/dev/null; then kubeadm reset --force || exit; fi
 for family in ip ip6; do if nft list table $family kube-proxy >/dev/null 2>&1; then nft delete table $family kube-proxy || exit; fi; done
 for tool in iptables ip6tables; do
@@ -34,15 +36,15 @@ for tool in iptables ip6tables; do
 done
 rm -rf /run/cluster-api /run/kubeadm /etc/cni/net.d/* /var/lib/etcd/member`
 
-// Remove returns the instruction that removes what kubeadm has left on a machine, also where it has made no node. What
-// a command of the user's has left is the user's. The ID is the caller's.
+// Remove returns the instruction that removes everything that kubeadm has left on a machine, even if the bootstrap was
+// not completed. Files that the user's own commands have created stay. The caller sets the ID.
 func Remove() protocol.HostInstruction {
 	return protocol.HostInstruction{Command: []string{"/bin/sh", "-c", reset}, TimeoutSeconds: resetTimeout}
 }
 
-// upgrade installs the programs of a version and has kubeadm change the node to it. Cluster API has changed before what
-// concerns the whole cluster, so "upgrade node" serves the first machine of the control plane, too. Its words come as
-// arguments.
+// upgrade installs the programs of a version and has kubeadm upgrade the node. Cluster API has already made the changes
+// that concern the whole cluster, so "upgrade node" is also right for the first machine of the control plane. The
+// values come as arguments.
 const upgrade = `version=$0 path=$1 url=$2 sum=$3 patches=$4 ignored=$5
 export ` + VersionVariable + `="$version" KUBECONFIG=
 if test -z "$path"; then path=$(mktemp) && trap 'rm -f "$path"' EXIT || exit; fi
@@ -64,7 +66,7 @@ if test "$found" != "$version"; then echo "the installer has put kubeadm $found 
 kubeadm upgrade node ${patches:+"--patches=$patches"} ${ignored:+"--ignore-preflight-errors=$ignored"} || exit
 systemctl daemon-reload && systemctl restart kubelet`
 
-// Update returns the instruction that updates a node in place. The ID is the caller's.
+// Update returns the instruction that updates a node in place. The caller sets the ID.
 func Update(task infrav1.UpdateTask, by infrav1.Installer) protocol.HostInstruction {
 	return protocol.HostInstruction{
 		Command: []string{"/bin/sh", "-c", upgrade, task.Version, by.Path, by.URL, by.SHA256, task.Patches,

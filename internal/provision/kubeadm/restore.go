@@ -13,14 +13,15 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// restore decides the next steps of the restore. All that it knows of those before is in the tasks of machines:
+// restore decides the next steps of the restore. It knows the earlier steps only from the tasks of the machines:
 //
-//	Prepare  on the host with the file: the data of the new etcd, beside the old
+//	Prepare  on the host with the file: create the new etcd's data beside the old data
 //	Stop     on all control planes at once
-//	Replace  on the host with the file: from here on there is no way back
+//	Replace  on the host with the file: from here on the restore cannot be undone
 //	Join     on the others, one at a time
 //
-// or, when it is canceled or fails before Replace, Resume on all that were told to prepare or to stop.
+// If the restore is canceled or fails before Replace, all machines that were told to prepare or to stop are told to
+// resume.
 func (d *decision) restore() {
 	switch {
 	case d.given(Replace):
@@ -36,7 +37,7 @@ func (d *decision) restore() {
 	}
 }
 
-// report says how far the restore is.
+// report sets the progress of the restore.
 func (d *decision) report(phase provisionv1.EtcdRestorePhase, reason, format string, args ...any) {
 	host := d.Restore.Host
 	if m, _ := d.holder(d.Restore.UID, Prepare); m != nil {
@@ -45,13 +46,13 @@ func (d *decision) report(phase provisionv1.EtcdRestorePhase, reason, format str
 	d.out.Restore = progress.Restore{Phase: phase, Reason: reason, Message: fmt.Sprintf(format, args...), Host: host}
 }
 
-// wait says that hosts which are away are waited for.
+// wait reports that the restore waits for hosts that are not connected.
 func (d *decision) wait(phase provisionv1.EtcdRestorePhase, lost []*Machine, why string) {
 	d.report(phase, provisionv1.ReasonHostAway, "waits for %s, whose agent is not connected: %s. If the machine is gone for good, delete its Host", hosts(lost), why)
 	d.out.Restore.Stuck = true
 }
 
-// begin begins the restore when nothing is in its way. Until then nothing is paused.
+// begin begins the restore when nothing is in its way. Nothing is paused before.
 func (d *decision) begin() {
 	all := d.present()
 	first := slices.IndexFunc(all, func(m *Machine) bool { return m.Host == d.Restore.Host })
@@ -68,37 +69,37 @@ func (d *decision) begin() {
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for a control plane whose host is connected, to fetch %s from %s", d.Restore.File, name(d.Restore.S3))
 		return
 	case first < 0:
-		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "host %s is no control plane of the cluster: copy the file to one that is, and make an EtcdRestore with file and host", d.Restore.Host)
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "host %s is not a control plane of the cluster: copy the file to a host that is, and create an EtcdRestore with file and host", d.Restore.Host)
 		return
 	case bare >= 0:
 		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s to be bootstrapped", all[bare].Name)
 		return
-	case leaving >= 0: // it is given no task any more, and its etcd runs until it is gone
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If that waits for the cluster itself, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
+	case leaving >= 0: // it is given no more tasks, and its etcd runs until it is gone
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for the machine %s, which is being deleted, to be gone. If the deletion itself waits for the cluster, switch the machine off and delete its Host %s", all[leaving].Name, all[leaving].Host)
 		return
 	case len(away(all)) > 0:
 		d.wait(provisionv1.RestorePending, away(all), "its etcd could go on with the old data. Nothing was stopped yet")
 		return
 	}
 	if m := d.snapshotting(); m != nil {
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which makes a snapshot, or copies one to a bucket. It is over within an hour, also if that EtcdSnapshot is deleted", m.Host)
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for host %s, which is making a snapshot or copying one to a bucket. This ends within an hour, even if that EtcdSnapshot is deleted", m.Host)
 		return
 	}
 	d.out.Pause = Hold
 	if !d.Paused {
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for Cluster API to leave the control plane alone: its Cluster is paused")
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "waits for Cluster API to stop managing the control plane, because its Cluster is paused")
 		return
 	}
 	d.step(all[first], d.prepare())
-	d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads %s. Nothing was stopped yet", all[first].Host, d.Restore.File)
+	d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s is reading %s. Nothing was stopped yet", all[first].Host, d.Restore.File)
 }
 
-// prepare is the task that reads the snapshot.
+// prepare returns the task that reads the snapshot.
 func (d *decision) prepare() Task {
 	return newTask(Prepare, infrav1.EtcdTask{File: d.Restore.File, S3: d.Restore.S3})
 }
 
-// snapshotting returns a machine that makes a snapshot or copies it, nil for none.
+// snapshotting returns a machine that is making or copying a snapshot, or nil if there is none.
 func (d *decision) snapshotting() *Machine {
 	for i := range d.Machines {
 		m := &d.Machines[i]
@@ -111,7 +112,7 @@ func (d *decision) snapshotting() *Machine {
 	return nil
 }
 
-// advance goes on up to the point from which there is no way back.
+// advance goes on up to the point from which the restore cannot be undone.
 func (d *decision) advance() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Prepare)
@@ -120,7 +121,7 @@ func (d *decision) advance() {
 		return
 	}
 	if state, _ := d.step(first, d.prepare()); state != Succeeded {
-		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s reads the snapshot. Nothing was stopped yet", first.Host)
+		d.report(provisionv1.RestorePending, provisionv1.ReasonWaiting, "host %s is reading the snapshot. Nothing was stopped yet", first.Host)
 		return
 	}
 	all := d.present()
@@ -136,16 +137,16 @@ func (d *decision) advance() {
 	}
 	switch lost := away(left); {
 	case len(lost) > 0:
-		d.wait(provisionv1.RestoreStopping, lost, "its etcd could go on with the old data. To start the others again, cancel")
+		d.wait(provisionv1.RestoreStopping, lost, "its etcd could go on with the old data. To start the others again, cancel the restore")
 	case len(left) > 0:
 		d.report(provisionv1.RestoreStopping, provisionv1.ReasonStopping, "etcd and the API server are being stopped on %s", hosts(left))
 	default:
 		d.step(first, newTask(Replace, infrav1.EtcdTask{}))
-		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s begins etcd anew with the data of the snapshot", first.Host)
+		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s is starting a new etcd with the data of the snapshot", first.Host)
 	}
 }
 
-// why says why the restore must not go on, "" if it may. No data was replaced yet.
+// why returns why the restore must not go on, or "" if it can. No data has been replaced yet.
 func (d *decision) why() string {
 	first, _ := d.holder(d.Restore.UID, Prepare)
 	if first == nil || first.Gone {
@@ -162,7 +163,8 @@ func (d *decision) why() string {
 	return ""
 }
 
-// undo starts again what was stopped, and ends the restore: as failed if why says so, or else as canceled.
+// undo starts the stopped control planes again, and ends the restore: as failed if why gives a reason, and otherwise as
+// canceled.
 func (d *decision) undo(why string) {
 	if d.Restore.Cancel {
 		why = ""
@@ -183,12 +185,12 @@ func (d *decision) undo(why string) {
 	d.out.Pause = Leave
 	switch lost := away(left); {
 	case len(lost) > 0:
-		d.wait(provisionv1.RestoreStopping, lost, "its control plane is to be started again as it was")
+		d.wait(provisionv1.RestoreStopping, lost, "its control plane must be started again with unchanged data")
 	case len(left) > 0:
-		d.report(provisionv1.RestoreStopping, provisionv1.ReasonStopping, "no data was replaced. The control plane is started again on %s", hosts(left))
+		d.report(provisionv1.RestoreStopping, provisionv1.ReasonStopping, "no data was replaced. The control plane is being started again on %s", hosts(left))
 	case len(failed) > 0:
 		d.out.Pause = Release
-		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "no data was replaced. On %s the control plane could not be started again: look at /etc/kubernetes/drover-stopped there. %s", hosts(failed), why)
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "no data was replaced. The control plane could not be started again on %s: look at /etc/kubernetes/drover-stopped there. %s", hosts(failed), why)
 	case why != "":
 		d.out.Pause = Release
 		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "no data was replaced, and the control plane is as it was before: %s", why)
@@ -198,18 +200,18 @@ func (d *decision) undo(why string) {
 	}
 }
 
-// finish begins etcd anew, and has the others join.
+// finish starts the new etcd, and has the others join it.
 func (d *decision) finish() {
 	d.out.Pause = Hold
 	first, _ := d.holder(d.Restore.UID, Replace)
 	switch state, message := d.step(first, newTask(Replace, infrav1.EtcdTask{})); {
 	case state == Failed || state != Succeeded && first.Gone:
 		d.out.Pause = Leave
-		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "host %s could not begin etcd anew, and the control plane is stopped on all hosts. The former data are in member.before-%s of etcd's data directories. The Cluster of Cluster API stays paused: make another EtcdRestore: %s",
+		d.report(provisionv1.RestoreFailed, provisionv1.ReasonFailed, "host %s could not start a new etcd, and the control plane is stopped on all hosts. The former data are in member.before-%s of etcd's data directories. The Cluster of Cluster API stays paused: create another EtcdRestore: %s",
 			first.Host, d.Restore.UID, message)
 		return
 	case state != Succeeded:
-		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s begins etcd anew with the data of the snapshot%s", first.Host, d.tooLate())
+		d.report(provisionv1.RestoreRestoring, provisionv1.ReasonRestoring, "host %s is starting a new etcd with the data of the snapshot%s", first.Host, d.tooLate())
 		if !first.Connected {
 			d.wait(provisionv1.RestoreRestoring, []*Machine{first}, "it has the data of the snapshot")
 		}
@@ -225,7 +227,7 @@ func (d *decision) finish() {
 		if state == Succeeded {
 			continue
 		}
-		d.report(provisionv1.RestoreJoining, provisionv1.ReasonJoining, "etcd has the data of the snapshot on host %s, and host %s joins it%s", first.Host, m.Host, d.tooLate())
+		d.report(provisionv1.RestoreJoining, provisionv1.ReasonJoining, "etcd has the data of the snapshot on host %s, and host %s is joining it%s", first.Host, m.Host, d.tooLate())
 		if !m.Connected {
 			d.wait(provisionv1.RestoreJoining, []*Machine{m}, "it is to join etcd, which works with the data of the snapshot")
 		}
@@ -239,7 +241,7 @@ func (d *decision) finish() {
 	d.report(provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "etcd has the data of the snapshot on all control planes%s", d.tooLate())
 }
 
-// tooLate says that the restore is not canceled any more.
+// tooLate returns the remark that the restore can no longer be canceled.
 func (d *decision) tooLate() string {
 	if d.Restore.Cancel {
 		return ". It was too late to cancel: data was replaced"
@@ -247,8 +249,8 @@ func (d *decision) tooLate() string {
 	return ""
 }
 
-// joiners returns the machines that join, in their order: a machine that was told to join goes first, and machines that
-// are away go last.
+// joiners returns the machines that join, in order. A machine that was told to join goes first, and machines that are
+// not connected go last.
 func (d *decision) joiners(first *Machine) []*Machine {
 	var all []*Machine
 	for _, m := range d.present() {
@@ -269,7 +271,7 @@ func (d *decision) joiners(first *Machine) []*Machine {
 	return all
 }
 
-// join has a machine join. A machine that was made meanwhile was not stopped, and is stopped before.
+// join has a machine join. A machine that was created during the restore is stopped first.
 func (d *decision) join(first, m *Machine) (State, string) {
 	if state, message := d.step(m, newTask(Stop, infrav1.EtcdTask{})); state != Succeeded {
 		return state, message

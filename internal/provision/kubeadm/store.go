@@ -15,24 +15,25 @@ import (
 const (
 	// DefaultRetention is how many snapshots of the schedule each control plane keeps.
 	DefaultRetention = 5
-	// keptFailures is how many snapshots of the schedule that have failed are kept, so that a person finds out why. Others
-	// stay while their hosts may have a file of them, up to maxFailures.
+	// keptFailures is how many failed snapshots of the schedule are kept, so that a person can find out why they failed.
+	// Others stay, up to maxFailures, while their hosts may still have a file of them.
 	keptFailures, maxFailures = 3, 32
 	// maxRemove is how many files one task removes.
 	maxRemove = 64
 )
 
-// Stored is a snapshot that the schedule has made and that has ended.
+// Stored is a snapshot that the schedule created and that has ended.
 type Stored struct {
 	UID, Host, File string
-	// Saved reports that its file was written.
+	// Saved reports whether the file was written.
 	Saved bool
-	// Held reports that an EtcdRestore which has not ended, and is not refused, names it: it is not removed.
+	// Held reports whether an EtcdRestore names the snapshot that has neither ended nor been refused. Such a snapshot is
+	// not removed.
 	Held bool
 }
 
-// upload has the machine that has made a snapshot copy it to the bucket, and says how far the snapshot is. A copy that
-// fails leaves the file.
+// upload has the machine that made a snapshot copy it to the bucket, and returns the progress of the snapshot. If the
+// copy fails, the file stays.
 func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	p := progress.Snapshot{Phase: provisionv1.SnapshotSucceeded, Host: m.Host, Message: "host " + m.Host + " has made it", Saved: true}
 	task := d.find(m, wish.UID, Upload)
@@ -70,7 +71,7 @@ func (d *decision) upload(wish SnapshotWish, m *Machine) progress.Snapshot {
 	return p
 }
 
-// name of the bucket. A task that another has made may have none: it fails on its host.
+// name returns the name of the bucket. A task that someone else created may have none: it fails on its host.
 func name(o *Object) string {
 	if o == nil {
 		return "no bucket"
@@ -78,10 +79,10 @@ func name(o *Object) string {
 	return "the bucket " + o.Bucket
 }
 
-// surplus returns the files that a host is to remove: those beyond the retention, where some more are about to be made,
-// and what a snapshot that failed may have left.
+// surplus returns the files that a host must remove: files beyond the retention, when more are about to be created, and
+// files that a failed snapshot may have left.
 func (d *decision) surplus(host string, more int) []string {
-	if d.Retention <= 0 { // there is no schedule any more
+	if d.Retention <= 0 { // the schedule was removed
 		return nil
 	}
 	var files []string
@@ -103,9 +104,9 @@ func (d *decision) surplus(host string, more int) []string {
 	return files
 }
 
-// expire finds the snapshots of the schedule whose objects are to be deleted: those whose files a host has removed, of
-// those that failed the ones beyond the latest few, and of those on hosts that are no control planes any more the ones
-// beyond the retention.
+// expire finds the snapshots of the schedule whose objects must be deleted. These are snapshots whose file a host has
+// removed, failed snapshots except for the latest few, and snapshots beyond the retention on hosts that are no longer
+// control planes.
 func (d *decision) expire() {
 	if d.Retention <= 0 {
 		return
@@ -128,12 +129,12 @@ func (d *decision) expire() {
 	}
 }
 
-// elsewhere reports whether a snapshot is on no control plane: no task removes its file.
+// elsewhere reports whether a snapshot is on no present control plane, so that no task can remove its file.
 func (d *decision) elsewhere(s Stored) bool {
 	return !slices.ContainsFunc(d.Machines, func(m Machine) bool { return s.Host != "" && m.Host == s.Host && !m.Gone })
 }
 
-// Removing reports whether a host was told to remove a file, and is in one of these states.
+// Removing reports whether a host was told to remove a file, and the task is in one of the states.
 func Removing(machines []Machine, host, file string, states ...State) bool {
 	for _, m := range machines {
 		for _, t := range m.Tasks {

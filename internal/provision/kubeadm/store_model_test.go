@@ -22,9 +22,10 @@ type fixture struct {
 	objects   []*snap                    // the newest first
 	retention int
 	restore   *RestoreWish
-	named     *snap // what the restore names
-	// torn are files that a host has removed in a task that was interrupted after, or whose outcome it could not report,
-	// or of whose outcome no hub deleted the objects in time: their EtcdSnapshots are forgotten with the next one.
+	named     *snap // the snapshot that the restore names
+	// torn are files that a host has removed, although no hub learned of it in time: the task was interrupted afterwards,
+	// could not report its outcome, or was dropped before the objects were deleted. Their EtcdSnapshots are forgotten with
+	// the next task.
 	torn    map[string]bool
 	trouble bool
 	log     []string
@@ -34,14 +35,14 @@ type fixture struct {
 type snap struct {
 	Stored
 	manual bool
-	phase  provisionv1.EtcdSnapshotPhase // empty while it has not ended
+	phase  provisionv1.EtcdSnapshotPhase // empty while the snapshot has not ended
 }
 
 func (s *fixture) say(format string, args ...any) {
 	s.log = append(s.log, fmt.Sprintf(format, args...))
 }
 
-// fail ends the test with what has happened.
+// fail ends the test with the log of the events.
 func (s *fixture) fail(format string, args ...any) {
 	s.t.Helper()
 	s.t.Fatalf("%s\n%s", fmt.Sprintf(format, args...), strings.Join(s.log, "\n"))
@@ -106,7 +107,8 @@ func (s *fixture) decide() {
 	}
 }
 
-// untold finds what is not deleted, since the hub was killed, though no task says any more that its file was removed.
+// untold finds the objects that a killed hub did not delete, although no task says any more that their files were
+// removed.
 func (s *fixture) untold(expired []string) {
 	for _, o := range s.objects {
 		if slices.Contains(expired, o.UID) && !Removing(s.machines, o.Host, o.File, Succeeded) {
@@ -162,7 +164,7 @@ func (s *fixture) work(m *Machine) {
 	}
 }
 
-// happens is what the schedule, users and machines do meanwhile.
+// happens simulates the schedule, users and machines.
 func (s *fixture) happens(n int) {
 	busy := slices.ContainsFunc(s.objects, func(o *snap) bool { return o.phase == "" && !o.manual })
 	switch s.random.IntN(8) {
@@ -184,7 +186,7 @@ func (s *fixture) happens(n int) {
 		switch {
 		case m.Connected:
 			m.Connected = false
-		case !m.Lost && s.random.IntN(2) == 0: // it stays away
+		case !m.Lost && s.random.IntN(2) == 0: // it stays disconnected
 			m.Lost = true
 		default:
 			m.Connected, m.Lost = true, false
@@ -223,7 +225,7 @@ func TestNoSnapshotIsLostToARestoreAndNoneAreKeptForEver(t *testing.T) {
 				switch m := s.machines[i]; {
 				case m.Connected && s.random.IntN(2) == 0:
 					s.work(&s.machines[i])
-				case !m.Connected && s.random.IntN(8) == 0: // it works on, and no hub learns of it
+				case !m.Connected && s.random.IntN(8) == 0: // it carries out its task, but no hub learns of it
 					m.Tasks = slices.Clone(m.Tasks)
 					s.work(&m)
 				}
@@ -236,7 +238,8 @@ func TestNoSnapshotIsLostToARestoreAndNoneAreKeptForEver(t *testing.T) {
 	}
 }
 
-// bounded checks what is left at the end, and returns how many files of the schedule were removed.
+// bounded checks the files and objects that are left at the end, and returns how many files of the schedule were
+// removed.
 func (s *fixture) bounded() (removed int) {
 	s.t.Helper()
 	failures := 0
@@ -265,7 +268,7 @@ func (s *fixture) bounded() (removed int) {
 			}
 		}
 		removed += made - files
-		if kept > 2+1 { // each was given some in the end
+		if kept > 2+1 { // every host has some in the end
 			s.fail("%s keeps %d snapshots with %d files", m.Host, kept, files)
 		}
 	}

@@ -58,7 +58,7 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 			}
 			d := Decide(in)
 			got := news(in, d)
-			if strings.Contains(name, "restore") { // what that does is elsewhere
+			if strings.Contains(name, "restore") { // other tests cover restores
 				got = slices.DeleteFunc(got, func(s string) bool { return !strings.HasSuffix(s, "upload") })
 			}
 			if strings.Contains(name, "is gone") {
@@ -83,8 +83,8 @@ func TestACopyToNoBucketHasFailed(t *testing.T) {
 	}
 }
 
-// storedOn returns snapshots of the schedule, the newest first: "h1" is one on that host, "h1!" one that left no file,
-// "h1*" one that a restore names.
+// storedOn returns snapshots of the schedule, the newest first: "h1" is a snapshot on that host, "h1!" left no file,
+// and "h1*" is named by a restore.
 func storedOn(hosts ...string) (all []Stored) {
 	for n, text := range hosts {
 		host := strings.TrimRight(text, "!*")
@@ -195,7 +195,7 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 		"the host is none of the cluster": {func(in *Input) { in.Restore.Host = "h9" }, []string{"h1:prepare"}, provisionv1.RestorePending,
 			"host h1 reads"},
 		"a file of the bucket":                 {func(in *Input) { in.Restore.Host = "" }, []string{"h1:prepare"}, provisionv1.RestorePending, "host h1 reads"},
-		"without a copy it cannot be":          {func(in *Input) { in.Restore.Host, in.Restore.S3 = "h9", nil }, nil, provisionv1.RestoreFailed, "h9 is no control plane"},
+		"without a copy it cannot be":          {func(in *Input) { in.Restore.Host, in.Restore.S3 = "h9", nil }, nil, provisionv1.RestoreFailed, "h9 is not a control plane"},
 		"a host that is away blocks as before": {func(in *Input) { in.Restore.Host, in.Machines[2].Connected = "h9", false }, nil, provisionv1.RestorePending, "h3, whose agent is not connected"},
 		"a cluster that has no control plane":  {func(in *Input) { in.Restore.Host, in.Machines = "h9", nil }, nil, provisionv1.RestorePending, "waits for a control plane"},
 		"it is fetched by the same when repeated": {func(in *Input) {
