@@ -89,7 +89,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 	return wiring.Add(mgr, all)
 }
 
-// shared is what all controllers are made of.
+// shared has the dependencies of all controllers.
 type shared struct {
 	mgr ctrl.Manager
 	// client reads from the cache and writes; live reads from the API server.
@@ -100,17 +100,17 @@ type shared struct {
 
 func (s shared) recorder(name string) events.EventRecorder { return s.mgr.GetEventRecorder(name) }
 
-// served returns an error unless the hub has the kinds.
+// served returns an error if the hub does not have the kinds.
 func (s shared) served(install string, version schema.GroupVersion, kinds ...string) error {
 	for _, kind := range kinds {
 		if _, err := s.mgr.GetRESTMapper().RESTMapping(version.WithKind(kind).GroupKind(), version.Version); err != nil {
-			return fmt.Errorf("the hub has no %s: install %s: %w", kind, install, err)
+			return fmt.Errorf("the hub does not have %s: install %s: %w", kind, install, err)
 		}
 	}
 	return nil
 }
 
-// installations lists the controllers of clusters by k3s and RKE2, and of their etcd.
+// installations lists the controllers of clusters with k3s and RKE2, and of their etcd.
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
 		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
@@ -132,7 +132,7 @@ func (s shared) installations() []wiring.Controller {
 	}
 }
 
-// etcd is the controller of the etcd of one kind of cluster. Changes of the objects trigger it, too.
+// etcd returns the controller for the etcd of one kind of cluster. Changes of the objects trigger it, too.
 func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object) wiring.Controller {
 	r := &etcd.Reconciler{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Backend: backend}
 	affected := r.Handler()
@@ -143,7 +143,7 @@ func (s shared) etcd(name string, backend etcd.Backend, objects ...client.Object
 	return c
 }
 
-// clusterAPI lists the controllers of the kinds that Cluster API makes clusters of, and of their etcd.
+// clusterAPI lists the controllers of the kinds with which Cluster API creates clusters, and of their etcd.
 func (s shared) clusterAPI() []wiring.Controller {
 	return []wiring.Controller{
 		s.etcd("etcd", etcd.Kubeadm{Client: s.client, Live: s.live, Recorder: s.recorder("drover-etcd"), Now: time.Now},
@@ -154,7 +154,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverCluster{}),
-				// All kubeconfigs have the hub's address and CA.
+				// All kubeconfigs contain the hub's addresses and CA.
 				wiring.OnOtherChange(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(s.everyDroverCluster),
 					builder.WithPredicates(wiring.Named(s.hub.ConfigMap()))),
 			},
@@ -175,7 +175,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 // everyDroverCluster requests all DroverClusters.
 func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
 	list := &infrav1.DroverClusterList{}
-	// A cache that cannot be read is being stopped.
+	// The cache can only be unreadable if it is being stopped.
 	if err := s.client.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "reconciles not requested")
 	}
@@ -185,7 +185,7 @@ func (s shared) everyDroverCluster(ctx context.Context, _ client.Object) (reques
 	return requests
 }
 
-// imports is the controller of clusters that Cluster API makes anywhere.
+// imports returns the controller that imports clusters of Cluster API.
 func (s shared) imports() wiring.Controller {
 	return wiring.Controller{
 		Name: "clusterimport", Workers: clusterimport.Workers, Reconciler: &clusterimport.Reconciler{

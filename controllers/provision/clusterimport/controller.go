@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterimport imports clusters that Cluster API makes anywhere: it makes their Clusters, and installs the
-// agents with the kubeconfigs of Cluster API.
+// Package clusterimport imports clusters that Cluster API creates on any infrastructure. It creates their Clusters, and
+// installs the agents with Cluster API's kubeconfigs.
 package clusterimport
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/drover-dev/drover/internal/release"
 )
 
-// Times after which a cluster is looked at again: of what Cluster API makes, only Clusters are watched.
+// Times after which a cluster is looked at again. Of Cluster API's objects, only Clusters are watched.
 const (
 	soon      = 5 * time.Second
 	lookAgain = 30 * time.Second
@@ -35,7 +35,7 @@ const (
 )
 
 // Workers is how many reconciles run at once, and maxInstalls how many of them install agents in clusters of one
-// workspace: their servers are the tenant's, and may answer slowly.
+// workspace. The servers belong to the tenant, and may answer slowly.
 const (
 	Workers     = 16
 	maxInstalls = 2
@@ -47,25 +47,25 @@ type Reconciler struct {
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
-	// Reach is where API servers may be.
+	// Reach says at which addresses API servers may be.
 	Reach release.Reach
 
 	once  sync.Once
 	seats *limit.Gate // for installations; use enter
 }
 
-// input is what one reconcile has read.
+// input has everything that a reconcile has read.
 type input struct {
 	name    types.NamespacedName
-	source  *metav1.PartialObjectMetadata // the Cluster of Cluster API, nil if it is not there
-	cluster *v1.Cluster                   // nil if it is not there
+	source  *metav1.PartialObjectMetadata // the Cluster of Cluster API, or nil if there is none
+	cluster *v1.Cluster                   // nil if there is none
 	joined  bool
-	foreign bool // another Secret has the name of that of the agent
-	// manifest of the agent, and the kubeconfig of the cluster, nil if they are not there.
+	foreign bool // another Secret has the name of the agent's Secret
+	// manifest is the agent's manifest, and kubeconfig the cluster's kubeconfig. They are nil if they do not exist.
 	manifest, kubeconfig []byte
 }
 
-// step is what is to be done now.
+// step is the next step.
 type step int
 
 const (
@@ -77,7 +77,7 @@ const (
 	install
 )
 
-// Outline is a Cluster of Cluster API of which nothing but the metadata is read.
+// Outline is a Cluster of Cluster API, of which only the metadata is read.
 func Outline() *metav1.PartialObjectMetadata {
 	object := &metav1.PartialObjectMetadata{}
 	object.SetGroupVersionKind(clusterapi.GroupVersion.WithKind("Cluster"))
@@ -106,12 +106,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{RequeueAfter: soon}, nil
 	case refuse:
 		r.event(in, corev1.EventTypeWarning, "ImportRefused",
-			"the Cluster of this name of Cluster API is to be imported, and this Cluster was there before: give it the label %s: \"true\", too, to have its agent "+
-				"installed there. That takes \"delete\" on clusters/agent, which administrators of the workspace have", v1.LabelImport)
-		return ctrl.Result{}, nil // the label wakes it
+			"Cluster API's Cluster of this name is marked for import, but this Cluster existed before: to have the agent installed there, give this Cluster the label %s: \"true\", too"+
+				". That takes \"delete\" on clusters/agent, which administrators of the workspace have", v1.LabelImport)
+		return ctrl.Result{}, nil // the label wakes the controller
 	case blocked:
 		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled",
-			"Secret %s is there and is not Drover's, by which no agent can join: delete it", registration.AgentSecret(in.name).Name)
+			"Secret %s is not Drover's, and no agent can join with it: delete it", registration.AgentSecret(in.name).Name)
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	case wait:
 		return ctrl.Result{RequeueAfter: soon}, nil
@@ -122,22 +122,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		}
 		defer seat.Release()
 		if err := r.install(ctx, in); err != nil {
-			r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "the agent cannot be installed by Secret %s yet, and is tried again: %v", secret, err)
+			r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "the agent cannot be installed with Secret %s yet, and Drover tries again: %v", secret, err)
 		} else {
-			r.event(in, corev1.EventTypeNormal, "AgentInstalled", "the agent was installed by Secret %s of Cluster API", secret)
+			r.event(in, corev1.EventTypeNormal, "AgentInstalled", "the agent was installed with Secret %s of Cluster API", secret)
 		}
 		return ctrl.Result{RequeueAfter: lookAgain}, nil
 	}
 	return ctrl.Result{}, nil
 }
 
-// enter returns a seat for an installation in a cluster of a workspace, or an error if too many are under way there.
+// enter returns a seat for an installation in a cluster of a workspace, or an error if too many are in progress there.
 func (r *Reconciler) enter(ctx context.Context, workspace string) (*limit.Seat, error) {
 	r.once.Do(func() { r.seats = limit.NewGate(limit.Bounds{User: maxInstalls}, limit.Observer{}) })
 	return r.seats.Enter(ctx, limit.Requester{User: workspace})
 }
 
-// gather reads what a step depends on.
+// gather reads everything that a step depends on.
 func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*input, error) {
 	in := &input{name: name, source: Outline()}
 	if err := r.Client.Get(ctx, name, in.source); apierrors.IsNotFound(err) {
@@ -158,7 +158,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if !agreed(in) {
 		return in, nil
 	}
-	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may lag behind a join of a moment ago
+	for _, reader := range []client.Reader{r.Client, r.Live} { // the cache may be older than a join a moment ago
 		agent := &corev1.Secret{}
 		if err := reader.Get(ctx, registration.AgentSecret(name), agent); err == nil {
 			in.joined = registration.Ours(agent, name.Name, v1.SecretKindAgent)
@@ -180,18 +180,18 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	return in, err
 }
 
-// wanted reports whether a cluster is to be imported.
+// wanted reports whether a cluster must be imported.
 func wanted(in *input) bool {
 	return in.source != nil && in.source.DeletionTimestamp.IsZero() && in.source.Labels[v1.LabelImport] == "true"
 }
 
-// agreed reports whether a Cluster is for what is imported: one that was there before has the label only if its owner
-// gave it.
+// agreed reports whether a Cluster is for the imported cluster. A Cluster that existed before has the label only if its
+// owner has set it.
 func agreed(in *input) bool {
 	return in.cluster.DeletionTimestamp.IsZero() && in.cluster.Labels[v1.LabelImport] == "true"
 }
 
-// decide says what is to be done. It is pure.
+// decide returns the next step. It is pure.
 func decide(in *input) step {
 	switch {
 	case !wanted(in):
@@ -210,8 +210,8 @@ func decide(in *input) step {
 	return install
 }
 
-// clusterOf is the Cluster that is made. It is deleted with that of Cluster API, and after that: until all else is
-// gone, Cluster API may need the way through the hub.
+// clusterOf returns the Cluster to create. It is deleted with Cluster API's Cluster, but last: until everything else is
+// gone, Cluster API may need the connection through the hub.
 func clusterOf(source *metav1.PartialObjectMetadata) *v1.Cluster {
 	return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{
 		Namespace: source.Namespace, Name: source.Name, Labels: map[string]string{v1.LabelImport: "true"},

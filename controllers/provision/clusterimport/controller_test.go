@@ -158,7 +158,7 @@ func TestAClusterOfClusterAPIIsImportedByItsLabel(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "agent"}}); err != nil {
 		t.Fatal(err)
 	}
-	if said := w.reconcile(); w.installed() || !strings.Contains(said, "Secret prod-agent is there and is not Drover's") || !strings.Contains(said, "delete it") {
+	if said := w.reconcile(); w.installed() || !strings.Contains(said, "Secret prod-agent is not Drover's") || !strings.Contains(said, "delete it") {
 		t.Errorf("the agent is installed: %t, %q, want that to wait, and what to do about a user's Secret", w.installed(), said)
 	}
 	joined.Labels = map[string]string{v1.LabelSecretKind: v1.SecretKindAgent, v1.LabelCluster: "prod"}

@@ -24,20 +24,20 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// installTime bounds an installation: a server that does not answer keeps others waiting no longer.
+// installTime bounds an installation, so that others do not wait longer for a server that does not answer.
 const installTime = time.Minute
 
-// fieldOwner is the field manager of what is applied there.
+// fieldOwner is the field manager of all that is applied there.
 const fieldOwner = "drover-import"
 
-// maxAnswer bounds what is read of an answer, in bytes. Nothing of it is kept: it is read so that the connection can be
-// used again.
+// maxAnswer bounds how much of an answer is read, in bytes. The content is dropped: it is read only so that the
+// connection can be used again.
 const maxAnswer = 1 << 20
 
-// install applies the agent's manifest in the cluster. Its errors have no text of the other server in them.
+// install applies the agent's manifest in the cluster. Its errors contain no text from the other server.
 //
-// The other server is of whoever wrote the kubeconfig. So nothing that it answers is decoded: the paths of the
-// manifest's kinds are known here, and of an answer only the code counts.
+// The other server belongs to whoever wrote the kubeconfig. So none of its answers are decoded: the paths of the
+// manifest's kinds are known here, and only the status code of an answer counts.
 func (r *Reconciler) install(ctx context.Context, in *input) error {
 	config, err := remote.Config(in.kubeconfig, r.Reach)
 	if err != nil {
@@ -50,7 +50,7 @@ func (r *Reconciler) install(ctx context.Context, in *input) error {
 	defer there.CloseIdleConnections()
 	server, err := url.Parse(config.Host)
 	if err != nil {
-		return errors.New("its server is no URL")
+		return errors.New("its server is not a URL")
 	}
 	ctx, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
@@ -81,7 +81,7 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	if err := untrusted.JSON(content, object, untrusted.Large()); err != nil {
 		return errManifest
 	}
-	if object.Kind == "" && object.APIVersion == "" { // between two lines of dashes
+	if object.Kind == "" && object.APIVersion == "" { // an empty document between two separators
 		return nil
 	}
 	to, err := address(server, object)
@@ -106,13 +106,13 @@ func apply(ctx context.Context, there *http.Client, server *url.URL, content []b
 	return nil
 }
 
-// address is where an object is applied. Which kinds the other server says that it has does not matter: the manifest
-// has none but these.
+// address returns the URL at which an object is applied. The kinds that the other server offers do not matter, because
+// the manifest has only these.
 func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, error) {
 	kinds := append(protocol.ManifestKinds(), protocol.ObjectKind{Name: "Namespace", APIVersion: "v1", Resource: "namespaces"})
 	i := slices.IndexFunc(kinds, func(k protocol.ObjectKind) bool { return k.Name == object.Kind && k.APIVersion == object.APIVersion })
 	if i < 0 {
-		return "", fmt.Errorf("the agent's manifest has a %s of %s, which is not applied by an import", object.Kind, object.APIVersion)
+		return "", fmt.Errorf("the agent's manifest has a %s of %s, which an import does not apply", object.Kind, object.APIVersion)
 	}
 	path := []string{"apis", object.APIVersion}
 	if object.APIVersion == "v1" {
@@ -126,7 +126,7 @@ func address(server *url.URL, object *metav1.PartialObjectMetadata) (string, err
 	return to.String(), nil
 }
 
-// problem says what kind of error it is, without the words of the server: who writes a kubeconfig chooses that.
+// problem describes the kind of an error without the server's words, which the author of a kubeconfig can choose.
 func problem(err error) string {
 	switch {
 	case errors.Is(err, remote.ErrRedirect):
@@ -134,5 +134,5 @@ func problem(err error) string {
 	case errors.Is(err, context.DeadlineExceeded):
 		return "the API server did not answer in time"
 	}
-	return "the API server cannot be reached, is not the one of the kubeconfig's CA, or is at an address of this machine, of its link or reserved"
+	return "the API server cannot be reached, has no certificate of the kubeconfig's CA, or has an address that belongs to this machine, is link-local, or is reserved"
 }

@@ -21,13 +21,13 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// maxEndpoints of a task, as the schema has it.
+// maxEndpoints is the maximum number of endpoints in a task, as in the schema.
 const maxEndpoints = 32
 
-// fieldOwner is the field manager of the tasks that this controller gives machines: those of others stay.
+// fieldOwner is the field manager of the tasks that this controller gives machines. Tasks of others stay.
 const fieldOwner = client.FieldOwner("drover-etcd")
 
-// pause pauses the Cluster of Cluster API, or undoes what a restore has paused. One that a person has paused stays so.
+// pause pauses the Cluster of Cluster API, or ends a restore's pause. A Cluster that a person has paused stays paused.
 func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRestore, d kubeadm.Decision) error {
 	if active == nil {
 		return nil
@@ -42,7 +42,7 @@ func (in *kubeadmCluster) pause(ctx context.Context, active *provisionv1.EtcdRes
 	return nil
 }
 
-// give gives machines their tasks, and takes away those of what has ended.
+// give gives machines their tasks, and takes away the tasks of snapshots and restores that have ended.
 func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	var errs []error
 	for i := range in.machines {
@@ -61,14 +61,14 @@ func (in *kubeadmCluster) give(ctx context.Context, d kubeadm.Decision) error {
 	return errors.Join(errs...)
 }
 
-// tasks returns what is applied to the machine that was read. It is pure.
+// tasks returns the object to apply to the machine. It is pure.
 func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstructured {
 	list := []any{}
 	for _, t := range want {
 		task := t.DeepCopy()
 		task.Etcd.Endpoints = task.Etcd.Endpoints[:min(len(task.Etcd.Endpoints), maxEndpoints)]
 		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(task)
-		if err != nil { // strings always convert
+		if err != nil { // strings can always be converted
 			panic(err)
 		}
 		list = append(list, content)
@@ -82,7 +82,7 @@ func tasks(m *infrav1.DroverMachine, want []kubeadm.Task) *unstructured.Unstruct
 	return object
 }
 
-// hold keeps a restore until it has ended, also if it is deleted.
+// hold keeps a restore until it has ended, even if it is deleted.
 func (in *kubeadmCluster) hold(ctx context.Context, restore *provisionv1.EtcdRestore) error {
 	return setFinalizer(ctx, in.Client, restore, controllerutil.AddFinalizer)
 }

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd carries out EtcdSnapshots and EtcdRestores, and is the only writer of their statuses.
+// Package etcd carries out EtcdSnapshots and EtcdRestores. It is the only writer of their statuses.
 //
-// It is reconciled by the name of the cluster that they refer to. There is one Reconciler for each kind of cluster,
-// with the Backend that knows the kind: Kubeadm for a DroverCluster, whose machines it gives their tasks, and
-// Installations for a ClusterInstallation, whose own controller does what is to be done.
+// A reconcile is for one cluster, by its name. There is one Reconciler for each kind of cluster, with a Backend for
+// that kind: Kubeadm gives the machines of a DroverCluster their tasks, and Installations relies on the controller of
+// ClusterInstallations, which does the work itself.
 package etcd
 
 import (
@@ -27,35 +27,35 @@ import (
 
 // Backend knows the clusters of one kind.
 type Backend interface {
-	// Kind is the kind by which EtcdSnapshots and EtcdRestores refer to a cluster.
+	// Kind is the kind with which EtcdSnapshots and EtcdRestores refer to a cluster.
 	Kind() provisionv1.EtcdClusterKind
-	// Read reads a cluster before the objects that refer to it are read: a cluster forgets how something has ended only
-	// after its status says so, so what has ended is never taken for new.
+	// Read reads a cluster before the objects that refer to it are read. A cluster drops an outcome only after the
+	// object's status has it, so an object that has ended is never taken for a new one.
 	Read(ctx context.Context, name types.NamespacedName) (Cluster, error)
-	// Wakes reports whether a change of an object, which is none of those that refer to clusters, wakes for the cluster
-	// of its name even while nothing is wanted of it.
+	// Wakes reports whether a change of an object wakes the cluster of the same name even if no snapshot or restore refers
+	// to it. The object is not an EtcdSnapshot or EtcdRestore.
 	Wakes(object client.Object) bool
 }
 
 // Cluster is one cluster, as it was read.
 type Cluster interface {
-	// Advance has the next steps taken of all that is wanted, and says how far each is.
+	// Advance takes the next steps of all snapshots and restores, and returns their progress.
 	Advance(ctx context.Context, w *Wanted) (progress.All, error)
-	// Settle does what is left when the statuses say what Advance has returned. It returns when to look again, 0 for
-	// when something changes.
+	// Settle does the rest after Advance's progress is written to the statuses. It returns the time after which to look
+	// again, or 0 to wait for a change.
 	Settle(ctx context.Context, w *Wanted) (time.Duration, error)
 }
 
-// Wanted is all that refers to a cluster.
+// Wanted has all snapshots and restores that refer to a cluster.
 type Wanted struct {
-	// Snapshots and Restores have not ended, or their finalizer is still there. The oldest is first.
+	// Snapshots and Restores have not ended, or still have their finalizer. The oldest is first.
 	Snapshots []*provisionv1.EtcdSnapshot
 	Restores  []*provisionv1.EtcdRestore
-	// All are all snapshots, also those that have ended.
+	// All has all snapshots, including those that have ended.
 	All []*provisionv1.EtcdSnapshot
 }
 
-// Active is the restore that is under way, or next; nil for none.
+// Active returns the restore that is in progress, or the next one. It returns nil if there is none.
 func (w *Wanted) Active() *provisionv1.EtcdRestore {
 	if len(w.Restores) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func (w *Wanted) Active() *provisionv1.EtcdRestore {
 	return w.Restores[0]
 }
 
-// Reconciler reconciles what EtcdSnapshots and EtcdRestores want of the clusters of one kind.
+// Reconciler reconciles the EtcdSnapshots and EtcdRestores of the clusters of one kind.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
@@ -72,10 +72,10 @@ type Reconciler struct {
 	Backend  Backend
 }
 
-// Reconcile takes the next step of all that is wanted of one cluster.
+// Reconcile takes the next step for all snapshots and restores of one cluster.
 //
-// What is done is done before the status is written, and forgotten only when the status says how it has ended. So a hub
-// that is killed between decides the same again.
+// It acts before it writes the statuses, and drops an outcome only when the status has it. So a hub that is killed in
+// between makes the same decisions again.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, err := r.Backend.Read(ctx, req.NamespacedName)
 	if err != nil {
@@ -90,14 +90,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	err = r.write(ctx, w, how)
-	again, unsettled := cluster.Settle(ctx, w) // last, so that a cleanup that fails keeps nothing from ending
+	again, unsettled := cluster.Settle(ctx, w) // comes last, so that a failing cleanup does not delay the others
 	if how.Again > 0 && (again == 0 || how.Again < again) {
 		again = how.Again
 	}
 	return ctrl.Result{RequeueAfter: again}, errors.Join(err, unsettled)
 }
 
-// wanted reads what refers to a cluster, and has statuses of restores that have ended name their generation.
+// wanted reads the objects that refer to a cluster, and sets the observed generation of restores that have ended.
 func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wanted, error) {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -133,8 +133,8 @@ func (r *Reconciler) wanted(ctx context.Context, name types.NamespacedName) (*Wa
 	return w, nil
 }
 
-// Handler wakes for the cluster of an EtcdSnapshot or EtcdRestore, and when a machine or host changes for the clusters
-// of its namespace that have something under way.
+// Handler wakes the cluster of an EtcdSnapshot or EtcdRestore. When a machine or host changes, it wakes the clusters of
+// its namespace that have a snapshot or restore in progress.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch o := object.(type) {
@@ -149,7 +149,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 		if r.Client.List(ctx, snapshots, client.InNamespace(object.GetNamespace())) != nil || r.Client.List(ctx, restores, client.InNamespace(object.GetNamespace())) != nil {
-			return nil // it is looked at again in any case
+			return nil // clusters are looked at again in any case
 		}
 		for _, o := range snapshots.Items {
 			if !progress.SnapshotEnded(o.Status.Phase) {
@@ -165,7 +165,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	})
 }
 
-// requests wakes for the clusters of the backend's kind, once each.
+// requests returns one request for each cluster of the backend's kind.
 func (r *Reconciler) requests(namespace string, refs ...provisionv1.EtcdClusterRef) (all []reconcile.Request) {
 	seen := map[string]bool{}
 	for _, ref := range refs {

@@ -26,20 +26,20 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// clientPort is where etcd of kubeadm listens for clients.
+// clientPort is the port at which kubeadm's etcd listens for clients.
 const clientPort = 2379
 
-// lostTime is after how long a snapshot, or its copy, is given up that a host was told to make which is not connected.
+// lostTime is how long a snapshot or copy may wait for a host that is not connected before it is given up.
 const lostTime = 10 * time.Minute
 
-// gather reads what a decision depends on beside the machines, from the API server as they were.
+// gather reads everything that a decision depends on from the API server. The machines were read before.
 func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 	in.gatherWishes(w)
 	if err := in.gatherSource(ctx, w.Active()); err != nil {
 		return err
 	}
 	holding := w.Restores
-	if w.Active() != nil && in.decide.Restore.Problem != "" { // it is refused, and names what is gone
+	if w.Active() != nil && in.decide.Restore.Problem != "" { // it is refused, and what it names no longer exists
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)
@@ -87,7 +87,7 @@ func (in *kubeadmCluster) gatherMachines(ctx context.Context) error {
 	return nil
 }
 
-// hostOf reads the Host of a machine, nil if there is none.
+// hostOf reads the Host of a machine. It returns nil if there is none.
 func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) (*v1.Host, error) {
 	if m.Status.HostName == "" {
 		return nil, nil
@@ -101,7 +101,7 @@ func (in *kubeadmCluster) hostOf(ctx context.Context, m *infrav1.DroverMachine) 
 	return host, nil
 }
 
-// machine says what a decision takes into account of a machine. It is pure.
+// machine returns the facts about a machine that a decision takes into account. It is pure.
 func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Machine {
 	provisioned := m.Status.Initialization.Provisioned
 	out := kubeadm.Machine{
@@ -127,8 +127,8 @@ func machine(m *infrav1.DroverMachine, host *v1.Host, now time.Time) kubeadm.Mac
 	return out
 }
 
-// lost reports whether a Host was not connected for lostTime. A hub that was started after the agent was connected last
-// does not know lastSeen: then it is the latest change of Ready, which is not later. It is pure.
+// lost reports whether a Host was not connected for lostTime. A hub that started after the agent's last connection does
+// not know lastSeen. Then the latest change of Ready counts, which is not later. It is pure.
 func lost(host *v1.Host, now time.Time) bool {
 	if host == nil || hosts.Connected(host) {
 		return false
@@ -140,7 +140,8 @@ func lost(host *v1.Host, now time.Time) bool {
 	return since != nil && now.After(since.Add(lostTime))
 }
 
-// gatherWishes finds the snapshots that the schedule of the cluster has made, and says what is wanted.
+// gatherWishes finds the snapshots that the cluster's schedule has created, and collects the requested snapshots and
+// the restore.
 func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	for _, o := range w.All {
 		if in.cluster != nil && scheduledBy(o, in.cluster) {
@@ -153,12 +154,13 @@ func (in *kubeadmCluster) gatherWishes(w *Wanted) {
 	}
 }
 
-// fileOf is the name of a snapshot's file: another one for each, also after it was deleted and made again.
+// fileOf returns the name of a snapshot's file. It is unique, even if a snapshot is deleted and created again with the
+// same name.
 func fileOf(o *provisionv1.EtcdSnapshot) string {
 	return o.Name[:min(len(o.Name), 200)] + "-" + string(o.UID)[:8] + ".db"
 }
 
-// objectOf returns where a file is in the bucket of a cluster, nil if that has none. It is pure.
+// objectOf returns the place of a file in the bucket of a cluster, or nil if the cluster has no bucket. It is pure.
 func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	if cluster == nil || cluster.Spec.Etcd.S3 == nil {
 		return nil
@@ -171,8 +173,8 @@ func objectOf(cluster *infrav1.DroverCluster, file string) *kubeadm.Object {
 	}
 }
 
-// copyOf returns the copy of a snapshot for whom the cluster's credentials are meant: that of the endpoint and bucket
-// which the cluster names. It is pure.
+// copyOf returns the copy of a snapshot that the cluster's credentials are meant for: the one at the endpoint and in
+// the bucket that the cluster names. It is pure.
 func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) *kubeadm.Object {
 	at, object := snapshot.Status.S3, objectOf(cluster, snapshot.Status.Snapshot)
 	if at == nil || object == nil || at.Endpoint != object.Endpoint || at.Bucket != object.Bucket {
@@ -182,7 +184,7 @@ func copyOf(cluster *infrav1.DroverCluster, snapshot *provisionv1.EtcdSnapshot) 
 	return object
 }
 
-// gatherSource finds the file that is restored.
+// gatherSource finds the file to restore.
 func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1.EtcdRestore) error {
 	if restore == nil {
 		return nil
@@ -214,7 +216,7 @@ func (in *kubeadmCluster) gatherSource(ctx context.Context, restore *provisionv1
 	return nil
 }
 
-// source says where the file of a snapshot is.
+// source sets where the file of a snapshot is.
 func (in *kubeadmCluster) source(wish *kubeadm.RestoreWish, snapshot *provisionv1.EtcdSnapshot) {
 	wish.Host, wish.File, wish.S3 = snapshot.Status.Host, snapshot.Status.Snapshot, copyOf(in.cluster, snapshot)
 	present := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Host == wish.Host && !m.Gone })
@@ -222,7 +224,7 @@ func (in *kubeadmCluster) source(wish *kubeadm.RestoreWish, snapshot *provisionv
 	switch at := snapshot.Status.S3; {
 	case wish.S3 != nil || present && !removing:
 	case removing:
-		wish.Problem = fmt.Sprintf("host %s removes the file of the EtcdSnapshot %s, which is beyond spec.etcd.retention of the DroverCluster: name a later one", wish.Host, snapshot.Name)
+		wish.Problem = fmt.Sprintf("host %s is removing the file of the EtcdSnapshot %s, which is beyond spec.etcd.retention of the DroverCluster: name a later one", wish.Host, snapshot.Name)
 	case at != nil:
 		wish.Problem = fmt.Sprintf("host %s is no control plane of the cluster, and the copy of the EtcdSnapshot %s is in the bucket %s at %s, which spec.etcd.s3 of the DroverCluster does not name: set it",
 			wish.Host, snapshot.Name, at.Bucket, cmp.Or(at.Endpoint, "AWS"))

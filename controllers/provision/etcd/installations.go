@@ -15,10 +15,10 @@ import (
 )
 
 // Installations is the Backend of ClusterInstallations. Their own controller takes the steps, since a restore stops
-// everything else that it does: it reads the same objects, and nothing is left to do here but to say how far they are.
+// everything else that it does. It reads the same objects, so this backend only reports their progress.
 type Installations struct {
-	// Progress reads an installation, decides without acting on that, and returns how far all is that
-	// refers to the installation.
+	// Progress reads an installation, makes a decision without acting on it, and returns the progress of all snapshots and
+	// restores that refer to the installation.
 	Progress func(ctx context.Context, name types.NamespacedName) (progress.All, error)
 }
 

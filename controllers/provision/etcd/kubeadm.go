@@ -20,11 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/provision/progress"
 )
 
-// lookAgain is how long what is under way is waited for: of Cluster API's objects none is watched.
+// lookAgain is the time between looks at work in progress. None of Cluster API's objects are watched.
 const lookAgain = 3 * time.Second
 
-// Kubeadm is the Backend of DroverClusters: it lets internal/provision/kubeadm decide, gives DroverMachines their
-// tasks, pauses Cluster API, and follows the schedule of a cluster.
+// Kubeadm is the Backend of DroverClusters. It asks internal/provision/kubeadm for decisions, gives DroverMachines
+// their tasks, pauses Cluster API, and follows the schedule of a cluster.
 type Kubeadm struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
@@ -37,22 +37,22 @@ type Kubeadm struct {
 type kubeadmCluster struct {
 	Kubeadm
 	name types.NamespacedName
-	// scheduled are the snapshots that the schedule has made, the newest first.
+	// scheduled are the snapshots that the schedule has created, the newest first.
 	scheduled []*provisionv1.EtcdSnapshot
-	// cluster is nil if it is not there.
+	// cluster is nil if it does not exist.
 	cluster *infrav1.DroverCluster
-	// machines of the control plane.
+	// machines are the machines of the control plane.
 	machines []infrav1.DroverMachine
-	// owner is the Cluster of Cluster API, nil if problem says that there is none.
+	// owner is the Cluster of Cluster API. It is nil if problem says that there is none.
 	owner   *clusterapi.Cluster
 	problem string
-	// hopeless reports that the problem stays.
+	// hopeless reports whether the problem is permanent.
 	hopeless bool
 	decide   kubeadm.Input
 	decided  kubeadm.Decision
 }
 
-// refTo is how EtcdSnapshots and EtcdRestores refer to a DroverCluster.
+// refTo returns how EtcdSnapshots and EtcdRestores refer to a DroverCluster.
 func refTo(name string) provisionv1.EtcdClusterRef {
 	return provisionv1.EtcdClusterRef{Kind: provisionv1.EtcdOfDroverCluster, Name: name}
 }
@@ -60,7 +60,7 @@ func refTo(name string) provisionv1.EtcdClusterRef {
 // Kind implements Backend.
 func (Kubeadm) Kind() provisionv1.EtcdClusterKind { return provisionv1.EtcdOfDroverCluster }
 
-// Wakes implements Backend: a cluster with a schedule is looked at also while nothing is wanted of it.
+// Wakes implements Backend. A cluster with a schedule is looked at even if no snapshot or restore refers to it.
 func (Kubeadm) Wakes(object client.Object) bool {
 	cluster, is := object.(*infrav1.DroverCluster)
 	return is && cluster.Spec.Etcd.Schedule != ""
@@ -100,8 +100,8 @@ func (in *kubeadmCluster) Advance(ctx context.Context, w *Wanted) (progress.All,
 	return how, errors.Join(in.pause(ctx, active, in.decided), in.give(ctx, in.decided))
 }
 
-// refuse says of all that is wanted that there is no cluster that it could be of. Nothing was given to any machine for
-// it, or the machines are gone.
+// refuse returns the progress of all snapshots and restores if there is no cluster for them. No machine was given a
+// task for them, or the machines are gone.
 func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	how := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	for _, o := range w.Snapshots {
@@ -124,8 +124,8 @@ func (in *kubeadmCluster) refuse(w *Wanted) progress.All {
 	return how
 }
 
-// Settle implements Cluster: it removes and makes the snapshots of the schedule. It looks again soon while something is
-// under way, and at the next time of the schedule.
+// Settle implements Cluster. It deletes and creates the snapshots of the schedule. It looks again soon while something
+// is in progress, and at the next time of the schedule.
 func (in *kubeadmCluster) Settle(ctx context.Context, w *Wanted) (time.Duration, error) {
 	err := in.expire(ctx, in.decided)
 	next, scheduled := in.followSchedule(ctx, w)

@@ -30,16 +30,16 @@ import (
 )
 
 const (
-	// firstWindow is how long a time of the schedule may be past if there is no scheduled snapshot from which the next one
-	// is counted: a schedule that was just set has missed none of the hours before.
+	// firstWindow is how old a time of the schedule may be if there is no scheduled snapshot yet to count from. A schedule
+	// that was just set has not missed the hours before.
 	firstWindow = 10 * time.Minute
-	// maxName is the length of a cluster's name in that of a snapshot.
+	// maxName is the maximum length of the cluster's name in a snapshot's name.
 	maxName = 200
 )
 
-// scheduledBy reports whether the schedule of a cluster has made a snapshot. A label alone, which any user can set,
-// does not make it so. It checks all that the policy drover-provisioner-etcdsnapshots checks: what that keeps the
-// provisioner from deleting is none of a schedule.
+// scheduledBy reports whether the schedule of a cluster has created a snapshot. A label alone is not enough, because
+// any user can set it. The function makes the same checks as the policy drover-provisioner-etcdsnapshots: a snapshot
+// that the policy keeps the provisioner from deleting does not belong to a schedule.
 func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bool {
 	by := metav1.GetControllerOf(o)
 	if by == nil || o.Labels[provisionv1.LabelScheduled] != "true" || o.Spec.ClusterRef != refTo(cluster.Name) {
@@ -48,7 +48,7 @@ func scheduledBy(o *provisionv1.EtcdSnapshot, cluster *infrav1.DroverCluster) bo
 	return strings.HasPrefix(by.APIVersion, infrav1.GroupVersion.Group+"/") && by.Kind == "DroverCluster" && by.Name == cluster.Name && by.UID == cluster.UID
 }
 
-// scheduledFor returns the time for which a snapshot was made.
+// scheduledFor returns the time of the schedule for which a snapshot was made.
 func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	if t, err := time.Parse(time.RFC3339, o.Annotations[provisionv1.AnnotationScheduledFor]); err == nil {
 		return t
@@ -56,8 +56,8 @@ func scheduledFor(o *provisionv1.EtcdSnapshot) time.Time {
 	return o.CreationTimestamp.Time
 }
 
-// sortScheduled sorts snapshots of a schedule, the newest first. One that was made for later than now is of a clock
-// that was wrong, and counts as the oldest: otherwise it would be kept for ever. It is pure.
+// sortScheduled sorts snapshots of a schedule, the newest first. A snapshot for a time in the future comes from a clock
+// that was wrong, and counts as the oldest: otherwise it would be kept forever. It is pure.
 func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	ahead := func(o *provisionv1.EtcdSnapshot) int {
 		if scheduledFor(o).After(now) {
@@ -70,7 +70,7 @@ func sortScheduled(all []*provisionv1.EtcdSnapshot, now time.Time) {
 	})
 }
 
-// retention returns how many scheduled snapshots each control plane keeps, 0 for all. It is pure.
+// retention returns how many scheduled snapshots each control plane keeps, or 0 for all. It is pure.
 func retention(cluster *infrav1.DroverCluster) int {
 	switch {
 	case cluster == nil || cluster.Spec.Etcd.Schedule == "":
@@ -81,7 +81,7 @@ func retention(cluster *infrav1.DroverCluster) int {
 	return int(cluster.Spec.Etcd.Retention)
 }
 
-// stored returns the scheduled snapshots that have ended, in their order. It is pure.
+// stored returns the scheduled snapshots that have ended, in the same order. It is pure.
 func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdRestore) []kubeadm.Stored {
 	var all []kubeadm.Stored
 	for _, o := range scheduled {
@@ -95,17 +95,17 @@ func stored(scheduled []*provisionv1.EtcdSnapshot, restores []*provisionv1.EtcdR
 	return all
 }
 
-// timing is when a snapshot is due.
+// timing says when a snapshot is due.
 type timing struct {
-	// due is the time of the schedule for which one is to be made now, zero for none.
+	// due is the time of the schedule for which a snapshot must be made now, or zero if there is none.
 	due time.Time
-	// again is when to look again, zero for no such time.
+	// again is when to look again, or zero if there is no such time.
 	again time.Time
 }
 
-// timed says for which time of a schedule a snapshot is to be made now. It is pure, and its only memory are the
-// snapshots that the schedule has made: however many times were missed, one is made, for the latest of them. None is
-// made while one has not ended, or a restore is under way.
+// timed returns the time of a schedule for which a snapshot must be made now. It is pure, and its only memory is the
+// snapshots that the schedule has created. However many times were missed, only one snapshot is made, for the latest of
+// them. None is made while another one has not ended, or a restore is in progress.
 func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring bool, now time.Time) timing {
 	t := timing{again: s.Next(now)}
 	last := now.Add(-firstWindow)
@@ -113,7 +113,7 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 		if !progress.SnapshotEnded(o.Status.Phase) {
 			return t
 		}
-		if at := scheduledFor(o); !at.After(now) { // one of the future is of a clock that was wrong
+		if at := scheduledFor(o); !at.After(now) { // a time in the future comes from a clock that was wrong
 			last = at
 		}
 	}
@@ -123,15 +123,15 @@ func timed(s schedule.Schedule, scheduled []*provisionv1.EtcdSnapshot, restoring
 	return t
 }
 
-// followSchedule makes the snapshot that is due, and returns when to look again, zero for no such time. A schedule that
-// cannot be read is in the status of the DroverCluster.
+// followSchedule creates the snapshot that is due, and returns when to look again, or zero if there is no such time. A
+// schedule that cannot be read is reported in the status of the DroverCluster.
 func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.Time, error) {
 	if in.cluster == nil || in.cluster.Spec.Etcd.Schedule == "" || !in.cluster.DeletionTimestamp.IsZero() {
 		return time.Time{}, nil
 	}
 	s, err := schedule.Parse(in.cluster.Spec.Etcd.Schedule)
 	if err != nil {
-		return time.Time{}, nil // the controller of DroverClusters says so
+		return time.Time{}, nil // the controller of DroverClusters reports it
 	}
 	t := timed(s, in.scheduled, len(w.Restores) > 0, in.Now())
 	bootstrapped := slices.ContainsFunc(in.decide.Machines, func(m kubeadm.Machine) bool { return m.Provisioned && !m.Gone })
@@ -152,8 +152,8 @@ func (in *kubeadmCluster) followSchedule(ctx context.Context, w *Wanted) (time.T
 	return t.again, nil
 }
 
-// inTheWay says which object has the name of a snapshot that is due, unless the schedule has made it: a manager that
-// was killed, or another one.
+// inTheWay reports an object that has the name of a due snapshot, unless the schedule has created it, for example in a
+// manager that was killed.
 func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverCluster, o *provisionv1.EtcdSnapshot, due time.Time) error {
 	present := &provisionv1.EtcdSnapshot{}
 	if err := in.Live.Get(ctx, client.ObjectKeyFromObject(o), present); err != nil {
@@ -161,13 +161,13 @@ func (in *kubeadmCluster) inTheWay(ctx context.Context, cluster *infrav1.DroverC
 	}
 	if !scheduledBy(present, cluster) {
 		in.Recorder.Eventf(cluster, present, corev1.EventTypeWarning, "SnapshotNotMade", "Snapshot",
-			"no EtcdSnapshot was made for %s: EtcdSnapshot %s has its name, and is not of this schedule. Delete it", due.Format(time.RFC3339), present.Name)
+			"no EtcdSnapshot was made for %s: EtcdSnapshot %s has its name, but was not created by this schedule. Delete it", due.Format(time.RFC3339), present.Name)
 	}
 	return nil
 }
 
-// scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name is of both, so that it is
-// made once. It is pure.
+// scheduledSnapshot returns the snapshot of a cluster for a time of its schedule. Its name contains both, so that it is
+// created only once. It is pure.
 func scheduledSnapshot(cluster *infrav1.DroverCluster, due time.Time) *provisionv1.EtcdSnapshot {
 	name := cluster.Name
 	if len(name) > maxName {

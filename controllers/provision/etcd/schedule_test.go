@@ -201,7 +201,7 @@ func TestAnObjectThatHasTheNameOfAScheduledSnapshotIsNamed(t *testing.T) {
 	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofAnother}}
 	w.create(o)
 	w.reconcile(1)
-	if len(w.events) != 1 || !strings.Contains(w.events[0], "Warning SnapshotNotMade") || !strings.Contains(w.events[0], "EtcdSnapshot "+name+" has its name, and is not of this schedule. Delete it") {
+	if len(w.events) != 1 || !strings.Contains(w.events[0], "Warning SnapshotNotMade") || !strings.Contains(w.events[0], "EtcdSnapshot "+name+" has its name, but was not created by this schedule. Delete it") {
 		t.Errorf("%q, want a warning that names %s", w.events, name)
 	}
 	if err := w.Client.Delete(t.Context(), o); err != nil {
@@ -392,7 +392,7 @@ func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 	if task := w.given("h2", infrav1.TaskRunning, infrav1.TaskEtcdPrepare).Spec.Tasks[1].Etcd; *task.S3 != want || task.File != o.Status.Snapshot {
 		t.Errorf("%+v, want h2 to fetch %+v", task, want)
 	}
-	if got := w.restore("r", provisionv1.RestorePending, provisionv1.ReasonWaiting, "h2 reads"); got.Status.Host != "h2" {
+	if got := w.restore("r", provisionv1.RestorePending, provisionv1.ReasonWaiting, "h2 is reading"); got.Status.Host != "h2" {
 		t.Errorf("%+v", got.Status)
 	}
 }

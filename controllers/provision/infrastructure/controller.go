@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure reconciles DroverCluster: it writes the kubeconfig with which Cluster API reaches a cluster
-// through the hub, and names failure domains.
+// Package infrastructure reconciles DroverCluster. It writes the kubeconfig with which Cluster API reaches a cluster
+// through the hub, and lists failure domains.
 package infrastructure
 
 import (
@@ -31,13 +31,13 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// lookAgain is how long what Cluster API does is waited for: of its objects none is watched.
+// lookAgain is the time between looks at Cluster API's progress. None of its objects are watched.
 const lookAgain = 5 * time.Second
 
-// maxDomains is how many failure domains the schema has room for.
+// maxDomains is how many failure domains the schema allows.
 const maxDomains = 100
 
-// fieldOwner is the field manager of what this controller applies on the hub.
+// fieldOwner is the field manager of everything that this controller applies on the hub.
 const fieldOwner = owned.FieldOwner
 
 // Reconciler reconciles DroverClusters.
@@ -62,7 +62,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if !object.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, nil // its Secret is collected with it
+		return ctrl.Result{}, nil // its Secret is garbage collected with it
 	}
 	update := status.Begin(object)
 	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
@@ -105,12 +105,12 @@ func (r *Reconciler) advance(ctx context.Context, object *infrav1.DroverCluster)
 	object.Status.Initialization.Provisioned = &done
 	v := status.Readiness{Ready: true, Reason: infrav1.ReasonProvisioned, Message: "Cluster API reaches the cluster through the hub, once its agent is connected"}
 	if object.Spec.FailureDomainLabel != "" {
-		v.Again = time.Minute // labels of Hosts change seldom
+		v.Again = time.Minute // labels of Hosts seldom change
 	}
 	return v, nil
 }
 
-// setDomains writes the values of a label that Hosts have.
+// setDomains sets the failure domains: the values of a label of the Hosts.
 func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverCluster) error {
 	object.Status.FailureDomains = nil
 	if object.Spec.FailureDomainLabel == "" {
@@ -124,7 +124,7 @@ func (r *Reconciler) setDomains(ctx context.Context, object *infrav1.DroverClust
 	return nil
 }
 
-// domains returns the values of a label, in their order. It is pure.
+// domains returns the sorted values of a label. It is pure.
 func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	var names []string
 	for i := range hosts {
@@ -142,7 +142,7 @@ func domains(hosts []v1.Host, label string) []infrav1.FailureDomain {
 	return out
 }
 
-// writeKubeconfig writes the Secret that Cluster API reads. A Secret of that name that Drover did not make is left
+// writeKubeconfig writes the Secret that Cluster API reads. A Secret of this name that Drover did not make is left
 // alone.
 func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.DroverCluster, cluster *v1.Cluster) (status.Readiness, error) {
 	name := types.NamespacedName{Namespace: cluster.Namespace, Name: cluster.Name + infrav1.KubeconfigSecretSuffix}
@@ -156,7 +156,7 @@ func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.Drover
 		return status.Readiness{}, fmt.Errorf("read Secret %s: %w", name, err)
 	}
 	if present != nil && !ours.Has(present) {
-		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " is there and is not Drover's: delete it, or let Cluster API reach the cluster by it without Drover", Again: lookAgain}, nil
+		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " exists and is not Drover's: delete it, or let Cluster API reach the cluster with it, without Drover", Again: lookAgain}, nil
 	}
 	settings, err := r.Settings(ctx)
 	if err != nil {
@@ -183,7 +183,7 @@ func setConditions(object *infrav1.DroverCluster, v status.Readiness) {
 	conditions, generation := &object.Status.Conditions, object.Generation
 	if v.Reason == infrav1.ReasonPaused {
 		meta.SetStatusCondition(conditions, metav1.Condition{Type: infrav1.ConditionPaused, Status: metav1.ConditionTrue, Reason: v.Reason, Message: v.Message, ObservedGeneration: generation})
-		return // Ready stays as it was
+		return // Ready keeps its value
 	}
 	meta.RemoveStatusCondition(conditions, infrav1.ConditionPaused)
 	v.Write(generation, &object.Status.ObservedGeneration, conditions)

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// setScheduled writes a condition that is True if the schedule of snapshots can be read. Whether they succeed is in the
-// EtcdSnapshots. It changes nothing else of the cluster: a cluster without snapshots works.
+// setScheduled sets a condition that is True if the schedule of snapshots can be read. The EtcdSnapshots tell whether
+// snapshots succeed. The condition affects nothing else of the cluster, because a cluster without snapshots works.
 func setScheduled(object *infrav1.DroverCluster, update *status.Update) {
 	text, conditions := object.Spec.Etcd.Schedule, &object.Status.Conditions
 	if text == "" {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package installation reconciles ClusterInstallation: it takes Hosts, gives them the instructions that
-// internal/provision/k3s decides, and gives them back.
+// Package installation reconciles ClusterInstallation. It takes Hosts, gives them the instructions that
+// internal/provision/k3s decides on, and gives the Hosts back.
 package installation
 
 import (
@@ -33,16 +33,17 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of the objects, as Hosts have it in spec.consumerRef.
+// Kind of the objects, as in spec.consumerRef of Hosts.
 const Kind = "ClusterInstallation"
 
-// lookAgain is when an installation is looked at that nothing has woken: the Secrets that users make are not watched.
+// lookAgain is when an installation is looked at again without any event: Secrets of users are not watched.
 const lookAgain = 5 * time.Minute
 
-// soon is when it is looked at again after a write that the cache may not have yet.
+// soon is when an installation is looked at again after a write that the cache may not have yet.
 const soon = time.Second
 
-// lostTime is after how long what a Host that is not connected was told to do once is given up, such as a snapshot.
+// lostTime is how long a one-time task, such as a snapshot, may wait for a Host that is not connected before it is
+// given up.
 const lostTime = 10 * time.Minute
 
 // leaveTime is how long an installation that is being deleted waits for Hosts that are not connected.
@@ -55,26 +56,26 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Reported is that of hosts.Hub.
+	// Reported is hosts.Hub.Reported.
 	Reported func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*provisionv1.ClusterInstallation]
 }
 
-// input is what one reconcile has read.
+// input has everything that a reconcile has read.
 type input struct {
 	installation *provisionv1.ClusterInstallation
 	update       *status.Update
-	cluster      *v1.Cluster // nil if it is not there
+	cluster      *v1.Cluster // nil if there is none
 	hosts        map[string]*v1.Host
 	snapshots    []*provisionv1.EtcdSnapshot
 	restores     []*provisionv1.EtcdRestore
-	refused      *status.Readiness // what the spec cannot have as it is, nil if it can
-	former       []*v1.Host        // taken by an installation of this name that is gone
-	unreadable   map[string]error  // Hosts to which nothing is done, whose instructions cannot be read
+	refused      *status.Readiness // why the spec cannot be applied, or nil if it can
+	former       []*v1.Host        // taken by a former installation of this name
+	unreadable   map[string]error  // Hosts that are left alone, because their instructions cannot be read
 	store        *store
 	decide       k3s.Input
-	decision     k3s.Decision // none if nothing was decided
+	decision     k3s.Decision // empty if no decision was made
 	now          time.Time
 }
 
@@ -100,7 +101,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		step = r.remove
 	}
 	decided, err := step(ctx, in)
-	if apierrors.IsConflict(err) { // another has taken the Host, or the cache lags
+	if apierrors.IsConflict(err) { // another object has taken the Host, or the cache lags
 		return ctrl.Result{RequeueAfter: soon}, nil
 	} else if err != nil {
 		return ctrl.Result{}, err
@@ -109,7 +110,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: cmp.Or(decided.Again, lookAgain)}, nil
 }
 
-// consumer names an installation in Hosts.
+// consumer returns the reference to an installation for Hosts.
 func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: provisionv1.GroupVersion.String(), Kind: Kind, Name: i.Name, UID: i.UID}
 }
@@ -118,7 +119,7 @@ func (r *Reconciler) hub() hosts.Hub {
 	return hosts.Hub{Client: r.Client, Live: r.Live, Reported: r.Reported, Finalizer: provisionv1.FinalizerNode}
 }
 
-// advance decides, and does what was decided: what is stored comes before what depends on it.
+// advance makes a decision and carries it out. It writes the stored decisions before anything that depends on them.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	why, err := r.gather(ctx, in)
 	if err != nil || why != nil {
@@ -156,8 +157,8 @@ func orNothing(v *status.Readiness) status.Readiness {
 	return *v
 }
 
-// act does what was decided. What one host refuses keeps no other waiting: it returns the errors of hosts by their
-// names.
+// act carries out a decision. A host that cannot be changed does not delay the others: act returns the errors of hosts
+// by their names.
 func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[string]error, error) {
 	if err := r.save(ctx, in, d.Stored); err != nil {
 		return nil, err
@@ -193,7 +194,7 @@ func (r *Reconciler) act(ctx context.Context, in *input, d k3s.Decision) (map[st
 	return failed, conflict
 }
 
-// give gives a host its instructions, unless it has them.
+// give gives a host its instructions, unless it already has them.
 func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k3s.Instructions) error {
 	held, err := json.Marshal(next.Held)
 	if err != nil {
@@ -208,8 +209,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	return err
 }
 
-// remove gives the Hosts back, and lets the installation go. A Host that is not connected stays taken until its agent
-// is back and has cleaned it.
+// remove gives the Hosts back, and removes the finalizer of the installation. A Host that is not connected stays taken
+// until its agent is back and has cleaned it.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.installation.Finalizers, provisionv1.FinalizerHosts) {
 		return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, nil
@@ -223,14 +224,14 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	}
 	holds := slices.ContainsFunc(list.Items, func(h v1.Host) bool { return hosts.TakenBy(&h, consumer(in.installation)) })
 	if holds && in.cluster != nil && in.cluster.Spec.DeletionProtection {
-		return status.Readiness{Stalled: true, Reason: provisionv1.ReasonDeletionProtected, Message: "Cluster " + in.cluster.Name + " has deletionProtection: to give the hosts back would destroy it"}, nil
+		return status.Readiness{Stalled: true, Reason: provisionv1.ReasonDeletionProtected, Message: "Cluster " + in.cluster.Name + " has deletionProtection: giving the hosts back would destroy it"}, nil
 	}
 	left, away := 0, 0
 	for i := range list.Items {
 		host := &list.Items[i]
 		done, err := r.hub().Release(ctx, host.DeepCopy(), consumer(in.installation))
 		switch {
-		case errors.Is(err, hosts.ErrForeignInstructions): // a person has made it, and the Host stays taken
+		case errors.Is(err, hosts.ErrForeignInstructions): // a person has created the instructions, and the Host stays taken
 		case err != nil:
 			return status.Readiness{}, err
 		case !done && !connected(host) && in.now.After(in.installation.DeletionTimestamp.Add(leaveTime)):
@@ -249,10 +250,10 @@ func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, e
 	return status.Readiness{Reason: provisionv1.ReasonGivingBack, Message: "the hosts are given back"}, r.setFinalizer(ctx, in.installation, controllerutil.RemoveFinalizer)
 }
 
-// releaseFormer gives back Hosts that an installation of this name has taken which is gone: they were away when it was
+// releaseFormer gives back Hosts that a former installation of this name has taken: they were not connected when it was
 // deleted.
 func (r *Reconciler) releaseFormer(ctx context.Context, name types.NamespacedName) error {
-	present := &provisionv1.ClusterInstallation{} // the cache may lag behind one that was just made
+	present := &provisionv1.ClusterInstallation{} // the cache may not have an installation that was just created
 	if err := r.Live.Get(ctx, name, present); !apierrors.IsNotFound(err) {
 		return err
 	}
@@ -277,13 +278,13 @@ func takenByName(host *v1.Host, name string) bool {
 	return ref != nil && ref.Kind == Kind && ref.APIVersion == provisionv1.GroupVersion.String() && ref.Name == name
 }
 
-// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+// setFinalizer patches only the finalizer: the object's status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, i *provisionv1.ClusterInstallation, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, i, provisionv1.FinalizerHosts, change)
 }
 
-// Handler wakes a controller for the installations that a Host, a Cluster, a snapshot or a restore may concern: a free
-// Host concerns all of its namespace.
+// Handler wakes the installations that a Host, a Cluster, a snapshot or a restore may concern. A free Host concerns all
+// installations of its namespace.
 func (r *Reconciler) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		switch of := object.(type) {
@@ -301,7 +302,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 		}
 		list := &provisionv1.ClusterInstallationList{}
 		if r.Client.List(ctx, list, client.InNamespace(object.GetNamespace())) != nil {
-			return nil // it is looked at again in any case
+			return nil // installations are looked at again in any case
 		}
 		var all []reconcile.Request
 		for i := range list.Items {
@@ -313,7 +314,7 @@ func (r *Reconciler) Handler() handler.EventHandler {
 	})
 }
 
-// requestOf wakes for an installation, and for none if what has changed is of another kind of cluster.
+// requestOf returns a request for an installation, or none if the changed object refers to another kind of cluster.
 func requestOf(namespace string, ref provisionv1.EtcdClusterRef) []reconcile.Request {
 	if ref.Kind != provisionv1.EtcdOfInstallation {
 		return nil
@@ -321,7 +322,7 @@ func requestOf(namespace string, ref provisionv1.EtcdClusterRef) []reconcile.Req
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: ref.Name}}}
 }
 
-// selectors reads those of the pools.
+// selectors parses the selectors of the pools.
 func selectors(pools []provisionv1.HostPool) (all []selector, err error) {
 	for i := range pools {
 		s, err := metav1.LabelSelectorAsSelector(&pools[i].Selector)

@@ -294,7 +294,7 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 		"a store without its keys": {func(s *provisionv1.ClusterInstallationSpec) {
 			s.Etcd.S3 = &provisionv1.EtcdS3{Bucket: "b", CredentialsSecretName: "ours"}
 		}, "Secret ours has no key accessKey"},
-		"a Secret that is not for it": {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "mine" }, "has not the label provision.cluster.drover.dev/use"},
+		"a Secret that is not for it": {func(s *provisionv1.ClusterInstallationSpec) { s.RegistriesSecretName = "mine" }, "does not have the label provision.cluster.drover.dev/use"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -380,7 +380,7 @@ func TestAHostWhoseInstructionsCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
 	if w.instructions("w2") == nil {
 		t.Errorf("host w2 has no instructions, want it to join: %+v", i.Status.Conditions)
 	}
-	want(t, i, "1/3", provisionv1.ReasonHostsWaiting, "host w1 cannot be changed: an annotation of Secret w1-host-plan is not as Drover wrote it")
+	want(t, i, "1/3", provisionv1.ReasonHostsWaiting, "host w1 cannot be changed: Drover's annotation of Secret w1-host-plan was changed")
 	if now := get(w, "w1-host-plan", &corev1.Secret{}); now.ResourceVersion != given.ResourceVersion {
 		t.Error("the instructions of w1 were changed, want them to be left as they are")
 	}
@@ -441,7 +441,7 @@ func TestSecretsThatAreNotDroversSayNothingOfTheAgent(t *testing.T) {
 	if err := w.Client.Update(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
-	if c := w.stalled(3); c.Reason != provisionv1.ReasonSecretConflict || !strings.Contains(c.Message, "Secret prod-registration is there and is not Drover's") {
+	if c := w.stalled(3); c.Reason != provisionv1.ReasonSecretConflict || !strings.Contains(c.Message, "Secret prod-registration exists and is not Drover's") {
 		t.Errorf("stalled: %+v", c)
 	}
 	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef != nil {

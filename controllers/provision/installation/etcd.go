@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, the oldest first, also those that have
-// ended: how they have is forgotten when they are gone.
+// gatherWanted reads the EtcdSnapshots and EtcdRestores of an installation, the oldest first. It includes objects that
+// have ended, because an outcome is dropped when its object is gone.
 func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	snapshots, restores := &provisionv1.EtcdSnapshotList{}, &provisionv1.EtcdRestoreList{}
 	for _, list := range []client.ObjectList{snapshots, restores} {
@@ -55,13 +55,13 @@ func (r *Reconciler) gatherWanted(ctx context.Context, in *input) error {
 	return nil
 }
 
-// fileOf is what the name of a snapshot's file begins with: another one for each, also after it was deleted and made
-// again.
+// fileOf returns the beginning of the name of a snapshot's file. It is unique, even if a snapshot is deleted and
+// created again with the same name.
 func fileOf(snap *provisionv1.EtcdSnapshot) string {
 	return snap.Name + "-" + string(snap.UID)[:8]
 }
 
-// wantedOf returns what is known of a restore before it is decided on.
+// wantedOf returns a restore as an input of a decision.
 func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	spec := restore.Spec
 	wanted := k3s.Restore{ID: string(restore.UID), Name: restore.Name, Host: spec.Host, File: spec.File, Cancel: spec.Cancel || !restore.DeletionTimestamp.IsZero()}
@@ -73,7 +73,7 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 	}
 	i := slices.IndexFunc(in.snapshots, func(s *provisionv1.EtcdSnapshot) bool { return s.Name == spec.SnapshotName })
 	if i < 0 {
-		wanted.Problem = fmt.Sprintf("there is no EtcdSnapshot %s of this installation: the file outlives it, so name that by spec.file", spec.SnapshotName)
+		wanted.Problem = fmt.Sprintf("there is no EtcdSnapshot %s of this installation: its file outlives it, so name the file in spec.file", spec.SnapshotName)
 		return wanted
 	}
 	snap := in.snapshots[i].Status
@@ -91,7 +91,7 @@ func wantedOf(in *input, restore *provisionv1.EtcdRestore) k3s.Restore {
 }
 
 // configure writes back the spec that a restore brings, once, before data is replaced. Pools and the counts of
-// rotations stay as they are, since machines do.
+// rotations keep their values, because the machines do not change.
 func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) error {
 	if d.Configure == nil {
 		return nil
@@ -114,8 +114,8 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) 
 	return nil
 }
 
-// EtcdProgress says how far all is that refers to an installation. It decides as Reconcile does, by what there is now,
-// and acts on nothing.
+// EtcdProgress returns the progress of all snapshots and restores of an installation. It makes the same decision as
+// Reconcile would now, and does not act on it.
 func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName) (progress.All, error) {
 	object := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	in := &input{installation: object, now: r.Now(), hosts: map[string]*v1.Host{}, unreadable: map[string]error{}}
@@ -143,7 +143,7 @@ func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName
 	return in.progress(decision)
 }
 
-// progress says how far all is by a decision.
+// progress returns the progress of all snapshots and restores after a decision.
 func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}}
 	spec, err := json.Marshal(in.installation.Spec)
@@ -157,7 +157,7 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 			continue
 		}
 		if p.Phase == provisionv1.SnapshotRunning || p.Phase == provisionv1.SnapshotSucceeded {
-			p.Configuration = spec // the first that is given stays
+			p.Configuration = spec // the first value stays
 		}
 		all.Snapshots[snap.UID] = p
 	}
@@ -172,7 +172,7 @@ func (in *input) progress(d k3s.Decision) (progress.All, error) {
 	return all, nil
 }
 
-// waits says of all that it waits for the installation, of which nothing can be decided.
+// waits reports that all snapshots and restores wait for the installation, about which nothing can be decided.
 func (in *input) waits(why string) progress.All {
 	all := progress.All{Snapshots: map[types.UID]progress.Snapshot{}, Restores: map[types.UID]progress.Restore{}, Again: lookAgain}
 	why = "waits for its ClusterInstallation: " + why

@@ -44,16 +44,17 @@ const (
 	keyCA         = "ca.crt"
 )
 
-// labelInstallation is on the Secret of an installation, with its name.
+// labelInstallation is on the Secret of an installation, with the installation's name.
 const labelInstallation = provisionv1.Group + "/installation"
 
-// store is the Secret with what was decided once.
+// store is the Secret with the decisions that must not be made twice.
 type store struct {
-	secret *corev1.Secret // nil if it is not there
+	secret *corev1.Secret // nil if there is none
 	stored k3s.Stored
 }
 
-// gather reads all that a decision depends on. The readiness says what is missing or wrong.
+// gather reads everything that a decision depends on. The readiness says what is missing or wrong, and is nil
+// otherwise.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.gatherWanted(ctx, in); err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 		k3s.CheckVersion(in.decide), k3s.CheckKeys(in.decide.Spec), k3s.CheckSnapshots(in.decide.Spec),
 		checkSchedule(spec),
 	} {
-		if err != nil { // a restore may be what mends it
+		if err != nil { // a restore may repair it
 			in.refused, in.decide.Refused = invalid(err.Error()), true
 			break
 		}
@@ -95,8 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, 
 	return nil, nil
 }
 
-// checkSchedule refuses a schedule that cannot be read, of which the distributions make no snapshots and say so in
-// their logs alone.
+// checkSchedule refuses a schedule that cannot be read. The distributions would make no snapshots with it, and report
+// that only in their logs.
 func checkSchedule(spec *provisionv1.ClusterInstallationSpec) error {
 	if spec.Etcd.Schedule == "" {
 		return nil
@@ -124,17 +125,17 @@ func (in *input) named(name string) types.NamespacedName {
 	return types.NamespacedName{Namespace: in.installation.Namespace, Name: name}
 }
 
-// gatherCluster reads the Cluster, and the manifest of its agent unless one has joined.
+// gatherCluster reads the Cluster, and its agent's manifest unless an agent has joined.
 func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.getCluster(ctx, in); err != nil {
 		return nil, err
 	}
 	name := in.named(in.installation.Spec.ClusterName)
 	if in.cluster == nil {
-		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "there is no Cluster " + name.Name + ": make it beside the installation"}, nil
+		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "there is no Cluster " + name.Name + ": create it beside the installation"}, nil
 	}
 	if other, err := r.olderOf(ctx, in); err != nil || other != "" {
-		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonClusterTaken, Message: fmt.Sprintf("ClusterInstallation %s makes the Cluster %s: one can", other, name.Name)}, err
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonClusterTaken, Message: fmt.Sprintf("ClusterInstallation %s already makes the Cluster %s, and only one can", other, name.Name)}, err
 	}
 	agent, secret := &corev1.Secret{}, &corev1.Secret{}
 	err := r.Live.Get(ctx, registration.AgentSecret(name), agent)
@@ -148,8 +149,9 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 		return nil, nil
 	}
 	err = r.Live.Get(ctx, registration.RegistrationSecret(name), secret)
-	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) { // what another wrote there would be applied by servers with all rights
-		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s is there and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
+	// the servers would apply another user's manifest with all rights
+	if err == nil && !registration.Ours(secret, name.Name, v1.SecretKindRegistration) {
+		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf("Secret %s exists and is not Drover's: rename or delete it", secret.Name), Again: soon}, nil
 	}
 	if apierrors.IsNotFound(err) || err == nil && (!registration.Owned(secret, in.cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0) {
 		return &status.Readiness{Reason: provisionv1.ReasonClusterMissing, Message: "waiting for the manifest of the agent of Cluster " + name.Name, Again: soon}, nil
@@ -158,7 +160,7 @@ func (r *Reconciler) gatherCluster(ctx context.Context, in *input) (*status.Read
 	return nil, err
 }
 
-// olderOf returns the name of an older installation that makes the same Cluster, "" for none.
+// olderOf returns the name of an older installation that makes the same Cluster, or "" if there is none.
 func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 	list := &provisionv1.ClusterInstallationList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(in.installation.Namespace)); err != nil {
@@ -175,7 +177,7 @@ func (r *Reconciler) olderOf(ctx context.Context, in *input) (string, error) {
 	return "", nil
 }
 
-// gatherSecrets reads the Secrets that spec names.
+// gatherSecrets reads the Secrets that the spec names.
 func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Readiness, error) {
 	spec := in.installation.Spec
 	if spec.RegistriesSecretName != "" {
@@ -191,15 +193,15 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, in *input) (*status.Read
 			return v, err
 		}
 		if ca := data[keyCA]; len(ca) > 0 && !x509.NewCertPool().AppendCertsFromPEM(ca) {
-			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the store's CA as PEM", keyCA, s3.CredentialsSecretName)), nil
+			return invalid(fmt.Sprintf("%s of Secret %s has no certificate that can be read: give the CA of the object store as PEM", keyCA, s3.CredentialsSecretName)), nil
 		}
-		// Files that a user makes the Secret of end with a line feed.
+		// A Secret that a user creates from files has values that end with a line feed.
 		in.decide.S3 = k3s.S3Credentials{AccessKey: strings.TrimSpace(string(data[keyAccess])), SecretKey: strings.TrimSpace(string(data[keySecret])), CA: data[keyCA]}
 	}
 	return nil, nil
 }
 
-// usable reads a Secret that a field names. It must have such keys, and be for installations.
+// usable reads a Secret that a field names. It must have the keys, and be meant for installations.
 func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, field string, keys ...string) (map[string][]byte, *status.Readiness, error) {
 	secret := &corev1.Secret{}
 	err := r.Live.Get(ctx, name, secret)
@@ -209,7 +211,7 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 	case err != nil:
 		return nil, nil, err
 	case secret.Labels[provisionv1.LabelUse] != "true":
-		return nil, invalid(fmt.Sprintf("Secret %s has not the label %s: \"true\", without which an installation does not use it", name.Name, provisionv1.LabelUse)), nil
+		return nil, invalid(fmt.Sprintf("Secret %s does not have the label %s: \"true\", without which an installation does not use it", name.Name, provisionv1.LabelUse)), nil
 	}
 	for _, key := range keys {
 		if len(secret.Data[key]) == 0 {
@@ -219,7 +221,7 @@ func (r *Reconciler) usable(ctx context.Context, name types.NamespacedName, fiel
 	return secret.Data, nil, nil
 }
 
-// gatherStored reads what was decided once, from the API server: to decide it again would begin a second cluster.
+// gatherStored reads the stored decisions from the API server. Making them again would begin a second cluster.
 func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readiness, error) {
 	secret := &corev1.Secret{}
 	name := in.named(in.installation.Name + provisionv1.SecretSuffix)
@@ -234,20 +236,20 @@ func (r *Reconciler) gatherStored(ctx context.Context, in *input) (*status.Readi
 	in.store = &store{secret: secret}
 	if !ofInstallation(in.installation).Has(secret) || untrusted.JSON(secret.Data[keyState], &in.store.stored, untrusted.Large()) != nil || in.store.stored.Token == "" {
 		return &status.Readiness{Stalled: true, Reason: provisionv1.ReasonSecretConflict, Message: fmt.Sprintf(
-			"Secret %s is there and is not of this installation, or cannot be read: it has the tokens by which hosts join; restore it, or delete the installation", name.Name)}, nil
+			"Secret %s does not belong to this installation, or cannot be read: it must have the tokens with which hosts join; restore it, or delete the installation", name.Name)}, nil
 	}
 	in.decide.Stored = in.store.stored
 	return nil, nil
 }
 
-// ofInstallation are the marks of the Secret with what was decided for an installation. The kind is the one by which
-// the policy drover-installation-secret guards it: a Secret without it may be of any user. The owner does not count: a
-// hub whose objects were restored has the installation under another UID.
+// ofInstallation returns the marks of the Secret with the stored decisions of an installation. The policy
+// drover-installation-secret protects Secrets with this kind; any user could have made a Secret without it. The owner
+// does not count, because in a hub whose objects were restored the installation has another UID.
 func ofInstallation(i *provisionv1.ClusterInstallation) owned.Marks {
 	return owned.Marks{Type: corev1.SecretTypeOpaque, Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindProvision, labelInstallation: i.Name}}
 }
 
-// save stores what was decided, if it has changed. Of two managers that do, one fails.
+// save stores the decisions if they have changed. If two managers do so, one of them fails.
 func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) error {
 	if in.store.secret != nil && reflect.DeepEqual(stored, in.store.stored) {
 		return nil
@@ -274,7 +276,7 @@ func (r *Reconciler) save(ctx context.Context, in *input, stored k3s.Stored) err
 		err = r.Client.Update(ctx, secret)
 	}
 	if err != nil {
-		return fmt.Errorf("store what was decided in Secret %s: %w", client.ObjectKeyFromObject(secret), err)
+		return fmt.Errorf("store the decisions in Secret %s: %w", client.ObjectKeyFromObject(secret), err)
 	}
 	return nil
 }
@@ -318,8 +320,8 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 	return nil
 }
 
-// gatherHeld reads what is remembered with the instructions of a Host, and how far it is with them. If that cannot be
-// read, the Host is left as it is, and keeps no other waiting.
+// gatherHeld reads the note with the instructions of a Host, and the Host's progress. If the note cannot be read, the
+// Host is left alone and does not delay others.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
 	note, version, err := r.hub().Note(ctx, host)
 	if err != nil || note == "" {
@@ -329,19 +331,20 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
 		known.Held = &k3s.Held{Unreadable: true}
 		in.unreadable[host.Name] = fmt.Errorf(
-			"an annotation of Secret %s%s is not as Drover wrote it: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
+			"Drover's annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
 		return nil
 	}
 	known.Held, known.Host = held, progress.OfHost(host, version)
 	return nil
 }
 
-// connected reports whether a Host's agent is, as far as its status says.
+// connected reports whether a Host's agent is connected, according to the status.
 func connected(host *v1.Host) bool {
 	return hosts.Connected(host)
 }
 
-// address returns the first at which another machine may reach a host, "" for none. A machine may report what it likes.
+// address returns the first address at which another machine may reach a host, or "" if there is none. A machine can
+// report anything.
 func address(all []string) string {
 	for _, text := range all {
 		if a, err := netip.ParseAddr(text); err == nil && a.IsGlobalUnicast() {
@@ -351,8 +354,8 @@ func address(all []string) string {
 	return ""
 }
 
-// nodeIPs returns an address, and the first of the other family of IP that a machine reports. It returns none for
-// none.
+// nodeIPs returns an address, and the first address of the other IP family that a machine reports. If there is no
+// address, it returns none.
 func nodeIPs(own string, m *v1.HostMachine) []string {
 	of, err := netip.ParseAddr(own)
 	if err != nil {

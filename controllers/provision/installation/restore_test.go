@@ -77,7 +77,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	w := restoring(t)
 	w.wanted("back", ofSnapshot)
 	w.phase("back", provisionv1.RestorePending, provisionv1.ReasonPending, "waiting for its cluster")
-	want(t, w.reconcile(1), "0/1", provisionv1.ReasonRestoring, "EtcdRestore back is under way, and nothing else is changed: waits for host s1, which looks for the file")
+	want(t, w.reconcile(1), "0/1", provisionv1.ReasonRestoring, "EtcdRestore back is in progress, and nothing else is changed: waits for host s1, which looks for the file")
 	restore := w.phase("back", provisionv1.RestorePending, provisionv1.ReasonWaiting, "host s1, which looks for the file")
 	snapshot := get(w, "before", &provisionv1.EtcdSnapshot{}).Status.Snapshot
 	if restore.Status.Host != "s1" || restore.Status.Snapshot != snapshot || !slices.Contains(w.instructions("s1").Instructions[0].Command, "FILE="+snapshot) {

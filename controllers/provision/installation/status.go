@@ -14,10 +14,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxWaiting is how many hosts a status names, as the schema has it.
+// maxWaiting is how many hosts a status names, as in the schema.
 const maxWaiting = 16
 
-// judge says how an installation is by what was decided. It is pure.
+// judge returns the readiness of an installation after a decision. It is pure.
 func judge(in *input, d k3s.Decision) status.Readiness {
 	var v status.Readiness
 	switch {
@@ -35,20 +35,20 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 	}
 	switch {
 	case d.Restore.Step != "":
-		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is under way, and nothing else is changed%s", d.Restore.Name, d.Restore.WaitsFor())
+		v.Reason, v.Message = provisionv1.ReasonRestoring, fmt.Sprintf("EtcdRestore %s is in progress, and nothing else is changed%s", d.Restore.Name, d.Restore.WaitsFor())
 	case d.Lost && len(in.former) > 0:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
 		v.Message = fmt.Sprintf("%d Hosts, such as %s, are taken by a former installation of this name and keep their instructions: "+
-			"nothing is changed; if nothing runs on them any more, delete the Secrets with these, which cleans the machines",
+			"nothing is changed; if nothing runs on them any more, delete the Secrets with the instructions, which cleans the machines",
 			len(in.former), in.former[0].Name)
 	case d.Lost:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdLost
-		v.Message = "no host has the cluster's data any more, and nothing is installed anew in its place: make an EtcdRestore of a snapshot's file that is in the bucket or on the disk of a Host that a pool selects, or delete the installation and the Cluster to begin again"
+		v.Message = "no host has the cluster's data any more, and no new cluster is installed in its place: create an EtcdRestore for a snapshot's file that is in the bucket or on the disk of a Host that a pool selects, or delete the installation and the Cluster to begin again"
 	case d.Unselected:
 		v.Stalled, v.Reason = true, provisionv1.ReasonEtcdUnselected
-		v.Message = "hosts have the cluster's data, and no pool selects one of them: nothing is changed; mend the selectors, the roles or the labels, or delete the installation"
+		v.Message = "hosts have the cluster's data, but no pool selects any of them, so nothing is changed: correct the selectors, the roles or the labels, or delete the installation"
 	case d.Missing > 0:
-		v.Reason, v.Message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts are needed that the pools select%s", d.Missing, first)
+		v.Reason, v.Message = provisionv1.ReasonTooFewHosts, fmt.Sprintf("%d more free Hosts that the pools select are needed%s", d.Missing, first)
 	case d.Hosts == 0:
 		v.Reason, v.Message = provisionv1.ReasonTooFewHosts, "the pools select no Host that is free"
 	case d.Stored.KeysProblem != "" && d.Stored.KeysFailed == in.installation.Spec.EncryptionKeyRotation:
@@ -62,8 +62,8 @@ func judge(in *input, d k3s.Decision) status.Readiness {
 	return v
 }
 
-// strangers says that the cluster has nodes that are no hosts, "" if it has none. A server that was let go while
-// its agent was away, and whose machine goes on, joins etcd again.
+// strangers returns a remark if the cluster has nodes that are not its hosts, or "" if it has none. A server whose Host
+// was deleted while its agent was not connected joins etcd again if its machine still runs.
 func strangers(in *input, d k3s.Decision) string {
 	if in.cluster == nil || in.cluster.Status.Nodes == nil || int(in.cluster.Status.Nodes.Total) <= len(d.Stored.Nodes) {
 		return ""
@@ -72,10 +72,10 @@ func strangers(in *input, d k3s.Decision) string {
 		in.cluster.Name, in.cluster.Status.Nodes.Total, len(d.Stored.Nodes))
 }
 
-// writeStatus writes what was decided.
+// writeStatus writes a decision into the status.
 func writeStatus(in *input, v status.Readiness) {
 	s := &in.installation.Status
-	if in.decision.Instructions != nil { // something was decided
+	if in.decision.Instructions != nil { // a decision was made
 		s.Hosts, s.Ready, s.Summary, s.Waiting = int32(in.decision.Hosts), int32(in.decision.Ready), fmt.Sprintf("%d/%d", in.decision.Ready, in.decision.Hosts), nil
 		for _, host := range slices.Sorted(maps.Keys(in.decision.Waiting)) {
 			if why := in.decision.Waiting[host]; why != "" && len(s.Waiting) < maxWaiting {

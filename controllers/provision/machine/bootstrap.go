@@ -21,29 +21,29 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// Times that the parts of a bootstrap may take, in seconds. kubeadm pulls images.
+// Timeouts of the parts of a bootstrap, in seconds. kubeadm pulls images.
 const (
 	bootstrapTimeout = 3600
 	installTimeout   = 600
 	removeTimeout    = 1800
 )
 
-// folder is where a machine's script and manifest are, beside the agent's.
+// folder is the directory for a machine's script and manifest, beside the agent's directory.
 const folder = "/var/lib/drover/machine/"
 
-// sentinel is the file that says that the bootstrap has succeeded, by the contract of bootstrap providers.
+// sentinel is the file that marks a successful bootstrap, according to the contract of bootstrap providers.
 const sentinel = "/run/cluster-api/bootstrap-success.complete"
 
-// begins is what the script of a bootstrap begins with: the file of a former one must not count for it.
+// begins is the beginning of a bootstrap's script. It removes the file of a former bootstrap, which must not count.
 const begins = "rm -rf " + sentinel + "\nmkdir -p /run/cluster-api\n"
 
-// bootstrap runs a script as cloud-init does, where a command that fails does not end it, and fails if the file is not
-// there after.
+// bootstrap runs a script as cloud-init does, so that a failing command does not end it, and fails if the file is
+// missing afterwards.
 const bootstrap = `/bin/sh "$0"; test -e ` + sentinel + ` || { echo "the bootstrap did not write ` + sentinel + `" >&2; exit 1; }`
 
-// installScript applies the agent's manifest from the machine itself, which has just become a control plane: nothing
-// has to reach it from outside. It tries again until the instruction's time is over. Each distribution leaves the
-// administrator's kubeconfig in a place of its own, and some have kubectl in a folder of theirs.
+// installScript applies the agent's manifest from the machine itself, which has just become a control plane, so that
+// nothing has to reach it from outside. It tries again until the instruction's timeout. Each distribution leaves the
+// administrator's kubeconfig in another place, and some have kubectl in a directory of their own.
 func installScript() string {
 	names, files, programs := []string{"kubeadm"}, []string{kubeadm.Kubeconfig}, []string{"$PATH", "/usr/local/bin"}
 	for _, d := range k3s.Kubeconfigs() {
@@ -60,8 +60,8 @@ echo "no kubeconfig of ` + strings.Join(names, ", ") + ` is on this machine, so 
 exit 1`
 }
 
-// clean returns what gives a Host back: the distributions are removed first, of whichever the bootstrap has made a
-// node.
+// clean returns the instructions that clean a Host before it is given back. They first remove whichever distribution
+// the bootstrap has installed.
 func clean(uid string) []protocol.HostInstruction {
 	var all []protocol.HostInstruction
 	removals := k3s.Removals()
@@ -78,20 +78,22 @@ func ProviderID(host *v1.Host) string {
 	return infrav1.ProviderIDPrefix + host.Namespace + "/" + host.Name
 }
 
-// bootstrapInput is what the instructions that make a node are made of.
+// bootstrapInput has everything that a machine's first instructions depend on.
 type bootstrapInput struct {
-	// uid of the DroverMachine: instructions run once for it.
+	// uid is the UID of the DroverMachine: instructions run once for it.
 	uid  string
 	host *v1.Host
 	// data of the bootstrap provider.
 	data []byte
-	// version of Kubernetes that Cluster API wants, for the commands of the bootstrap.
+	// version is the version of Kubernetes that Cluster API wants, for the commands of the bootstrap.
 	version string
-	// manifest of the agent, nil if the cluster has one already, or the machine is no control plane.
+	// manifest is the agent's manifest. It is nil if the cluster already has an agent, or the machine is not a control
+	// plane.
 	manifest []byte
 }
 
-// makeInstructions returns what turns a Host into a node. It is pure. Its error holds none of the bootstrap data.
+// makeInstructions returns the instructions that turn a Host into a node. It is pure. Its error contains none of the
+// bootstrap data.
 func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	id := strings.TrimPrefix(ProviderID(in.host), infrav1.ProviderIDPrefix)
 	hostname := ""
@@ -103,7 +105,7 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 		return nil, err
 	}
 	if !named(config, ProviderID(in.host)) {
-		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, by which Cluster API finds the node: set the kubelet's argument provider-id to %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
+		return nil, fmt.Errorf("the bootstrap data gives the kubelet no provider ID, with which Cluster API finds the node: set the kubelet's argument provider-id to  %s{{ ds.meta_data.instance_id }}", infrav1.ProviderIDPrefix)
 	}
 	made := &protocol.HostInstructions{}
 	for _, f := range config.Files {
@@ -122,8 +124,8 @@ func makeInstructions(in bootstrapInput) (*protocol.HostInstructions, error) {
 	return made, refused(made)
 }
 
-// exported gives commands the version, so that one that installs it need not change with it: what changes in a
-// KubeadmConfig is not updated in place.
+// exported returns the line that gives commands the version. So a command that installs Kubernetes need not change with
+// the version, which matters because a change of the KubeadmConfig is not made in place.
 func exported(of string) string {
 	if parsed, err := version.ParseSemantic(of); err != nil || "v"+parsed.String() != of {
 		return ""
@@ -131,19 +133,19 @@ func exported(of string) string {
 	return "export " + kubeadm.VersionVariable + "=" + of + "\n"
 }
 
-// refused says why no host takes instructions, for example with a file that has no path.
+// refused returns why no host accepts the instructions, for example because a file has no path.
 func refused(made *protocol.HostInstructions) error {
 	raw, err := json.Marshal(made)
 	if err != nil {
 		return err
 	}
 	if _, err := protocol.ParseHostInstructions(raw); err != nil {
-		return fmt.Errorf("what the bootstrap data asks for cannot be the instructions of a Host: %w", err)
+		return fmt.Errorf("the bootstrap data cannot be turned into instructions of a Host: %w", err)
 	}
 	return nil
 }
 
-// named reports whether a file or command has the provider ID as a word of its own.
+// named reports whether a file or command has the provider ID as a separate word.
 func named(config *cloudconfig.Config, id string) bool {
 	texts := []string{strings.Join(config.Commands, "\n")}
 	for _, f := range config.Files {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine reconciles DroverMachine: it takes a Host for a Machine of Cluster API, gives it the bootstrap as its
+// Package machine reconciles DroverMachine. It takes a Host for a Machine of Cluster API, gives it the bootstrap as its
 // instructions, and gives it back.
 package machine
 
@@ -28,40 +28,39 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Kind of the objects, as Hosts have it in spec.consumerRef.
+// Kind of the objects, as in spec.consumerRef of Hosts.
 const Kind = "DroverMachine"
 
-// Times. Of Cluster API's objects none is watched: whether there is such a kind on the hub is no concern of a
-// provisioner that starts. What is waited for is looked at again.
+// Times between looks. None of Cluster API's objects are watched, so that a provisioner can start on a hub without
+// these kinds.
 const (
 	lookAgain = 5 * time.Second
 	// leaveTime is how long a machine that is being deleted waits for a Host whose agent is not connected.
 	leaveTime = 20 * time.Second
 )
 
-// Reconciler reconciles DroverMachines. One at a time is reconciled: where a machine may be depends on where the others
-// are.
+// Reconciler reconciles DroverMachines, one at a time: the place of a machine depends on the places of the others.
 type Reconciler struct {
 	// Client reads from the cache and writes; Live reads from the API server.
 	Client   client.Client
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Reported is that of hosts.Hub.
+	// Reported is hosts.Hub.Reported.
 	Reported func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*infrav1.DroverMachine]
 }
 
-// input is what one reconcile has read.
+// input has everything that a reconcile has read.
 type input struct {
 	machine *infrav1.DroverMachine
-	// owner is the Machine, and cluster that of Cluster API; nil if they are not there.
+	// owner is the Machine, and cluster is its Cluster of Cluster API. They are nil if they do not exist.
 	owner   *clusterapi.Machine
 	cluster *clusterapi.Cluster
-	// domainLabel is the label of Hosts that says their failure domain, "" for none.
+	// domainLabel is the label of Hosts with their failure domain, or "" if there is none.
 	domainLabel string
-	// host that the machine has, or is about to take. Nil for none.
+	// host is the Host that the machine has, or is about to take. It is nil if there is none.
 	host   *v1.Host
 	update *status.Update
 	now    time.Time
@@ -113,7 +112,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	return ctrl.Result{RequeueAfter: decided.Again}, nil
 }
 
-// consumer names a machine in Hosts.
+// consumer returns the reference to a machine for Hosts.
 func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 	return v1.HostConsumerRef{APIVersion: infrav1.GroupVersion.String(), Kind: Kind, Name: machine.Name, UID: machine.UID}
 }
@@ -144,8 +143,8 @@ func (r *Reconciler) gather(ctx context.Context, in *input) (err error) {
 	return client.IgnoreNotFound(err)
 }
 
-// hostOf reads the Host that a machine's provider ID names, nil if there is none. If the cache has it as another's, the
-// API server is asked.
+// hostOf reads the Host that a machine's provider ID names. It returns nil if there is none. If the cached Host belongs
+// to another object, the API server is asked.
 func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine) (*v1.Host, error) {
 	name, ok := strings.CutPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix+machine.Namespace+"/")
 	if !ok {
@@ -164,8 +163,8 @@ func (r *Reconciler) hostOf(ctx context.Context, machine *infrav1.DroverMachine)
 	return nil, nil
 }
 
-// releaseOrphans gives back Hosts that a machine of this name has taken which is gone: its Host was away when it was
-// deleted.
+// releaseOrphans gives back Hosts that a former machine of this name has taken: its Host was not connected when the
+// machine was deleted.
 func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedName, uid types.UID) error {
 	list := &v1.HostList{}
 	if err := r.Client.List(ctx, list, client.InNamespace(name.Namespace)); err != nil {
@@ -178,7 +177,7 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 		if ref == nil || ref.Kind != Kind || ref.APIVersion != infrav1.GroupVersion.String() || ref.Name != name.Name || ref.UID == uid {
 			continue
 		}
-		present := &infrav1.DroverMachine{} // the cache may lag behind a machine that was just made
+		present := &infrav1.DroverMachine{} // the cache may not have a machine that was just created
 		if err := r.Live.Get(ctx, name, present); client.IgnoreNotFound(err) != nil || err == nil && present.UID == ref.UID {
 			errs = append(errs, client.IgnoreNotFound(err))
 			continue
@@ -190,12 +189,12 @@ func (r *Reconciler) releaseOrphans(ctx context.Context, name types.NamespacedNa
 	return errors.Join(errs...)
 }
 
-// setFinalizer patches the finalizer alone: the status of the object that is reconciled is written elsewhere.
+// setFinalizer patches only the finalizer: the object's status is written elsewhere.
 func (r *Reconciler) setFinalizer(ctx context.Context, machine *infrav1.DroverMachine, change func(client.Object, string) bool) error {
 	return owned.SetFinalizer(ctx, r.Client, machine, infrav1.FinalizerHost, change)
 }
 
-// remove gives the Host back, and lets the machine go.
+// remove gives the Host back, and removes the finalizer of the machine.
 func (r *Reconciler) remove(ctx context.Context, in *input) (status.Readiness, error) {
 	if !slices.Contains(in.machine.Finalizers, infrav1.FinalizerHost) {
 		return status.Readiness{Reason: infrav1.ReasonReleasing, Message: "the Host is given back"}, nil

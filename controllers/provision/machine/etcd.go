@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// etcd makes the instruction of an action of etcd.
+// etcd returns the instruction for an action of etcd.
 func etcd(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
 	return kubeadm.Instruction(task, in.buckets[task.ID])
 }
@@ -47,15 +47,15 @@ func (r *Reconciler) buckets(ctx context.Context, machine *infrav1.DroverMachine
 	return all, nil
 }
 
-// bucketOf returns the credentials that a Secret has. It is pure. Its problem holds none of them.
+// bucketOf returns the credentials in a Secret. It is pure. Its problem contains none of them.
 func bucketOf(secret *corev1.Secret) kubeadm.Bucket {
 	if secret.Labels[provisionv1.LabelUse] != "true" {
 		return kubeadm.Bucket{Problem: fmt.Errorf(
-			"the Secret %s has not the label %s: \"true\", without which no host is given it", secret.Name, provisionv1.LabelUse)}
+			"the Secret %s does not have the label %s: \"true\", without which no host is given its content", secret.Name, provisionv1.LabelUse)}
 	}
 	variables := map[string]string{}
 	for key, variable := range map[string]string{"accessKey": protocol.EnvS3AccessKey, "secretKey": protocol.EnvS3SecretKey, "ca.crt": protocol.EnvS3CA} {
-		value := strings.TrimSpace(string(secret.Data[key])) // files that a user makes it of end with a line feed
+		value := strings.TrimSpace(string(secret.Data[key])) // a user's files end with a line feed
 		switch {
 		case value != "":
 			variables[variable] = value

@@ -49,7 +49,7 @@ func TestAHostHasTheCredentialsOfABucketWhileATaskNeedsThem(t *testing.T) {
 	secret("half", use, map[string]string{"accessKey": "access"})
 	for id, c := range map[string]struct{ secret, want string }{
 		"none":    {"none", "there is no Secret none"},
-		"private": {"private", "has not the label provision.cluster.drover.dev/use"},
+		"private": {"private", "does not have the label provision.cluster.drover.dev/use"},
 		"half":    {"half", "the Secret half has no key secretKey"},
 	} {
 		w.uploads(name, id, c.secret)

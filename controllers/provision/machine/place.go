@@ -28,8 +28,8 @@ import (
 
 // advance takes a machine one step further: wait for Cluster API, choose a Host, take it, give it the instructions.
 //
-// The provider ID is written before the Host is taken. So a machine never takes two, whenever the provisioner is killed
-// and however far its cache lags behind.
+// The provider ID is written before the Host is taken. So a machine never takes two Hosts, whenever the provisioner is
+// killed, and however far its cache lags behind.
 func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, error) {
 	machine := in.machine
 	if taken := in.host != nil && hosts.TakenBy(in.host, consumer(machine)); taken || machine.Status.HostName != "" {
@@ -61,14 +61,14 @@ func (r *Reconciler) advance(ctx context.Context, in *input) (status.Readiness, 
 	case errors.Is(err, hosts.ErrNotFree):
 		in.host = nil
 		return status.Readiness{Reason: infrav1.ReasonNoHost, Message: "the Host that was chosen is no longer free", Again: lookAgain}, r.setProviderID(ctx, in, "")
-	case err != nil: // also one that was changed meanwhile: it is read again
+	case err != nil: // even a Host that has changed in the meantime is read again
 		return status.Readiness{}, err
 	}
 	in.update.Event(status.Event{Reason: "HostTaken", Action: "Take", Message: "Took Host " + in.host.Name})
 	return r.bootstrap(ctx, in)
 }
 
-// waits says what Cluster API has not done yet. It is pure.
+// waits returns what Cluster API has not done yet. It is pure.
 func waits(in *input) status.Readiness {
 	switch {
 	case in.owner == nil || in.cluster == nil:
@@ -89,7 +89,7 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 	case errors.As(err, &refusal):
 		return nil, nil, status.Readiness{Reason: infrav1.ReasonBootstrapRefused, Message: err.Error(), Again: lookAgain}, nil
 	case apierrors.IsNotFound(err):
-		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForBootstrap, Message: "the Secret with the bootstrap data is not there", Again: lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForBootstrap, Message: "the Secret with the bootstrap data does not exist", Again: lookAgain}, nil
 	case err != nil:
 		return nil, nil, v, err
 	}
@@ -99,7 +99,7 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 	name := types.NamespacedName{Namespace: in.machine.Namespace, Name: in.owner.Spec.ClusterName}
 	cluster := &v1.Cluster{}
 	if err := r.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
-		return nil, nil, status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("make a Cluster %s of cluster.drover.dev, which Cluster API reaches the cluster through", name.Name), Again: lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonClusterMissing, Message: fmt.Sprintf("create a Cluster %s of cluster.drover.dev, through which Cluster API reaches the cluster", name.Name), Again: lookAgain}, nil
 	} else if err != nil {
 		return nil, nil, v, err
 	}
@@ -112,22 +112,22 @@ func (r *Reconciler) content(ctx context.Context, in *input) (data, manifest []b
 		return nil, nil, v, err
 	}
 	if err != nil || !registration.Owned(secret, cluster, v1.SecretKindRegistration) || len(secret.Data[registration.KeyManifest]) == 0 {
-		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the agent's manifest is not there yet", Again: lookAgain}, nil
+		return nil, nil, status.Readiness{Reason: infrav1.ReasonWaitingForCluster, Message: "the agent's manifest does not exist yet", Again: lookAgain}, nil
 	}
 	return data, secret.Data[registration.KeyManifest], v, nil
 }
 
-// choose returns a free Host that the machine may be.
+// choose returns a free Host for the machine.
 func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Readiness, error) {
 	all, others := &v1.HostList{}, &infrav1.DroverMachineList{}
 	if err := r.Client.List(ctx, all, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// Not from the cache: the Host of the machine before may not be in it.
+	// The cache may not have the Host of the previous machine yet.
 	if err := r.Live.List(ctx, others, client.InNamespace(in.machine.Namespace)); err != nil {
 		return nil, status.Readiness{}, err
 	}
-	// Cluster API deletes the Node of a machine after the machine: by its name, which the next machine on that Host has,
+	// Cluster API deletes the Node of a machine after the machine, by its name, which the next machine on that Host has,
 	// too.
 	leaving, err := clusterapi.ProviderIDs(ctx, r.Live, in.machine.Namespace)
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	free := slices.DeleteFunc(slices.Clone(all.Items), isLeft)
 	host, why := pick(wanted{in.machine, in.domainLabel, in.owner.Spec.FailureDomain}, free, others.Items)
 	if left := len(all.Items) - len(free); left > 0 {
-		why = fmt.Sprintf("%s; Hosts of Machines that are there are not looked at: %d", why, left)
+		why = fmt.Sprintf("%s; %d Hosts still belong to Machines and are not considered", why, left)
 	}
 	if host == nil {
 		return nil, status.Readiness{Reason: infrav1.ReasonNoHost, Message: why, Again: lookAgain}, nil
@@ -145,14 +145,15 @@ func (r *Reconciler) choose(ctx context.Context, in *input) (*v1.Host, status.Re
 	return host.DeepCopy(), status.Readiness{}, nil
 }
 
-// wanted is what a machine asks of a Host.
+// wanted has a machine's requirements for a Host.
 type wanted struct {
 	machine *infrav1.DroverMachine
-	// domainLabel is the label with the failure domain, and domain the one that the Machine must be in; empty for any.
+	// domainLabel is the label with the failure domain, and domain is the failure domain that the Machine needs, or empty
+	// for any.
 	domainLabel, domain string
 }
 
-// pick returns the first free Host, by name, that a machine may be, or why there is none. It is pure.
+// pick returns the first free Host, by name, that meets a machine's requirements, or why there is none. It is pure.
 func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Host, string) {
 	selector, err := metav1.LabelSelectorAsSelector(want.machine.Spec.HostSelector)
 	if err != nil {
@@ -196,17 +197,17 @@ func pick(want wanted, all []v1.Host, machines []infrav1.DroverMachine) (*v1.Hos
 		}
 		return host, ""
 	}
-	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's and %d too near to others of its group", len(all), selected, free, elsewhere, apart)
+	return nil, fmt.Sprintf("of %d Hosts, %d are selected and %d of these are free; %d are in another failure domain than the Machine's, and %d are too close to other machines of its group", len(all), selected, free, elsewhere, apart)
 }
 
-// group returns what machines share that are kept apart: their cluster, and whether they are its control plane or of
-// which MachineDeployment.
+// group returns the group of machines that are kept apart: their cluster, and its control plane or their
+// MachineDeployment.
 func group(machine *infrav1.DroverMachine) string {
 	_, controlPlane := machine.Labels[clusterapi.LabelControlPlane]
 	return strings.Join([]string{machine.Labels[clusterapi.LabelCluster], machine.Labels[clusterapi.LabelDeployment], fmt.Sprint(controlPlane)}, "/")
 }
 
-// setProviderID writes the Host that the machine is about to take, unless another writer was faster.
+// setProviderID writes the Host that the machine is about to take, unless the machine has changed since it was read.
 func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) error {
 	if in.machine.Spec.ProviderID == id {
 		return nil
@@ -222,7 +223,7 @@ func (r *Reconciler) setProviderID(ctx context.Context, in *input, id string) er
 	return nil
 }
 
-// bootstrap gives the Host its instructions, once, and says how far it is.
+// bootstrap gives the Host its instructions, once, and reports their progress.
 func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness, error) {
 	in.machine.Status.HostName = in.host.Name
 	v := ofHost(in.machine, in.host)
@@ -232,7 +233,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	if v.Reason == infrav1.ReasonBootstrapFailed || v.Reason == infrav1.ReasonHostGone {
 		return v, nil
 	}
-	// Once made, the instructions stay as they are: one that changed would be refused.
+	// The instructions do not change once they are made, because the Host refuses changed ones.
 	given, _, err := r.hub().Instructions(ctx, in.host)
 	switch {
 	case errors.Is(err, hosts.ErrForeignInstructions):
@@ -257,8 +258,8 @@ func (r *Reconciler) bootstrap(ctx context.Context, in *input) (status.Readiness
 	return status.Readiness{Reason: infrav1.ReasonBootstrapping, Message: fmt.Sprintf("Host %s was given the bootstrap", in.host.Name)}, nil
 }
 
-// foreignInstructions says that another Secret has the name of the one with the Host's instructions. Nothing in it is
-// carried out for the machine.
+// foreignInstructions reports that another Secret has the name for the Host's instructions. Nothing in it is carried
+// out for the machine.
 func foreignInstructions(err error) status.Readiness {
 	return status.Readiness{Stalled: true, Reason: infrav1.ReasonSecretConflict, Message: err.Error(), Again: lookAgain}
 }

@@ -54,7 +54,7 @@ func TestAMachineIsOnAHostThatItMayBeOn(t *testing.T) {
 		"not beside one of its group":             {others: []infrav1.DroverMachine{asked("n", "", "a")}, want: "c"},
 		"beside one of another group":             {others: []infrav1.DroverMachine{asked("n", "workers", "a")}, want: "b"},
 		"not on one that another is about to get": {others: []infrav1.DroverMachine{asked("n", "workers", "a"), asked("o", "workers", "b")}, want: "c"},
-		"none is far enough":                      {others: []infrav1.DroverMachine{asked("n", "", "a"), asked("o", "", "c")}, why: "2 too near"},
+		"none is far enough":                      {others: []infrav1.DroverMachine{asked("n", "", "a"), asked("o", "", "c")}, why: "2 are too close"},
 		"its own provider ID does not count":      {others: []infrav1.DroverMachine{asked("m", "", "a")}, want: "a"},
 		"without the rule, in the same rack": {
 			change: func(m *infrav1.DroverMachine) { m.Spec.AntiAffinity = nil }, others: []infrav1.DroverMachine{asked("n", "", "a")}, want: "b",

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxAddresses of a machine, as the schema has it.
+// maxAddresses is the maximum number of a machine's addresses, as in the schema.
 const maxAddresses = 32
 
 func provisioned(machine *infrav1.DroverMachine) bool {
@@ -36,7 +36,7 @@ func readyMessage(host *v1.Host) string {
 	return "its status is not known yet"
 }
 
-// ofHost says how a machine is by the Host that it has taken. It is pure.
+// ofHost returns the readiness of a machine from the Host that it has taken. It is pure.
 func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	reason := ""
 	if ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady); ready != nil {
@@ -62,7 +62,7 @@ func ofHost(machine *infrav1.DroverMachine, host *v1.Host) status.Readiness {
 	return say(infrav1.ReasonBootstrapping, "Host %s: %s")
 }
 
-// writeStatus writes what was decided, and what the Host reports.
+// writeStatus writes the readiness, and the Host's report, into the status.
 func writeStatus(in *input, v status.Readiness) {
 	machine := in.machine
 	if v.Reason == infrav1.ReasonProvisioned && !provisioned(machine) {
@@ -88,8 +88,8 @@ func setPaused(machine *infrav1.DroverMachine, paused bool) {
 	})
 }
 
-// addresses returns those of a Host, as the contract has them: that of its spec, then those that it reports. What is no
-// address is left out: a machine may report what it likes.
+// addresses returns the addresses of a Host in the form of the contract: first the one in its spec, then the reported
+// ones. Invalid addresses are left out, because a machine can report anything.
 func addresses(host *v1.Host) []infrav1.MachineAddress {
 	if host.Status.Machine == nil {
 		return nil

@@ -24,21 +24,21 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// soon is when a machine is looked at again whose status had to be written first.
+// soon is when a machine is looked at again after its status was written.
 const soon = 100 * time.Millisecond
 
-// maxTaskMessage is what the status has of a failure.
+// maxTaskMessage bounds the message of a failed task in the status, in bytes.
 const maxTaskMessage = 2048
 
-// taskInput is what the instruction of a task is made of, beside the task.
+// taskInput has everything, apart from the task, that the instruction of a task depends on.
 type taskInput struct {
 	machine *infrav1.DroverMachine
 	host    *v1.Host
-	// buckets that tasks copy files to or from, by the ID of the task.
+	// buckets are the buckets that tasks copy files to or from, by the ID of the task.
 	buckets map[string]kubeadm.Bucket
 }
 
-// actions make instructions of tasks. They are pure, and set no ID. An error is the failure of the task.
+// actions translate tasks into instructions. They are pure, and set no ID. An error makes the task fail.
 var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (protocol.HostInstruction, error){
 	infrav1.TaskUpdate: update,
 
@@ -51,12 +51,11 @@ var actions = map[infrav1.TaskAction]func(taskInput, infrav1.MachineTask) (proto
 	infrav1.TaskEtcdJoin:     etcd,
 }
 
-// work gives the Host the tasks of a machine whose bootstrap is done, and says how far they are.
+// work gives the Host the tasks of a machine after its bootstrap, and reports their progress.
 //
-// A task is in the status before it is among the Host's instructions, and its outcome is in the status before it leaves
-// them: so a
-// provisioner that is killed between leaves no instruction behind, and gives no task again that has ended. The journal
-// of the Host runs it once in any case.
+// A task is in the status before its instruction is given to the Host, and its outcome is in the status before the
+// instruction is taken away. So a provisioner that is killed in between leaves no instruction behind, and gives no task
+// again that has ended. In any case, the journal of the Host runs an instruction only once.
 func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (status.Readiness, error) {
 	machine := in.machine
 	if len(machine.Spec.Tasks) == 0 && len(machine.Status.Tasks) == 0 {
@@ -67,7 +66,7 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 	case errors.Is(err, hosts.ErrForeignInstructions):
 		return foreignInstructions(err), nil
 	case err != nil || has == nil:
-		return v, err // instructions that were deleted are not made again: the Host will say so
+		return v, err // deleted instructions are not made again: the Host reports that they are gone
 	}
 	buckets, err := r.buckets(ctx, machine)
 	if err != nil {
@@ -84,14 +83,14 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		}
 	}
 	if !slices.Equal(after, machine.Status.Tasks) {
-		v.Again = soon // what is in the status now may enter the Host's instructions, or leave them
+		v.Again = soon // tasks with a written status may now enter or leave the Host's instructions
 	}
 	machine.Status.Tasks = after
 	return v, nil
 }
 
-// workOn goes on with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and is made
-// of tasks. It returns when to look again.
+// workOn continues with tasks while Cluster API has paused the machine: a restore of etcd pauses the cluster, and
+// consists of tasks. It returns the time after which to look again.
 func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, error) {
 	v := status.Readiness{Again: lookAgain}
 	if !in.machine.DeletionTimestamp.IsZero() || !provisioned(in.machine) || in.host == nil || !hosts.TakenBy(in.host, consumer(in.machine)) || !in.host.DeletionTimestamp.IsZero() {
@@ -102,8 +101,8 @@ func (r *Reconciler) workOn(ctx context.Context, in *input) (time.Duration, erro
 	return v.Again, err
 }
 
-// schedule returns the instructions that a Host has with those of the tasks that have not ended, and how far each task
-// is. It is pure. The instructions of the bootstrap, and those that were there before, stay as they were made.
+// schedule returns a Host's instructions with the tasks that have not ended, and the progress of each task. It is pure.
+// The instructions of the bootstrap, and all earlier ones, stay unchanged.
 func schedule(in taskInput, has protocol.HostInstructions, version string) (protocol.HostInstructions, []infrav1.MachineTaskStatus) {
 	present, host := map[string]int{}, progress.OfHost(in.host, version)
 	var all []protocol.HostInstruction
@@ -133,7 +132,7 @@ func schedule(in taskInput, has protocol.HostInstructions, version string) (prot
 	return has, after
 }
 
-// stateOf returns what the status has of a task, with no state if it has none.
+// stateOf returns a task's status, with an empty state if there is none.
 func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStatus {
 	for _, task := range all {
 		if task.ID == id {
@@ -143,7 +142,7 @@ func stateOf(all []infrav1.MachineTaskStatus, id string) infrav1.MachineTaskStat
 	return infrav1.MachineTaskStatus{}
 }
 
-// observe returns how far a task is whose instruction is number i of the Host's.
+// observe returns the progress of a task whose instruction has index i in the Host's instructions.
 func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav1.MachineTaskStatus {
 	after := before
 	switch {
@@ -162,7 +161,7 @@ func observe(before infrav1.MachineTaskStatus, host progress.Host, i int) infrav
 	return after
 }
 
-// lastLines returns the last lines of a text that have at most n bytes.
+// lastLines returns the last lines of a text, up to n bytes.
 func lastLines(text string, n int) string {
 	for text = strings.TrimSpace(text); len(text) > n; {
 		_, rest, more := strings.Cut(text, "\n")
@@ -174,7 +173,7 @@ func lastLines(text string, n int) string {
 	return text
 }
 
-// isAtWork reports whether a Host carries out its instructions, or what failed was a task.
+// isAtWork reports whether a Host carries out its instructions, or only a task has failed.
 func isAtWork(host *v1.Host) bool {
 	ready := meta.FindStatusCondition(host.Status.Conditions, v1.ConditionReady)
 	switch {
@@ -186,10 +185,10 @@ func isAtWork(host *v1.Host) bool {
 	return ready.Reason == v1.ReasonInstalling
 }
 
-// setTasksSucceeded sums the tasks of a machine up in a condition, which is there while there are tasks.
+// setTasksSucceeded summarizes the tasks of a machine in a condition, which exists while there are tasks.
 func setTasksSucceeded(machine *infrav1.DroverMachine) {
 	condition := metav1.Condition{Type: infrav1.ConditionTasksSucceeded, Status: metav1.ConditionTrue, Reason: infrav1.ReasonTasksSucceeded, Message: "all tasks have succeeded", ObservedGeneration: machine.Generation}
-	for _, task := range slices.Backward(machine.Status.Tasks) { // of two that failed, the first is named
+	for _, task := range slices.Backward(machine.Status.Tasks) { // of two failed tasks, the first is named
 		switch {
 		case task.State == infrav1.TaskFailed:
 			condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, infrav1.ReasonTaskFailed, fmt.Sprintf("task %s failed and is not repeated: %s", task.ID, task.Message)

@@ -11,10 +11,10 @@ import (
 	"github.com/drover-dev/drover/internal/provision/kubeadm"
 )
 
-// update makes the instruction of the action Update.
+// update returns the instruction for the action Update.
 func update(in taskInput, task infrav1.MachineTask) (protocol.HostInstruction, error) {
 	if in.machine.Spec.InPlaceUpdate == nil {
-		return protocol.HostInstruction{}, errors.New("spec.inPlaceUpdate of the machine says no installer any more")
+		return protocol.HostInstruction{}, errors.New("spec.inPlaceUpdate of the machine no longer has an installer")
 	}
 	return kubeadm.Update(*task.Update, in.machine.Spec.InPlaceUpdate.Installer), nil
 }

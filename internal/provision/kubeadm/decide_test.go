@@ -179,7 +179,7 @@ func TestSnapshotAndRestoreWaitForEachOther(t *testing.T) {
 	}
 	in.Machines = planes()
 	in.Machines[0].Tasks = []Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Running)}
-	if d := Decide(in); len(news(in, d)) != 0 || !strings.Contains(d.Restore.Message, "waits for host h1, which makes a snapshot") {
+	if d := Decide(in); len(news(in, d)) != 0 || !strings.Contains(d.Restore.Message, "waits for host h1, which is making a snapshot") {
 		t.Errorf("got new tasks %v and the restore %+v, want the restore to wait", news(in, d), d.Restore)
 	}
 }

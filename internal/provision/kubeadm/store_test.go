@@ -31,7 +31,7 @@ func TestASnapshotIsCopiedAfterItWasSaved(t *testing.T) {
 		says   string
 		saved  bool
 	}{
-		"it is saved first":            {[]Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Running)}, nil, nil, provisionv1.SnapshotRunning, "makes it", false},
+		"it is saved first":            {[]Task{task("snapshot-a", Snapshot, infrav1.EtcdTask{Of: "a"}, Running)}, nil, nil, provisionv1.SnapshotRunning, "is making the snapshot", false},
 		"then the same host copies it": {[]Task{saved}, nil, []string{"h2:upload"}, provisionv1.SnapshotRunning, "has saved it, and copies it to the bucket b", true},
 		"without a bucket it is done":  {[]Task{saved}, func(in *Input) { in.Snapshots[0].S3 = nil }, []string{"h1:snapshot"}, provisionv1.SnapshotSucceeded, "has made it", true},
 		"a restore goes first": {[]Task{saved}, func(in *Input) { in.Restore = &RestoreWish{UID: "r", Host: "h1", File: "f"} }, []string{}, provisionv1.SnapshotRunning,
@@ -190,11 +190,11 @@ func TestAnotherControlPlaneFetchesASnapshotOfAHostThatIsGone(t *testing.T) {
 		phase  provisionv1.EtcdRestorePhase
 		says   string
 	}{
-		"the host has it, or fetches it": {func(*Input) {}, []string{"h2:prepare"}, provisionv1.RestorePending, "host h2 reads"},
-		"the host is gone":               {func(in *Input) { in.Machines[1].Gone, in.Machines[1].Connected = true, false }, []string{"h1:prepare"}, provisionv1.RestorePending, "host h1 reads"},
+		"the host has it, or fetches it": {func(*Input) {}, []string{"h2:prepare"}, provisionv1.RestorePending, "host h2 is reading"},
+		"the host is gone":               {func(in *Input) { in.Machines[1].Gone, in.Machines[1].Connected = true, false }, []string{"h1:prepare"}, provisionv1.RestorePending, "host h1 is reading"},
 		"the host is none of the cluster": {func(in *Input) { in.Restore.Host = "h9" }, []string{"h1:prepare"}, provisionv1.RestorePending,
-			"host h1 reads"},
-		"a file of the bucket":                 {func(in *Input) { in.Restore.Host = "" }, []string{"h1:prepare"}, provisionv1.RestorePending, "host h1 reads"},
+			"host h1 is reading"},
+		"a file of the bucket":                 {func(in *Input) { in.Restore.Host = "" }, []string{"h1:prepare"}, provisionv1.RestorePending, "host h1 is reading"},
 		"without a copy it cannot be":          {func(in *Input) { in.Restore.Host, in.Restore.S3 = "h9", nil }, nil, provisionv1.RestoreFailed, "h9 is not a control plane"},
 		"a host that is away blocks as before": {func(in *Input) { in.Restore.Host, in.Machines[2].Connected = "h9", false }, nil, provisionv1.RestorePending, "h3, whose agent is not connected"},
 		"a cluster that has no control plane":  {func(in *Input) { in.Restore.Host, in.Machines = "h9", nil }, nil, provisionv1.RestorePending, "waits for a control plane"},
