@@ -29,7 +29,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	upgrades := &cluster.Upgrades{
 		Client: s.client, Recorder: s.recorder("drover-cluster"), Pace: s.Config.Agent.Rollout.Pace, Now: time.Now,
 	}
-	// outcome returns a function that returns the outcome of the one set of a kind in a member.
+	// outcome returns a function for the outcome of the one set of a kind in a member.
 	outcome := func(id string) func(types.NamespacedName) delivery.Outcome {
 		return func(member types.NamespacedName) delivery.Outcome {
 			return deliveries.Outcomes(id, []types.NamespacedName{member})[0]
@@ -51,7 +51,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Name: revocation, Reconciler: revoker, EveryReplica: true,
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
-				// An agent that was revoked just before its tunnel opened has had its event already.
+				// An agent that was revoked just before its tunnel opened has already had its event.
 				wiring.OnCall(s.Members.OnOpen, 0),
 			},
 		},
@@ -60,7 +60,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&v1.Cluster{}), wiring.OnOwnedChange(&corev1.Secret{}, builder.MatchEveryOwner),
 				wiring.OnOtherChange(&v1.Cluster{}, reconciler.Places.Handler()), wiring.OnStart(reconciler.Lead),
-				// An agent that connects mostly reports within 50 ms: no status has to say that its report is awaited.
+				// An agent that connects usually reports within 50 ms, so no status needs to say that its report is awaited.
 				wiring.OnCall(s.Members.OnChange, 50*time.Millisecond),
 				onOutcome(deliveries, 50*time.Millisecond, set.Guards, set.Direct),
 				wiring.RequestAllOnCall(s.clusterNames, s.Trust.OnChange), wiring.OnCall(upgrades.OnTurn, 0),
@@ -76,7 +76,7 @@ func clusters(s shared, deliveries *delivery.Store) []wiring.Controller {
 	}
 }
 
-// profiles is the controller that writes a ClusterProfile for each Cluster, where the hub has the kind.
+// profiles returns the controller that writes a ClusterProfile for each Cluster, if the hub has the kind.
 func profiles(s shared) wiring.Controller {
 	kind := &inventory.Kind{
 		Mapper: s.mgr.GetRESTMapper(), Scheme: s.mgr.GetScheme(), Cache: s.mgr.GetCache(),

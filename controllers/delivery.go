@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// leaving reports whether a Cluster is being deleted or gone. It reads the cache that the controllers read, so that
-// both see the same.
+// leaving reports whether a Cluster is being deleted or gone. It reads the controllers' cache, so that both see the
+// same.
 func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool {
 	return func(ctx context.Context, name types.NamespacedName) bool {
 		cluster := &v1.Cluster{}
@@ -30,7 +30,7 @@ func leaving(hub client.Reader) func(context.Context, types.NamespacedName) bool
 	}
 }
 
-// readOnly reports whether the spec of a Cluster says ReadOnly, from the same cache.
+// readOnly reports whether the spec of a Cluster says ReadOnly. It reads the same cache.
 func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bool, error) {
 	return func(ctx context.Context, name types.NamespacedName) (bool, error) {
 		cluster := &v1.Cluster{}
@@ -40,13 +40,13 @@ func readOnly(hub client.Reader) func(context.Context, types.NamespacedName) (bo
 }
 
 // counter runs the delivery store. When its manager begins to lead, it counts the objects on the hub: no set is removed
-// as unwanted before all of them have been looked at.
+// as unwanted before all objects have been reconciled.
 type counter struct {
 	*delivery.Store
 	hub client.Reader
 }
 
-// recount is how often objects that were deleted before they were looked at are taken out of the count.
+// recount is how often objects that were deleted before they were reconciled are taken out of the count.
 const recount = 5 * time.Second
 
 // Start sends sets until ctx ends.
@@ -75,7 +75,7 @@ func (c counter) Start(ctx context.Context) error {
 	return c.Store.Start(ctx)
 }
 
-// awaits tells the observer which owners the store waits for.
+// awaits tells the observer which owners the store is waiting for.
 func (c counter) awaits() {
 	if c.Observer.Awaited != nil {
 		c.Observer.Awaited(c.Awaited())

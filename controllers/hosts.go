@@ -14,7 +14,8 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// hosts lists the controllers of Hosts: how machines join, keep their tunnels, and are handed the plans in Secrets.
+// hosts lists the controllers of Hosts, which let machines join, keep their tunnels, and hand over the instructions in
+// Secrets.
 func hosts(s shared) []wiring.Controller {
 	revoker := &host.Revoker{Client: s.client, Live: s.live, Tunnels: s.Members.Tunnels}
 	reconciler := &host.Reconciler{

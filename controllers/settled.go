@@ -15,14 +15,14 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// returnTime returns how long after a manager's start an agent that lost the hub may take to be connected again: its
-// longest wait, and then the time in which the hub admits all. Before, a wave does not go on without an agent, and no
-// Plan begins that it may know better about.
+// returnTime returns how long an agent that lost the hub may need to connect again after a manager's start: the longest
+// wait of an agent, and then the time in which the hub admits all of them. Before that, a wave does not go on without
+// an agent, and no Plan begins if the agent may know better about it.
 func returnTime(clusters int) time.Duration {
 	return protocol.LongestReturn + members.AdmissionTime(clusters)
 }
 
-// since returns a function that returns that time.
+// since returns a function that returns the time.
 func since(at time.Time) func() time.Time { return func() time.Time { return at } }
 
 // firstConnected returns a function that returns when this manager knew of the first connected agent, on whatever
@@ -45,9 +45,9 @@ func firstConnected(states *members.States, notices *members.Notices) func() tim
 }
 
 // settled returns a function that reports whether agents have had time to come back since a time. It reports false
-// while that is zero.
+// while that time is zero.
 func (s shared) settled(from func() time.Time) func() bool {
-	var returned atomic.Bool // it stays so
+	var returned atomic.Bool // once true, it stays true
 	return func() bool {
 		if at := from(); !returned.Load() && !at.IsZero() && time.Since(at) > returnTime(0) {
 			clusters, err := s.clusterNames(context.Background()) // from the cache

@@ -35,15 +35,15 @@ type Options struct {
 	Config  config.Config
 	Members *members.Registry
 	Trust   *trust.Holder
-	// Deliveries records what is sent to members.
+	// Deliveries observes what is sent to members.
 	Deliveries delivery.Observer
-	// Checkpoints are sent along with sets. Nil means that a restored etcd is not noticed.
+	// Checkpoints are sent along with sets. If it is nil, a restore of etcd is not noticed.
 	Checkpoints *checkpoint.Recorder
-	// Issuer signs users' tokens. Nil means that users do not sign in at the hub.
+	// Issuer signs users' tokens. If it is nil, users do not sign in at the hub.
 	Issuer *issuer.Server
-	// Synced reports whether it is known which members other replicas hold. Nil means that it always is.
+	// Synced reports whether it is known which members other replicas hold. A nil function means that it always is.
 	Synced func() bool
-	// Started is when this manager began to accept tunnels. Zero means the time of Setup.
+	// Started is when this manager began to accept tunnels. If it is zero, the time of Setup counts.
 	Started time.Time
 }
 
@@ -63,14 +63,14 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	return wiring.Add(mgr, all)
 }
 
-// shared is what all groups of controllers are made of.
+// shared has the dependencies of all groups of controllers.
 type shared struct {
 	Options
 	mgr ctrl.Manager
 	// client reads from the cache and writes; live reads from the API server.
 	client client.Client
 	live   client.Reader
-	// settings returns those that agents should have.
+	// settings returns the settings that agents should have.
 	settings func() protocol.Settings
 }
 

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// workspaces are the controllers of what is delivered to members: they hand sets to the delivery store.
+// workspaces has the controllers that deliver to members: they hand sets to the delivery store.
 type workspaces struct {
 	shared
 	deliveries *delivery.Store
@@ -44,7 +44,7 @@ type workspaces struct {
 	projectSecrets, planSecrets cache.Cache
 }
 
-// newWorkspaces makes the delivery store, and what plans wait for.
+// newWorkspaces creates the delivery store, and the state that plans wait for.
 func newWorkspaces(s shared) (*workspaces, error) {
 	w := &workspaces{shared: s}
 	var err error
@@ -81,11 +81,11 @@ func (w *workspaces) runnables() []manager.Runnable {
 	}
 }
 
-// controllers lists them. A change of many members is gathered for a moment: an object is reconciled once for many of
-// their results, and many objects are sent before their first status is written.
+// controllers lists the controllers. Changes of many members are gathered for a moment, so that an object is reconciled
+// once for many results, and many objects are sent before the first status is written.
 //
-// What a controller is for is watched without a predicate: a status that was computed from a cache that lagged behind
-// is corrected on the event of its own write.
+// The kind of each controller is watched without a predicate: a status that was computed from an outdated cache is
+// corrected on the event of its own write.
 func (w *workspaces) controllers() []wiring.Controller {
 	return append([]wiring.Controller{
 		{Name: set.Guards, Reconciler: w.guards, Triggers: []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}},
@@ -93,8 +93,8 @@ func (w *workspaces) controllers() []wiring.Controller {
 	}, w.bindings()...)
 }
 
-// direct is the controller of what agents verify users' tokens by. It reconciles all Clusters with direct access when a
-// user or session has ended, or other keys are published.
+// direct returns the controller for the data with which agents verify users' tokens. It reconciles all Clusters with
+// direct access when a user or session has ended, or other keys are published.
 func (w *workspaces) direct() wiring.Controller {
 	reconciler := &direct.Reconciler{Client: w.client, Deliveries: w.deliveries, Issuer: w.Issuer, Now: time.Now}
 	triggers := []wiring.Trigger{w.onAffecting(&v1.Cluster{}, index.Self)}
@@ -195,8 +195,8 @@ func (w *workspaces) plans() wiring.Controller {
 	}
 }
 
-// labelledSecrets returns a cache of the Secrets with a label, without their content. The manager's own has those that
-// Drover made, and one cache takes one selector.
+// labelledSecrets returns a cache of the Secrets with a label, without their content. The manager's own cache has the
+// Secrets that Drover made, and one cache accepts one selector.
 func labelledSecrets(
 	mgr ctrl.Manager, label string, operator selection.Operator, values ...string,
 ) (cache.Cache, error) {
@@ -212,7 +212,7 @@ func labelledSecrets(
 	})
 }
 
-// plansOfMember lists the plans for a member. One that is gone, or not known yet, requests them by its own event.
+// plansOfMember lists the plans for a member. A plan that is gone, or not known yet, is requested by its own event.
 func (w *workspaces) plansOfMember(ctx context.Context, member types.NamespacedName) ([]types.NamespacedName, error) {
 	object := &v1.Cluster{}
 	if err := w.client.Get(ctx, member, object, client.UnsafeDisableDeepCopy); err != nil {

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/trust"
 )
 
-// maxNote is how long an event's text may be for the API server, in bytes.
+// maxNote is the API server's limit for the text of an event, in bytes.
 const maxNote = 1024
 
 // Keeper runs on the leader. It decides when the hub's authority changes, and writes it into its Secret.
@@ -33,13 +33,13 @@ type Keeper struct {
 	Recorder events.EventRecorder
 	// Secret is where the authority is kept.
 	Secret types.NamespacedName
-	// Member returns what is known of a connected member.
+	// Member returns the state of a connected member.
 	Member func(types.NamespacedName) members.State
-	// Settings returns those that agents should have.
+	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	Now      func() time.Time
 
-	lastWait string // the text of the last event of recordWait; only the one worker uses it
+	lastWait string // the text of the last event of recordWait; used only by the single worker
 }
 
 // Reconcile takes the next step of the authority, if there is one to take. The loader makes a missing Secret.
@@ -48,7 +48,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	if err := k.Client.Get(ctx, k.Secret, secret); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read the hub's CA: %w", err)
 	} else if err != nil {
-		return ctrl.Result{}, nil // making it wakes us
+		return ctrl.Result{}, nil // its creation wakes this controller
 	}
 	in, err := k.gather(ctx, secret)
 	if err != nil {
@@ -62,7 +62,7 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	case trust.StepWait:
 		k.recordWait(secret, in, decision)
 		return ctrl.Result{RequeueAfter: wait(decision.LookAt, in.Now)}, nil
-	case trust.StepCreate: // it was emptied; another authority would strand every agent
+	case trust.StepCreate: // the Secret was emptied; a new authority would strand every agent
 		return ctrl.Result{}, fmt.Errorf("secret %s: %w", k.Secret, errEmptied)
 	default:
 		return ctrl.Result{}, k.take(ctx, secret, in, decision) // the write wakes us
@@ -80,7 +80,8 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	case trust.StepChange:
 		secret.Annotations[v1.AnnotationRotated] = secret.Annotations[v1.AnnotationRotate]
 	case trust.StepRevoke:
-		delete(secret.Annotations, v1.AnnotationRetireNow) // it is for this change, not for the renewal in some years
+		// the request was for this change, not for the renewal in some years
+		delete(secret.Annotations, v1.AnnotationRetireNow)
 	default:
 	}
 	if err := k.Client.Update(ctx, secret); err != nil { // the resource version guards against a second leader
@@ -91,10 +92,10 @@ func (k *Keeper) take(ctx context.Context, secret *corev1.Secret, in trust.Input
 	return nil
 }
 
-// errEmptied is the error for a Secret that no longer has the authority.
-var errEmptied = errors.New("there is no authority in it any more; delete it to have the one that the manager still holds written again")
+// errEmptied is the error for a Secret that no longer contains the authority.
+var errEmptied = errors.New("it no longer contains the authority; delete it, and the manager writes the authority that it still holds again")
 
-// recordWait writes an event that says what a due step waits for, once for each text.
+// recordWait writes an event about what a due step waits for, once for each text.
 func (k *Keeper) recordWait(secret *corev1.Secret, in trust.Input, decision trust.Decision) {
 	if (in.Requested || in.Revoked) && decision.Why != k.lastWait {
 		k.lastWait = decision.Why
@@ -129,7 +130,7 @@ func (k *Keeper) gather(ctx context.Context, secret *corev1.Secret) (trust.Input
 func (k *Keeper) missing(ctx context.Context, state trust.State) ([]string, error) {
 	want := k.Settings()
 	if !containsCertificate(want.CABundle, state.Active.Cert) {
-		return []string{"this manager itself"}, nil // the Secret is ahead of what has been loaded
+		return []string{"this manager itself"}, nil // the Secret is newer than the loaded state
 	}
 	digest := want.Digest()
 	names, err := k.agents(ctx)

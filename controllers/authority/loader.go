@@ -26,14 +26,15 @@ type Loader struct {
 	// Live reads from the API server.
 	Live  client.Reader
 	Trust *trust.Holder
-	// Authority is the Secret of the hub's CA. Given is the operator's own, empty if there is none.
+	// Authority is the Secret of the hub's CA. Given is the Secret with the operator's own certificate. Its name is empty
+	// if there is none.
 	Authority types.NamespacedName
 	Given     types.NamespacedName
 	Now       func() time.Time
 }
 
-// Reconcile loads the Secret that the request names. It also creates the first authority, since replicas that do not
-// lead must serve, too.
+// Reconcile loads the Secret that the request names. It also creates the first authority, because replicas must serve
+// even if they do not lead.
 func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	err := l.Client.Get(ctx, req.NamespacedName, secret)
@@ -50,7 +51,7 @@ func (l *Loader) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, err
 	}
 	if trust.Identify(secret, identity) {
-		return ctrl.Result{}, l.update(ctx, secret) // the write wakes us
+		return ctrl.Result{}, l.update(ctx, secret) // the write wakes this controller
 	}
 	return ctrl.Result{}, l.Trust.LoadAuthority(secret)
 }
@@ -70,8 +71,8 @@ func (l *Loader) loadGiven(secret *corev1.Secret, exists bool) error {
 
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 
-// identity returns the hub's identity: the one in memory, or, for a hub that has none yet, the first. That is what
-// agents knew their hub by before the Secret had it.
+// identity returns the hub's identity: the one in memory, or the first one for a hub that has none yet. Agents knew the
+// hub by the first identity before the Secret had it.
 func (l *Loader) identity(ctx context.Context) (string, error) {
 	if identity := l.Trust.Identity(); identity != "" {
 		return identity, nil
@@ -91,8 +92,9 @@ func (l *Loader) update(ctx context.Context, secret *corev1.Secret) error {
 	return nil
 }
 
-// make creates the missing Secret with the hub's authority: with the one in memory if the Secret was deleted, since
-// agents would not trust another one; otherwise with a new one. If several replicas try, one of them succeeds.
+// make creates the missing Secret with the hub's authority. If the Secret was deleted, it contains the authority in
+// memory, since agents would not trust another one. Otherwise the authority is new. If several replicas try, one of
+// them succeeds.
 func (l *Loader) make(ctx context.Context) error {
 	state, held := l.Trust.Authority()
 	if !held {

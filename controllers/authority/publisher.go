@@ -19,13 +19,13 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Publisher writes the hub's addresses and the certificates that its clients are to trust into a ConfigMap, so that
+// Publisher writes the hub's addresses, and the certificates that its clients must trust, into a ConfigMap. So
 // Prometheus, the provisioner and others need no right to read the Secret with the authority's keys.
 type Publisher struct {
 	Client client.Client
-	// ConfigMap has the certificates with the key ca.crt, and the addresses with the key servers, one a line.
+	// ConfigMap has the certificates with the key ca.crt, and the addresses with the key servers, one per line.
 	ConfigMap types.NamespacedName
-	// Settings returns those that agents should have.
+	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 }
 

@@ -27,8 +27,8 @@ import (
 // The manager has what it grants here, so it needs no right to escalate or bind.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
-// allow lets a principal of the hub see the Clusters that it is bound to: with one Role and one RoleBinding, owned by
-// the binding.
+// allow lets a principal of the hub see the Clusters that it is bound to, with one Role and one RoleBinding that the
+// binding owns.
 func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.NamespacedName) error {
 	meta := metav1.ObjectMeta{Namespace: b.GetNamespace(), Name: "drover:" + r.kind + ":" + b.GetName()}
 	role, binding := &rbacv1.Role{ObjectMeta: meta}, &rbacv1.RoleBinding{ObjectMeta: meta}
@@ -43,7 +43,7 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	slices.Sort(names)
 	if err := r.keep(ctx, b, role, func() {
 		want := []rbacv1.PolicyRule{{APIGroups: []string{v1.Group}, Resources: []string{"clusters"}, ResourceNames: names, Verbs: []string{"get", "list", "watch"}}}
-		if !index.SameRules(role.Rules, want) { // of many names the cache has a digest
+		if !index.SameRules(role.Rules, want) { // of many names the cache has only a digest
 			role.Rules = want
 		}
 	}); err != nil {
@@ -55,14 +55,14 @@ func (r *Reconciler[T, B]) allow(ctx context.Context, b B, members []types.Names
 	})
 }
 
-// unauthenticated reports whether a name of the hub means requests without an identity. The hub passes none of these to
-// a member.
+// unauthenticated reports whether a name of the hub means requests without an identity. The hub passes none of these
+// requests to a member.
 func unauthenticated(principal string) bool {
 	return principal == "system:anonymous" || principal == "system:unauthenticated"
 }
 
-// keep creates or updates an object on the hub with change. An object that another user made is not adopted: they could
-// have bound it to anyone while it granted nothing.
+// keep creates or updates an object on the hub with change. It does not adopt an object that another user made, because
+// that user could have bound it to anyone while it granted nothing.
 func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, change func()) error {
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	created := apierrors.IsNotFound(err)
@@ -70,7 +70,7 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 		return fmt.Errorf("read %s: %w", object.GetName(), err)
 	}
 	if !created && !metav1.IsControlledBy(object, b) {
-		return fmt.Errorf("let %s see clusters: %T %s is there and not made for this binding: remove it", b.Principal().Name, object, object.GetName())
+		return fmt.Errorf("let %s see clusters: %T %s exists and was not made for this binding: remove it", b.Principal().Name, object, object.GetName())
 	}
 	before := object.DeepCopyObject().(client.Object)
 	labels := maps.Clone(object.GetLabels())
@@ -85,7 +85,7 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 	case err != nil:
 	case created:
 		err = r.Client.Create(ctx, object)
-	case !equality.Semantic.DeepEqual(before, object): // a patch: the cache has only a part of it
+	case !equality.Semantic.DeepEqual(before, object): // a patch, because the cache has only part of the object
 		err = r.Client.Patch(ctx, object, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}
 	if err != nil {
@@ -94,7 +94,8 @@ func (r *Reconciler[T, B]) keep(ctx context.Context, b B, object client.Object, 
 	return nil
 }
 
-// disallow removes what allow made. The binding goes first: a role without a binding grants nothing.
+// disallow removes the objects that allow made. The RoleBinding goes first, because a Role without a binding grants
+// nothing.
 func (r *Reconciler[T, B]) disallow(ctx context.Context, b B, objects ...client.Object) error {
 	for _, object := range objects {
 		if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: a principal gets a role in
-// members, and may see their Clusters.
+// Package binding reconciles ClusterRoleTemplateBinding and ProjectRoleTemplateBinding: it gives a principal a role in
+// members, and lets the principal see their Clusters.
 package binding
 
 import (
@@ -32,10 +32,11 @@ type kind[T any] interface {
 	v1.Binding
 }
 
-// Reconciler reconciles bindings of one kind. NewCluster and NewProject make it.
+// Reconciler reconciles bindings of one kind. NewCluster and NewProject create it.
 type Reconciler[T any, B kind[T]] struct {
 	Options
-	// kind of the sets: set.ClusterBinding or set.ProjectBinding. It is part of the names of the objects on the hub, too.
+	// kind is the kind of the sets: set.ClusterBinding or set.ProjectBinding. It is also part of the names of the objects
+	// on the hub.
 	kind    string
 	members func(context.Context, client.Reader, B) ([]types.NamespacedName, *index.Problem, error)
 	content func(access.Templates, B) (set.Content, error)
@@ -62,8 +63,8 @@ type Options struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusterroletemplatebindings/finalizers;projectroletemplatebindings/finalizers,verbs=update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one binding to its members, lets its principal see their Clusters, and writes into its status how
-// far it has got.
+// Reconcile delivers one binding to its members, lets its principal see their Clusters, and writes the progress into
+// its status.
 func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: r.kind, Namespace: req.Namespace, Name: req.Name}
 	b := B(new(T))
@@ -72,7 +73,7 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	} else if err != nil || !b.GetDeletionTimestamp().IsZero() {
 		r.Deliveries.Replace(key, nil)
 		r.written.Forget(req.NamespacedName)
-		return ctrl.Result{}, nil // what is on the hub goes by its owner references
+		return ctrl.Result{}, nil // objects on the hub are removed through their owner references
 	}
 	b = r.written.Newest(b)
 	plan, err := r.plan(ctx, b)
@@ -85,20 +86,20 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 	return result, errors.Join(allowErr, err)
 }
 
-// plan is what a reconcile of a binding decided.
+// plan is the result of a reconcile's decision about a binding.
 type plan struct {
 	set     *set.Set // nil if there is none
 	members []types.NamespacedName
-	// problem is why there is no set, or no member; nil if there is none.
+	// problem is why there is no set, or no member. It is nil if there is none.
 	problem *index.Problem
-	expires time.Duration // until it does, 0 for never
-	// expired is the message of a binding that has ended, and former are the members that had it; empty for one that has
-	// not.
+	expires time.Duration // time until it expires, 0 for never
+	// expired is the message of a binding that has ended, and former are the members that had it. Both are empty for a
+	// binding that has not ended.
 	expired string
 	former  []types.NamespacedName
 }
 
-// sets are what the delivery store is to have.
+// sets returns the sets that the delivery store must have.
 func (p plan) sets() map[types.NamespacedName]*set.Set {
 	if p.set == nil {
 		return nil
@@ -110,8 +111,8 @@ func (p plan) sets() map[types.NamespacedName]*set.Set {
 	return sets
 }
 
-// plan gathers and decides. An error means that reading failed. A fault of the binding is a problem instead, so that it
-// takes away what was there.
+// plan gathers and decides. An error means that reading failed. A mistake in the binding is a problem instead, so that
+// its objects are removed from members.
 func (r *Reconciler[T, B]) plan(ctx context.Context, b B) (plan, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {

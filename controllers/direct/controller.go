@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package direct gives members what their agents verify the tokens of users by who come without the hub: the issuer's
-// keys and the sessions that were ended.
+// Package direct gives members the data with which their agents verify the tokens of users who do not come through the
+// hub: the issuer's keys, and the list of ended sessions.
 package direct
 
 import (
@@ -34,7 +34,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin"
 )
 
-// keepLimit bounds the write for a session that someone has deleted.
+// keepLimit bounds the time to write the Secret of a session that someone has deleted.
 const keepLimit = 10 * time.Second
 
 // Deliverer brings sets to members. The delivery store implements it.
@@ -42,19 +42,20 @@ type Deliverer interface {
 	Replace(delivery.Key, map[types.NamespacedName]*set.Set)
 }
 
-// Reconciler gives the members of Clusters with direct access what their agents need for it.
+// Reconciler gives the members of Clusters with direct access the data that their agents need for it.
 type Reconciler struct {
 	// Client reads from a cache.
 	Client     client.Reader
 	Deliveries Deliverer
-	// Issuer is nil where users do not sign in at the hub: there is no direct access then.
+	// Issuer is nil if users do not sign in at the hub. Then there is no direct access.
 	Issuer *signin.Server
 	Now    func() time.Time
 
 	denials denials
 }
 
-// Reconcile hands over what the member of one Cluster is to have, at each change and before what it has is too old.
+// Reconcile delivers the data for the member of one Cluster, after each change, and before the member's data is too
+// old.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Direct, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}
@@ -67,7 +68,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	access, again, err := r.access(ctx, cluster)
-	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) { // without keys no token is valid; their Secret wakes us
+	// without keys no token is valid; their Secret wakes this controller
+	if errors.Is(err, errNoURL) || apierrors.IsNotFound(err) {
 		r.Deliveries.Replace(key, nil)
 		return ctrl.Result{}, nil
 	} else if err != nil {
@@ -81,11 +83,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: max(again.Sub(r.Now()), time.Second)}, nil
 }
 
-// errNoURL says that the server of a Cluster's endpoint is no URL. The schema refuses those, and an object may be older
-// than the schema.
-var errNoURL = errors.New("spec.authorizedEndpoint.server is no URL")
+// errNoURL is the error for a Cluster whose endpoint has a server that is not a URL. The schema refuses such a server,
+// but an object may be older than the schema.
+var errNoURL = errors.New("spec.authorizedEndpoint.server is not a URL")
 
-// access returns what a member is to have now, and when it is to have something else.
+// access returns the data that a member must have now, and when it must have newer data.
 func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.DirectAccess, time.Time, error) {
 	endpoint := cluster.Spec.AuthorizedEndpoint
 	server, err := url.Parse(endpoint.Server)
@@ -117,16 +119,16 @@ func (r *Reconciler) access(ctx context.Context, cluster *v1.Cluster) (protocol.
 	return access, again, nil
 }
 
-// validity returns until when a member may use what it is given now, and when it gets the next. It is used for at least
-// as long as users are to go on without the hub, and for a quarter more. Times are whole quarters, so that a manager
-// which begins to lead delivers nothing again.
+// validity returns until when a member may use its present data, and when it gets newer data. Data is valid for at
+// least as long as users should be able to work without the hub, and a quarter longer. Times are whole quarters, so
+// that a manager that begins to lead delivers nothing again.
 func validity(now time.Time, offline time.Duration) (until, again time.Time) {
 	quarter := offline / 4
 	begun := now.UTC().Truncate(quarter)
 	return begun.Add(offline + quarter), begun.Add(quarter)
 }
 
-// content makes the set of what a member is to have.
+// content returns the set with a member's data.
 func content(access protocol.DirectAccess) (*set.Set, error) {
 	raw, err := json.Marshal(access)
 	if err != nil {
@@ -145,23 +147,24 @@ func content(access protocol.DirectAccess) (*set.Set, error) {
 	return set.New(set.Direct, nil, set.Content{Objects: []*unstructured.Unstructured{object}})
 }
 
-// denials are the list of ended sessions, which is the same for all Clusters. The zero value has none.
+// denials is the list of ended sessions, which is the same for all Clusters. The zero value is an empty list.
 type denials struct {
-	changes atomic.Int64 // that may change the list
-	waking  atomic.Bool  // reports whether all Clusters are about to be woken
+	changes atomic.Int64 // changes that may affect the list
+	waking  atomic.Bool  // whether all Clusters are about to be woken
 
-	mu    sync.Mutex // guards the rest, and has one caller make the list
-	made  int64      // changes when the list was made, and 1: 0 for none
+	mu    sync.Mutex // guards the rest, and makes one caller build the list
+	made  int64      // the value of changes when the list was built, plus 1; 0 if it was not
 	list  []string
-	again time.Time // when the first session leaves it, zero for none
+	again time.Time // when the first session leaves the list, zero if none does
 }
 
-// denied returns the list, and makes it at the first call after a change: all sessions are read once for all Clusters.
+// denied returns the list. The first call after a change builds it, so all sessions are read only once for all
+// Clusters.
 func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	d := &r.denials
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := d.changes.Load() + 1 // a change from here on makes the list anew
+	now := d.changes.Load() + 1 // a later change makes the next call build the list again
 	if d.made == now && (d.again.IsZero() || r.Now().Before(d.again)) {
 		return d.list, d.again, nil
 	}
@@ -173,7 +176,7 @@ func (r *Reconciler) denied(ctx context.Context) ([]string, time.Time, error) {
 	return list, again, nil
 }
 
-// wake has the list made anew, and wakes the reconciler for all Clusters with direct access, a moment later: once for
+// wake marks the list as outdated. A moment later it wakes the reconciler for all Clusters with direct access, once for
 // many changes.
 func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request], later time.Duration) {
 	r.denials.changes.Add(1)
@@ -196,7 +199,7 @@ func (r *Reconciler) wake(ctx context.Context, queue workqueue.TypedRateLimiting
 	})
 }
 
-// Handler wakes the reconciler for all Clusters at an event that may change what their members are told.
+// Handler wakes the reconciler for all Clusters at an event that may change their members' data.
 func (r *Reconciler) Handler(later time.Duration) handler.EventHandler {
 	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	on := func(ctx context.Context, q queue, before, after client.Object) {

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host reconciles Host: a machine joins, gets its instructions, reports how far it is, is cleaned and given
+// Package host reconciles Host: a machine joins, gets its instructions, reports its progress, is cleaned and given
 // back.
 package host
 
@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// fieldOwner is the field manager of what this controller applies on the hub.
+// fieldOwner is the field manager of everything that this controller applies on the hub.
 const fieldOwner = owned.FieldOwner
 
 // removalTime is how long a Host that is being deleted waits for an agent that is not connected.
@@ -44,7 +44,7 @@ type Reconciler struct {
 	Members  Members
 	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
-	// Trust is how agents verify the hub.
+	// Trust says how agents verify the hub.
 	Trust v1.Trust
 	History
 	// Settled reports whether agents have had time to come back since this manager began to accept tunnels: before, one that is missing is not lost.
@@ -72,7 +72,7 @@ func Member(host types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: protocol.HostMember(host.Name)}
 }
 
-// OfMembers calls back with the names of the Hosts that members are.
+// OfMembers calls back with the names of the Hosts among the members.
 func OfMembers(on func(func(types.NamespacedName))) func(func(types.NamespacedName)) {
 	return func(wake func(types.NamespacedName)) {
 		on(func(member types.NamespacedName) {
@@ -93,7 +93,7 @@ func Handler() handler.EventHandler {
 	})
 }
 
-// input is what one reconcile has read and decided so far.
+// input has everything that a reconcile has read and decided so far.
 type input struct {
 	host   *v1.Host
 	member types.NamespacedName
@@ -103,24 +103,25 @@ type input struct {
 	// agents at the same time.
 	settling bool
 
-	secret   *corev1.Secret              // with the join token, nil if there is none
+	secret   *corev1.Secret              // with the join token; nil if there is none
 	foreign  bool                        // whether another Secret has its name
 	identity *registration.AgentIdentity // nil if no agent has joined
 	state    members.State
 	token    registration.Token
 
-	// version of the instructions that the host is to have, empty for none, and what is wrong with them.
+	// version is the version of the instructions that the host must have, or empty if it must have none. invalid says what
+	// is wrong with them.
 	version, invalid string
-	// call is the one that hands the instructions over, zero if the host has them.
+	// call is the call that hands over the instructions. It is zero if the host already has them.
 	call members.Call
 	err  error // of register
 	// held is what is not done on the host before an administrator has confirmed it, nil for nothing.
 	held *v1.RestoreStatus
-	// owner of the hub's instructions, only of a host that is held back, nil if it is not known.
+	// owner is the owner of the hub's instructions, if the host is held back. It is nil if the owner is not known.
 	owner *string
 }
 
-// report is what the host reports, nil if it does not.
+// report returns the host's report, or nil if there is none.
 func (in *input) report() *protocol.HostReport {
 	if !in.state.Connected() || in.state.Report == nil {
 		return nil
@@ -131,7 +132,7 @@ func (in *input) report() *protocol.HostReport {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;update;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/status,verbs=get;update;patch
 
-// Reconcile makes the join token of one Host, hands its agent settings and instructions, and writes its status.
+// Reconcile makes the join token of one Host, hands settings and instructions to its agent, and writes its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	host := &v1.Host{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
@@ -171,7 +172,7 @@ func (r *Reconciler) gather(ctx context.Context, host *v1.Host) (*input, error) 
 	if err == nil {
 		in.identity, err = Identify(ctx, r.Client, host)
 	}
-	if err == nil && in.identity == nil { // the cache may lag behind a join of a moment ago
+	if err == nil && in.identity == nil { // the cache may be older than a join a moment ago
 		in.identity, err = Identify(ctx, r.Live, host)
 	}
 	if err != nil {
@@ -195,12 +196,13 @@ func (r *Reconciler) gatherSecret(ctx context.Context, in *input, reader client.
 	return err
 }
 
-// register makes the Secret with the join token and the command.
+// register writes the Secret with the join token and the command.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update) error {
 	made := false
-	if in.token, made = decideToken(in); in.secret == nil || made { // not for a cache that lags behind the token that we made a moment ago
+	// the cache may not have the token that was made a moment ago
+	if in.token, made = decideToken(in); in.secret == nil || made {
 		if err := r.gatherSecret(ctx, in, r.Live); err != nil || in.foreign {
-			return err // the status says what is foreign
+			return err // the status reports the foreign Secret
 		}
 		in.token, made = decideToken(in)
 	}
@@ -223,8 +225,8 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	return nil
 }
 
-// decideToken returns the join token in force and whether it is a new one. A token stays until its Secret is deleted.
-// One that was used by an agent that was revoked since is replaced.
+// decideToken returns the token in force, and whether it is new. A token stays in force until its Secret is deleted. If
+// an agent has used the token and was revoked since, it is replaced.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.host.Spec.TokenTTL.Duration
 	token := registration.Token{}
@@ -263,14 +265,15 @@ func (r *Reconciler) handOver(ctx context.Context, in *input) error {
 	}
 	secret, err := owned.ReadSecret(ctx, r.Live, secretName(in.host))
 	if in.version == "" {
-		// The cache may lag behind the Secret, and has none without our labels. To clean a machine cannot be undone.
+		// The cache may be older than the Secret, and does not have a Secret without Drover's labels. Cleaning a machine
+		// cannot be undone.
 		if err == nil && !holdsInstructions(secret, in.host) {
 			r.give(in, "", nil)
 		}
 		return err
 	}
 	if err != nil || secret == nil || secret.Type != v1.SecretTypeHostPlan || version(secret) != in.version {
-		return err // an event of the newer one comes
+		return err // the newer Secret brings an event
 	}
 	if _, err := protocol.ParseHostInstructions(secret.Data[v1.HostPlanKey]); err != nil {
 		in.invalid = err.Error()
@@ -286,15 +289,15 @@ func holdsInstructions(secret *corev1.Secret, host *v1.Host) bool {
 		secret.Labels[v1.LabelHost] == host.Name
 }
 
-// version identifies the content of a Secret with instructions.
+// version returns an identifier of the content of a Secret with instructions.
 func version(secret *corev1.Secret) string { return string(secret.UID) + "." + secret.ResourceVersion }
 
 func secretName(host *v1.Host) types.NamespacedName {
 	return types.NamespacedName{Namespace: host.Namespace, Name: host.Name + v1.HostPlanSecretSuffix}
 }
 
-// Identify reads who the agent of a Host is, nil if there is none. A Secret that cannot be read, or is of a former Host
-// of this name, identifies no agent.
+// Identify reads the identity of a Host's agent. It returns nil if there is none. A Secret that cannot be read, or that
+// belongs to a former Host of this name, identifies no agent.
 func Identify(ctx context.Context, reader client.Reader, host *v1.Host) (*registration.AgentIdentity, error) {
 	member := Member(client.ObjectKeyFromObject(host))
 	secret, err := owned.ReadSecret(ctx, reader, registration.AgentSecret(member))
@@ -313,7 +316,7 @@ func (r *Reconciler) setFinalizer(ctx context.Context, host *v1.Host, change fun
 	return owned.SetFinalizer(ctx, r.Client, host, v1.FinalizerUninstall, change)
 }
 
-// lookAgain returns when time alone will change the status, zero if it will not.
+// lookAgain returns when the passing of time alone will change the status, or zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	switch {
 	case in.identity == nil && in.now.Before(in.token.Expires()):

@@ -363,7 +363,7 @@ func TestHost(t *testing.T) {
 			}
 			w.leavesAlone()
 			h = w.want(v1.HostActive, v1.ReasonActive)
-			if message := meta.FindStatusCondition(h.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(message, "waits for what uses it: provision.cluster.drover.dev/node") {
+			if message := meta.FindStatusCondition(h.Status.Conditions, v1.ConditionReady).Message; !strings.Contains(message, "waits for its users: provision.cluster.drover.dev/node") {
 				t.Errorf("the message is %q", message)
 			}
 			h.Finalizers = []string{v1.FinalizerUninstall}

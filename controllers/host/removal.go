@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// inUse returns the finalizers of those who use the Host: a machine that is part of a cluster is cleaned when its node
-// was removed from that.
+// inUse returns the finalizers of other controllers that use the Host. A machine that is part of a cluster is cleaned
+// only after its node was removed from the cluster.
 func (in *input) inUse() (others []string) {
 	for _, f := range in.host.Finalizers {
 		if f != v1.FinalizerUninstall && f != metav1.FinalizerDeleteDependents && f != metav1.FinalizerOrphanDependents {
@@ -35,7 +35,8 @@ func (in *input) inUse() (others []string) {
 	return others
 }
 
-// remove cleans the machine, removes its agent, and lets the Host go. A machine that is not connected is left as it is.
+// remove cleans the machine, removes its agent, and removes the Host's finalizer. It leaves a machine that is not
+// connected as it is.
 func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Update) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(in.host, v1.FinalizerUninstall) {
 		return ctrl.Result{}, nil
@@ -49,7 +50,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	case report == nil && (!r.Settled() || in.now.Before(due)):
 		return ctrl.Result{RequeueAfter: max(due.Sub(in.now), time.Second)}, nil
 	case report == nil:
-		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "the agent is not connected: what is on the machine was left there, and goes on; switch it off if it was a node"})
+		update.Event(status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Remove", Message: "the agent is not connected: everything on the machine was left there and continues to run; switch the machine off if it was a node"})
 		return ctrl.Result{}, r.release(ctx, in)
 	case report.Progress.Version != "":
 		return r.clean(in, report), nil
@@ -57,7 +58,7 @@ func (r *Reconciler) remove(ctx context.Context, in *input, update *status.Updat
 	call := r.Members.StartUninstall(in.member)
 	if !call.Done() {
 		if call.Err != nil && !errors.Is(call.Err, members.ErrNotConnected) {
-			setRemoving(in.host, "the agent does not remove itself: "+call.Err.Error())
+			setRemoving(in.host, "the agent did not remove itself:  "+call.Err.Error())
 		}
 		return ctrl.Result{RequeueAfter: members.CallPause}, nil
 	}
@@ -71,10 +72,10 @@ func (r *Reconciler) clean(in *input, report *protocol.HostReport) ctrl.Result {
 		r.give(in, "", nil) // without a confirmation: to delete a Host cannot be undone
 	}
 	in.host.Status.State, in.host.Status.Plan = v1.HostCleaning, progressStatus(report)
-	setRemoving(in.host, "the machine is cleaned")
+	setRemoving(in.host, "the machine is being cleaned")
 	if failed(report.Progress.Phase) {
 		setRemoving(in.host, fmt.Sprintf(
-			"the machine cannot be cleaned: %s; mend it, or set spec.deletionPolicy to Orphan", problem(report.Progress)))
+			"the machine cannot be cleaned: %s; repair it, or set spec.deletionPolicy to Orphan", problem(report.Progress)))
 	}
 	return ctrl.Result{RequeueAfter: members.CallPause}
 }
@@ -90,13 +91,13 @@ func (r *Reconciler) release(ctx context.Context, in *input) error {
 // Revoker ends the tunnels at this replica that do not, or no longer, belong to their Host's agent. It runs on every
 // replica.
 type Revoker struct {
-	// Client reads from the cache, Live from the API server: no tunnel ends because of a cache that lags behind.
+	// Client reads from the cache, Live from the API server, so that no tunnel is ended because of an outdated cache.
 	Client  client.Reader
 	Live    client.Reader
 	Tunnels *members.Tunnels
 }
 
-// Reconcile ends the tunnels of one Host that are not rightful.
+// Reconcile ends the tunnels of one Host that its present agent does not own.
 func (r *Revoker) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	member := Member(req.NamespacedName)
 	peers := r.Tunnels.Local(member)

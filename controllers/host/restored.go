@@ -67,8 +67,8 @@ func (r *Reconciler) compare(ctx context.Context, in *input, lost string) error 
 	return nil
 }
 
-// heldBack returns what waits for a confirmation. It is pure. A host whose instructions have another owner, or
-// that does not say which owner, would be cleaned first.
+// heldBack returns what waits for a confirmation. It is pure. A host would be cleaned first if its instructions have
+// another owner, or if it does not report their owner.
 func heldBack(in *input, lost string) *v1.RestoreStatus {
 	name, progress := []string{secretName(in.host).Name}, in.report().Progress
 	held, has := &v1.RestoreStatus{Checkpoint: lost}, progress.Version
@@ -88,7 +88,7 @@ func heldBack(in *input, lost string) *v1.RestoreStatus {
 	return held
 }
 
-// writeHeld shows what waits for a confirmation. While it is not known whether a host waits, its status stays as it is.
+// writeHeld shows what waits for a confirmation. The status stays as it is while it is not known whether a host waits.
 func writeHeld(in *input, update *status.Update) {
 	if in.err != nil || in.report() == nil && in.identity != nil {
 		return
@@ -116,7 +116,7 @@ func whyHeld(in *input) string {
 		"confirms it. Correct Secret %s if it is not what you want, then run \"kubectl drover restored host/%s -w %s\"", would, secretName(in.host).Name, in.host.Name, in.host.Namespace)
 }
 
-// instructionsOf names instructions by their owner, nil if that is not known.
+// instructionsOf describes instructions by their owner, which is nil if it is not known.
 func instructionsOf(owner *string) string {
 	switch {
 	case owner == nil:

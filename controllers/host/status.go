@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeStatus writes what is known of the host into its status.
+// writeStatus writes the facts about the host into its status.
 func writeStatus(in *input) {
 	s, report := &in.host.Status, in.report()
-	if report != nil && in.state.Clones == nil { // of two machines it is not known which one the report is of
+	if report != nil && in.state.Clones == nil { // with two machines, it is not known which of them has reported
 		s.Machine, s.Plan = machine(report.Machine), progressStatus(report)
 		s.AgentVersion, s.ReportedTo = in.state.Report.AgentVersion, in.term
 	}
@@ -32,12 +32,12 @@ func writeStatus(in *input) {
 		s.LastSeen = &metav1.Time{Time: in.state.LastSeen.Truncate(1e9)}
 	}
 	if in.identity != nil && in.settling && report == nil && s.State != "" && s.State != v1.HostWaitingToRegister {
-		return // it stays as it was until agents had time to come back
+		return // the status stays until agents have had time to come back
 	}
 	state, v := decide(in)
 	s.State = state
 	if others := in.inUse(); !in.host.DeletionTimestamp.IsZero() && len(others) > 0 {
-		v.Message = strings.TrimPrefix(v.Message+"; it is being deleted, which waits for what uses it: "+strings.Join(others, ", "), "; ")
+		v.Message = strings.TrimPrefix(v.Message+"; it is being deleted, which waits for its users: "+strings.Join(others, ", "), "; ")
 	}
 	if in.foreign && in.identity != nil {
 		v.Message = strings.TrimPrefix(v.Message+"; Secret "+registration.RegistrationSecret(in.member).Name+" is there and is not Drover's: run no command from it, and delete it", "; ")
@@ -45,7 +45,7 @@ func writeStatus(in *input) {
 	v.Write(in.host.Generation, &s.ObservedGeneration, &s.Conditions)
 }
 
-// decide says how a Host is. It is pure.
+// decide returns the state and the readiness of a Host. It is pure.
 func decide(in *input) (v1.HostState, status.Readiness) {
 	secret := registration.RegistrationSecret(in.member).Name
 	report := in.report()
@@ -83,15 +83,15 @@ func decide(in *input) (v1.HostState, status.Readiness) {
 		state, v = v1.HostInstalling, status.Readiness{Reason: v1.ReasonInstalling, Message: "the instructions are on their way to the host"}
 	}
 	if in.call.Err != nil {
-		v.Ready, v.Message = false, protocol.Cut("the agent does not take what the hub sends: "+in.call.Err.Error(), 512)
+		v.Ready, v.Message = false, protocol.Cut("the agent refuses what the hub sends:  "+in.call.Err.Error(), 512)
 	}
 	return state, v
 }
 
-// contended reports whether another writer was faster, by whom a Host is no worse: it is looked at again.
+// contended reports whether another writer was faster. That is no problem of the Host, which is reconciled again.
 func contended(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
-// orWaiting is the state as it was, of a host that does not say.
+// orWaiting returns the former state, for a host that does not report one.
 func orWaiting(in *input) v1.HostState {
 	if in.identity != nil && in.host.Status.State != "" {
 		return in.host.Status.State
@@ -104,7 +104,7 @@ func stateOf(p protocol.HostProgress) v1.HostState {
 	return state
 }
 
-// ofProgress says how a host is that has reported.
+// ofProgress returns the state and the readiness of a host that has reported.
 func ofProgress(p protocol.HostProgress) (v1.HostState, status.Readiness) {
 	switch {
 	case p.Version == "":

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package inventory publishes each Cluster as a ClusterProfile, for tools that find clusters by these.
+// Package inventory publishes each Cluster as a ClusterProfile, for tools that find clusters through ClusterProfiles.
 package inventory
 
 import (
@@ -27,16 +27,16 @@ import (
 type Reconciler struct {
 	Client   client.Client
 	Recorder events.EventRecorder
-	// Settings are those of the hub: its addresses and CA.
+	// Settings returns the hub's settings: its addresses and CA.
 	Settings func() protocol.Settings
-	// Served reports whether the hub's API server has the kind. Without it nothing is done.
+	// Served reports whether the hub's API server has the kind. Without it, Reconcile does nothing.
 	Served func() bool
 }
 
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=clusterprofiles,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=multicluster.x-k8s.io,resources=clusterprofiles/status,verbs=patch
 
-// Reconcile writes the profile of one Cluster unless it is as it should be.
+// Reconcile writes the profile of one Cluster unless it is up to date.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	cluster, found := &v1.Cluster{}, &clusterprofile.ClusterProfile{}
 	if !r.Served() {
@@ -47,7 +47,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	settings := r.Settings()
 	if settings.CABundle == "" {
-		return ctrl.Result{}, nil // the hub's CA is not loaded yet: a change of it wakes this controller
+		return ctrl.Result{}, nil // the hub's CA is not loaded yet; its change wakes this controller
 	}
 	if err := r.Client.Get(ctx, req.NamespacedName, found); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("read ClusterProfile %s: %w", req.NamespacedName, err)
@@ -66,7 +66,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 func (r *Reconciler) taken(ctx context.Context, cluster *v1.Cluster, manager string) error {
 	update := status.Begin(cluster)
 	update.Event(status.Event{Warning: true, Reason: v1.ReasonProfileTaken, Action: "Publish",
-		Message: fmt.Sprintf("ClusterProfile %s in this namespace is of the cluster manager %q; delete it, or give the Cluster another name", cluster.Name, manager)})
+		Message: fmt.Sprintf("ClusterProfile %s in this namespace belongs to the cluster manager %q;  delete it, or give the Cluster another name", cluster.Name, manager)})
 	return update.Commit(ctx, r.Client, r.Recorder)
 }
 
@@ -84,7 +84,8 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 		return nil
 	}
 	read := want.DeepCopy()
-	read.UID, read.ResourceVersion = found.UID, found.ResourceVersion // another in its place is a conflict; one made meanwhile has an immutable manager
+	// if another is in its place, that is a conflict; one that was just made has an immutable manager
+	read.UID, read.ResourceVersion = found.UID, found.ResourceVersion
 	object, err := configuration(read, "spec")
 	if err != nil {
 		return err
@@ -95,13 +96,13 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 	return nil
 }
 
-// applyStatus writes what is known of the cluster if it changed.
+// applyStatus writes the facts about the cluster if they changed.
 func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofile.ClusterProfile) error {
 	if sameStatus(want.Status, found.Status) {
 		return nil
 	}
 	bare := want.DeepCopy()
-	bare.Labels, bare.OwnerReferences = nil, nil // a status has none
+	bare.Labels, bare.OwnerReferences = nil, nil // a status has neither
 	object, err := configuration(bare, "status")
 	if err != nil {
 		return err
@@ -112,7 +113,7 @@ func (r *Reconciler) applyStatus(ctx context.Context, want, found *clusterprofil
 	return nil
 }
 
-// configuration is one part of a profile, and its metadata, in the form that is applied.
+// configuration returns one part of a profile, with its metadata, in the form for an apply.
 func configuration(profile *clusterprofile.ClusterProfile, part string) (runtime.ApplyConfiguration, error) {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(profile)
 	if err != nil {

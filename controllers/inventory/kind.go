@@ -24,25 +24,25 @@ import (
 	"github.com/drover-dev/drover/internal/clusterprofile"
 )
 
-// LookEvery is how often the API server is asked for the kind as long as it does not have it.
+// LookEvery is how often the API server is asked for the kind while it does not have it.
 const LookEvery = time.Minute
 
-// Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source it
-// wakes the owners of those that change, and all Clusters at its beginning. A kind that is removed again is waited for
-// by the watch.
+// Kind watches profiles once the hub's API server has their kind, which may be installed at any time. As a source, it
+// wakes the owners of profiles that change, and all Clusters when it starts. If the kind is removed again, the watch
+// waits for it.
 type Kind struct {
 	Mapper meta.RESTMapper
 	Scheme *runtime.Scheme
 	Cache  cache.Cache
 	// Clusters lists all Clusters.
 	Clusters func(context.Context) ([]types.NamespacedName, error)
-	// Every is LookEvery but in tests.
+	// Every is LookEvery, except in tests.
 	Every time.Duration
 
 	served atomic.Bool
 }
 
-// Served reports whether the kind was there at the last look, and is watched.
+// Served reports whether the kind existed at the last look, and is watched.
 func (k *Kind) Served() bool { return k.served.Load() }
 
 // Start implements source.Source. It does not wait for the kind.

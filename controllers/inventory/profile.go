@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// Manager is the name of the cluster manager in our profiles.
+	// Manager is the name of the cluster manager in Drover's profiles.
 	Manager = "drover"
-	// LabelManager on a profile is the name of its cluster manager.
+	// LabelManager is the label of a profile with the name of its cluster manager.
 	LabelManager = "x-k8s.io/cluster-manager"
-	// provider is the name of our way to a cluster. Consumers map it to the command that makes credentials.
+	// provider is the name of Drover's way of access to a cluster. Consumers map it to the command that makes credentials.
 	provider = "drover"
 	// execExtension is the extension that client-go hands to exec plugins as spec.cluster.config.
 	execExtension = "client.authentication.k8s.io/exec"
@@ -36,18 +36,18 @@ const (
 	ConditionJoined  = "Joined"
 )
 
-// Properties of a profile: two of KEP-2149, and ours.
+// Properties of a profile: two from KEP-2149, and Drover's own.
 const (
 	propertyID           = "cluster.clusterset.k8s.io"
 	propertySet          = "clusterset.k8s.io"
 	propertyDistribution = v1.LabelDistribution
 )
 
-// longest value of a property.
+// maxValue is the maximum length of a property's value.
 const maxValue = 1024
 
-// desired returns the profile of a Cluster, for a hub with these settings. Times of conditions are those of before
-// where nothing changed.
+// desired returns the profile of a Cluster, for a hub with these settings. Conditions keep their times if nothing has
+// changed.
 func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Condition) *clusterprofile.ClusterProfile {
 	profile := &clusterprofile.ClusterProfile{
 		TypeMeta:   metav1.TypeMeta{APIVersion: clusterprofile.GroupVersion.String(), Kind: "ClusterProfile"},
@@ -66,7 +66,7 @@ func desired(cluster *v1.Cluster, settings protocol.Settings, before []metav1.Co
 	return profile
 }
 
-// labels are those of the Cluster, by which tools select profiles as users select Clusters.
+// labels returns the Cluster's labels, with which tools select profiles as users select Clusters.
 func labels(cluster *v1.Cluster) map[string]string {
 	all := maps.Clone(cluster.Labels)
 	if all == nil {
@@ -74,14 +74,14 @@ func labels(cluster *v1.Cluster) map[string]string {
 	}
 	for key := range all {
 		if tenancy.ClaimsOwnership(key) && key != v1.LabelDistribution && key != v1.LabelVersion {
-			delete(all, key) // the profile is none of the objects of the tool that applied the Cluster
+			delete(all, key) // the profile is not an object of the tool that applied the Cluster
 		}
 	}
 	all[LabelManager], all[v1.LabelManagedBy] = Manager, v1.ManagedBy
 	return all
 }
 
-// translate is a condition of the Cluster under the name that profiles have for it.
+// translate returns a condition of the Cluster under the name that profiles use for it.
 func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) metav1.Condition {
 	c := metav1.Condition{Type: to, Status: metav1.ConditionUnknown, Reason: v1.ReasonPending, LastTransitionTime: cluster.CreationTimestamp}
 	if found := meta.FindStatusCondition(cluster.Status.Conditions, from); found != nil {
@@ -96,8 +96,8 @@ func translate(cluster *v1.Cluster, from, to string, before []metav1.Condition) 
 	return c
 }
 
-// properties are facts that rarely change: nothing of use, and nothing that makes a profile change while its cluster is
-// idle.
+// properties returns facts that rarely change. They do not include the cluster's usage, or anything else that would
+// change the profile of an idle cluster.
 func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	var known []clusterprofile.Property
 	for _, p := range []clusterprofile.Property{
@@ -112,8 +112,8 @@ func properties(cluster *v1.Cluster) []clusterprofile.Property {
 	return known
 }
 
-// access is the way through the hub's proxy. No credential is in it: an exec plugin gets the audience that a token for
-// this cluster alone has.
+// access returns the way of access through the hub's proxy. It contains no credential: an exec plugin gets the audience
+// for tokens that are valid only for this cluster.
 func access(cluster *v1.Cluster, settings protocol.Settings) []clusterprofile.AccessProvider {
 	if len(settings.Servers) == 0 {
 		return nil

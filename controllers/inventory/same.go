@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// What follows compares what the hub writes with what is there. What others have added to a profile is no difference:
-// each look would write it again.
+// The functions below compare the hub's version of a profile with the existing one. Additions of others do not count as
+// differences, because otherwise each reconcile would write the profile again.
 
-// sameLabels reports whether a profile has the labels that it should have, and of ours no others.
+// sameLabels reports whether a profile has the labels that it should have, and no other labels of Drover.
 func sameLabels(want, found *clusterprofile.ClusterProfile) bool {
 	for key, value := range want.Labels {
 		if at, there := found.Labels[key]; !there || at != value {
@@ -51,7 +51,8 @@ func appliedLabels(managed []metav1.ManagedFieldsEntry) (keys []string) {
 	return keys
 }
 
-// sameStatus reports whether a status says what it should. Times in conditions have seconds only once they are stored.
+// sameStatus reports whether a status is up to date. Times in conditions are rounded to seconds only once they are
+// stored.
 func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 	timeless := func(conditions []metav1.Condition) []metav1.Condition {
 		all := slices.Clone(conditions)
@@ -69,7 +70,7 @@ func sameStatus(want, found clusterprofile.ClusterProfileStatus) bool {
 		within(want.AccessProviders, found.AccessProviders) && count(want.AccessProviders, way) == count(found.AccessProviders, way)
 }
 
-// within reports whether a list has all of another.
+// within reports whether a list has all elements of another list.
 func within[E any](some, all []E) bool {
 	return !slices.ContainsFunc(some, func(one E) bool {
 		return !slices.ContainsFunc(all, func(other E) bool { return equality.Semantic.DeepEqual(one, other) })

@@ -23,7 +23,7 @@ import (
 const (
 	// fieldOwner is the manager's field manager on Clusters.
 	fieldOwner = owned.FieldOwner
-	// conflictPause is how long a cache has to get what it lacked.
+	// conflictPause is the time for a cache to catch up after a conflict.
 	conflictPause = 50 * time.Millisecond
 )
 
@@ -53,7 +53,7 @@ func (r *Reconciler) advance(ctx context.Context, s *scope) error {
 }
 
 // unsettled reports whether members may not have come back yet since the manager's start. A wave is not skipped because
-// of that.
+// of such members.
 func (r *Reconciler) unsettled(s *scope) bool {
 	return r.Settled != nil && !r.Settled() && s.misses()
 }
@@ -63,7 +63,7 @@ func (s *scope) misses() bool {
 	return slices.ContainsFunc(s.members, func(m observedMember) bool { return !m.state.Connected })
 }
 
-// write makes a step: one write of one Cluster, which fails if the Cluster is no longer what the step was decided from.
+// write makes a step: one write of one Cluster. It fails if the Cluster has changed since the decision.
 func (r *Reconciler) write(ctx context.Context, s *scope, i int, step *rollout.ClusterStep) error {
 	key := v1.PlanLabel(s.plan.Name)
 	object, err := r.patch(ctx, s.members[i].object, func(c *v1.Cluster) error {
@@ -110,8 +110,8 @@ func (r *Reconciler) patch(ctx context.Context, read *v1.Cluster, change func(*v
 	return next, nil
 }
 
-// releaseAll takes the claims and labels of a plan that is gone off all Clusters. The label with which a person keeps a
-// plan off stays.
+// releaseAll removes the claims and labels of a deleted plan from all Clusters. The label with which a person keeps a
+// plan off a Cluster stays.
 func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -139,7 +139,7 @@ func (r *Reconciler) releaseAll(ctx context.Context, plan types.NamespacedName) 
 	return nil
 }
 
-// deliver hands over what each member is to have.
+// deliver hands over the set for each member.
 func (r *Reconciler) deliver(s *scope) {
 	made := map[rollout.Delivery]*set.Set{}
 	sets := map[types.NamespacedName]*set.Set{}
@@ -171,8 +171,8 @@ func (s *scope) delivery(i int) rollout.Delivery {
 	return s.observed.Deliver(&s.clusters[i])
 }
 
-// made returns the set of a plan, or, where none can be made of it, one by which members keep what they have. The store
-// waits for all owners before it removes from members what is unwanted, so each plan hands something over.
+// made returns the set of a plan. If none can be made, it returns a set that makes members keep what they have. The
+// store waits for all owners before it removes unwanted objects from members, so each plan must hand something over.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan reconciles Plan: its members run it in the order and number that it says, and its status says how far
-// they are.
+// Package plan reconciles Plan: members run a plan in the order and number that it specifies, and its status shows
+// their progress.
 package plan
 
 import (
@@ -27,7 +27,7 @@ import (
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package index, and writes.
 	Client client.Client
-	// Secrets reads those that are labelled for plans.
+	// Secrets reads the Secrets with the label for plans.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
 	Deliveries delivery.Deliverer
@@ -37,8 +37,8 @@ type Reconciler struct {
 	Unconfirmed delivery.Unconfirmed
 	// Channel returns what a release channel leads to, and asks it for a workspace if that is due.
 	Channel func(workspace, url string) release.Result
-	// Settled reports whether agents have had time to come back since this manager started: before, a missing agent need
-	// not be away. Nil means that they have.
+	// Settled reports whether agents have had time to come back since this manager started. Before that, a missing agent
+	// need not be away. A nil function means that they have had time.
 	Settled func() bool
 	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been reachable. Where an agent may know better
 	// about a plan than the hub does, it takes this. Nil means that they have.
@@ -55,7 +55,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile advances one plan as far as it can go now. Claims on Clusters say which members are at work; a member's
+// Reconcile advances one plan as far as it can go now. Claims on Clusters mark the members at work, and a member's
 // claim decides what it is given.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}
@@ -69,22 +69,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if s == nil { // the answer of the channel brings us back
+	if s == nil { // the channel's answer wakes this controller
 		return ctrl.Result{}, r.wait(ctx, plan)
 	}
 	err = r.advance(ctx, s)
 	r.deliver(s)
 	switch {
 	case apierrors.IsConflict(err):
-		return ctrl.Result{RequeueAfter: conflictPause}, nil // the cache is about to have what we lack
+		return ctrl.Result{RequeueAfter: conflictPause}, nil // the cache is about to catch up
 	case err != nil:
 		return ctrl.Result{}, err
 	}
 	return r.writeStatus(ctx, s)
 }
 
-// wait has members keep what they have of a plan whose channel has not answered yet. The store waits for all owners
-// before it removes from members what is unwanted, and of channels that are slow there may be many.
+// wait makes members keep what they have of a plan whose channel has not answered yet. The store waits for all owners
+// before it removes unwanted objects from members, and there may be many slow channels.
 func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	var list v1.ClusterList
 	if err := r.Client.List(ctx, &list, client.InNamespace(plan.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -101,7 +101,7 @@ func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	return nil
 }
 
-// remove takes a plan that is gone, or that is for no member, away from all of them.
+// remove removes a plan that is gone, or that is for no member, from all members.
 func (r *Reconciler) remove(ctx context.Context, name types.NamespacedName) error {
 	r.Deliveries.Replace(keyOf(name), nil)
 	r.written.Forget(name)

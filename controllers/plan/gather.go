@@ -30,18 +30,19 @@ import (
 // silence is how long an agent may take to report its plans before it counts as away.
 const silence = 15 * time.Second
 
-// scope is a plan and all that its next step is decided from.
+// scope is a plan and everything that its next step depends on.
 type scope struct {
 	plan    *v1.Plan
 	release resolved
-	// spec is what members are given; secrets are the copies that go with it.
+	// spec is the spec that members are given, and secrets are the copies that go with it.
 	spec    *v1.PlanSpec
 	secrets []*corev1.Secret
 	fleet   rollout.FleetPlan
-	// clusters that the plan is for, or has a claim on, by name; members say the same of each, in the same order.
+	// clusters are the Clusters that the plan is for, or has a claim on, by name. members has more about the same
+	// Clusters, in the same order.
 	clusters []rollout.Cluster
 	members  []observedMember
-	// problem keeps the plan from going on: nothing begins, and what has begun is paused.
+	// problem keeps the plan from going on: nothing new begins, and everything that has begun is paused.
 	problem *index.Problem
 
 	// observed and decision are the planner's result after all steps were made.
@@ -49,22 +50,22 @@ type scope struct {
 	decision rollout.FleetDecision
 }
 
-// observedMember has what the planner does not need of a Cluster.
+// observedMember has the facts about a Cluster that the planner does not need.
 type observedMember struct {
-	object *v1.Cluster // as it was read or written last; shared
+	object *v1.Cluster // as it was last read or written; shared
 	state  MemberState
 }
 
-// resolved is the version, as far as it is known.
+// resolved is the version, if it is known.
 type resolved struct {
 	version string // empty if none is known
-	reason  string // of the condition LatestResolved
+	reason  string // the reason of the condition LatestResolved
 	message string
-	next    time.Time // when the channel is asked again
+	next    time.Time // when to ask the channel again
 }
 
-// gather reads all that a plan depends on. It returns nil while it is too early to say anything: the channel is being
-// asked.
+// gather reads everything that a plan depends on. It returns nil while the channel is being asked, because then it is
+// too early to decide anything.
 func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) {
 	s := &scope{plan: plan}
 	var known bool
@@ -81,15 +82,15 @@ func (r *Reconciler) gather(ctx context.Context, plan *v1.Plan) (*scope, error) 
 	return s, r.gatherClusters(ctx, s)
 }
 
-// fail records what keeps a plan from going on, unless there is a problem already.
+// fail records why a plan cannot go on, unless there is a problem already.
 func (s *scope) fail(reason, message string, stalled bool) {
 	if s.problem == nil {
 		s.problem = &index.Problem{Reason: reason, Message: message, Stalled: stalled}
 	}
 }
 
-// resolve finds the version. It is not known while a channel is asked for the first time. The plan's status remembers
-// the version of its channel: a new leader uses it while the channel is down.
+// resolve finds the version. The version is not known while a channel is asked for the first time. The plan's status
+// remembers the version of its channel, and a new leader uses that while the channel is down.
 func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	if plan.Spec.Version != "" {
 		return resolved{version: plan.Spec.Version, reason: v1.ReasonVersion, message: "The version is that of the spec"}, true
@@ -111,7 +112,7 @@ func (r *Reconciler) resolve(plan *v1.Plan) (resolved, bool) {
 	return found, true
 }
 
-// gatherSecrets copies the Secrets that a plan names, and makes the hashes that cover them.
+// gatherSecrets copies the Secrets that a plan names, and computes the hashes that cover them.
 func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	digests := map[string]string{}
 	for _, name := range index.PlanSecrets(&s.plan.Spec) {
@@ -151,7 +152,7 @@ func (r *Reconciler) gatherSecrets(ctx context.Context, s *scope) error {
 	return err
 }
 
-// gatherClusters finds the Clusters that a plan is for, and those on which it has a claim.
+// gatherClusters finds the Clusters that a plan is for, and the Clusters on which it has a claim.
 func (r *Reconciler) gatherClusters(ctx context.Context, s *scope) error {
 	selects := labels.Nothing()
 	if selector := s.plan.Spec.ClusterSelector; selector != nil {
@@ -220,8 +221,9 @@ func observe(plan string, m observedMember, selected bool, now time.Time) rollou
 // unreported reports whether it is not known if a plan is in a member.
 func unreported(s MemberState) bool { return s.Status == nil && !s.Reported }
 
-// readClaim returns the claim of a plan on a Cluster, nil if there is none. A claim that cannot be read, or has times
-// that no status takes, has no revision: what runs there is not known, and may finish before the member begins again.
+// readClaim returns the claim of a plan on a Cluster, or nil if there is none. A claim that cannot be read, or whose
+// times do not fit into a status, has no revision: it is not known what runs there, and that may finish before the
+// member begins again.
 func readClaim(cluster *v1.Cluster, plan string) *rollout.ClusterClaim {
 	text := cluster.Annotations[v1.PlanLabel(plan)]
 	if text == "" {

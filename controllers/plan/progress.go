@@ -18,50 +18,51 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxPlans bounds the plans whose status is kept of one member: its agent may be malicious.
+// maxPlans bounds the plans for which the status of one member is kept, because its agent may be malicious.
 const maxPlans = 128
 
-// MemberState is what is known of a plan in a member.
+// MemberState is what the hub knows about a plan in a member.
 type MemberState struct {
 	// Connected reports whether the member is connected.
 	Connected bool
-	// Refuses is why its agent runs no plans, ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch if
-	// they are two clusters; empty if it does, or if it is not connected.
+	// Refuses is why the member's agent runs no plans: ReasonAgentTooOld or ReasonAgentReadOnly, or ReasonIdentityMismatch
+	// if there are two clusters. It is empty if the agent runs plans, or is not connected.
 	Refuses string
-	// Reported reports whether its agent has reported all its plans and reports each change. Otherwise Hold and Status may
+	// Reported reports whether the agent has reported all its plans and reports each change. Otherwise Hold and Status may
 	// be old or empty.
 	Reported bool
-	// Silent is since when the agent, which runs plans, has not reported all; zero if it has, or is not connected.
+	// Silent is since when the agent, which runs plans, has not reported all of them. It is zero if it has, or is not
+	// connected.
 	Silent time.Time
-	// Hold says why the member takes no part at present; empty if it does.
+	// Hold says why the member takes no part at present. It is empty if it does.
 	Hold string
-	// Status is that of the Plan in the member, nil if it is not there. It is shared and must not be changed.
+	// Status is the status of the Plan in the member, or nil if it is not there. It is shared and must not be changed.
 	Status *v1.PlanStatus
 }
 
-// Progress keeps what members report of plans. The last status is kept while a member is away; a new leader knows
-// nothing until the agents have reported. It is a members.Follower. All methods may be called concurrently.
+// Progress keeps the members' reports about plans. It keeps the last status while a member is away, and a new leader
+// knows nothing until the agents have reported. It is a members.Follower. All methods may be called concurrently.
 type Progress struct {
 	state func(types.NamespacedName) members.State
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	leads    bool
 	members  map[types.NamespacedName]*progress
 	onPlan   []func(plan types.NamespacedName)
 	onMember []func(member types.NamespacedName)
 }
 
-// progress is what one member reports.
+// progress has the reports of one member.
 type progress struct {
-	runs    bool   // the member is connected, and its agent runs plans unless there is a reason in refuses
+	runs    bool   // the member is connected, and its agent runs plans unless refuses has a reason
 	refuses string // see MemberState.Refuses
 	synced  bool
-	silent  time.Time // since when it runs and is not synced, while this manager leads
+	silent  time.Time // since when it runs plans without being synced, while this manager leads
 	hold    string
 	states  map[string]*v1.PlanStatus
 }
 
-// NewProgress returns an empty Progress. state returns what is known of a member's connection.
+// NewProgress returns an empty Progress. state returns the state of a member's connection.
 func NewProgress(state func(types.NamespacedName) members.State) *Progress {
 	return &Progress{state: state, members: map[types.NamespacedName]*progress{}}
 }
@@ -73,7 +74,7 @@ func (p *Progress) OnPlan(f func(plan types.NamespacedName)) {
 	p.onPlan = append(p.onPlan, f)
 }
 
-// OnMember calls f after all that a member reports may have changed. f must not block.
+// OnMember calls f after all reports of a member may have changed. f must not block.
 func (p *Progress) OnMember(f func(member types.NamespacedName)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -100,7 +101,7 @@ func (p *Progress) State(plan string, member types.NamespacedName) MemberState {
 	return state
 }
 
-// Start counts the time in which agents are silent from now on, and returns when ctx ends.
+// Start counts from now on how long agents are silent, and returns when ctx ends.
 func (p *Progress) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.leads = true
@@ -135,7 +136,7 @@ func (p *Progress) Changed(member types.NamespacedName) {
 	}
 }
 
-// lookLocked notes since when an agent is silent.
+// lookLocked records since when an agent is silent.
 func (p *Progress) lookLocked(m *progress) {
 	switch {
 	case !m.runs || m.refuses != "" || m.synced:
@@ -161,7 +162,7 @@ func (p *Progress) dropLocked(name types.NamespacedName) {
 	}
 }
 
-// Forget drops what a member has reported whose Cluster is gone, unless it is connected.
+// Forget drops the reports of a member whose Cluster is gone, unless it is connected.
 func (p *Progress) Forget(member types.NamespacedName) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -170,7 +171,7 @@ func (p *Progress) Forget(member types.NamespacedName) {
 	}
 }
 
-// Synced replaces what a member has reported.
+// Synced replaces the reports of a member.
 func (p *Progress) Synced(member types.NamespacedName, all []*protocol.PlanEvent) {
 	p.mu.Lock()
 	m := p.memberLocked(member)
@@ -197,7 +198,7 @@ func (p *Progress) Event(member types.NamespacedName, event *protocol.PlanEvent)
 	}
 }
 
-// Stopped notes that what a member has reported may change without a report. It is kept.
+// Stopped records that a member's state may change without a report. The reports are kept.
 func (p *Progress) Stopped(member types.NamespacedName) {
 	p.mu.Lock()
 	m := p.memberLocked(member)
@@ -215,7 +216,7 @@ func notify(listeners []func(types.NamespacedName), name types.NamespacedName) {
 	}
 }
 
-// takeLocked applies an event. It returns the plan whose status changed, or whether the hold of all changed.
+// takeLocked applies an event. It returns the plan whose status changed, or whether the hold for all plans changed.
 func (m *progress) takeLocked(event *protocol.PlanEvent) (plan string, all bool) {
 	switch {
 	case event.Hold != nil && event.Hold.Reason != m.hold:
@@ -245,7 +246,7 @@ func (m *progress) keepLocked(state *protocol.PlanState) bool {
 	return was == nil || !reflect.DeepEqual(was, status)
 }
 
-// refusal returns why an agent runs no plans, empty if it does.
+// refusal returns why an agent runs no plans, or "" if it runs them.
 func refusal(r *protocol.Report) string {
 	switch {
 	case r.Profile == string(v1.ProfileReadOnly):

@@ -12,11 +12,11 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// awaitConfirmation returns why a plan does not begin in a member: another one of its members waits for the
-// confirmation of a restore of the hub, or may do so. A plan of a backup is for all its members as they were, so it
-// does not begin in those that lost nothing while it is not known whether it should run at all. The zero value means
-// that it may begin. In a member that waits itself it may: nothing is sent there, and the plan is among what is to be
-// confirmed.
+// awaitConfirmation returns why a plan does not begin in a member: another one of its members waits, or may wait, for
+// the confirmation of a restore of the hub. A plan from a backup is for all its members as they were. So it does not
+// begin in members that lost nothing while it is not known whether it should run at all. The zero value means that it
+// may begin. It may also begin in a member that waits itself: nothing is sent there, and the plan is among the changes
+// to confirm.
 func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 	if r.Unconfirmed == nil {
 		return rollout.Wait{}
@@ -29,7 +29,7 @@ func (r *Reconciler) awaitConfirmation(s *scope, begins string) rollout.Wait {
 		switch {
 		case difference != nil && m.object.Name == begins:
 			return rollout.Wait{}
-		case difference != nil || !known && m.object.Status.Restore != nil: // one that is away waits on
+		case difference != nil || !known && m.object.Status.Restore != nil: // a member that is away still waits
 			waiting = append(waiting, m.object.Name)
 		case !known && (m.state.Reported || !m.state.Silent.IsZero() && r.Now().Sub(m.state.Silent) <= silence):
 			asking = true

@@ -28,12 +28,12 @@ import (
 const (
 	// listenAgain is when to look again for reports that agents have not sent yet. A report wakes the plan anyway.
 	listenAgain = time.Second
-	// maxMessage is how long the message of a member may be, in bytes.
+	// maxMessage is the limit for the message of a member, in bytes.
 	maxMessage = 512
 	// statusPause is the time between two writes of a status in which only counts have changed.
 	statusPause = time.Second
-	// reasonPause is the time in which a plan that returns to a reason gets no event: the state of its member changes all
-	// the time.
+	// reasonPause is how long a plan that returns to a former reason gets no event, because the state of a member may
+	// change constantly.
 	reasonPause = time.Minute
 )
 
@@ -41,11 +41,11 @@ const (
 type conclusion struct {
 	reason, message   string
 	complete, stalled bool
-	// ready reports whether all is complete that can be reached.
+	// ready reports whether everything that can be reached is complete.
 	ready bool
 }
 
-// writeStatus writes the status, and returns when time alone may change it.
+// writeStatus writes the status, and returns when the passing of time alone may change it.
 func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, error) {
 	observed := s.plan.Status.ObservedGeneration == s.plan.Generation
 	change := status.Change{Until: r.again(s), Rest: statusPause, Fill: func(update *status.Update) bool {
@@ -58,12 +58,12 @@ func (r *Reconciler) writeStatus(ctx context.Context, s *scope) (ctrl.Result, er
 		return news || !observed
 	}}
 	if observed && r.unreported(s) {
-		change.Delay = listenAgain // a write now would drop, for an instant, what agents are about to report again
+		change.Delay = listenAgain // a write now would drop, for an instant, the reports that agents are about to repeat
 	}
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, s.plan, change)
 }
 
-// again returns how long it takes until the plan is looked at although nothing happens; 0 for never.
+// again returns after how long the plan is reconciled without any event, or 0 for never.
 func (r *Reconciler) again(s *scope) time.Duration {
 	var next time.Time
 	for _, at := range []time.Time{s.decision.Wait.Until, s.release.next} {
@@ -167,7 +167,7 @@ func (s *scope) delivered() []types.NamespacedName {
 	return names
 }
 
-// fill writes all but the conditions.
+// fill sets all fields except the conditions.
 func (s *scope) fill(outcomes []delivery.Outcome) {
 	st := &s.plan.Status
 	st.LatestVersion, st.LatestHash, st.Revision = rollout.Version(s.release.version), "", ""
@@ -198,7 +198,7 @@ func (s *scope) fill(outcomes []delivery.Outcome) {
 	st.Nodes.LeftOut = s.leftOut()
 }
 
-// current returns what a member says of the revision that it is to have; nil if it says nothing of it.
+// current returns a member's status for its present revision, or nil if the member reports none.
 func (s *scope) current(i int) *v1.PlanStatus {
 	if said := s.members[i].state.Status; s.clusters[i].Claim != nil && said != nil && said.Revision == s.fleet.Revision {
 		return said
@@ -206,7 +206,7 @@ func (s *scope) current(i int) *v1.PlanStatus {
 	return nil
 }
 
-// leftOut returns how many nodes of all members are selected and cannot run the pods of plans.
+// leftOut returns how many selected nodes of all members cannot run the pods of plans.
 func (s *scope) leftOut() int32 {
 	count := 0
 	for i := range s.clusters {
@@ -226,7 +226,7 @@ func sum(all *[5]int, c *v1.PlanCount) {
 	}
 }
 
-// nodes returns the nodes of a member that are at work or failed, as many as there is room for.
+// nodes adds the nodes of a member that are at work or failed, as many as there is room for.
 func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	st := &s.plan.Status
 	for _, a := range said.Applying {
@@ -241,7 +241,7 @@ func (s *scope) nodes(cluster string, said *v1.PlanStatus) {
 	}
 }
 
-// list returns the members that failed, then those at work.
+// list returns the members that failed, and then the members at work.
 func (s *scope) list(outcomes []delivery.Outcome) []v1.PlanMember {
 	var failed, working []v1.PlanMember
 	for i := range s.clusters {

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package project reconciles Project: its members have its namespaces, its limits and copies of its secrets, and all
-// members the guards of projects.
+// Package project reconciles Project: it gives members the project's namespaces, limits and copies of secrets, and
+// gives all members the guards of projects.
 package project
 
 import (
@@ -38,7 +38,7 @@ type Deliverer interface {
 type Reconciler struct {
 	// Client reads from a cache with the indexes of package index, and writes.
 	Client client.Client
-	// Secrets reads those that are labelled for a project. index.SecretReader is one.
+	// Secrets reads the Secrets with the label for a project. index.SecretReader is an implementation.
 	Secrets    client.Reader
 	Recorder   events.EventRecorder
 	Deliveries Deliverer
@@ -52,7 +52,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one project to its members, and writes into its status how far it has got.
+// Reconcile delivers one project to its members, and writes the progress into its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	project := &v1.Project{}
 	key, secretsKey := keys(req.NamespacedName)
@@ -74,7 +74,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, project, p)
 }
 
-// keys are those of a project and of the copies of its secrets.
+// keys returns the keys of a project and of the copies of its secrets.
 func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	key := func(kind string) delivery.Key {
 		return delivery.Key{Kind: kind, Namespace: project.Namespace, Name: project.Name}
@@ -82,15 +82,15 @@ func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	return key(set.Project), key(set.Secrets)
 }
 
-// plan is what a reconcile of a project decided.
+// plan is the result of a reconcile's decision about a project.
 type plan struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
-	// held has the outcome of the guards in the members that get no copies of Secrets before the guards are applied, by
-	// the names of their Clusters.
+	// held has the outcome of the guards in the members that get no copies of Secrets until the guards are applied, by the
+	// names of their Clusters.
 	held map[string]delivery.Outcome
-	// problems keep it, or some of it, from being delivered; the most important first.
+	// problems keep the project, or part of it, from being delivered. The most important one is first.
 	problems []index.Problem
 }
 
@@ -99,8 +99,8 @@ func (p *plan) fail(reason, message string) {
 	p.problems = append(p.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
-// plan gathers and decides. An error means that reading failed. A fault of the project is a problem instead, so that it
-// takes away what was there.
+// plan gathers and decides. An error means that reading failed. A mistake in the project is a problem instead, so that
+// its objects are removed from members.
 func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
 	p := plan{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
@@ -114,7 +114,7 @@ func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error
 	return p, errors.Join(r.planProject(ctx, project, &p), r.planSecrets(ctx, project, &p))
 }
 
-// planSecrets makes the set of copies. A project without secrets has none.
+// planSecrets makes the set of copies. There is none for a project without secrets.
 func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *plan) error {
 	sources, err := r.sources(ctx, project, p)
 	if err != nil {
@@ -142,7 +142,7 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 			continue
 		}
 		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
-		if err != nil { // with the namespaces that were taken out since, they are too large
+		if err != nil { // without the namespaces that were removed since, they are too large
 			p.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
 			kept = delivery.Absent(copies.ID)
 		}
@@ -151,8 +151,8 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 	return nil
 }
 
-// keep returns the copies for a member in which projects are not guarded: those that it should have had until now,
-// without the ones that were taken out of the project since. Nothing is added or changed there.
+// keep returns the copies for a member in which projects are not guarded: the copies that it should have had until now,
+// without those that were taken out of the project since. Nothing is added or changed there.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:
@@ -186,8 +186,8 @@ func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	return set.New(copies.ID, nil, rest)
 }
 
-// unguarded returns the members in which the guards of projects are not in force, with the reason: whoever may label a
-// namespace there would get the Secrets of a project.
+// unguarded returns the members in which the guards of projects are not in force, with the reason. There, anyone who
+// can label a namespace would get the Secrets of a project.
 func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delivery.Outcome {
 	held := map[string]delivery.Outcome{}
 	for _, guards := range r.Deliveries.Outcomes(set.Guards, members) {
@@ -203,7 +203,7 @@ func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delive
 	return held
 }
 
-// sources returns the Secrets that are labelled for a project, with the content of those that are copied.
+// sources returns the Secrets with the label for a project, with the content of the Secrets that are copied.
 func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) ([]corev1.Secret, error) {
 	var labelled corev1.SecretList
 	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
@@ -222,7 +222,7 @@ func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) 
 			p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", secret.Name, tooLarge))
 		case err == nil:
 			sources = append(sources, secret)
-		case !apierrors.IsNotFound(err): // one that has gone brings us back
+		case !apierrors.IsNotFound(err): // the removal of the Secret wakes this controller
 			return nil, fmt.Errorf("read secret %s/%s: %w", project.Namespace, secret.Name, err)
 		}
 	}

@@ -24,15 +24,15 @@ type MemberDeliverer interface {
 	Forget(member types.NamespacedName)
 }
 
-// Guards has every member guard its projects, and the delivery store forget members whose Clusters go. NewGuards makes
-// it.
+// Guards makes every member guard its projects, and makes the delivery store forget members whose Clusters are deleted.
+// NewGuards creates it.
 type Guards struct {
 	clusters   client.Reader
 	deliveries MemberDeliverer
 	set        *set.Set // the same for all members
 }
 
-// NewGuards makes a Guards that reads Clusters from a cache.
+// NewGuards returns a Guards that reads Clusters from a cache.
 func NewGuards(clusters client.Reader, deliveries MemberDeliverer) (*Guards, error) {
 	content, err := tenancy.Guards()
 	if err != nil {
@@ -45,7 +45,7 @@ func NewGuards(clusters client.Reader, deliveries MemberDeliverer) (*Guards, err
 	return &Guards{clusters: clusters, deliveries: deliveries, set: set}, nil
 }
 
-// Reconcile hands over the guards of one member, or leaves the member alone when its Cluster goes.
+// Reconcile hands over the guards of one member, or leaves the member alone if its Cluster is being deleted.
 func (g *Guards) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Guards, Namespace: req.Namespace, Name: req.Name}
 	cluster := &v1.Cluster{}

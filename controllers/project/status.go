@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Bounds of a status.
+// Limits of a status.
 const (
 	maxNamespaceCounts = 100
 	maxNamed           = 10
@@ -44,8 +44,8 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, p pla
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, project, change)
 }
 
-// outcomes returns those of the project and of its secrets, for each member the worse one. Secrets that wait for the
-// guards have the guards' outcome.
+// outcomes returns the outcomes of the project and of its secrets, the worse one for each member. Secrets that wait for
+// the guards have the guards' outcome.
 func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
 	if len(p.projects) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
 	return outcomes
 }
 
-// writeQuotaFits writes the condition QuotaFits, and returns an event if it has become another.
+// writeQuotaFits writes the condition QuotaFits, and returns an event if the condition has changed.
 func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Outcome) *status.Event {
 	if len(project.Spec.ResourceQuota) == 0 {
 		meta.RemoveStatusCondition(&project.Status.Conditions, v1.ConditionQuotaFits)
@@ -85,8 +85,8 @@ func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Out
 	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
 }
 
-// quotaFits returns the condition QuotaFits: whether a namespace has less than the default or, which is worse, nothing.
-// It is pure.
+// quotaFits returns the condition QuotaFits, which says whether a namespace has less than the default or, which is
+// worse, nothing. It is pure.
 func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string
 	for _, o := range outcomes {
@@ -116,8 +116,8 @@ func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	return unfit
 }
 
-// messages returns those of problems. The first problem gives the reason; a person fixes them one by one, and wants to
-// see them all.
+// messages returns the messages of problems. The first problem gives the reason. A person fixes them one by one, and
+// needs to see them all.
 func messages(problems []index.Problem) []string {
 	texts := make([]string, len(problems))
 	for i, problem := range problems {
@@ -126,8 +126,8 @@ func messages(problems []index.Problem) []string {
 	return texts
 }
 
-// named joins the first of many texts, and says if there are more. How many there are is not known: an agent names only
-// the first.
+// named joins the first texts, and says if there are more. It does not say how many, because an agent names only the
+// first ones.
 func named(texts []string, separator string) string {
 	if len(texts) < maxNamed {
 		return strings.Join(texts, separator)

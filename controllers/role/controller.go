@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package role reconciles RoleTemplate: the members where a template is bound have its ClusterRole, and no others.
+// Package role reconciles RoleTemplate: only the members in which a template is bound have its ClusterRole.
 package role
 
 import (
@@ -38,7 +38,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=roletemplates/status,verbs=get;update;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile delivers one template to the members where it is bound, and writes into its status how far it has got.
+// Reconcile delivers one template to the members in which it is bound, and writes the progress into its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	key := delivery.Key{Kind: set.Role, Name: req.Name}
 	template := &v1.RoleTemplate{}
@@ -84,7 +84,7 @@ func (r *Reconciler) writeStatus(
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, template, change)
 }
 
-// compute makes the set of a template, nil for one that is external or refused.
+// compute makes the set of a template, or nil if the template is external or refused.
 func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*set.Set, *access.Error, error) {
 	var templates v1.RoleTemplateList
 	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
@@ -109,7 +109,8 @@ func (r *Reconciler) compute(ctx context.Context, template *v1.RoleTemplate) (*s
 	return given, nil, nil
 }
 
-// decide returns how far a template has got. Its status names no member: every user who may bind may read it.
+// decide returns the progress of a template. Its status names no member, because every user who can create bindings may
+// read it.
 func (r *Reconciler) decide(template *v1.RoleTemplate, used uses, given *set.Set, refused *access.Error) delivery.Summary {
 	if refused != nil {
 		summary := delivery.Summarize(nil)
@@ -118,7 +119,7 @@ func (r *Reconciler) decide(template *v1.RoleTemplate, used uses, given *set.Set
 	}
 	if given == nil {
 		summary := delivery.Summarize(nil)
-		summary.Reason, summary.Message = v1.ReasonAvailable, fmt.Sprintf("ClusterRole %s of the members is bound as it is there", template.Spec.External)
+		summary.Reason, summary.Message = v1.ReasonAvailable, fmt.Sprintf("ClusterRole %s of the members is bound as it is", template.Spec.External)
 		return summary
 	}
 	summary := delivery.Summarize(r.Deliveries.Outcomes(given.ID, used.members))

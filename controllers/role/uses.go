@@ -14,14 +14,14 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// uses has the members where a template is bound.
+// uses has the members in which a template is bound.
 type uses struct {
 	members []types.NamespacedName
-	// until is how long it is before one of the bindings expires, 0 for never.
+	// until is the time until one of the bindings expires, or 0 for never.
 	until time.Duration
 }
 
-// uses finds where a template is bound by bindings that may bind it and have not expired.
+// uses finds the members in which a template is bound, by bindings that are allowed to bind it and have not expired.
 func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses, error) {
 	found := finding{now: r.Now(), known: map[types.NamespacedName]struct{}{}, targets: map[string]struct{}{}}
 	if template.Spec.Context == v1.ContextCluster {
@@ -64,12 +64,13 @@ func (r *Reconciler) uses(ctx context.Context, template *v1.RoleTemplate) (uses,
 // finding collects uses.
 type finding struct {
 	uses
-	now     time.Time
-	known   map[types.NamespacedName]struct{}
-	targets map[string]struct{} // those by name that were looked up, so that a thousand bindings for one member cost one look
+	now   time.Time
+	known map[types.NamespacedName]struct{}
+	// the targets by name that were looked up, so that a thousand bindings for one member need one lookup
+	targets map[string]struct{}
 }
 
-// expired reports whether a binding has ended, and records when it will.
+// expired reports whether a binding has ended, and otherwise records when it will end.
 func (f *finding) expired(end *metav1.Time) bool {
 	if index.Expired(end, f.now) {
 		return true

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package signin reconciles what sign-in keeps: the keys that sign tokens, Users, and the sessions that have ended.
+// Package signin reconciles the objects for sign-in: the keys that sign tokens, Users, and the sessions that have
+// ended.
 package signin
 
 import (
@@ -19,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-// Keys makes the keys that sign tokens, and rotates them. It runs on the leader.
+// Keys makes and rotates the keys that sign tokens. It runs on the leader.
 type Keys struct {
 	Client client.Client
-	// Secret is where they are kept.
+	// Secret contains the keys.
 	Secret types.NamespacedName
 	Now    func() time.Time
 }
@@ -34,8 +35,8 @@ func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, erro
 		return ctrl.Result{}, fmt.Errorf("read the keys that sign tokens: %w", err)
 	}
 	set, err := keys.Decode(secret.Data[signin.KeyOfKeys])
-	if err != nil { // another set would end all tokens: that is for a person to do
-		return ctrl.Result{}, fmt.Errorf("read Secret %s: %w; delete it to have another made, which ends all tokens", k.Secret, err)
+	if err != nil { // new keys would end all tokens: a person must decide that
+		return ctrl.Result{}, fmt.Errorf("read Secret %s: %w; delete it to have new keys made, which ends all tokens", k.Secret, err)
 	}
 	now := k.Now()
 	step := keys.Next(set, now)
@@ -50,7 +51,7 @@ func (k *Keys) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, erro
 		}
 		set = append(set, key)
 	}
-	return ctrl.Result{}, k.write(ctx, secret, set) // the write wakes us
+	return ctrl.Result{}, k.write(ctx, secret, set) // the write wakes this controller
 }
 
 func (k *Keys) write(ctx context.Context, secret *corev1.Secret, set keys.Set) error {

@@ -24,8 +24,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// How often a provider is asked whether it answers. One that does not is asked again after as long as it has not
-// answered, within these bounds.
+// Times between requests that check whether a provider answers. A provider that does not answer is asked again after as
+// long as it has not answered, within these limits.
 const (
 	checkEvery = 5 * time.Minute
 	checkSoon  = 10 * time.Second
@@ -58,7 +58,7 @@ func (r *Providers) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resul
 	update := status.Begin(p)
 	condition := ready(p, failed)
 	setReady(&p.Status.Conditions, condition, r.Now())
-	kind, _ := r.Connectors.TypeOf(p) // check has the error
+	kind, _ := r.Connectors.TypeOf(p) // check reports the error
 	p.Status.ObservedGeneration, p.Status.Type = p.Generation, kind.Name
 	return ctrl.Result{RequeueAfter: checkAgain(p, failed, r.Now())}, update.Commit(ctx, r.Client, r.Recorder)
 }
@@ -75,11 +75,12 @@ func checkAgain(p *v1.AuthProvider, failed error, now time.Time) time.Duration {
 	return checkEvery
 }
 
-// Handler wakes it for the AuthProviders that a Secret belongs to.
+// Handler wakes the controller for the AuthProviders that a Secret belongs to.
 func (r *Providers) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, secret client.Object) (requests []reconcile.Request) {
 		var all v1.AuthProviderList
-		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil { // from a cache; it is asked again anyway
+		// from a cache; the provider is asked again anyway
+		if secret.GetNamespace() != r.Connectors.Namespace || secret.GetLabels()[v1.LabelSecretKind] != v1.SecretKindProvider || r.Client.List(ctx, &all) != nil {
 			return nil
 		}
 		for i := range all.Items {
@@ -106,7 +107,7 @@ func (r *Providers) check(ctx context.Context, p *v1.AuthProvider) error {
 	return made.Check(ctx)
 }
 
-// ready returns the condition Ready of a provider that could be asked, or not.
+// ready returns the condition Ready of a provider after a check.
 func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	const most = 1024
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: p.Generation}
@@ -124,7 +125,7 @@ func ready(p *v1.AuthProvider, failed error) metav1.Condition {
 	default:
 		c.Reason = v1.ReasonUnreachable
 	}
-	// A provider may say what it likes, and kubectl writes it to the terminal of whoever looks.
+	// A provider can say anything, and kubectl writes it to the user's terminal.
 	c.Message = strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return '.'

@@ -19,18 +19,18 @@ import (
 	"github.com/drover-dev/drover/internal/signin/session"
 )
 
-// kept is how long the Secret of a session or of a token for scripts stays after its end.
+// kept is how long the Secret of a session or of a token for scripts stays after it has ended.
 const kept = time.Minute
 
-// Sessions deletes the sessions, and the tokens for scripts, that have ended. It runs on the leader.
+// Sessions deletes the sessions and the tokens for scripts that have ended. It runs on the leader.
 type Sessions struct {
 	Client client.Client
-	// Namespace is the manager's, which has the Secrets.
+	// Namespace is the manager's namespace, which has the Secrets.
 	Namespace string
 	Now       func() time.Time
 }
 
-// Ends reports whether an object is the Secret of a session or a token, and not one that has only its label.
+// Ends reports whether an object is the Secret of a session or a token, and does not only have the label of one.
 func (s *Sessions) Ends(o client.Object) bool {
 	prefixes := map[string]string{v1.SecretKindSession: session.Prefix, v1.SecretKindToken: scripttoken.Prefix}
 	prefix, known := prefixes[o.GetLabels()[v1.LabelSecretKind]]
@@ -46,7 +46,8 @@ func (s *Sessions) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if left := session.Ends(secret).Add(kept).Sub(s.Now()); left > 0 {
 		return ctrl.Result{RequeueAfter: left}, nil
 	}
-	if err := owned.Delete(ctx, s.Client, secret); err != nil { // a session that was refreshed meanwhile has not ended
+	// a session that was refreshed in the meantime has not ended
+	if err := owned.Delete(ctx, s.Client, secret); err != nil {
 		return ctrl.Result{}, fmt.Errorf("delete %s: %w", req.NamespacedName, err)
 	}
 	return ctrl.Result{}, nil

@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Users writes into the status of each User whether they can sign in. It runs on the leader.
+// Users writes into the status of each User whether the user can sign in. It runs on the leader.
 type Users struct {
 	Client   client.Client
 	Recorder events.EventRecorder
@@ -36,7 +36,7 @@ type Users struct {
 
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=users/status,verbs=get;update;patch
 
-// Handler wakes it for the User of a Secret with a password.
+// Handler wakes the controller for the User of a Secret with a password.
 func (u *Users) Handler() handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(_ context.Context, o client.Object) []reconcile.Request {
 		name := o.GetName()
@@ -64,8 +64,8 @@ func (u *Users) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, e
 	return ctrl.Result{}, update.Commit(ctx, u.Client, u.Recorder)
 }
 
-// setReady sets the condition Ready, and Stalled while it is False for a reason that only a person can change. What is
-// missing may be about to come.
+// setReady sets the condition Ready, and Stalled while Ready is False for a reason that only a person can change. A
+// missing object may be about to come.
 func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.Time) {
 	ready.LastTransitionTime = metav1.NewTime(now)
 	meta.SetStatusCondition(conditions, ready)
@@ -77,7 +77,7 @@ func setReady(conditions *[]metav1.Condition, ready metav1.Condition, now time.T
 	meta.SetStatusCondition(conditions, ready)
 }
 
-// decide returns the condition Ready of a User, whose password is in a Secret, nil if there is none.
+// decide returns the condition Ready of a User. The Secret has the user's password, or is nil if there is none.
 func decide(user *v1.User, secret *corev1.Secret) metav1.Condition {
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, ObservedGeneration: user.Generation}
 	switch {
