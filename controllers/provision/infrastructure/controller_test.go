@@ -42,7 +42,8 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	env.ClusterAPI(t)
 	namespace := env.Workspace(t)
 	settings := protocol.Settings{Servers: []string{"https://hub.example.com", "https://second.example.com"}, CABundle: "the CA"}
-	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client, Settings: always(settings)}
+	r := &infrastructure.Reconciler{Client: env.Client, Live: env.Client,
+		Settings: func(context.Context) (protocol.Settings, error) { return settings, nil }}
 	name := types.NamespacedName{Namespace: namespace, Name: "c1-infrastructure"}
 	object := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name.Name}, Spec: infrav1.DroverClusterSpec{FailureDomainLabel: "zone"}}
 	if err := env.Client.Create(t.Context(), object); err != nil {
@@ -124,7 +125,7 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	r.Settings = always(settings)
 	want(infrav1.ReasonProvisioned, true)
 	if config, err := clientcmd.Load(get().Data["value"]); err != nil || string(config.Clusters["c1"].CertificateAuthorityData) != "another CA" {
-		t.Errorf("%v: the kubeconfig has the former CA", err)
+		t.Errorf("got the former CA in the kubeconfig (%v), want the hub's new CA", err)
 	}
 	object.Annotations = map[string]string{"cluster.x-k8s.io/paused": "true"}
 	if err := env.Client.Update(t.Context(), object); err != nil {
