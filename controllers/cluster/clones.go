@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// restoredFor is how long the status says that a member was restored: what was done meanwhile is in the member's
-// audit log for about as long.
+// restoredFor is how long the status says that a member was restored. The member's audit log shows for about as long
+// what was done in the meantime.
 const restoredFor = 24 * time.Hour
 
-// clonesMessage says what it means that two clusters have one identity, and what to do.
+// clonesMessage explains what it means that two clusters have one identity, and what to do.
 func clonesMessage(cluster string, c *members.Clones) string {
 	return fmt.Sprintf("Two clusters have the identity of this Cluster, as when etcd or a machine was copied: "+
 		"agent %s leads in one, agent %s in the other. The hub serves neither. What was delivered stays in force in both; "+
@@ -29,13 +29,14 @@ func clonesMessage(cluster string, c *members.Clones) string {
 		c.Agents[0], c.Agents[1], protocol.AgentNamespace, protocol.AgentName, removeLeft(), cluster)
 }
 
-// writeMaintained says that no replica of the agent leads. While no agent has reported, it stays as it was.
+// writeMaintained reports that no replica of the agent leads. The condition stays as it was while no agent has
+// reported.
 func writeMaintained(in *input, update *status.Update) {
 	report, conditions := in.member.Report, &in.cluster.Status.Conditions
 	switch {
 	case report == nil || in.member.ByNodeAgent():
 		return
-	case report.Leader || !report.Has(protocol.FeatureSets): // an older agent has no election
+	case report.Leader || !report.Has(protocol.FeatureSets): // an older agent has no leader election
 		meta.RemoveStatusCondition(conditions, v1.ConditionMaintained)
 		return
 	case in.member.NoLeader.IsZero():
@@ -52,7 +53,7 @@ func writeMaintained(in *input, update *status.Update) {
 	set(in, v1.ConditionMaintained, vacant)
 }
 
-// restored returns when the member was restored; zero if it was not, or too long ago to be told.
+// restored returns when the member was restored, or zero if it was not, or too long ago to report.
 func (in *input) restored() time.Time {
 	if report := in.member.Report; report != nil && in.now.Before(report.Restored.Add(restoredFor)) {
 		return report.Restored
@@ -60,7 +61,7 @@ func (in *input) restored() time.Time {
 	return time.Time{}
 }
 
-// continuousUntil returns when the condition Continuous is removed; zero if there is none.
+// continuousUntil returns when the condition Continuous is removed, or zero if it is not set.
 func (in *input) continuousUntil() time.Time {
 	if c := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionContinuous); c != nil {
 		return c.LastTransitionTime.Add(restoredFor)
@@ -68,8 +69,8 @@ func (in *input) continuousUntil() time.Time {
 	return time.Time{}
 }
 
-// writeContinuous says that the member was restored to an earlier state, and what that means. An agent that was
-// restarted since does not know it any more.
+// writeContinuous reports that the member was restored to an earlier state, and what that means. An agent that was
+// restarted since then no longer knows it.
 func writeContinuous(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	was, at := meta.FindStatusCondition(*conditions, v1.ConditionContinuous), in.restored()
@@ -88,6 +89,6 @@ func writeContinuous(in *input, update *status.Update) {
 		return
 	}
 	update.Event(status.Event{Warning: true, Reason: restored.reason, Action: "Observe", Message: restored.message})
-	meta.RemoveStatusCondition(conditions, v1.ConditionContinuous) // it begins anew
+	meta.RemoveStatusCondition(conditions, v1.ConditionContinuous) // a new condition begins
 	set(in, v1.ConditionContinuous, restored)
 }

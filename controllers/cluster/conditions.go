@@ -17,11 +17,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// maxCause bounds the text of a foreign error in a condition, in bytes.
+// maxCause bounds the text of an external error in a condition, in bytes.
 const maxCause = 1024
 
 // lastChecked tells users where to find the time until which a condition is known to be true. The time is not in the
-// condition, since an idle member would then cost writes. The leading manager renews its Lease anyway.
+// condition, because it would cost writes even for an idle member. The leading manager renews its Lease anyway.
 const lastChecked = "The leading manager of the hub watches it. Its Lease shows when it last did: kubectl -n drover-system get lease drover-manager -o yaml"
 
 // conditionValue is the status, reason and message of a condition.
@@ -33,14 +33,14 @@ type conditionValue struct {
 	stalled bool
 }
 
-// writeStatus writes what is known into the status, and adds an event for each change that matters to a person.
+// writeStatus writes the facts into the status, and adds an event for each change that matters to a person.
 func writeStatus(in *input, update *status.Update) {
 	registered := decideRegistered(in)
 	connected := decideConnected(in, registered)
 	ready := decideReady(in, registered, connected)
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
-	// Three changes get no event: a report that is awaited comes in an instant; a new Cluster that awaits its agent has
-	// the event of its token; and the replica that refused an agent has written an event.
+	// Three changes get no event: an awaited report comes within an instant; a new Cluster that awaits its agent has the
+	// event of its token; and the replica that refused an agent has already written an event.
 	first := was == nil || was.Status == metav1.ConditionUnknown
 	skip := ready.reason == v1.ReasonAwaitingReport || first && ready.reason == v1.ReasonAwaitingAgent || in.repeats(ready)
 	if (was == nil || was.Reason != ready.reason) && !skip {
@@ -57,7 +57,7 @@ func writeStatus(in *input, update *status.Update) {
 	}
 	in.cluster.Status.ObservedGeneration = in.cluster.Generation
 	if in.member.Clones != nil {
-		return // what is reported is of one cluster at one time, and of the other at another
+		return // the reports come from one cluster at one time, and from the other at another
 	}
 	writeAgentUpToDate(in, update)
 	writeWithdrawn(in, update)
@@ -72,7 +72,7 @@ func (in *input) repeats(v conditionValue) bool {
 	return r != nil && v.message == capitalize(r.Message)
 }
 
-// writeRemoving writes that a deleted Cluster waits for its agent.
+// writeRemoving reports that a deleted Cluster waits for its agent.
 func writeRemoving(in *input, update *status.Update) {
 	ready := conditionValue{reason: v1.ReasonRemoving, message: fmt.Sprintf(
 		"Waiting until %s for the agent to uninstall itself",
@@ -94,14 +94,15 @@ func set(in *input, kind string, v conditionValue) {
 	})
 }
 
-// decideRegistered returns whether an agent has joined, or what keeps one from joining.
+// decideRegistered returns whether an agent has joined, or what keeps an agent from joining.
 func decideRegistered(in *input) conditionValue {
 	secret := registration.RegistrationSecret(in.name).Name
 	switch {
 	case in.identity != nil:
 		message := "The agent of the cluster with kube-system UID " + in.identity.ClusterUID + " has joined"
 		if r := in.member.Refusal; r != nil && (r.Reason == v1.ReasonIdentityMismatch || r.Reason == v1.ReasonTokenUsed) {
-			message += ". Refused since: " + r.Message // other refusals matter while the agent is away, and are in Connected
+			// other refusals matter only while the agent is away, and are in Connected
+			message += ". Refused since: " + r.Message
 		}
 		if in.chosen.value != "" && in.chosen.value != in.token.Value {
 			message += fmt.Sprintf(". The token in Secret %s is another one: for it to count, delete Secret %s", in.cluster.Spec.Registration.TokenSecretRef.Name, secret)
@@ -180,7 +181,7 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	case in.member.ReportErr != nil:
 		return conditionValue{reason: v1.ReasonVersionSkew, message: capitalize(in.member.ReportErr.Error()) + "; upgrade the agent", stalled: true}
 	case report == nil:
-		return conditionValue{reason: v1.ReasonAwaitingReport, message: "The agent is connected and looks at its cluster"}
+		return conditionValue{reason: v1.ReasonAwaitingReport, message: "The agent is connected and is inspecting its cluster"}
 	case versionSkew(report) != "":
 		return conditionValue{reason: v1.ReasonVersionSkew, message: versionSkew(report), stalled: true}
 	case !report.Health.Healthy:
@@ -194,8 +195,8 @@ func decideReady(in *input, registered, connected conditionValue) conditionValue
 	return conditionValue{ok: true, reason: v1.ReasonConnected, message: "The agent is connected and its API server is healthy"}
 }
 
-// versionSkew returns a message that says which side to upgrade, or "" when hub and agent have a protocol version in
-// common.
+// versionSkew returns a message that says which side to upgrade, or "" if the hub and the agent have a protocol version
+// in common.
 func versionSkew(report *protocol.Report) string {
 	switch {
 	case report.Protocol < protocol.MinVersion:

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster reconciles Cluster: a member becomes known, is reached, reports, is lost, comes back, and is removed.
+// Package cluster reconciles Cluster: a member is registered, connects, reports, is lost, comes back, and is removed.
 package cluster
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// fieldOwner is the field manager of what this controller applies on the hub.
+// fieldOwner is the field manager of everything that this controller applies on the hub.
 const fieldOwner = owned.FieldOwner
 
-// takeoverTime is how long a manager that was running before waits after it became the leader: the former leader's
-// agents come to it.
+// takeoverTime is how long a manager that was already running waits after it has become the leader: the former leader's
+// agents connect to it.
 const takeoverTime = 15 * time.Second
 
 // settleTime is how long after its start a manager waits for agents to come back before it calls them lost.
@@ -43,14 +43,15 @@ type Reconciler struct {
 	Members  Members
 	// Settings returns those that agents should have.
 	Settings func() protocol.Settings
-	// Agent has the hub's defaults of spec.agent.
+	// Agent has the hub's defaults for spec.agent.
 	Agent v1.Agent
-	// Upgrades decides when an agent gets what the hub changes for all. Nil means at once.
+	// Upgrades decides when an agent gets a change that the hub makes for all agents. If it is nil, agents get the change
+	// at once.
 	Upgrades *Upgrades
-	// Places decides which Clusters of a workspace get a join token. Nil means all.
+	// Places decides which Clusters of a workspace get a join token. If it is nil, all do.
 	Places *Places
 	Sets
-	// Synced reports whether it is known which members other replicas hold. Nil means that it always is.
+	// Synced reports whether it is known which members other replicas hold. A nil function means that it always is.
 	Synced func() bool
 	// Started is when this manager began to accept tunnels.
 	Started time.Time
@@ -77,10 +78,10 @@ func MembersOf(all *members.Registry) Members {
 
 // Sets says what is known of sets in members.
 type Sets struct {
-	// Guards returns the outcome of the guards of projects in a member. Nil means that it is never known.
+	// Guards returns the outcome of the guards of projects in a member. If it is nil, the outcome is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
-	// Direct returns the outcome of what a member's agent serves users by without the hub. Nil where users do not sign in
-	// at the hub.
+	// Direct returns the outcome of the data with which a member's agent serves users without the hub. It is nil if users
+	// do not sign in at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
 	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
 	Unconfirmed delivery.Unconfirmed
@@ -103,7 +104,7 @@ func (r *Reconciler) Lead(ctx context.Context) error {
 	return err
 }
 
-// settled returns from when on a missing agent counts as lost.
+// settled returns the time from which a missing agent counts as lost.
 func (r *Reconciler) settled() time.Time {
 	settled, takenOver := r.Started.Add(settleTime), r.led.Add(takeoverTime)
 	if takenOver.After(settled) {
@@ -118,7 +119,7 @@ func (r *Reconciler) settled() time.Time {
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconcile makes the join token and manifest of one Cluster, hands its agent the hub's settings, and writes its
+// Reconcile makes the join token and manifest of one Cluster, hands the hub's settings to its agent, and writes its
 // status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
 	cluster := &v1.Cluster{}
@@ -145,7 +146,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if err := r.observeAgent(in); err != nil {
 		return ctrl.Result{}, err
 	}
-	if !later.IsZero() { // its labels and finalizer wait, too: they go into one write with those of its report
+	if !later.IsZero() { // its labels and finalizer wait, too: they are written together with the labels of its report
 		return ctrl.Result{RequeueAfter: later.Sub(in.now)}, in.registerErr
 	}
 	deployErr := r.handOver(in)

@@ -20,20 +20,20 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// deployed is the state of handing an agent its Deployment: zero if there is nothing to hand over.
+// deployed is the state of handing an agent its Deployment. It is zero if there is nothing to hand over.
 type deployed struct {
 	members.Call
-	digest string // of the Deployment that the agent is to have now; empty while it is not needed
-	// want is the Deployment that spec and hub make; own the one of a change of the spec alone, nil for none. Set by
-	// observeAgent.
+	digest string // of the Deployment that the agent should have now; empty while it is not needed
+	// want is the Deployment that results from the spec and the hub. own is the Deployment that results from a change of
+	// the spec alone, or nil if there is none. observeAgent sets them.
 	want registration.Deployment
 	own  *registration.Deployment
 	// waiting reports whether the agent waits for its turn to get want.
 	waiting bool
 }
 
-// userAlone reports whether a change of the spec makes the wanted Deployment, and the hub's part is as the agent has
-// it.
+// userAlone reports whether the wanted Deployment results from a change of the spec alone, so that the hub's part stays
+// as the agent has it.
 func (d deployed) userAlone() bool { return d.own != nil && d.own.Digest == d.want.Digest }
 
 // refused reports whether the agent refuses this Deployment permanently.
@@ -42,17 +42,17 @@ func (d deployed) refused() bool {
 	return errors.As(d.Err, &answer) && answer.Code == http.StatusUnprocessableEntity
 }
 
-// profileDiffers reports whether the agent was installed with another profile than the spec says. Then only a person
-// can change it, with the manifest: its ClusterRole has the rights of the profile, and the agent cannot change that.
+// profileDiffers reports whether the agent was installed with another profile than the spec's. Then only a person can
+// change it, with the manifest: its ClusterRole has the rights of the profile, and the agent cannot change that.
 func (in *input) profileDiffers() bool {
 	return cmp.Or(in.member.Report.Profile, string(v1.ProfileFull)) != string(in.cluster.Spec.Agent.Profile)
 }
 
-// deploy hands a connected agent the Deployment that the spec makes, if it has another one and has not put this one
-// back before. Settings go first: an agent that cannot store those should not be restarted either. An agent of a
-// protocol that the hub does not speak gets its Deployment, too: that may be what replaces it. An agent of another
-// profile is handed nothing: an old one would take it, and serve all users with the rights of the wrong profile. What
-// the hub changes for all agents waits for the agent's turn; what the spec changes does not.
+// deploy hands a connected agent the Deployment that results from the spec, unless the agent already has it or has put
+// it back before. Settings go first: an agent that cannot store those should not be restarted either. An agent whose
+// protocol the hub does not speak also gets its Deployment, which may be the one that replaces it. An agent with
+// another profile gets nothing: an old agent would accept the Deployment, and serve all users with the rights of the
+// wrong profile. Changes that the hub makes for all agents wait for the agent's turn; changes of the spec do not.
 func (r *Reconciler) deploy(in *input) error {
 	report := in.member.Report
 	if report == nil || report.Deployment == nil || report.Deployment.Unmanaged {
@@ -79,7 +79,7 @@ func (r *Reconciler) deploy(in *input) error {
 	return nil
 }
 
-// writeAgentUpToDate writes the condition AgentUpToDate. While its value is not known, it stays as it was.
+// writeAgentUpToDate writes the condition AgentUpToDate. The condition stays as it was while its value is not known.
 func writeAgentUpToDate(in *input, update *status.Update) {
 	before := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	now, known := decideAgent(in, before)
@@ -92,14 +92,15 @@ func writeAgentUpToDate(in *input, update *status.Update) {
 		update.Event(status.Event{Warning: failed, Reason: now.Reason, Action: "UpdateAgent", Message: now.Message})
 	}
 	now.Type, now.ObservedGeneration, now.LastTransitionTime = v1.ConditionAgentUpToDate, in.cluster.Generation, metav1.NewTime(in.now)
-	meta.SetStatusCondition(&in.cluster.Status.Conditions, now) // last: it changes what before points to
+	// comes last, because it changes the condition that before points to
+	meta.SetStatusCondition(&in.cluster.Status.Conditions, now)
 }
 
 // decideAgent returns the condition AgentUpToDate, and whether it is known. It is pure.
 func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known bool) {
 	report := in.member.Report
 	if !in.member.Connected() || in.member.ByNodeAgent() || report == nil || report.Deployment == nil && (report.Leader || report.Nodes == nil) {
-		return c, false // away, or the leader has not looked yet, or no replica leads
+		return c, false // the agent is away, the leader has not looked yet, or no replica leads
 	}
 	d, want := report.Deployment, in.deployed.digest
 	answer := (*members.ResponseError)(nil)
@@ -128,17 +129,18 @@ func decideAgent(in *input, before *metav1.Condition) (c metav1.Condition, known
 	case d.Digest != want:
 		return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is being changed")
 	case d.NotReady != "":
-		return condition(metav1.ConditionFalse, v1.ReasonAgentNotReady, "The agent's Deployment is as spec.agent says, and its deadline has passed before all of its pods were ready: "+
+		return condition(metav1.ConditionFalse, v1.ReasonAgentNotReady, "The agent's Deployment is as spec.agent says, but its deadline has passed before all of its pods were ready: "+
 			d.NotReady+". See in the member: kubectl -n "+protocol.AgentNamespace+" get pods")
 	case d.RolledOut && d.NodeAgents != "":
 		return condition(metav1.ConditionFalse, v1.ReasonNodeAgentsMissing, "The member has no node agents: "+d.NodeAgents+". Apply "+manifestOf(in)+" in the member")
-	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue: // a pod that is not ready for a while does not change the Deployment
+	// a pod that is not ready for a while does not change the Deployment
+	case d.RolledOut, before != nil && before.Status == metav1.ConditionTrue:
 		return condition(metav1.ConditionTrue, v1.ReasonAgentUpdated, "The agent's Deployment is as spec.agent says")
 	}
-	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, and not all of its pods are ready")
+	return condition(metav1.ConditionFalse, v1.ReasonAgentUpdating, "The agent's Deployment is as spec.agent says, but not all of its pods are ready")
 }
 
-// otherProfile returns a message: what to do about an agent of another profile, and what holds until then.
+// otherProfile returns a message about an agent with another profile: what to do, and what applies until then.
 func otherProfile(in *input) string {
 	message := fmt.Sprintf("spec.agent.profile is %s, and the agent was installed with another profile, which only its manifest can change. "+
 		"Apply %s in the member", in.cluster.Spec.Agent.Profile, manifestOf(in))
@@ -153,7 +155,8 @@ func manifestOf(in *input) string {
 	return "the manifest in Secret " + registration.RegistrationSecret(in.name).Name + ", key " + registration.KeyManifest + ","
 }
 
-// unmanaged returns a message: what to do about an agent that cannot change itself. An older agent gives no reason.
+// unmanaged returns a message about an agent that cannot change itself, with what to do. An older agent gives no
+// reason.
 func unmanaged(in *input, d *protocol.Deployment) string {
 	message := "The agent cannot change its own Deployment"
 	if d != nil && d.Message != "" {

@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeDirectAccess writes the condition DirectAccess, and an event when it becomes False for another reason. It goes
-// when the spec asks for no direct access.
+// writeDirectAccess writes the condition DirectAccess, and an event when it becomes False for another reason. It
+// removes the condition if the spec does not ask for direct access.
 func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	if !in.cluster.Spec.AuthorizedEndpoint.On() {
@@ -32,18 +32,18 @@ func (r *Reconciler) writeDirectAccess(in *input, update *status.Update) {
 	if !now.ok && (before == nil || before.Reason != now.reason) {
 		update.Event(status.Event{Warning: true, Reason: now.reason, Action: "ServeDirectly", Message: now.message})
 	}
-	set(in, v1.ConditionDirectAccess, now) // last: it changes what before points to
+	set(in, v1.ConditionDirectAccess, now) // comes last, because it changes the condition that before points to
 }
 
 // decideDirectAccess returns the condition DirectAccess, and whether it is known. It is not known while the member is
-// given another list, or is away.
+// being given another list, or is away.
 func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v conditionValue, known bool) {
 	cluster := in.cluster
 	switch {
 	case !signIn:
 		return conditionValue{reason: v1.ReasonSignInOff, message: "Users do not sign in at the hub, and only tokens of its issuer are accepted there: set signIn.issuer in the hub's configuration"}, true
 	case o.Stage == delivery.Failed || o.Stage == delivery.Refused:
-		v = conditionValue{reason: o.Reason, message: "The member does not get what its agent verifies tokens by"}
+		v = conditionValue{reason: o.Reason, message: "The member does not get the data that its agent verifies tokens with"}
 		if len(o.Failures) > 0 {
 			v.message += ". " + delivery.Explain(o.Failures[0])
 		}
@@ -51,13 +51,13 @@ func decideDirectAccess(signIn bool, o delivery.Outcome, in *input) (v condition
 	case o.Stage != delivery.Applied:
 		return conditionValue{}, false
 	case cluster.Spec.AuthorizedEndpoint.TLSSecretName == "" && cluster.Status.DirectAuthority == "":
-		return conditionValue{reason: v1.ReasonCertificateMissing, message: "The agent has what it verifies tokens by, and has reported no certificate: it is older than the hub, or its log says what fails"}, true
+		return conditionValue{reason: v1.ReasonCertificateMissing, message: "The agent has the data that it verifies tokens with, but has reported no certificate: it is older than the hub, or its log says what fails"}, true
 	}
 	if !cluster.Spec.AuthorizedEndpoint.ByAPIServer() {
 		return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "The agent serves users at port 6443 of its pods; whether the address of spec.authorizedEndpoint leads there is not known"}, true
 	}
 	if report := in.member.Report; report != nil && report.Deployment != nil && report.Deployment.Direct != "" {
-		return conditionValue{reason: v1.ReasonDaemonSetMissing, message: "API servers of the member have none to ask about users' tokens: " + report.Deployment.Direct + ". Apply " + manifestOf(in) + " in the member"}, true
+		return conditionValue{reason: v1.ReasonDaemonSetMissing, message: "The member's API servers have no agent to ask about users' tokens:  " + report.Deployment.Direct + ". Apply " + manifestOf(in) + " in the member"}, true
 	}
 	return conditionValue{ok: true, reason: v1.ReasonDirectAccess, message: "Experimental: API servers of the member find keys and reviews of tokens at " + protocol.DirectAddress + "; whether they are set to ask there is not known"}, true
 }

@@ -26,7 +26,7 @@ import (
 // minorVersion matches the "v1.36" in "v1.36.3+k3s1".
 var minorVersion = regexp.MustCompile(`^v\d{1,4}\.\d{1,4}`)
 
-// writeFacts writes what the agent reports into the status. What is known of a member that is lost stays.
+// writeFacts writes the agent's report into the status. The facts about a lost member stay.
 func writeFacts(in *input) {
 	s := &in.cluster.Status
 	if in.identity != nil {
@@ -51,7 +51,7 @@ func writeFacts(in *input) {
 	switch {
 	case !in.cluster.Spec.AuthorizedEndpoint.On() || in.cluster.Spec.AuthorizedEndpoint.TLSSecretName != "":
 		s.DirectAuthority = ""
-	case isAuthority(report.DirectAuthority): // kubeconfigs will have it
+	case isAuthority(report.DirectAuthority): // kubeconfigs will contain it
 		s.DirectAuthority = report.DirectAuthority
 	}
 	if report.Version != "" {
@@ -78,7 +78,8 @@ func isAuthority(text string) bool {
 	return err == nil && certificate.IsCA
 }
 
-// factLabels are the labels that users can select Clusters by. A fact that is no valid label value is left out.
+// factLabels returns the labels with which users can select Clusters. A fact that is not a valid label value is left
+// out.
 func factLabels(in *input) map[string]string {
 	labels, report := map[string]string{}, in.member.Report
 	if report == nil {
@@ -90,7 +91,7 @@ func factLabels(in *input) map[string]string {
 	} {
 		value, had := in.cluster.Labels[key]
 		if fact[0] == "" && had {
-			labels[key] = value // not known at the moment; applying without it would remove it
+			labels[key] = value // not known at the moment; an apply without it would remove the label
 		} else if fact[1] != "" && len(validation.IsValidLabelValue(fact[1])) == 0 {
 			labels[key] = fact[1]
 		}
@@ -98,7 +99,7 @@ func factLabels(in *input) map[string]string {
 	return labels
 }
 
-// applyMetadata applies our labels and finalizers, and leaves all others alone.
+// applyMetadata applies Drover's labels and finalizers, and leaves all others alone.
 func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, labels map[string]string, finalizers []string) error {
 	object := &unstructured.Unstructured{}
 	object.SetGroupVersionKind(v1.GroupVersion.WithKind("Cluster"))
@@ -118,7 +119,7 @@ func (r *Reconciler) applyMetadata(ctx context.Context, cluster *v1.Cluster, lab
 	return nil
 }
 
-// quantities drops values that are not quantities. A report is bounded when it is taken in, see protocol.Report.Bound.
+// quantities drops values that are not quantities. A report is bounded when it is received, see protocol.Report.Bound.
 func quantities(raw map[string]string) corev1.ResourceList {
 	list := corev1.ResourceList{}
 	for name, value := range raw {

@@ -26,41 +26,41 @@ import (
 // syncRecheck is how often the links to the other replicas are checked.
 const syncRecheck = time.Second
 
-// chosenTokenRecheck is how often the user's Secret is read again while its token lets no agent join. Such Secrets are
-// not watched.
+// chosenTokenRecheck is how often the user's Secret is read again while no agent can join with its token. Such Secrets
+// are not watched.
 const chosenTokenRecheck = 30 * time.Second
 
-// input is what one reconcile has read and decided so far.
+// input has everything that a reconcile has read and decided so far.
 type input struct {
 	cluster *v1.Cluster
 	name    types.NamespacedName
 	now     time.Time
-	settled time.Time // from when on a missing agent is a lost one
-	synced  bool      // whether it is known what other replicas hold
+	settled time.Time // the time from which a missing agent counts as lost
+	synced  bool      // whether it is known which members other replicas hold
 
-	// secret is the registration Secret, nil if there is none. Set by gather.
+	// secret is the registration Secret, or nil if there is none. Set by gather.
 	secret *corev1.Secret
-	// foreignSecret reports whether a Secret that is not ours has its name. Set by register.
+	// foreignSecret reports whether a Secret that is not Drover's has its name. Set by register.
 	foreignSecret bool
-	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names one.
+	// chosen is the token in the user's Secret, or the problem with it. Set by gather if the spec names a Secret.
 	chosen struct{ value, problem string }
-	// identity of the agent that joined, nil if none has. Set by gather.
+	// identity is the identity of the agent that joined, or nil if none has. Set by gather.
 	identity *registration.AgentIdentity
 	// tooMany is the number of Clusters that the workspace may have, if this one is beyond it and nothing was made for it
-	// yet; else 0. Set by gather.
+	// yet. Otherwise it is 0. Set by gather.
 	tooMany int
-	// member is its state in the members' registry. Set by gather.
+	// member is the member's state in the registry. Set by gather.
 	member members.State
-	// settings that the agent is to have. Set by gather.
+	// settings are the settings that the agent should have. Set by gather.
 	settings protocol.Settings
 
-	// token in force. Set by register.
+	// token is the token in force. Set by register.
 	token registration.Token
 	// registerErr is why the registration Secret could not be written. Set by Reconcile.
 	registerErr error
-	// announced is the call that hands over the settings, zero if the agent has them. Set by announce.
+	// announced is the call that hands over the settings. It is zero if the agent already has them. Set by announce.
 	announced members.Call
-	// deployed is the agent's Deployment that the spec makes, and the call that hands it over. Set by deploy.
+	// deployed is the agent's Deployment that results from the spec, and the call that hands it over. Set by deploy.
 	deployed deployed
 }
 
@@ -85,7 +85,7 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	if in.identity, err = identify(ctx, r.Client, cluster); err != nil {
 		return nil, err
 	}
-	if !in.peersRightful() { // the cache may lag behind a join of a moment ago
+	if !in.peersRightful() { // the cache may be older than a join a moment ago
 		if in.identity, err = identify(ctx, r.Live, cluster); err != nil {
 			return nil, err
 		}
@@ -96,8 +96,8 @@ func (r *Reconciler) gather(ctx context.Context, cluster *v1.Cluster) (*input, e
 	return in, r.gatherChosenToken(ctx, in)
 }
 
-// gatherSecret reads the registration Secret. The cache has none that is not ours, and may not have yet one that we
-// have just made.
+// gatherSecret reads the registration Secret. The cache has only Drover's Secrets, and may not have one yet that was
+// just made.
 func gatherSecret(ctx context.Context, in *input, reader client.Reader) error {
 	in.secret, in.foreignSecret = nil, false
 	secret, err := owned.ReadSecret(ctx, reader, registration.RegistrationSecret(in.name))
@@ -122,7 +122,7 @@ func (r *Reconciler) gatherChosenToken(ctx context.Context, in *input) error {
 	if ref == nil {
 		return nil
 	}
-	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client refuses to read some of these, whenever it is asked
+	if len(validation.IsDNS1123Subdomain(ref.Name)) > 0 { // the client refuses to read some of these names on every call
 		in.chosen.problem = fmt.Sprintf("no Secret can have the name %q; name one with a join token in its key %s",
 			ref.Name, ref.Key)
 		return nil
@@ -150,18 +150,20 @@ func (in *input) settling() bool {
 	if in.identity == nil || !silent || in.synced && !in.member.LastSeen.IsZero() || !in.now.Before(in.settled) {
 		return false
 	}
-	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady) // it is Unknown by default
+	// the condition is Unknown by default
+	return !meta.IsStatusConditionFalse(in.cluster.Status.Conditions, v1.ConditionReady)
 }
 
-// movingTime is how long an agent that disconnected may take to appear elsewhere: it opens the new tunnel first, but
-// this manager may see the end of the old one before.
+// movingTime is how long an agent that disconnected may take to appear at another replica. It opens the new tunnel
+// first, but this manager may see the end of the old one before that.
 const movingTime = time.Second
 
 // arrivalTime is how long an agent that has joined may take to connect, and then to report, before the status says that
-// it has not yet: mostly it takes milliseconds, and the status is written once.
+// it has not yet. It usually takes milliseconds, and then the status is written only once.
 const arrivalTime = 2 * time.Second
 
-// arriving returns until when an agent that has just joined, or connected, may take to report; zero if it has reported.
+// arriving returns until when an agent that has just joined, or connected, may take to report, or zero if it has
+// reported.
 func (in *input) arriving() time.Time {
 	switch {
 	case in.identity == nil || in.member.Report != nil || in.member.ReportErr != nil:
@@ -179,11 +181,11 @@ func (in *input) arriving() time.Time {
 }
 
 // replicaTime is how long a node agent must be the only way into a member before the status says so. When a hub comes
-// back, the node agents of many members may be there some seconds before the replicas.
+// back, the node agents of many members may connect some seconds before the replicas.
 const replicaTime = 20 * time.Second
 
-// awaitingReplica returns until when a replica of an agent that the status says is connected may take to connect beside
-// a node agent; zero if none is awaited.
+// awaitingReplica returns until when a replica of an agent that is connected according to the status may take to
+// connect beside a node agent, or zero if none is awaited.
 func (in *input) awaitingReplica() time.Time {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionReady)
 	if !in.member.ByNodeAgent() || was == nil || was.Status != metav1.ConditionTrue || was.Reason == v1.ReasonConnectedByNodeAgent {
@@ -196,18 +198,19 @@ func (in *input) awaitingReplica() time.Time {
 	return time.Unix(0, first).Add(replicaTime)
 }
 
-// cloned reports whether the status says that two clusters have the Cluster's identity, which a manager that has just
-// started does not know yet.
+// cloned reports whether the status says that two clusters have the Cluster's identity. A manager that has just started
+// does not know this yet.
 func (in *input) cloned() bool {
 	was := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionConnected)
 	return in.member.Connected() && in.member.Clones == nil && was != nil && was.Reason == v1.ReasonIdentityMismatch
 }
 
-// tooEarly returns until when the member's status cannot be decided; zero if it can.
+// tooEarly returns until when the member's status cannot be decided, or zero if it can.
 func (in *input) tooEarly() time.Time {
 	arrived := in.member.LastSeen.Add(movingTime)
 	switch {
-	case in.settling() && !in.member.LastSeen.IsZero(): // its tunnel ended here: it is lost as soon as the other replicas were heard
+	// its tunnel ended here: it is lost as soon as the other replicas were heard
+	case in.settling() && !in.member.LastSeen.IsZero():
 		return in.now.Add(syncRecheck)
 	case in.settling(), in.cloned() && in.now.Before(in.settled):
 		return in.settled
@@ -237,7 +240,7 @@ func (in *input) tunnelExpected() time.Time {
 	return in.settled
 }
 
-// lookAgain returns when time alone will change the status, zero if it will not.
+// lookAgain returns when the passing of time alone will change the status, or zero if it will not.
 func (in *input) lookAgain() time.Duration {
 	var moments []time.Time
 	switch {

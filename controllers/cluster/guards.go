@@ -11,13 +11,14 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// writeGuardsApplied writes the condition GuardsApplied, and an event when the guards fail or are there again.
+// writeGuardsApplied writes the condition GuardsApplied, and an event when the guards fail or are back.
 func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Update) {
 	conditions := &in.cluster.Status.Conditions
 	before := meta.FindStatusCondition(*conditions, v1.ConditionGuardsApplied)
 	now, known := decideGuards(guards)
 	if guards.Stage == delivery.Refused && guards.Reason == v1.ReasonAgentReadOnly {
-		meta.RemoveStatusCondition(conditions, v1.ConditionGuardsApplied) // nothing is delivered there, so there is nothing to guard
+		// nothing is delivered there, so there is nothing to guard
+		meta.RemoveStatusCondition(conditions, v1.ConditionGuardsApplied)
 		return
 	}
 	if !known {
@@ -26,7 +27,7 @@ func writeGuardsApplied(in *input, guards delivery.Outcome, update *status.Updat
 	if first := before == nil; first && !now.ok || !first && before.Reason != now.reason {
 		update.Event(status.Event{Warning: !now.ok, Reason: now.reason, Action: "Guard", Message: now.message})
 	}
-	set(in, v1.ConditionGuardsApplied, now) // last: it changes what before points to
+	set(in, v1.ConditionGuardsApplied, now) // comes last, because it changes the condition that before points to
 }
 
 // decideGuards returns the condition GuardsApplied, and whether it is known. It is not known while guards are being
@@ -45,7 +46,7 @@ func decideGuards(o delivery.Outcome) (v conditionValue, known bool) {
 	return conditionValue{}, false
 }
 
-// guarded returns the outcome of the guards in a member. Without a delivery store it is not known.
+// guarded returns the outcome of the guards in a member. It is not known without a delivery store.
 func (r *Reconciler) guarded(in *input) delivery.Outcome {
 	if r.Guards == nil {
 		return delivery.Outcome{Stage: delivery.Pending}

@@ -18,16 +18,16 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// stop is where the upgrade of agents has stopped because too many failed.
+// stop describes where the upgrade of agents has stopped because too many failed.
 type stop struct {
 	workspace string   // empty for all of them
 	failed    []string // the Clusters whose agents failed there
-	allowed   int      // how many may
+	allowed   int      // how many may fail
 }
 
 // holdBack returns the agents of the workspaces that are not held back by their own failures, and where the upgrade has
-// stopped: in all workspaces, which is then the first stop, or in some. Who runs a member can make its upgrade fail,
-// and is not to stop those of others.
+// stopped: in all workspaces, which is then the first stop, or in some. An administrator of a member can make its
+// upgrade fail, and must not be able to stop the upgrades of others.
 func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, stops []stop) {
 	groups, failed := map[string]rollout.Group{}, map[string][]string{}
 	for _, c := range all {
@@ -66,7 +66,8 @@ func (u *Upgrades) holdBack(all []rollout.Cluster) (going []rollout.Cluster, sto
 	return going, stops
 }
 
-// report says once where the upgrade has stopped: in the log, and as an event of the first Cluster that failed there.
+// report reports once where the upgrade has stopped: in the log, and as an event of the first Cluster that failed
+// there.
 func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []stop) {
 	u.mu.Lock()
 	before := u.stopped
@@ -86,7 +87,7 @@ func (u *Upgrades) report(ctx context.Context, clusters []v1.Cluster, stops []st
 	}
 }
 
-// message says what happened and what to do. An event in a workspace names no Cluster of another.
+// message says what happened and what to do. An event in a workspace names no Cluster of another workspace.
 func (s stop) message() string {
 	where, named := "of agents has stopped in all workspaces", ""
 	if s.workspace != "" {

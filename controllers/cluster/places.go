@@ -20,13 +20,13 @@ import (
 
 // Places decides which Clusters of a workspace are within its limit: the oldest.
 type Places struct {
-	most int // of one workspace; 0 means no bound
+	most int // of one workspace; 0 means no limit
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	workspaces map[string][]place
 }
 
-// NewPlaces returns the places of workspaces that may have so many Clusters each. Zero means no limit.
+// NewPlaces returns the places of workspaces that may have this many Clusters each. Zero means no limit.
 func NewPlaces(most int) *Places { return &Places{most: most} }
 
 // place orders the Clusters of a workspace.
@@ -66,7 +66,7 @@ func (p *Places) add(object client.Object) {
 	}
 }
 
-// remove returns the Cluster that has a place now and had none before, if there is one.
+// remove removes a Cluster, and returns the Cluster that gets its place, if there is one.
 func (p *Places) remove(object client.Object) (next types.NamespacedName, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

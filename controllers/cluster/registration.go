@@ -17,22 +17,23 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// register makes the registration Secret hold the token in force and the manifest for it. Of an agent that is on its
-// way back, the manifest waits until it is there: no agent needs it meanwhile, and to compare it is half the work of a
+// register writes the registration Secret with the token in force and its manifest. If an agent is on its way back, the
+// manifest waits until it is connected: no agent needs the manifest before, and comparing it is half the work of a
 // reconcile.
 func (r *Reconciler) register(ctx context.Context, in *input, update *status.Update, returning bool) error {
 	if in.tooMany > 0 {
-		return nil // the status says so
+		return nil // the status reports it
 	}
 	made := false
-	if in.token, made = decideToken(in); in.secret == nil || made { // not for a cache that lags behind the token that we made a moment ago
+	// the cache may not have the token that was made a moment ago
+	if in.token, made = decideToken(in); in.secret == nil || made {
 		if err := gatherSecret(ctx, in, r.Live); err != nil || in.foreignSecret {
-			return err // the status says what is foreign
+			return err // the status reports the foreign Secret
 		}
 		in.token, made = decideToken(in)
 	}
 	if in.token.Value == "" {
-		return nil // the user's token is not there yet; the status says so
+		return nil // the user's token does not exist yet; the status reports it
 	}
 	if returning && !made && in.secret != nil && in.token.Used == registration.ReadToken(in.secret, 0).Used {
 		return nil
@@ -41,7 +42,7 @@ func (r *Reconciler) register(ctx context.Context, in *input, update *status.Upd
 	if err != nil || in.secret != nil && registration.UpToDate(in.secret, want) {
 		return err
 	}
-	// One that was made or changed meanwhile is an error, and the next look finds it.
+	// If the Secret was made or changed in the meantime, that is an error, and the next reconcile finds it.
 	if err := owned.WriteSecret(ctx, r.Client, in.secret, want, fieldOwner); err != nil {
 		return fmt.Errorf("write Secret %s: %w", registration.RegistrationSecret(in.name), err)
 	}
@@ -60,19 +61,20 @@ func tokenCreated(in *input, update *status.Update) {
 		registration.RegistrationSecret(in.name).Name)})
 }
 
-// decideToken returns the token in force and whether it is a new one. It is pure but for the randomness of a new token.
+// decideToken returns the token in force, and whether it is new. It is pure, except for the randomness of a new token.
 //
-// A token stays until it is replaced: by the user in the Secret that the spec names, or by deleting the registration
-// Secret. Once an agent has joined, or while one joins, only the latter counts: an agent that joins with another token
-// takes its place, and no field of the spec asks for that right. A token that was used by an agent that has been
-// revoked since is of no use and is replaced here.
+// A token stays in force until it is replaced: by the user in the Secret that the spec names, or by deleting the
+// registration Secret. Once an agent has joined, or while one joins, only the deletion counts: an agent that joins with
+// another token takes the first agent's place, and no field of the spec requires that right. A token that was used by
+// an agent that has been revoked since is useless, and is replaced here.
 func decideToken(in *input) (registration.Token, bool) {
 	ttl := in.cluster.Spec.Registration.TokenTTL.Duration
 	fresh := func(value string) registration.Token {
 		return registration.Token{Value: value, Created: in.now, TTL: ttl}
 	}
 	token := registration.Token{}
-	if in.secret != nil && registration.Owned(in.secret, in.cluster, v1.SecretKindRegistration) { // a restore leaves one without an owner, by which no agent can join
+	// after a restore it may have no owner, and then no agent can join with it
+	if in.secret != nil && registration.Owned(in.secret, in.cluster, v1.SecretKindRegistration) {
 		token = registration.ReadToken(in.secret, ttl)
 	}
 	made := false
@@ -92,7 +94,7 @@ func decideToken(in *input) (registration.Token, bool) {
 	return token, made
 }
 
-// wantedSecret is the registration Secret for the token in force.
+// wantedSecret returns the registration Secret for the token in force.
 func (r *Reconciler) wantedSecret(in *input) (*corev1ac.SecretApplyConfiguration, error) {
 	manifest, err := r.manifests.Manifest(r.manifestInput(in))
 	if err != nil {
@@ -106,7 +108,7 @@ func (r *Reconciler) wantedSecret(in *input) (*corev1ac.SecretApplyConfiguration
 	}), nil
 }
 
-// manifestInput is what the agent's manifest depends on.
+// manifestInput returns everything that the agent's manifest depends on.
 func (r *Reconciler) manifestInput(in *input) registration.ManifestInput {
 	agent := registration.WithDefaults(in.cluster.Spec.Agent, r.Agent)
 	return registration.ManifestInput{Image: r.image(in), Trust: agent.Trust, Agent: agent, APIServer: in.cluster.Spec.AuthorizedEndpoint.ByAPIServer(), Token: in.token.Value, Settings: in.settings}

@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removalPatience is how long after its deletion a Cluster waits for its agent to be reached and to uninstall itself.
+// removalPatience is how long a deleted Cluster waits for its agent to be reached and to uninstall itself.
 const removalPatience = 20 * time.Second
 
-// cleanupHint is what a person can do about a member that was not reached.
+// cleanupHint tells what a person can do about a member that was not reached.
 const cleanupHint = "to remove what Drover left there, run with the kubeconfig of that cluster: kubectl drover uninstall"
 
 // remove handles a deleted Cluster. It waits for the agent at most removalPatience.
@@ -42,13 +42,14 @@ func (r *Reconciler) remove(ctx context.Context, cluster *v1.Cluster, update *st
 	if neverThere(in) || cluster.Spec.DeletionPolicy == v1.DeletionPolicyOrphan {
 		return ctrl.Result{}, r.release(ctx, in)
 	}
-	// An agent that has removed itself has gone, and its tunnel with it: what it answered counts before whether it is
-	// connected.
+	// An agent that has removed itself is gone, and its tunnel with it. So its answer counts before its connection.
 	call := r.Members.StartUninstall(in.name)
-	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent()) // a node agent cannot uninstall the agent
+	// a node agent cannot uninstall the agent
+	undecided := call.Running || !call.Done() && (!in.member.Connected() || in.member.ByNodeAgent())
 	if undecided && in.now.Before(deadline) {
 		writeRemoving(in, update)
-		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil // the end of the call, or a tunnel, wakes us before
+		// the end of the call, or a tunnel, wakes this controller before
+		return ctrl.Result{RequeueAfter: deadline.Sub(in.now)}, nil
 	}
 	update.Event(uninstalled(call))
 	return ctrl.Result{}, r.release(ctx, in)
@@ -59,7 +60,7 @@ func neverThere(in *input) bool {
 	return in.identity == nil && !in.member.Connected() && in.synced && in.cluster.Status.ClusterUID == ""
 }
 
-// uninstalled returns an event with the result of the uninstallation. No result holds up the deletion.
+// uninstalled returns an event with the result of the uninstallation. No result delays the deletion.
 func uninstalled(call members.Call) status.Event {
 	switch {
 	case errors.Is(call.Err, members.ErrNotConnected):
@@ -71,7 +72,7 @@ func uninstalled(call members.Call) status.Event {
 			Message: fmt.Sprintf("The agent did not uninstall itself: %v; %s", call.Err, cleanupHint)}
 	case len(call.Remaining) > 0:
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
-			Message: "The agent could not remove all: " + strings.Join(call.Remaining, "; ") + "; " + cleanupHint}
+			Message: "The agent could not remove everything: " + strings.Join(call.Remaining, "; ") + "; " + cleanupHint}
 	}
 	if len(call.Stale) > 0 {
 		return status.Event{Warning: true, Reason: v1.ReasonLeftBehind, Action: "Uninstall",
@@ -82,8 +83,8 @@ func uninstalled(call members.Call) status.Event {
 	return status.Event{Reason: v1.ReasonUninstalled, Action: "Uninstall", Message: "The agent removed itself from the member"}
 }
 
-// release removes the finalizer. The Cluster's Secrets follow by their owner references; its tunnels end when it is
-// seen to be gone.
+// release removes the finalizer. The Cluster's Secrets are removed through their owner references, and its tunnels end
+// when the Cluster is seen to be gone.
 func (r *Reconciler) release(ctx context.Context, in *input) error {
 	if err := r.applyMetadata(ctx, in.cluster, factLabels(in), nil); client.IgnoreNotFound(err) != nil {
 		return err

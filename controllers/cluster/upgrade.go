@@ -16,12 +16,12 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// upgradeTime is how long an agent may take to be back with a new Deployment. The agent itself restores the one before
+// upgradeTime is how long an agent may take to be back with a new Deployment. The agent itself restores the former one
 // after two minutes for each replica.
 const upgradeTime = 15 * time.Minute
 
-// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults that its configuration has, and
-// all that the manager's version makes of a Cluster that says nothing.
+// hubRevision returns a digest of the hub's part of an agent's Deployment: the defaults in its configuration, and
+// everything that the manager's version creates for a Cluster without settings.
 func (r *Reconciler) hubRevision() (string, error) {
 	nothing := &input{cluster: &v1.Cluster{}, settings: r.Settings()}
 	d, err := (&registration.Manifests{}).Deployment(registration.ManifestInput{Image: r.image(nothing), Agent: registration.WithDefaults(v1.Agent{}, r.Agent), Trust: v1.TrustSystem,
@@ -29,13 +29,13 @@ func (r *Reconciler) hubRevision() (string, error) {
 	return d.Digest, err
 }
 
-// image returns the image that the agent is to have.
+// image returns the image that the agent should have.
 func (r *Reconciler) image(in *input) string {
 	return protocol.WithRegistry(in.settings.Registry, cmp.Or(in.cluster.Spec.Agent.Image, r.Agent.Image))
 }
 
-// observeAgent records the progress of the agent's upgrade in the status, and tells Upgrades what is known of the
-// agent. It comes before deploy.
+// observeAgent records the progress of the agent's upgrade in the status, and tells Upgrades the state of the agent. It
+// comes before deploy.
 func (r *Reconciler) observeAgent(in *input) error {
 	if r.Upgrades == nil {
 		return nil
@@ -68,12 +68,12 @@ func (r *Reconciler) observeAgent(in *input) error {
 	return nil
 }
 
-// look makes the Deployments that the agent may be given, and writes what it reports of its own into the status.
+// look makes the Deployments that the agent may be given, and writes the agent's report about its own into the status.
 func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	agent := in.cluster.Status.Agent
 	said := meta.FindStatusCondition(in.cluster.Status.Conditions, v1.ConditionAgentUpToDate)
 	if agent.ObservedGeneration == 0 && said != nil && said.Status == metav1.ConditionTrue {
-		agent.ObservedGeneration = said.ObservedGeneration // of a manager that did not write the field
+		agent.ObservedGeneration = said.ObservedGeneration // from a manager that did not write the field
 	}
 	if in.deployed.want, err = r.manifests.Deployment(r.manifestInput(in)); err != nil {
 		return err
@@ -103,9 +103,9 @@ func (r *Reconciler) look(in *input, d *protocol.Deployment) (err error) {
 	return nil
 }
 
-// own returns the Deployment of a spec that its user has changed since the agent's was made: with the image that the
-// agent has, unless the spec names one. A user's change does not wait for the agent's turn. It is nil where the spec
-// has not changed, or where it is not known what the agent has.
+// own returns the Deployment for a spec that its user has changed since the agent's Deployment was made. It has the
+// image that the agent has, unless the spec names one. A user's change does not wait for the agent's turn. own returns
+// nil if the spec has not changed, or if the agent's Deployment is not known.
 func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	agent := in.cluster.Status.Agent
 	switch {
@@ -122,8 +122,8 @@ func (r *Reconciler) own(in *input) (*registration.Deployment, error) {
 	return &d, err
 }
 
-// agent returns the agent's part of the status, which it makes if there is none. Cluster and former status share no
-// memory with it.
+// agent returns the agent's part of the status, and creates it if there is none. The Cluster and its former status
+// share no memory with it.
 func (in *input) agent() *v1.AgentStatus {
 	if in.cluster.Status.Agent == nil {
 		in.cluster.Status.Agent = &v1.AgentStatus{}
@@ -131,7 +131,7 @@ func (in *input) agent() *v1.AgentStatus {
 	return in.cluster.Status.Agent
 }
 
-// deploymentReport returns what a connected agent says of its Deployment, nil if nothing is known.
+// deploymentReport returns a connected agent's report about its Deployment, or nil if there is none.
 func (in *input) deploymentReport() *protocol.Deployment {
 	if !in.member.Connected() || in.member.Report == nil {
 		return nil
@@ -146,10 +146,10 @@ func fail(up *v1.AgentUpgrade, now time.Time) {
 	}
 }
 
-// stamp is a time as a status has it.
+// stamp returns a time in the form of a status.
 func stamp(now time.Time) metav1.Time { return metav1.NewTime(now.Truncate(time.Second)) }
 
-// upgradeDue returns when an agent that is being upgraded counts as failed; zero if it is not.
+// upgradeDue returns when an agent that is being upgraded counts as failed, or zero if it is not being upgraded.
 func (in *input) upgradeDue() time.Time {
 	if a := in.cluster.Status.Agent; a != nil && a.Upgrade != nil && a.Upgrade.Complete == nil && a.Upgrade.Failed == nil {
 		return a.Upgrade.Since.Add(upgradeTime)

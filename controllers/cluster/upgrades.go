@@ -27,64 +27,65 @@ import (
 const (
 	// lookedAtRecheck is how often to look whether all Clusters have been reconciled by this leader.
 	lookedAtRecheck = time.Second
-	// maxFailedNamed is the most Clusters that an event names.
+	// maxFailedNamed is the maximum number of Clusters that an event names.
 	maxFailedNamed = 5
 )
 
 // Upgrades decides whose agent is upgraded next, as package rollout decides for Plans. It is a reconciler of one
-// request: all Clusters at once. Its state comes from the Clusters: each reconcile of one says what is known of its
-// agent. A new leader begins with that.
+// request for all Clusters at once. Its state comes from the Clusters: each reconcile of a Cluster reports the state of
+// its agent. A new leader collects this state first.
 type Upgrades struct {
 	Client   client.Reader
 	Recorder events.EventRecorder
-	// Pace returns the pace for so many Clusters.
+	// Pace returns the pace for this many Clusters.
 	Pace func(clusters int) rollout.Pace
 	Now  func() time.Time
 
 	kept registration.Manifests // with the images that agents have
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	revision string
-	settled  time.Time // no agent begins before
+	settled  time.Time // no agent begins before this time
 	agents   map[types.NamespacedName]agentState
-	turns    map[types.NamespacedName]v1.AgentUpgrade // that were given, and are in no status yet
+	turns    map[types.NamespacedName]v1.AgentUpgrade // turns that were given, and are in no status yet
 	stopped  map[string]bool                          // the workspaces, "" for all, for which the event was sent
 	changed  func()
 	begin    func(types.NamespacedName)
 }
 
-// agentState is what one reconcile of a Cluster knows of its agent.
+// agentState has the facts about an agent from one reconcile of its Cluster.
 type agentState struct {
-	// away says why the agent cannot be upgraded now. Empty when it can.
+	// away says why the agent cannot be upgraded now. It is empty if it can.
 	away string
 	// out reports whether the hub cannot change the agent at all, or its user decides on its image and that failed.
 	out bool
-	// waits reports whether the agent has another Deployment than it should.
+	// waits reports whether the agent has another Deployment than it should have.
 	waits bool
-	// upgrade is its part in the present upgrade, nil if it has none.
+	// upgrade is its part in the present upgrade, or nil if it has none.
 	upgrade *v1.AgentUpgrade
 }
 
-// pending reports whether the upgrade of all depends on this agent.
+// pending reports whether the upgrade of all agents depends on this agent.
 func (a agentState) pending() bool {
 	return a.waits || a.upgrade != nil && a.upgrade.Complete == nil
 }
 
-// OnChange sets what is called when a decision may change.
+// OnChange sets a function that is called when a decision may change.
 func (u *Upgrades) OnChange(f func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.changed = f
 }
 
-// OnTurn sets what is called when the turn of an agent has come.
+// OnTurn sets a function that is called when an agent's turn has come.
 func (u *Upgrades) OnTurn(f func(types.NamespacedName)) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.begin = f
 }
 
-// lead begins a leadership. No agent begins before settled: those of the manager before may still be on their way.
+// lead begins a leadership. No agent begins before settled, because the agents of the former manager may still be on
+// their way.
 func (u *Upgrades) lead(revision string, settled time.Time) {
 	u.mu.Lock()
 	u.revision, u.settled, u.agents, u.turns = revision, settled, map[types.NamespacedName]agentState{}, map[types.NamespacedName]v1.AgentUpgrade{}
@@ -113,7 +114,7 @@ func (u *Upgrades) observe(name types.NamespacedName, now agentState) {
 	u.mu.Lock()
 	before := u.agents[name]
 	u.agents[name] = now
-	if now.upgrade != nil || !now.waits { // its status has the turn, or it has no use for one
+	if now.upgrade != nil || !now.waits { // its status has the turn, or it does not need one
 		delete(u.turns, name)
 	}
 	u.mu.Unlock()
@@ -137,7 +138,7 @@ func (u *Upgrades) forget(name types.NamespacedName) {
 	}
 }
 
-// turn returns the turn that an agent was given, nil if it has to wait.
+// turn returns the turn that an agent was given, or nil if it has to wait.
 func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -147,7 +148,7 @@ func (u *Upgrades) turn(name types.NamespacedName) *v1.AgentUpgrade {
 	return nil
 }
 
-// Reconcile gives as many agents their turn as may begin now.
+// Reconcile gives their turn to as many agents as may begin now.
 func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	var list v1.ClusterList
 	if err := u.Client.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {

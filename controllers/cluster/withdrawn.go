@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// removeLeft returns the command that removes what was delivered, and leaves the agent as it is. Namespaces stay, and a
-// member need not have the kind Plan.
+// removeLeft returns the command that removes all delivered objects, and leaves the agent as it is. Namespaces stay,
+// and a member need not have the kind Plan.
 func removeLeft() string {
 	var resources []string
 	for _, kind := range protocol.SetKinds() {
@@ -26,8 +26,8 @@ func removeLeft() string {
 		" delete secrets --field-selector type=" + v1.Group + "/set"
 }
 
-// writeWithdrawn names what is still in force in a member whose agent may remove nothing. Until the leader has
-// reported, it stays as it was.
+// writeWithdrawn lists the objects that are still in force in a member whose agent may not remove them. The condition
+// stays as it was until the leader has reported.
 func writeWithdrawn(in *input, update *status.Update) {
 	report := in.member.Report
 	if report == nil || !report.Leader {
@@ -41,7 +41,7 @@ func writeWithdrawn(in *input, update *status.Update) {
 		return
 	case len(report.Left) == 0:
 		left = conditionValue{reason: v1.ReasonUnclaimedObjects, message: "The member has objects with the label " + v1.LabelSet +
-			" that belong to nothing on the hub and that the agent has not made, as after a backup was restored there. What they grant is in force: " +
+			" that belong to nothing on the hub and that the agent has not made, as after a backup was restored there. The rights that they grant are in force: " +
 			strings.Join(report.Unclaimed, ", ") + ". Delete them with the kubeconfig of that cluster"}
 	default:
 		left = stillInForce(report.Left)
@@ -56,7 +56,7 @@ func writeWithdrawn(in *input, update *status.Update) {
 func stillInForce(left []string) conditionValue {
 	return conditionValue{
 		reason: v1.ReasonStillInForce,
-		message: "The agent is ReadOnly and may not take back what was delivered before, which is still in force: " +
+		message: "The agent is ReadOnly and may not remove objects that were delivered before, which are still in force: " +
 			strings.Join(left, ", ") + ". Remove it with the kubeconfig of that cluster: " + removeLeft(),
 	}
 }
