@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, takes instructions and
-// reports how far they are.
+// Package host is the agent of a machine: it joins the hub as a Host, keeps a tunnel to it, accepts instructions and
+// reports their progress.
 package host
 
 import (
@@ -31,10 +31,11 @@ import (
 )
 
 const (
-	// inspectEvery is the time between two looks at the machine, reportEvery the shortest between two reports.
+	// inspectEvery is the time between two inspections of the machine, and reportEvery the shortest time between two
+	// reports.
 	inspectEvery = 5 * time.Minute
 	reportEvery  = 200 * time.Millisecond
-	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop: there are no sessions of
+	// drainTimeout is how long the hub may use the tunnels after the agent was asked to stop. There are no sessions of
 	// users.
 	drainTimeout = 2 * time.Second
 	// linger is how long an agent that removes itself waits for its answer to arrive.
@@ -43,9 +44,9 @@ const (
 
 // Options of Run.
 type Options struct {
-	// ConfigDir is the folder of the configuration.
+	// ConfigDir is the directory with the configuration.
 	ConfigDir string
-	// Root is put before the paths of files, empty on a real machine.
+	// Root is a prefix for the paths of files. It is empty on a real machine.
 	Root string
 	// Supervisor returns the command that supervises an instruction, see instructions.Options.
 	Supervisor func(entry string) *exec.Cmd
@@ -53,7 +54,7 @@ type Options struct {
 	Log        logr.Logger
 }
 
-// agent is the parts that depend on each other.
+// agent has the parts of the agent that depend on each other.
 type agent struct {
 	options Options
 	config  Config
@@ -61,13 +62,13 @@ type agent struct {
 	keeper  *identity.Keeper
 	runner  *instructions.Runner
 	stream  *stream.Stream
-	uid     string        // names the installation, as the UID of a namespace names a cluster
-	changed chan struct{} // has room for one: there is something to report
+	uid     string        // names this installation, as the UID of the namespace kube-system names a cluster
+	changed chan struct{} // has room for one element: there is something to report
 	left    chan struct{} // closed when the agent has removed itself
 	leave   sync.Once
 }
 
-// Run runs the agent until ctx ends or the hub has removed it. Neither is an error.
+// Run runs the agent until ctx ends or the hub has removed the agent. Neither is an error.
 func Run(ctx context.Context, o Options) error {
 	a, err := newAgent(o)
 	if err != nil {
@@ -113,8 +114,8 @@ func newAgent(o Options) (*agent, error) {
 	return a, err
 }
 
-// installation returns a name for this installation of the agent that no copy of the machine's image has, once it has
-// run.
+// installation returns a name for this installation of the agent. Copies of the machine's image do not have this name
+// if they were made before the agent ran first.
 func installation(dir string) (string, error) {
 	path := filepath.Join(dir, "installation")
 	raw, err := os.ReadFile(path)
@@ -135,7 +136,7 @@ func (a *agent) touch() {
 	}
 }
 
-// report publishes what there is to report, on each change and when the machine has changed, until ctx ends.
+// report publishes the host's report after each change, and when the machine has changed, until ctx ends.
 func (a *agent) report(ctx context.Context) {
 	topic := a.stream.Topic(protocol.SubjectReport)
 	machine, look := inspect(a.config), time.NewTicker(inspectEvery)
@@ -143,7 +144,7 @@ func (a *agent) report(ctx context.Context) {
 	for {
 		topic.Put("", &protocol.Line{Report: &protocol.Report{
 			Protocol: protocol.Version, MinProtocol: protocol.MinVersion, AgentVersion: a.options.Version, ClusterUID: a.uid,
-			SettingsDigest: a.keeper.Digest(), Leader: true, // there is one agent of a host
+			SettingsDigest: a.keeper.Digest(), Leader: true, // a host has only one agent
 			Host: &protocol.HostReport{Machine: machine, Progress: a.runner.Progress()},
 		}})
 		topic.Sync()
@@ -170,7 +171,7 @@ func (a *agent) handler() http.Handler {
 	mux.Handle(protocol.PathReport, a.stream)
 	mux.Handle(protocol.PathSettings, a.keeper.Settings(a.touch))
 	mux.HandleFunc("GET "+protocol.PathTerm, func(w http.ResponseWriter, _ *http.Request) {
-		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub sees what is missing
+		_ = json.NewEncoder(w).Encode(protocol.Term{Term: a.keeper.Instance()}) // the hub notices an incomplete answer
 	})
 	mux.HandleFunc("PUT "+protocol.PathHostInstructions, a.serveInstructions)
 	mux.HandleFunc("DELETE "+protocol.PathHostInstructions, a.serveClean)
@@ -181,7 +182,7 @@ func (a *agent) handler() http.Handler {
 func (a *agent) serveInstructions(w http.ResponseWriter, r *http.Request) {
 	version := r.URL.Query().Get(protocol.QueryVersion)
 	if version == "" {
-		http.Error(w, "instructions have a version", http.StatusBadRequest)
+		http.Error(w, "instructions must have a version", http.StatusBadRequest)
 		return
 	}
 	raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, protocol.MaxHostInstructions))
@@ -194,12 +195,12 @@ func (a *agent) serveInstructions(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnprocessableEntity)
 		return
 	}
-	a.options.Log.Info("instructions have come", "version", version, "count", len(instructions.Instructions))
+	a.options.Log.Info("received instructions", "version", version, "count", len(instructions.Instructions))
 	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), version, instructions))
 }
 
 func (a *agent) serveClean(w http.ResponseWriter, r *http.Request) {
-	a.options.Log.Info("the host is to have no instructions")
+	a.options.Log.Info("the hub has taken the instructions away")
 	a.answer(w, a.runner.Set(r.URL.Query().Get(protocol.QueryCheckpoint), "", nil))
 }
 
@@ -208,14 +209,14 @@ func (a *agent) answer(w http.ResponseWriter, err error) {
 	case errors.Is(err, instructions.ErrCleaning):
 		http.Error(w, err.Error(), http.StatusConflict)
 	case err != nil:
-		a.options.Log.Error(err, "the instructions are not stored")
+		a.options.Log.Error(err, "instructions could not be stored")
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	default:
 		w.WriteHeader(http.StatusNoContent)
 	}
 }
 
-// serveUninstall removes the agent's identity and configuration, once the host is clean, and ends the agent.
+// serveUninstall removes the agent's identity and configuration once the host is clean, and ends the agent.
 func (a *agent) serveUninstall(w http.ResponseWriter, _ *http.Request) {
 	if a.runner.Progress().Version != "" {
 		http.Error(w, "the host has instructions: take them away first", http.StatusConflict)

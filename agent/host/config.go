@@ -21,35 +21,35 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Environment of the agent.
+// Environment variables of the agent.
 const (
-	// EnvConfigDir is the folder of the agent's configuration, and EnvRancherConfigDir its name for people who know
-	// Rancher's system agent.
+	// EnvConfigDir is the directory with the agent's configuration, and EnvRancherConfigDir is its name for people who
+	// know Rancher's system agent.
 	EnvConfigDir        = "DROVER_AGENT_CONFIG_DIR"
 	EnvRancherConfigDir = "RANCHER_SYSTEM_AGENT_CONFIG_DIR"
-	// DefaultConfigDir is where it is otherwise.
+	// DefaultConfigDir is the default directory.
 	DefaultConfigDir = "/var/lib/drover/host-agent/etc"
 )
 
 const (
 	fileConfig  = "config.json"
-	folderState = "state" // beside the folder of the configuration
+	folderState = "state" // beside the directory with the configuration
 )
 
-// ConfigDir is the folder of the agent's configuration.
+// ConfigDir returns the directory with the agent's configuration.
 func ConfigDir(env func(string) string) string {
 	return cmp.Or(env(EnvConfigDir), env(EnvRancherConfigDir), DefaultConfigDir)
 }
 
-// Config is what the join command says of hub and machine.
+// Config has the facts about the hub and the machine from the join command.
 type Config struct {
 	// Servers are the hub's base URLs.
 	Servers []string `json:"servers"`
 	// Trust is Pinned, or System for a hub with a certificate of a public CA.
 	Trust v1.Trust `json:"trust"`
-	// Checksums pin the hub's CA, as protocol.CertificateChecksums has them.
+	// Checksums pin the hub's CA, in the form of protocol.CertificateChecksums.
 	Checksums []string `json:"checksums,omitempty"`
-	// Roles, Labels and Taints of the node that the machine is to be.
+	// Roles, Labels and Taints are for the machine's node.
 	Roles  []string `json:"roles,omitempty"`
 	Labels []string `json:"labels,omitempty"`
 	Taints []string `json:"taints,omitempty"`
@@ -63,7 +63,7 @@ var (
 	taintForm = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_./]{0,316}(=[A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})?:(NoSchedule|PreferNoSchedule|NoExecute)$`)
 )
 
-// check says what is wrong with a configuration.
+// check returns what is wrong with a configuration.
 func (c *Config) check() error {
 	if len(c.Servers) == 0 {
 		return errors.New("no server: name the hub with --server")
@@ -99,7 +99,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Join writes the configuration of an agent, with its join token, for the agent to find at its next start.
+// Join writes the configuration of an agent, with its join token. The agent reads it when it starts next.
 func Join(dir string, config Config, token string) error {
 	if err := config.check(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func Join(dir string, config Config, token string) error {
 	return err
 }
 
-// readConfig reads what Join wrote.
+// readConfig reads the configuration that Join wrote.
 func readConfig(dir string) (Config, error) {
 	raw, err := os.ReadFile(filepath.Join(dir, fileConfig))
 	if err != nil {

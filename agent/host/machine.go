@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// osReleases are where a machine says which operating system it has.
+// osReleases are the files that name the operating system of a machine.
 var osReleases = []string{"/etc/os-release", "/usr/lib/os-release"}
 
-// inspect returns what the agent knows of its machine. What cannot be found out is left out.
+// inspect returns the facts about the machine. Facts that cannot be found out are left out.
 func inspect(config Config) protocol.HostMachine {
 	m := protocol.HostMachine{
 		OS: osName(), Architecture: runtime.GOARCH, CPUs: int32(runtime.NumCPU()), Addresses: addresses(),
@@ -49,7 +49,7 @@ func osName() string {
 	return runtime.GOOS
 }
 
-// memory returns that of the machine in MiB.
+// memory returns the memory of the machine in MiB.
 func memory() int64 {
 	file, err := os.Open("/proc/meminfo")
 	if err != nil {
@@ -65,9 +65,10 @@ func memory() int64 {
 	return 0
 }
 
-// addresses returns those by which others may reach the machine, IPv4 first, and of each family that by which the
-// machine reaches others first. Bridges are left out, as of container runtimes and virtual machines, which have
-// the same address on each machine; but not one that the default route leads over, nor if there is nothing else.
+// addresses returns the addresses at which others may reach the machine, IPv4 first. In each family, the address with
+// which the machine reaches others comes first. Bridges of container runtimes and virtual machines are left out,
+// because they have the same address on every machine. A bridge is not left out if the default route leads over it, or
+// if there is nothing else.
 func addresses() []string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -89,13 +90,14 @@ func addresses() []string {
 	return order(found, source("udp4", "192.0.2.1:9"), source("udp6", "[2001:db8::1]:9"))
 }
 
-// address is one of an interface.
+// address is an address of an interface.
 type address struct {
 	ip     net.IP
 	bridge bool
 }
 
-// order is addresses, of what the interfaces have and of the sources of the default routes, nil for none. It is pure.
+// order sorts addresses from the addresses of the interfaces and the source addresses of the default routes, which may
+// be nil. It is pure.
 func order(found []address, sources ...net.IP) []string {
 	isSource := func(ip net.IP) bool { return slices.ContainsFunc(sources, ip.Equal) }
 	useful := slices.DeleteFunc(slices.Clone(found), func(a address) bool { return a.bridge && !isSource(a.ip) })
@@ -117,7 +119,7 @@ func order(found []address, sources ...net.IP) []string {
 	return texts
 }
 
-// source returns the address from which the machine would reach another, nil if it cannot. Nothing is sent.
+// source returns the address from which the machine would reach another one, or nil if it cannot. Nothing is sent.
 func source(network, to string) net.IP {
 	conn, err := (&net.Dialer{}).DialContext(context.Background(), network, to)
 	if err != nil {

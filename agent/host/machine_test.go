@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-func TestAMachineReportsTheAddressByWhichItReachesOthersFirst(t *testing.T) {
+func TestAddressOfTheDefaultRouteIsReportedFirst(t *testing.T) {
 	t.Parallel()
 	at := func(ip string, bridge bool) address { return address{net.ParseIP(ip), bridge} }
 	docker, lan, storage, six := at("172.17.0.1", true), at("10.1.0.7", false), at("10.9.0.7", false), at("fd00::7", false)
@@ -44,7 +44,7 @@ func TestAMachineReportsTheAddressByWhichItReachesOthersFirst(t *testing.T) {
 	}
 }
 
-// envInspect makes the test's own program print the addresses of the network that it runs in.
+// envInspect makes the test program print the addresses of the network that it runs in.
 const envInspect = "DROVER_TEST_ADDRESSES"
 
 func TestMain(m *testing.M) {
@@ -55,8 +55,8 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
-// TestABridgeOfAContainerRuntimeIsNotReported asks in a network of its own, with real interfaces.
-func TestABridgeOfAContainerRuntimeIsNotReported(t *testing.T) {
+// TestContainerRuntimesBridgeIsNotReported runs in a separate network, with real interfaces.
+func TestContainerRuntimesBridgeIsNotReported(t *testing.T) {
 	t.Parallel()
 	const network = `set -e
 mount -t sysfs sysfs /sys

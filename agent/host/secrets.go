@@ -24,7 +24,8 @@ import (
 	"github.com/drover-dev/drover/agent/host/instructions"
 )
 
-// secrets keeps in files, for root alone, what the agent of a cluster keeps in Secrets. It is an identity.Secrets.
+// secrets keeps the data that the agent of a cluster keeps in Secrets in files that only root can read. It is an
+// identity.Secrets.
 type secrets struct {
 	folder string
 	mu     sync.Mutex // held while a file is read and written
@@ -48,7 +49,7 @@ func (s *secrets) Get(_ context.Context, name string) (*corev1.Secret, error) {
 	return secret, nil
 }
 
-// Create makes a Secret.
+// Create creates a Secret.
 func (s *secrets) Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,7 +77,7 @@ func (s *secrets) write(secret *corev1.Secret) (*corev1.Secret, error) {
 	return secret, err
 }
 
-// Watch has one event, for a Secret that is there: whoever changes a file starts the agent again. So an agent whose
+// Watch sends one event, for a Secret that exists: whoever changes a file restarts the agent. So an agent whose
 // identity is refused finds the token of a join command that was run since.
 func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, error) {
 	w := watch.NewFakeWithChanSize(1, false)
@@ -86,7 +87,7 @@ func (s *secrets) Watch(ctx context.Context, name string) (watch.Interface, erro
 	return w, nil
 }
 
-// same reports whether a Secret is there with these data.
+// same reports whether a Secret exists with this data.
 func (s *secrets) same(name string, data map[string][]byte) bool {
 	secret, err := s.Get(context.Background(), name)
 	return err == nil && maps.EqualFunc(secret.Data, data, bytes.Equal)

@@ -14,7 +14,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-func TestAJoinCommandOverAnOldIdentityIsFoundAtOnce(t *testing.T) {
+func TestNewJoinCommandReplacesAnOldIdentityAtOnce(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	keeper := identity.New(identity.Options{Secrets: &secrets{folder: dir}, Namespace: dir, ClusterUID: "u",

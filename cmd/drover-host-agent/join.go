@@ -75,7 +75,7 @@ func joinCommand() *cobra.Command {
 	flags.StringSliceVar(&config.Roles, "role", nil, "role of the node: etcd, control-plane or worker")
 	flags.StringSliceVar(&config.Labels, "label", nil, "label of the node, key=value")
 	flags.StringSliceVar(&config.Taints, "taint", nil, "taint of the node, key=value:effect")
-	flags.StringVar(&units, "unit-dir", "/etc/systemd/system", "folder of systemd units")
+	flags.StringVar(&units, "unit-dir", "/etc/systemd/system", "directory of systemd units")
 	flags.BoolVar(&start, "start", true, "start the agent as a systemd unit")
 	return join
 }
@@ -95,6 +95,6 @@ func install(cmd *cobra.Command, units, dir string) error {
 			return fmt.Errorf("systemctl %s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
-	cmd.Println("the agent runs; see: journalctl -u " + unitName)
+	cmd.Println("the agent is running; see: journalctl -u  " + unitName)
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestSystemdFindsNoFaultInTheUnit(t *testing.T) {
+func TestSystemdAcceptsTheUnit(t *testing.T) {
 	t.Parallel()
 	analyze, err := exec.LookPath("systemd-analyze")
 	if err != nil {

@@ -22,7 +22,7 @@ var version = "v0.1.0-dev"
 
 func main() { os.Exit(core.Main("drover-provisioner", version, run)) }
 
-// run wires the manager and runs it until ctx ends.
+// run sets up the manager and runs it until ctx ends.
 func run(ctx context.Context, path string) error {
 	cfg, err := config.Load(path)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// readCheckpoint reads the hub's checkpoint. A host that has lost it would be cleaned by a hub that was restored, so a
-// file that has none is an error.
+// readCheckpoint reads the hub's checkpoint. A restored hub would clean a host that has lost its checkpoint, so a file
+// without one is an error.
 func (r *Runner) readCheckpoint() error {
 	path := filepath.Join(r.options.State, fileCheckpoint)
 	raw, err := os.ReadFile(path)
@@ -24,14 +24,14 @@ func (r *Runner) readCheckpoint() error {
 	case err != nil:
 		return fmt.Errorf("instructions of the host: %w", err)
 	case !protocol.ValidCheckpoint(string(raw)):
-		return fmt.Errorf("instructions of the host: %s holds no checkpoint of the hub, by which a hub that was restored from a backup is known: remove the file if the hub was not", path)
+		return fmt.Errorf("instructions of the host: %s holds no checkpoint of the hub, which tells whether the hub was restored from a backup: remove the file if the hub was not restored", path)
 	}
 	r.reached = string(raw)
 	return nil
 }
 
-// reach stores the checkpoint that came with instructions before the instructions: a host never has instructions with
-// an earlier checkpoint.
+// reach stores the checkpoint that came with instructions before the instructions themselves, so that a host never has
+// instructions with an earlier checkpoint.
 func (r *Runner) reach(checkpoint string) error {
 	r.mu.Lock()
 	same := r.reached == checkpoint

@@ -18,10 +18,10 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// defaultMode of files.
+// defaultMode is the mode of files without one.
 const defaultMode = "0600"
 
-// modeOf returns the mode of a file of instructions, which was checked.
+// modeOf returns the mode of a file of instructions. The mode was checked before.
 func modeOf(file protocol.HostFile) fs.FileMode {
 	mode, err := strconv.ParseUint(cmp.Or(file.Mode, defaultMode), 8, 12)
 	if err != nil {
@@ -30,7 +30,7 @@ func modeOf(file protocol.HostFile) fs.FileMode {
 	return fs.FileMode(mode & 0o777)
 }
 
-// writeFile makes a file of instructions what it should be, below root. A file that is so already is not touched.
+// writeFile writes a file of instructions below root. It does not touch a file that is already up to date.
 func writeFile(root string, file protocol.HostFile) error {
 	path := filepath.Join(root, file.Path)
 	if file.Absent {
@@ -43,11 +43,11 @@ func writeFile(root string, file protocol.HostFile) error {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), folderMode(file.Path)); err != nil {
-		return fmt.Errorf("make the folder of %s: %w", file.Path, err)
+		return fmt.Errorf("create the folder of %s: %w", file.Path, err)
 	}
 	err := replaceFile(path, file.Content, func(out *os.File) error {
 		if os.Geteuid() != 0 && file.UID == 0 && file.GID == 0 {
-			return out.Chmod(modeOf(file)) // an agent that is not root, as in tests, owns what it writes
+			return out.Chmod(modeOf(file)) // an agent that is not root, as in tests, owns its files
 		}
 		return errors.Join(out.Chown(file.UID, file.GID), out.Chmod(modeOf(file)))
 	})
@@ -57,8 +57,8 @@ func writeFile(root string, file protocol.HostFile) error {
 	return nil
 }
 
-// folderMode is the mode of folders that are missing. Other programs write files for all users below /etc, such as a
-// kubeconfig; the mode of each file decides who may read it.
+// folderMode returns the mode for missing directories. Other programs write files for all users below /etc, such as a
+// kubeconfig; the mode of each file decides who can read it.
 func folderMode(path string) fs.FileMode {
 	if strings.HasPrefix(filepath.Clean(path), "/etc/") {
 		return 0o755

@@ -13,8 +13,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// TestStoredInstructionsAreReadByOtherVersions pins the file that an agent of the release before has left, or will read
-// after a downgrade.
+// TestStoredInstructionsAreReadByOtherVersions pins the format of the file that an agent of the previous release has
+// left, or will read after a downgrade.
 func TestStoredInstructionsAreReadByOtherVersions(t *testing.T) {
 	t.Parallel()
 	want, err := os.ReadFile("testdata/plan.json")

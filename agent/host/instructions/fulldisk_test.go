@@ -19,9 +19,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAnInstructionThatFillsTheDiskHasAResult runs one on a real file system of 1 MiB, and then another, for which
-// there is no room.
-func TestAnInstructionThatFillsTheDiskHasAResult(t *testing.T) {
+// TestInstructionThatFillsTheDiskHasAResult runs an instruction on a real file system of 1 MiB, and then another one,
+// for which there is no room.
+func TestInstructionThatFillsTheDiskHasAResult(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
@@ -70,13 +70,13 @@ func TestAnInstructionThatFillsTheDiskHasAResult(t *testing.T) {
 	})
 }
 
-func TestAResultFitsInTheRoomThatIsReserved(t *testing.T) {
+func TestResultFitsIntoTheReservedRoom(t *testing.T) {
 	t.Parallel()
 	entry := t.TempDir()
 	if err := reserve(entry); err != nil {
 		t.Fatal(err)
 	}
-	output := strings.Repeat("\x00", 2*outputTail) + "end" // six bytes each
+	output := strings.Repeat("\x00", 2*outputTail) + "end" // six bytes each in JSON
 	if err := writeResult(entry, Result{ExitCode: 7, Output: output}); err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// all makes sure that one-time instructions have run, and reports whether all succeeded.
+// all makes sure that one-time instructions have run, and reports whether all have succeeded.
 func (r *Runner) all(ctx context.Context, o *order, instructions []protocol.HostInstruction) bool {
 	for _, instruction := range instructions {
 		if ctx.Err() != nil || r.current() != o || !r.once(ctx, o, instruction) {
@@ -30,7 +30,7 @@ func (r *Runner) fail(o *order, phase protocol.HostPhase, id, message, output st
 	})
 }
 
-// once makes sure that an instruction has run, and reports whether it succeeded.
+// once makes sure that an instruction has run, and reports whether it has succeeded.
 func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostInstruction) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Instruction = instruction.ID })
 	why, failed := "see the log of the agent on the machine", error(nil)
@@ -42,13 +42,13 @@ func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostIn
 			return false
 		case state != unknown && digest != "" && digest != instruction.Digest():
 			r.fail(o, protocol.HostFailed, instruction.ID,
-				"an instruction of this ID, with another content, has run on this host: give this one an ID of its own", "")
+				"an instruction with this ID and another content has already run on this host: give this one another ID", "")
 			return false
 		case state == ended:
 			return r.finish(o, instruction, result)
 		case state == interrupted:
 			r.settle(instruction)
-			message := "the instruction was interrupted and is not repeated: look at the machine, then give the instruction a new ID if it shall run again"
+			message := "the instruction was interrupted and is not repeated: inspect the machine, then give the instruction a new ID if it must run again"
 			if failed != nil {
 				message += ": its supervisor: " + failed.Error()
 			}
@@ -57,7 +57,7 @@ func (r *Runner) once(ctx context.Context, o *order, instruction protocol.HostIn
 		case state == running:
 			pause(ctx, lockPoll)
 		case starts >= maxStarts:
-			r.fail(o, protocol.HostFailed, instruction.ID, "the instruction does not begin: "+why, "")
+			r.fail(o, protocol.HostFailed, instruction.ID, "the instruction could not begin: "+why, "")
 			return false
 		default:
 			if starts++; starts > 1 && !pause(ctx, lockPoll) {
@@ -88,14 +88,14 @@ func (r *Runner) start(ctx context.Context, instruction protocol.HostInstruction
 	go func() { ended <- supervisor.Wait() }()
 	select {
 	case <-ctx.Done():
-		return nil // it goes on, and writes the result
+		return nil // the supervisor continues, and writes the result
 	case err := <-ended:
 		r.options.step("supervisor ended")
 		return err
 	}
 }
 
-// settle removes the command and the variables of an instruction that runs no more.
+// settle removes the command and the variables of an instruction that no longer runs.
 func (r *Runner) settle(instruction protocol.HostInstruction) {
 	if err := r.journal.settle(instruction.ID); err != nil {
 		r.options.Log.Error(err, "the command of an instruction that has ended is still in the journal", "instruction",
@@ -135,8 +135,8 @@ func (r *Runner) keep(ctx context.Context, o *order, running *sync.WaitGroup) {
 	}
 }
 
-// repeat runs a periodic instruction again and again. What it ran last time does not matter: after a restart of the
-// agent it runs at once.
+// repeat runs a periodic instruction again and again. It does not remember the last run: after a restart of the agent,
+// the instruction runs at once.
 func (r *Runner) repeat(ctx context.Context, o *order, instruction protocol.HostInstruction) {
 	for {
 		result := execute(ctx, instruction)

@@ -21,38 +21,38 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Files in the folder that the journal has for an instruction.
+// Files in the journal's directory for an instruction.
 const (
-	fileInstruction = "instruction.json" // what is to run; removed when it has ended
+	fileInstruction = "instruction.json" // the instruction to run; removed when it has ended
 	fileLock        = "lock"             // locked by the supervisor while the instruction runs
 	fileBegun       = "begun"            // made once, before the instruction runs; holds its digest
 	fileResult      = "result.json"      // made once, after it has ended
 	fileEnd         = "end"              // tells the supervisor to end the instruction
-	fileReserved    = "result.reserved"  // has room for the result, and becomes it
+	fileReserved    = "result.reserved"  // reserves room for the result, and becomes the result
 )
 
-// maxEntries bounds the instructions that the journal remembers. A host that has run so many takes no more until it is
-// cleaned.
+// maxEntries bounds the instructions that the journal remembers. A host that has run this many accepts no more until it
+// is cleaned.
 const maxEntries = 10000
 
-// Result of an instruction that has ended.
+// Result is the result of an instruction that has ended.
 type Result struct {
-	// ExitCode of the command, -1 if it did not start or was killed.
+	// ExitCode is the exit code of the command, or -1 if it did not start or was killed.
 	ExitCode int `json:"exitCode"`
-	// Error says why there is no exit code. Empty otherwise.
+	// Error says why there is no exit code. It is empty otherwise.
 	Error string    `json:"error,omitempty"`
 	Ended time.Time `json:"ended"`
-	// Output is the last of what it wrote, unredacted.
+	// Output is the end of the command's output, unredacted.
 	Output string `json:"output,omitempty"`
 }
 
-// state of an entry of the journal.
+// state is the state of an entry in the journal.
 type state int
 
 const (
 	unknown     state = iota // it never began
-	running                  // its supervisor runs
-	interrupted              // it began, and neither runs nor has a result
+	running                  // its supervisor is running
+	interrupted              // it began, but is not running and has no result
 	ended                    // it has a result
 )
 
@@ -62,7 +62,7 @@ type journal struct{ folder string }
 
 func (j journal) entry(id string) string { return filepath.Join(j.folder, id) }
 
-// look returns the state of an instruction, its result if it has ended, and the digest that it began with.
+// look returns the state of an instruction, its result if it has ended, and the digest with which it began.
 func (j journal) look(id string) (state, Result, string, error) {
 	entry := j.entry(id)
 	digest, err := os.ReadFile(filepath.Join(entry, fileBegun))
@@ -92,9 +92,9 @@ func (j journal) look(id string) (state, Result, string, error) {
 	return ended, result, string(digest), nil
 }
 
-// busy reports whether another instruction than those runs.
+// busy reports whether an instruction other than these is running.
 func (j journal) busy(but []protocol.HostInstruction) bool {
-	known, _ := os.ReadDir(j.folder) // who runs one finds out why it cannot be read
+	known, _ := os.ReadDir(j.folder) // the caller that runs one finds out why it cannot be read
 	for _, entry := range known {
 		if slices.ContainsFunc(but, func(i protocol.HostInstruction) bool { return i.ID == entry.Name() }) {
 			continue
@@ -106,8 +106,8 @@ func (j journal) busy(but []protocol.HostInstruction) bool {
 	return false
 }
 
-// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin by
-// stopping it.
+// stopStarts tells the supervisors of instructions that start a service to end them, if the next instructions begin
+// with stopping the service.
 func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	if len(next) == 0 || !strings.HasPrefix(next[0].ID, protocol.HostStopPrefix) {
 		return nil
@@ -130,8 +130,8 @@ func (j journal) stopStarts(next []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// prepare writes what a supervisor is to run. It writes nothing if a supervisor has begun: an agent that was killed may
-// have started one a moment ago, whose result takes the room that is reserved here.
+// prepare writes the instruction for a supervisor. It writes nothing if a supervisor has begun: an agent that was
+// killed may have started one a moment ago, and its result takes the room that is reserved here.
 func (j journal) prepare(instruction protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -139,7 +139,7 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	}
 	entry := j.entry(instruction.ID)
 	if _, err := os.Stat(entry); errors.Is(err, fs.ErrNotExist) && len(known) >= maxEntries {
-		return fmt.Errorf("this host has run %d instructions, more than its journal has room for: clean the host and join it again", maxEntries)
+		return fmt.Errorf("this host has run %d instructions, and its journal has no room for more: clean the host and join it again", maxEntries)
 	}
 	raw, err := json.Marshal(instruction)
 	if err != nil {
@@ -150,13 +150,13 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	}
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // a supervisor runs it
+		return nil // a supervisor is running it
 	} else if err != nil {
 		return fmt.Errorf("journal: %w", err)
 	}
 	defer held.Close()
 	if _, err := os.Stat(filepath.Join(entry, fileBegun)); err == nil {
-		return nil // it has ended since
+		return nil // it has ended in the meantime
 	}
 	if err := reserve(entry); err != nil {
 		return fmt.Errorf("journal: make room for the result: %w", err)
@@ -164,11 +164,11 @@ func (j journal) prepare(instruction protocol.HostInstruction) error {
 	return WriteDurably(filepath.Join(entry, fileInstruction), raw)
 }
 
-// reservedSize is more than any result takes: of its output, each byte may take six in JSON.
+// reservedSize is more than any result takes: each byte of its output may take six bytes in JSON.
 const reservedSize = 8 * outputTail
 
-// reserve makes room for the result of an instruction, so that it is known how that has ended even if it fills the
-// disk. What it writes is random, since some file systems take no room for zeros.
+// reserve reserves room for the result of an instruction, so that the result can be written even if the instruction
+// fills the disk. The content is random, because some file systems use no space for zeros.
 func reserve(entry string) (err error) {
 	path := filepath.Join(entry, fileReserved)
 	if info, err := os.Stat(path); err == nil && info.Size() == reservedSize {
@@ -190,7 +190,7 @@ func reserve(entry string) (err error) {
 	return errors.Join(err, file.Close())
 }
 
-// writeResult writes down how an instruction has ended, in the room that is reserved for that.
+// writeResult writes the result of an instruction into the reserved room.
 func writeResult(entry string, result Result) error {
 	raw, err := json.Marshal(result)
 	for err == nil && len(raw) > reservedSize && result.Output != "" {
@@ -202,7 +202,7 @@ func writeResult(entry string, result Result) error {
 	}
 	path := filepath.Join(entry, fileReserved)
 	file, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) { // an agent of a version before has prepared it
+	if errors.Is(err, fs.ErrNotExist) { // an agent of an earlier version has prepared it
 		return WriteDurably(filepath.Join(entry, fileResult), raw)
 	} else if err != nil {
 		return err
@@ -222,8 +222,8 @@ func writeResult(entry string, result Result) error {
 	return syncFolder(entry)
 }
 
-// prune forgets instructions that may run again without harm, run no more, and are not among the host's any more. It
-// never forgets that another one has begun: a hub that was restored may have old instructions.
+// prune forgets instructions that may run again without harm, are not running, and no longer belong to the host's
+// instructions. It never forgets that another instruction has begun, because a restored hub may send old instructions.
 func (j journal) prune(present []protocol.HostInstruction) error {
 	known, err := os.ReadDir(j.folder)
 	if err != nil {
@@ -245,7 +245,7 @@ func (j journal) prune(present []protocol.HostInstruction) error {
 	return errors.Join(errs...)
 }
 
-// settle removes what only a supervisor needs, with the instruction's variables.
+// settle removes the files that only a supervisor needs, and with them the instruction's variables.
 func (j journal) settle(id string) error {
 	var errs []error
 	for _, name := range []string{fileInstruction, fileReserved, fileEnd} {
@@ -256,8 +256,8 @@ func (j journal) settle(id string) error {
 	return errors.Join(errs...)
 }
 
-// begin records that an instruction begins. It returns fs.ErrExist if it has begun before, whoever began it: the file
-// system decides.
+// begin records that an instruction begins. It returns fs.ErrExist if the instruction has begun before in any process:
+// the file system decides.
 func begin(entry, digest string) error {
 	path := filepath.Join(entry, fileBegun)
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -268,12 +268,12 @@ func begin(entry, digest string) error {
 		err = file.Sync()
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
-		return errors.Join(err, os.Remove(path)) // it does not begin, for example since the disk is full
+		return errors.Join(err, os.Remove(path)) // it does not begin, for example because the disk is full
 	}
 	return syncFolder(entry)
 }
 
-// lock locks a file for as long as it is open. It returns unix.EWOULDBLOCK if another process has.
+// lock locks a file for as long as it is open. It returns unix.EWOULDBLOCK if another process has locked it.
 func lock(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -304,7 +304,7 @@ func isLocked(path string) (bool, error) {
 	return false, nil
 }
 
-// makeFolder makes a folder that only its owner may enter, and its parents, permanently.
+// makeFolder durably creates a directory that only its owner can enter, and its parents.
 func makeFolder(path string) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
@@ -312,8 +312,8 @@ func makeFolder(path string) error {
 	return syncFolder(filepath.Dir(path))
 }
 
-// WriteDurably writes a file for its owner alone so that, whenever the machine stops, it has either the old or the new
-// content.
+// WriteDurably writes a file that only its owner can read. Whenever the machine stops, the file has either the old or
+// the new content.
 func WriteDurably(path string, content []byte) error {
 	return replaceFile(path, content, func(file *os.File) error { return file.Chmod(0o600) })
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestAnInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not begun, which
-// the supervisor of an agent that was killed then begins.
-func TestAnInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
+// TestInstructionThatHasBegunIsNotPreparedAgain plays an agent that finds an instruction not begun, which the
+// supervisor of a killed agent then begins.
+func TestInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 	t.Parallel()
 	j, once := journal{t.TempDir()}, protocol.HostInstruction{ID: "a", Command: []string{"true"}}
 	entry := j.entry("a")
@@ -24,7 +24,7 @@ func TestAnInstructionThatHasBegunIsNotPreparedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var supervisor *os.File
-	// A process that another test forks has the lock for a moment.
+	// A process that another test forks holds the lock for a moment.
 	testkit.Eventually(t, time.Minute, func(context.Context) (err error) {
 		supervisor, err = lock(filepath.Join(entry, fileLock))
 		return err

@@ -20,10 +20,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxProbeBody is how much of an answer to a probe is read, in bytes.
+// maxProbeBody is how much of the answer to a probe is read, in bytes.
 const maxProbeBody = 64 << 10
 
-// watchProbe tries a probe until ctx ends, and calls changed when it becomes successful or fails. It begins as failing.
+// watchProbe tries a probe until ctx ends, and calls changed when the probe starts to succeed or to fail. It counts as
+// failing at first.
 func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, changed func(successful bool)) {
 	threshold, failures, successful := cmp.Or(probe.FailureThreshold, protocol.DefaultProbeFailures), 0, false
 	for {
@@ -50,7 +51,7 @@ func watchProbe(ctx context.Context, root string, probe protocol.HostProbe, chan
 	}
 }
 
-// tryProbe makes one attempt with a connection of its own: certificates and servers change between attempts.
+// tryProbe makes one attempt with a new connection, because certificates and servers change between attempts.
 func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error {
 	ctx, cancel := context.WithTimeout(ctx, probe.Timeout())
 	defer cancel()
@@ -58,7 +59,7 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	if err != nil {
 		return err
 	}
-	// No proxy: what is probed is on the machine.
+	// No proxy, because the target of a probe is on this machine.
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, DialContext: dialLoopback}
 	defer transport.CloseIdleConnections()
 	client := http.Client{Transport: transport,
@@ -79,8 +80,8 @@ func tryProbe(ctx context.Context, root string, probe protocol.HostProbe) error 
 	return nil
 }
 
-// dialLoopback dials an address. On a machine with IPv6 alone, services listen on the loopback of that, and on one
-// with IPv4 alone on the other: if nothing listens at the loopback that a probe names, the other one is asked.
+// dialLoopback dials an address. On a machine with only IPv6, services listen on its loopback address, and on a machine
+// with only IPv4 on the other. If nothing listens on the loopback address that a probe names, the other one is tried.
 func dialLoopback(ctx context.Context, network, address string) (net.Conn, error) {
 	dialer := &net.Dialer{}
 	conn, err := dialer.DialContext(ctx, network, address)
@@ -94,7 +95,7 @@ func dialLoopback(ctx context.Context, network, address string) (net.Conn, error
 	}
 	conn, errOther := dialer.DialContext(ctx, network, net.JoinHostPort(other, port))
 	if errOther != nil {
-		return nil, err // of the loopback that the probe names
+		return nil, err // of the loopback address that the probe names
 	}
 	return conn, nil
 }
@@ -121,7 +122,7 @@ func probeTLS(root string, probe protocol.HostProbe) (*tls.Config, error) {
 	return config, nil
 }
 
-// pause waits. It returns false if ctx ends before.
+// pause waits. It returns false if ctx ends first.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

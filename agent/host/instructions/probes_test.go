@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-func TestAProbeOfTheLoopbackFindsWhoListensOnTheOtherFamily(t *testing.T) {
+func TestLoopbackProbeTriesTheOtherAddressFamily(t *testing.T) {
 	t.Parallel()
 	for _, listens := range []string{"127.0.0.1", "::1"} {
 		for _, asked := range []string{"127.0.0.1", "::1"} {

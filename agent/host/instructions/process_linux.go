@@ -9,10 +9,10 @@ import (
 	"syscall"
 )
 
-// withGroup makes a command the first of a group of processes that is killed as a whole, and that ends with its
-// supervisor. The caller calls the function that is returned when the command has ended.
+// withGroup puts a command into a new process group, which is killed as a whole, and ends with its supervisor. The
+// caller must call the returned function when the command has ended.
 func withGroup(command *exec.Cmd) func() {
-	runtime.LockOSThread() // the signal is sent when the thread ends that started the command
+	runtime.LockOSThread() // the signal is sent when the thread that started the command ends
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	return runtime.UnlockOSThread

@@ -7,8 +7,8 @@ package instructions
 
 import "os/exec"
 
-// withGroup is for Linux, where hosts are.
+// withGroup does nothing here: hosts run Linux.
 func withGroup(*exec.Cmd) func() { return func() {} }
 
-// detach is for Linux.
+// detach does nothing here: hosts run Linux.
 func detach(*exec.Cmd) {}

@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// This binary is also the supervisor and the agent of its tests, which kill it.
+// This binary is also the supervisor and the agent in its tests, which kill it.
 const (
 	modeSupervise = "TEST-supervise"
 	modeAgent     = "TEST-agent"
@@ -45,8 +45,8 @@ func supervisor(entry string) *exec.Cmd {
 	return exec.Command(os.Args[0], modeSupervise, entry)
 }
 
-// runAgent carries out the instructions in "<state>/given.json", prints each progress, and kills itself at the step of
-// that number, from 1.
+// runAgent carries out the instructions in "<state>/given.json", prints each progress, and kills itself at the step
+// with this number, counted from 1.
 func runAgent(state, at string) {
 	killAt, _ := strconv.Atoi(at)
 	steps := 0
@@ -100,7 +100,7 @@ func panicOn(err error) {
 	}
 }
 
-// agent is a process of runAgent.
+// agent is a process that runs runAgent.
 type agent struct {
 	*exec.Cmd
 	lines *json.Decoder
@@ -127,7 +127,8 @@ func (a *agent) kill() {
 	_ = a.Wait()
 }
 
-// until reads progress until done, and returns the last; false if the process ended before.
+// until reads the progress until done returns true, and returns the last one. It returns false if the process ended
+// first.
 func (a *agent) until(done func(protocol.HostProgress) bool) (protocol.HostProgress, bool) {
 	for {
 		var p protocol.HostProgress
@@ -153,7 +154,7 @@ func give(t *testing.T, state string, given protocol.HostInstructions) {
 	}
 }
 
-// appends is an instruction that leaves a line in a file each time that it runs.
+// appends returns an instruction that adds a line to a file each time it runs.
 func appends(id, file string) protocol.HostInstruction {
 	return protocol.HostInstruction{ID: id, Command: []string{"/bin/sh", "-c", `echo "$DROVER_INSTRUCTION" >>"$0"`, file}}
 }
@@ -167,7 +168,7 @@ func linesOf(t *testing.T, file string) string {
 	return strings.Join(strings.Fields(string(raw)), " ")
 }
 
-func TestAnAgentThatIsKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
+func TestAgentKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 	t.Parallel()
 	for killAt := 1; ; killAt++ {
 		state := t.TempDir()
@@ -177,7 +178,8 @@ func TestAnAgentThatIsKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 			Instructions: []protocol.HostInstruction{appends("one", ran), appends("two", ran)},
 		})
 		_, finished := startAgent(t, state, killAt).until(settled)
-		for kills := 0; !finished && kills < 50; kills++ { // killed at the same step of each life, as long as it gets there, and at last let live
+		// killed at the same step of each life, as long as it gets there, and finally left alive
+		for kills := 0; !finished && kills < 50; kills++ {
 			at := killAt
 			if kills > 2 {
 				at = 0
@@ -194,7 +196,7 @@ func TestAnAgentThatIsKilledAtAnyStepRepeatsNoInstruction(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatIsKilledWhileItCleansRepeatsNoInstruction(t *testing.T) {
+func TestAgentKilledWhileCleaningRepeatsNoInstruction(t *testing.T) {
 	t.Parallel()
 	for killAt := 1; killAt <= 9; killAt++ { // steps of an undisturbed life: stored, four of the instruction, files, stored again, journal
 		state := t.TempDir()
@@ -223,7 +225,7 @@ func TestAnAgentThatIsKilledWhileItCleansRepeatsNoInstruction(t *testing.T) {
 	}
 }
 
-func TestAnInstructionOutlivesTheAgentThatStartedIt(t *testing.T) {
+func TestInstructionOutlivesItsAgent(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	begun, release, ran := filepath.Join(state, "begun"), filepath.Join(state, "release"), filepath.Join(state, "ran")
@@ -248,7 +250,7 @@ func TestAnInstructionOutlivesTheAgentThatStartedIt(t *testing.T) {
 	}
 }
 
-func TestAHostIsNotCleanedWhileAnInstructionRuns(t *testing.T) {
+func TestHostIsNotCleanedWhileAnInstructionRuns(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	begun, release, ran := filepath.Join(state, "begun"), filepath.Join(state, "release"), filepath.Join(state, "ran")
@@ -284,7 +286,7 @@ func TestAHostIsNotCleanedWhileAnInstructionRuns(t *testing.T) {
 	}
 }
 
-func TestAnInstructionWhoseSupervisorIsKilledIsReportedAndNotRepeated(t *testing.T) {
+func TestKilledSupervisorIsReportedAndItsInstructionNotRepeated(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	pid, ran := filepath.Join(state, "pid"), filepath.Join(state, "ran")
@@ -311,7 +313,7 @@ func TestAnInstructionWhoseSupervisorIsKilledIsReportedAndNotRepeated(t *testing
 	}
 }
 
-func TestOfSupervisorsThatStartTogetherOneRunsTheInstruction(t *testing.T) {
+func TestOnlyOneOfSeveralSupervisorsRunsTheInstruction(t *testing.T) {
 	t.Parallel()
 	state := t.TempDir()
 	ran := filepath.Join(state, "ran")

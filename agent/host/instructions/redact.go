@@ -18,20 +18,21 @@ import (
 
 const (
 	redacted = "<secret>"
-	// shortestVariable and shortestWord are the lengths from which values of variables, and words of files, count as
-	// secrets. Shorter ones would be found in any text.
+	// shortestVariable and shortestWord are the minimum lengths of values of variables, and of words of files, that count
+	// as secrets. Shorter ones would be found in any text.
 	shortestVariable = 4
 	shortestWord     = 12
-	// longestName is the length from which a word of a command is no name of a secret, but may be one.
+	// longestName is the length from which a word of a command does not count as the name of a secret, but may be a
+	// secret.
 	longestName = 24
-	// reportedLines and reportedBytes bound what is reported of an instruction's output.
+	// reportedLines and reportedBytes bound the part of an instruction's output that is reported.
 	reportedLines = 20
 	reportedBytes = 2 << 10
 )
 
-// secretsOf returns what must not be reported of instructions: the values of their variables, what their commands name
-// as a secret, and the words of files that not all users may read, as they are and encoded; and passwords of proxies.
-// The longest are first, so that none is hidden by a part of it.
+// secretsOf returns the texts that must not be reported about instructions: the values of their variables, secrets
+// named in their commands, words of files that not all users can read, both plain and encoded, and passwords of
+// proxies. The longest come first, so that none is hidden by a part of it.
 func secretsOf(all *protocol.HostInstructions) []string {
 	var secrets []string
 	for _, variable := range inherited() {
@@ -64,7 +65,7 @@ func secretsOf(all *protocol.HostInstructions) []string {
 	return slices.Compact(secrets)
 }
 
-// add adds a secret in all forms that are looked for, unless it is short.
+// add adds a secret in all forms that are looked for, unless it is too short.
 func add(secrets []string, secret string, shortest int) []string {
 	if secret = plain(strings.TrimSpace(secret)); len(secret) < shortest {
 		return secrets
@@ -78,8 +79,8 @@ func add(secrets []string, secret string, shortest int) []string {
 	return append(secrets, encoded(secret)...)
 }
 
-// encoded returns the parts of a text in base64 that depend on nothing before or after it, wherever it stands in what
-// was encoded.
+// encoded returns the parts of a text in base64 that do not depend on the text before or after it, at any position in
+// the encoded data.
 func encoded(text string) []string {
 	var forms []string
 	for before := range 3 {
@@ -95,13 +96,13 @@ func encoded(text string) []string {
 
 var (
 	secretName = regexp.MustCompile(`(?i)(token|passw|passphrase|secret|credential|api-?_?key|access-?_?key|private-?_?key|auth|^bearer$|^basic$)`)
-	// pathName ends the name of a flag whose value says where a secret is.
+	// pathName matches the end of a flag's name whose value is the path of a secret.
 	pathName = regexp.MustCompile(`(?i)(file|dir|path)$`)
 	userInfo = regexp.MustCompile(`[a-z]://([^/@\s]+)@`)
 )
 
-// namedSecrets returns the words of a command that follow a name like "--token" or "PASSWORD=", those of URLs with a
-// user, and those that look random.
+// namedSecrets returns the words of a command that follow a name such as "--token" or "PASSWORD=", passwords in URLs
+// with a user, and words that look random.
 func namedSecrets(command []string) []string {
 	var secrets []string
 	name := ""

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-func TestNoFormOfASecretIsReported(t *testing.T) {
+func TestSecretsAreRedactedInEveryForm(t *testing.T) {
 	t.Parallel()
 	const secret = "s3cr?t+pass/w\u00f6rd~~"
 	given := &protocol.HostInstructions{
@@ -78,7 +78,7 @@ func FuzzReport(f *testing.F) {
 	})
 }
 
-func TestCommandsHaveTheMachinesProxiesAndItsInstallersVariables(t *testing.T) {
+func TestCommandsInheritProxiesAndInstallerVariables(t *testing.T) {
 	for name, value := range map[string]string{"https_proxy": "http://bob:whisper@proxy.example.com:3128", "INSTALL_K3S_SKIP_DOWNLOAD": "true", "DROVER_SERVER": "https://hub.example.com"} {
 		t.Setenv(name, value)
 	}

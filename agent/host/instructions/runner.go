@@ -1,13 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package instructions carries out the instructions of a host: files, one-time and periodic instructions and probes,
-// with a journal for which no crash repeats a one-time instruction.
+// Package instructions carries out the instructions of a host: files, one-time and periodic instructions, and probes.
+// It keeps a journal, so that no crash makes it repeat a one-time instruction.
 //
-// The journal has a folder for each instruction. A supervisor, a process of its own for each, makes the file "begun"
-// exclusively before the command starts, and "result.json" after it has ended. The agent only reads them. So the file
-// system decides that a command begins once, and an agent that was killed at any point finds out what happened
-// meanwhile.
+// The journal has a directory for each instruction. A supervisor, a separate process for each instruction, creates the
+// file "begun" exclusively before the command starts, and "result.json" after it has ended. The agent only reads them.
+// So the file system ensures that a command begins only once, and an agent that was killed at any point finds out what
+// happened in the meantime.
 package instructions
 
 import (
@@ -31,7 +31,7 @@ import (
 
 const (
 	fileStored     = "plan.json"  // the name is older than the kind Plan: agents of other versions read it
-	fileCheckpoint = "checkpoint" // the latest of the hub; it outlives instructions
+	fileCheckpoint = "checkpoint" // the latest one from the hub; it outlives instructions
 	folderJournal  = "journal"
 
 	// fileRetry is the time between two attempts to write files.
@@ -42,54 +42,54 @@ const (
 	maxStarts = 20
 )
 
-// ErrCleaning says that a host takes no instructions because what it had before is being cleaned.
+// ErrCleaning is the error for a host that accepts no instructions because its former ones are still being cleaned up.
 var ErrCleaning = errors.New("the host is being cleaned; try again when it is")
 
 // Options of a Runner.
 type Options struct {
-	// State is the folder of instructions and journal. Only root may read it.
+	// State is the directory with the instructions and the journal. Only root can read it.
 	State string
-	// Root is put before the paths of files, empty on a real machine.
+	// Root is a prefix for the paths of files. It is empty on a real machine.
 	Root string
-	// Supervisor returns the command whose process calls Supervise with that folder.
+	// Supervisor returns the command whose process calls Supervise with this directory.
 	Supervisor func(entry string) *exec.Cmd
 	// Changed is called after each change of Progress. It must not block.
 	Changed func()
 	Log     logr.Logger
 
 	step  func(name string) // called between steps; tests end the process there
-	retry time.Duration     // in place of fileRetry
+	retry time.Duration     // replaces fileRetry
 }
 
 // Runner carries out the instructions of a host.
 type Runner struct {
 	options Options
 	journal journal
-	wake    chan struct{} // has room for one: there are other instructions
+	wake    chan struct{} // has room for one element: there are other instructions
 
-	setting sync.Mutex // held while instructions are stored and taken: what is stored is carried out
+	setting sync.Mutex // held while instructions are stored and replaced, so that the stored instructions are carried out
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	order    *order     // nil if there is none
 	progress protocol.HostProgress
-	reached  string            // checkpoint of the hub
-	failing  map[string]bool   // probes that are not successful
+	reached  string            // the hub's checkpoint
+	failing  map[string]bool   // probes that do not succeed
 	periodic map[string]string // why periodic instructions fail, by ID
 }
 
-// order holds instructions as they are stored, in a file that an agent of another version reads.
+// order has instructions in their stored form, in a file that an agent of another version can read.
 type order struct {
-	// Version is the hub's for the instructions.
+	// Version is the hub's version of the instructions.
 	Version string `json:"version"`
-	// Taken reports whether the instructions were taken away: what is left to do is to clean.
+	// Taken reports whether the instructions were taken away, so that only the cleaning is left to do.
 	Taken bool `json:"taken,omitempty"`
-	// Cleaned reports whether that is done, but for the journal and this itself.
+	// Cleaned reports whether the cleaning is done, except for the journal and this file.
 	Cleaned bool `json:"cleaned,omitempty"`
 
 	*protocol.HostInstructions `json:"plan"`
 }
 
-// next returns the one-time instructions that are to run.
+// next returns the one-time instructions that must run.
 func (o *order) next() []protocol.HostInstruction {
 	if o.Taken {
 		return o.Clean
@@ -97,7 +97,7 @@ func (o *order) next() []protocol.HostInstruction {
 	return o.Instructions
 }
 
-// New makes a Runner that goes on with the instructions that the state folder has, if it has some.
+// New returns a Runner that continues with the instructions in the state directory, if there are any.
 func New(o Options) (*Runner, error) {
 	if o.step == nil {
 		o.step = func(string) {}
@@ -117,7 +117,8 @@ func New(o Options) (*Runner, error) {
 	}
 	found := &order{}
 	if err := json.Unmarshal(raw, found); err != nil || found.HostInstructions == nil {
-		return nil, fmt.Errorf("instructions of the host: %s cannot be read: look at the machine, then remove the file", r.stored()) // the cause may quote it
+		// the cause may quote it
+		return nil, fmt.Errorf("instructions of the host: %s cannot be read: look at the machine, then remove the file", r.stored())
 	}
 	r.take(found)
 	return r, nil
@@ -125,10 +126,10 @@ func New(o Options) (*Runner, error) {
 
 func (r *Runner) stored() string { return filepath.Join(r.options.State, fileStored) }
 
-// Set stores instructions permanently and carries them out in place of those before. An instruction that runs is not
-// ended. Nil takes the instructions away: their Clean instructions run, their files are removed, and the journal is
-// emptied. Instructions of another owner do the same and are not stored: Set returns ErrCleaning until the machine is
-// clean. The checkpoint that came with them is stored before, empty for none.
+// Set durably stores instructions, and carries them out in place of the former ones. It does not end a running
+// instruction. Nil takes the instructions away: their Clean instructions run, their files are removed, and the journal
+// is emptied. Instructions of another owner have the same effect, and are not stored: Set returns ErrCleaning until the
+// machine is clean. The checkpoint that came with the instructions is stored before them; it is empty if there is none.
 func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInstructions) error {
 	r.setting.Lock()
 	defer r.setting.Unlock()
@@ -160,13 +161,13 @@ func (r *Runner) Set(checkpoint, version string, instructions *protocol.HostInst
 	return nil
 }
 
-// stopStarts ends instructions that start a service which the next ones stop.
+// stopStarts ends instructions that start a service that the next instructions stop.
 func (r *Runner) stopStarts(o *order) {
 	if o == nil || o.Taken {
 		return
 	}
 	if err := r.journal.stopStarts(o.Instructions); err != nil {
-		r.options.Log.Error(err, "an instruction that starts what is to be stopped goes on")
+		r.options.Log.Error(err, "an instruction that starts a service that must be stopped could not be ended")
 	}
 }
 
@@ -202,7 +203,7 @@ func (r *Runner) take(o *order) {
 	r.changed()
 }
 
-// Progress returns how far the instructions are. It is empty without instructions.
+// Progress returns the progress of the instructions. It is empty without instructions.
 func (r *Runner) Progress() protocol.HostProgress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -230,7 +231,7 @@ func (r *Runner) changed() {
 	}
 }
 
-// update changes the progress of instructions, unless there are others by now.
+// update changes the progress of instructions, unless they have been replaced.
 func (r *Runner) update(o *order, change func(*protocol.HostProgress)) {
 	r.mu.Lock()
 	current := r.order == o
@@ -249,7 +250,7 @@ func (r *Runner) current() *order {
 	return r.order
 }
 
-// Run carries instructions out until ctx ends. An instruction that runs then goes on, and the next Runner finds its
+// Run carries out instructions until ctx ends. A running instruction then continues, and the next Runner finds its
 // result.
 func (r *Runner) Run(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -258,14 +259,14 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// follow carries out instructions until there are others or ctx ends.
+// follow carries out instructions until they are replaced or ctx ends.
 func (r *Runner) follow(ctx context.Context, o *order) {
 	ctx, end := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer end()
 	r.stopStarts(o)
-	for o != nil && r.journal.busy(o.next()) { // an instruction of before, which the agent that started it did not outlive
+	for o != nil && r.journal.busy(o.next()) { // a former instruction that has outlived its agent
 		if !r.await(ctx, o, lockPoll) {
 			return
 		}
@@ -295,7 +296,7 @@ func (r *Runner) follow(ctx context.Context, o *order) {
 	}
 }
 
-// await waits. It returns false if there are other instructions or ctx ends before.
+// await waits. It returns false if the instructions are replaced or ctx ends first.
 func (r *Runner) await(ctx context.Context, o *order, d time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -327,7 +328,7 @@ func (r *Runner) apply(ctx context.Context, o *order) bool {
 	return !r.waits()
 }
 
-// waits reports whether an instruction has failed before it began, as on a full disk. It may begin later.
+// waits reports whether an instruction could not begin, for example because the disk is full. It may begin later.
 func (r *Runner) waits() bool {
 	p := r.Progress()
 	if p.Phase != protocol.HostFailed || p.Instruction == "" {
@@ -337,7 +338,7 @@ func (r *Runner) waits() bool {
 	return err == nil && state == unknown
 }
 
-// clean runs the Clean instructions, then forgets all instructions, with the journal. It returns false if that should
+// clean runs the Clean instructions, and then forgets all instructions and the journal. It returns false if that should
 // be tried again.
 func (r *Runner) clean(ctx context.Context, o *order) bool {
 	r.update(o, func(p *protocol.HostProgress) { p.Phase, p.Message, p.Done = protocol.HostCleaning, "", 0 })
@@ -359,8 +360,8 @@ func (r *Runner) clean(ctx context.Context, o *order) bool {
 	return true
 }
 
-// forget removes the journal, then the instructions, so that the same instructions can be carried out again. It stores
-// first that it does so: without the journal an agent that is killed meanwhile would clean again.
+// forget removes the journal, then the instructions, so that the same instructions can be carried out again. It first
+// stores that it does so: otherwise an agent that is killed in between would find no journal, and clean again.
 func (r *Runner) forget(o order) error {
 	o.Cleaned = true
 	if err := r.store(&o); err != nil {

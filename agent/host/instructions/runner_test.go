@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// host is a Runner with folders of its own.
+// host is a Runner with its own directories.
 type host struct {
 	*Runner
 	t       *testing.T
@@ -106,14 +106,14 @@ func TestInstructions(t *testing.T) {
 			if want := []string{"bootstrap-a", "more", "task-snapshot-b", "task-update-a"}; err != nil || !slices.Equal(names, want) {
 				t.Errorf("the journal knows %q, %v, want %q", names, err, want)
 			}
-			h.give(&protocol.HostInstructions{Instructions: append(slices.Clone(gone), stays)}) // of a hub that was restored
+			h.give(&protocol.HostInstructions{Instructions: append(slices.Clone(gone), stays)}) // from a restored hub
 			h.await("Applied", func(p protocol.HostProgress) bool { return p.Phase == protocol.HostApplied && p.Total == 5 })
 			if got := strings.Fields(linesOf(t, ran)); len(got) != 8 {
 				t.Errorf("%q ran, want the two that may run again twice, and each other once", got)
 			}
 		},
 		"an instruction that cannot begin says why": func(t *testing.T, h *host) {
-			if err := os.WriteFile(h.journal.entry("a"), nil, 0o600); err != nil { // in the place of its folder
+			if err := os.WriteFile(h.journal.entry("a"), nil, 0o600); err != nil { // in place of its directory
 				t.Fatal(err)
 			}
 			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}})
@@ -275,7 +275,7 @@ func endProcess(t *testing.T, pidFile string) {
 	_ = process.Kill()
 }
 
-func TestAJournalThatIsFullTakesNoMore(t *testing.T) {
+func TestFullJournalAcceptsNoInstruction(t *testing.T) {
 	t.Parallel()
 	j := journal{t.TempDir()}
 	for i := range maxEntries {
@@ -291,7 +291,7 @@ func TestAJournalThatIsFullTakesNoMore(t *testing.T) {
 	}
 }
 
-func TestTheTailHoldsNoPartOfALine(t *testing.T) {
+func TestTailHoldsOnlyWholeLines(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		write []string
@@ -315,7 +315,7 @@ func TestTheTailHoldsNoPartOfALine(t *testing.T) {
 	}
 }
 
-func TestTheHubsCheckpointIsKept(t *testing.T) {
+func TestHubsCheckpointIsKept(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	again := func() protocol.HostProgress {
@@ -353,8 +353,8 @@ func TestTheHubsCheckpointIsKept(t *testing.T) {
 	}
 }
 
-// A host without its checkpoint would be cleaned by a hub that was restored.
-func TestACheckpointThatCannotBeReadIsAnError(t *testing.T) {
+// A restored hub would clean a host without its checkpoint.
+func TestUnreadableCheckpointIsAnError(t *testing.T) {
 	t.Parallel()
 	for content, ok := range map[string]bool{"lease/1/a/1": true, "": false, "a\nb": false, "\x00\x00\x00": false} {
 		state := t.TempDir()

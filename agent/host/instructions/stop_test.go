@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
+func TestStartingServiceIsStoppedWithoutWaiting(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		runs, next string
@@ -60,7 +60,7 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 				return nil
 			}
 			testkit.Eventually(t, time.Minute, func(context.Context) error { return is(running) })
-			set("v2", "touch", until) // by which what is not ended would end
+			set("v2", "touch", until) // an instruction that is not ended by the agent ends by this
 			if !tt.ends {
 				testkit.Eventually(t, time.Minute, func(context.Context) error {
 					if runner.Progress().Version != "v2" {
@@ -86,7 +86,7 @@ func TestAServiceThatIsStartedIsStoppedWithoutWaitingForIt(t *testing.T) {
 	}
 }
 
-func TestFoldersBelowEtcCanBeEnteredByAllUsers(t *testing.T) {
+func TestAllUsersCanEnterDirectoriesBelowEtc(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	for path, want := range map[string]fs.FileMode{
@@ -106,7 +106,7 @@ func TestFoldersBelowEtcCanBeEnteredByAllUsers(t *testing.T) {
 	}
 }
 
-func TestAnInstallerHasTheVariablesThatTheOwnerOfTheMachineHasSet(t *testing.T) {
+func TestInstallerInheritsTheOwnersVariables(t *testing.T) {
 	for _, name := range []string{"INSTALL_K3S_SKIP_DOWNLOAD", "GITHUB_URL", "SSL_CERT_FILE", "DROVER_OTHER"} {
 		t.Setenv(name, "set")
 	}

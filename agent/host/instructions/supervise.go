@@ -26,21 +26,21 @@ import (
 const (
 	// outputTail is how much of an instruction's output is kept, in bytes.
 	outputTail = 8 << 10
-	// pipeDelay is how long a supervisor waits for output after a command has ended: a service that the command started
-	// may have kept its output open.
+	// pipeDelay is how long a supervisor waits for output after a command has ended. A service that the command started
+	// may keep its output open.
 	pipeDelay = 2 * time.Second
-	// defaultPath and defaultHome are the environment of commands where the agent has none itself.
+	// defaultPath and defaultHome are used for commands if the agent has no such variables.
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultHome = "/root"
 )
 
-// Supervise runs the instruction in a folder of the journal, if it has never begun, and writes down how it ended. It is
-// a process of its own, which outlives the agent: so an agent that is restarted, or upgraded by the instruction itself,
-// finds the instruction running or its result.
+// Supervise runs the instruction in a directory of the journal, if it has never begun, and writes its result. It runs
+// in a separate process that outlives the agent. So an agent that is restarted, or upgraded by the instruction itself,
+// finds the instruction running, or its result.
 func Supervise(ctx context.Context, entry string) error {
 	held, err := lock(filepath.Join(entry, fileLock))
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil // another supervisor runs it
+		return nil // another supervisor is running it
 	} else if err != nil {
 		return fmt.Errorf("supervise: %w", err)
 	}
@@ -69,10 +69,10 @@ func Supervise(ctx context.Context, entry string) error {
 	return nil
 }
 
-// endPoll is the time between two looks whether an instruction is to end.
+// endPoll is the time between two checks whether an instruction must be ended.
 const endPoll = 500 * time.Millisecond
 
-// awaitEnd calls end when the agent says that the instruction is to end. It returns then, or when ctx ends.
+// awaitEnd calls end when the agent asks to end the instruction. It returns after that, or when ctx ends.
 func awaitEnd(ctx context.Context, entry string, end func()) {
 	for pause(ctx, endPoll) {
 		if _, err := os.Stat(filepath.Join(entry, fileEnd)); err == nil {
@@ -82,7 +82,7 @@ func awaitEnd(ctx context.Context, entry string, end func()) {
 	}
 }
 
-// execute runs a command until it ends, or its time or ctx is over.
+// execute runs a command until it ends, its timeout has passed, or ctx ends.
 func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	ctx, cancel := context.WithTimeout(ctx, instruction.Timeout())
 	defer cancel()
@@ -101,7 +101,7 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		result.ExitCode, result.Error = -1, fmt.Sprintf("killed after %s", instruction.Timeout())
 	case ctx.Err() != nil:
-		result.ExitCode, result.Error = -1, "ended before its time: the next instructions stop what it starts"
+		result.ExitCode, result.Error = -1, "ended before its time: the next instructions stop the service that it starts"
 	case err == nil || errors.Is(err, exec.ErrWaitDelay) || errors.As(err, &exit) && exit.Exited():
 	default:
 		result.ExitCode, result.Error = -1, "the command did not run to its end: "+err.Error()
@@ -109,7 +109,7 @@ func execute(ctx context.Context, instruction protocol.HostInstruction) Result {
 	return result
 }
 
-// environment returns the variables of a command.
+// environment returns the environment variables of a command.
 func environment(instruction protocol.HostInstruction) []string {
 	env := []string{
 		"PATH=" + cmp.Or(os.Getenv("PATH"), defaultPath), "HOME=" + cmp.Or(os.Getenv("HOME"), defaultHome),
@@ -125,8 +125,8 @@ func environment(instruction protocol.HostInstruction) []string {
 	return env
 }
 
-// inherited returns what commands have of the agent's own variables: proxies, those of installers, where these
-// download from, and which CAs they trust. The owner of the machine has set them.
+// inherited returns the agent's own variables that commands inherit: proxies, variables of installers and their
+// download locations, and trusted CAs. The owner of the machine has set them.
 func inherited() []string {
 	known := []string{
 		"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "GITHUB_URL", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -140,7 +140,7 @@ func inherited() []string {
 // tail keeps the last bytes that are written to it.
 type tail struct {
 	limit int
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	bytes []byte
 	cut   bool
 }
@@ -157,7 +157,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the whole lines that are kept: the rest of a line may be the rest of a secret, which is not
+// String returns the whole lines that are kept. The rest of a line may be the rest of a secret, which would not be
 // recognized.
 func (t *tail) String() string {
 	t.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestABucketIsNamedAsItsStoreNeedsIt(t *testing.T) {
+func TestBucketLookupMatchesTheStore(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ endpoint, lookup, want string }{
 		"AWS":                              {"", "", "https://bucket.s3."},

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore copies files to and from a bucket of an S3-compatible store, by https only.
+// Package objectstore copies files to and from a bucket of an S3-compatible store. It uses only https.
 package objectstore
 
 import (
@@ -29,27 +29,27 @@ import (
 )
 
 const (
-	// defaultEndpoint and defaultRegion are those of AWS. A store of one's own takes any region.
+	// defaultEndpoint and defaultRegion are the values for AWS. A private store accepts any region.
 	defaultEndpoint = "s3.amazonaws.com"
 	defaultRegion   = "us-east-1"
 	// partSize is how much of a large file one request has. A part that fails is sent again.
 	partSize = 16 << 20
-	// tries is how often a request is made.
+	// tries is how often a request is tried.
 	tries = 5
-	// stall is how long an object may send nothing until its copy has failed.
+	// stall is how long a store may send nothing before a copy fails.
 	stall = time.Minute
 	// sumKey is the key of an object's metadata with the SHA-256 of the file.
 	sumKey = "Sha256"
 )
 
-// Object is where a file is.
+// Object is the place of a file in a store.
 type Object struct {
-	// Endpoint is a host, with a port if it is not 443. Empty for AWS.
+	// Endpoint is a host, with a port if it is not 443. It is empty for AWS.
 	Endpoint string
 	// Bucket, Region and Key of the object.
 	Bucket, Region, Key string
-	// BucketLookup is how requests name the bucket: LookupDNS, LookupPath, or empty for what the endpoint is known
-	// to need.
+	// BucketLookup says how requests name the bucket: LookupDNS, LookupPath, or empty for the way that the endpoint is
+	// known to need.
 	BucketLookup string
 }
 
@@ -69,23 +69,23 @@ func (o Object) lookup() (minio.BucketLookupType, error) {
 	case LookupPath:
 		return minio.BucketLookupPath, nil
 	}
-	return 0, fmt.Errorf("%q is no way to name a bucket: write %s or %s", o.BucketLookup, LookupDNS, LookupPath)
+	return 0, fmt.Errorf("%q is not a way to name a bucket: write %s or %s", o.BucketLookup, LookupDNS, LookupPath)
 }
 
-// String names an object for a person.
+// String describes an object for people.
 func (o Object) String() string {
 	return fmt.Sprintf("%s in the bucket %s at %s", o.Key, o.Bucket, cmp.Or(o.Endpoint, defaultEndpoint))
 }
 
-// Credentials are what a store knows a user by. Without AccessKey, what the machine is allowed is used, as AWS gives it
+// Credentials identify a user to a store. Without AccessKey, the machine's own permissions are used, as AWS gives them
 // to its machines.
 type Credentials struct {
 	AccessKey, SecretKey string
-	// CA is what must have signed the store's certificate, PEM. Empty for those that the machine trusts.
+	// CA are the CA certificates for the store's certificate, in PEM. If it is empty, the machine's trusted CAs are used.
 	CA []byte
 }
 
-// Put copies a file to a bucket. It tries again for as long as patience while the store is away.
+// Put copies a file to a bucket. While the store is unavailable, it tries again until patience has passed.
 func Put(ctx context.Context, o Object, c Credentials, file string, patience time.Duration) error {
 	f, err := os.Open(file)
 	if err != nil {
@@ -128,8 +128,7 @@ func Put(ctx context.Context, o Object, c Credentials, file string, patience tim
 	}
 }
 
-// passes reports whether an error is one of a store that is away, or has too much to do, and not an answer to what was
-// asked.
+// passes reports whether an error means that a store is unavailable or overloaded, and is not an answer to the request.
 func passes(err error) bool {
 	if certificate := (*tls.CertificateVerificationError)(nil); errors.As(err, &certificate) {
 		return false
@@ -138,7 +137,7 @@ func passes(err error) bool {
 	return code == 0 || code == http.StatusTooManyRequests || code >= http.StatusInternalServerError
 }
 
-// Get copies an object to a file, which is there only if all of it is, as it was put.
+// Get copies an object to a file. The file exists only if it is complete and unchanged.
 func Get(ctx context.Context, o Object, c Credentials, file string) (err error) {
 	store, err := dial(o, c)
 	if err != nil {
@@ -160,12 +159,12 @@ func Get(ctx context.Context, o Object, c Credentials, file string) (err error) 
 	return os.Rename(part, file)
 }
 
-// receive writes an object, and checks that it is what was put. It gives up when the store sends nothing for as long as
-// stall.
+// receive writes an object to a file, and checks that it is unchanged. It fails when the store sends nothing for as
+// long as stall.
 func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, stall time.Duration) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// One GET: GetObject of the client itself asks by HEAD first, whose errors have no reason.
+	// A single GET: the client's own GetObject first sends HEAD, whose errors have no reason.
 	object, info, _, err := (minio.Core{Client: store}).GetObject(ctx, o.Bucket, o.Key, minio.GetObjectOptions{})
 	if err != nil {
 		return explained(err)
@@ -186,23 +185,23 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 		return explained(cmp.Or(context.Cause(ctx), err))
 	}
 	if got != info.Size {
-		return fmt.Errorf("it has %d bytes, and %d were received", info.Size, got)
+		return fmt.Errorf("it has %d bytes, but %d were received", info.Size, got)
 	}
 	if want := info.UserMetadata[sumKey]; want != "" && !strings.EqualFold(want, text(sum)) {
-		return errors.New("its SHA-256 is not that of the file that was put there: it was changed, or is damaged")
+		return errors.New("its SHA-256 differs from the SHA-256 of the file that was put there: the object was changed, or is damaged")
 	}
 	return nil
 }
 
-// fits refuses an object that would fill the disk, on which the control plane has its etcd: beside the copy comes what
-// is made of it.
+// fits refuses an object that would fill the disk, which also has the etcd of the control plane. The disk must have
+// room for the copy and for the data that is made from it.
 func fits(size int64, file *os.File) error {
 	if size < 0 {
 		return errors.New("the store does not say how large it is")
 	}
 	var disk unix.Statfs_t
 	if err := unix.Fstatfs(int(file.Fd()), &disk); err != nil {
-		return fmt.Errorf("how much of the disk is free: %w", err)
+		return fmt.Errorf("find out how much of the disk is free: %w", err)
 	}
 	if free := int64(disk.Bavail) * disk.Bsize; size > free/2 {
 		return fmt.Errorf("it has %d bytes, and twice as much must be free on the disk of %s, which has %d: make room", size,
@@ -217,7 +216,7 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 func text(sum hash.Hash) string { return hex.EncodeToString(sum.Sum(nil)) }
 
-// dial returns a client. It follows no redirect, so credentials reach no other server than the one that is named.
+// dial returns a client. It follows no redirect, so that credentials reach only the named server.
 func dial(o Object, c Credentials) (*minio.Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(c.CA) > 0 {
@@ -249,13 +248,13 @@ func dial(o Object, c Credentials) (*minio.Client, error) {
 	return store, nil
 }
 
-// Bounds of an answer, but for the bytes of an object: the library decodes XML to its end.
+// Limits of an answer, except for the content of an object: the library decodes XML to its end.
 const (
 	maxHeader = 64 << 10
 	maxAnswer = 256 << 10
 )
 
-// bounded bounds the bodies of answers that are no object.
+// bounded bounds the bodies of answers that are not an object.
 type bounded struct{ http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -267,11 +266,11 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// explained adds what a person does about an error of the store.
+// explained adds advice to an error of the store.
 func explained(err error) error {
 	response := minio.ToErrorResponse(err)
 	advice := map[string]string{
-		minio.NoSuchBucket: "make the bucket", minio.NoSuchKey: "there is no such object: look what the bucket has",
+		minio.NoSuchBucket: "create the bucket", minio.NoSuchKey: "there is no such object: list the objects of the bucket",
 		minio.AccessDenied:   "let the access key put and get objects of the bucket",
 		"InvalidAccessKeyId": "check accessKey in the Secret", "XAdminUserNotFound": "check accessKey in the Secret",
 		"SignatureDoesNotMatch": "check secretKey in the Secret", "AuthorizationHeaderMalformed": "check region",
@@ -284,7 +283,7 @@ func explained(err error) error {
 	case errors.As(err, &invalid):
 		advice = "name the store by a name or address that its certificate has"
 	case response.StatusCode >= 300 && response.StatusCode < 400:
-		advice = cmp.Or(advice, "it answers with a redirect, which is not followed: check endpoint and region")
+		advice = cmp.Or(advice, "it answers with a redirect, which Drover does not follow: check endpoint and region")
 	}
 	if code := response.Code; code != "" && !strings.Contains(err.Error(), code) {
 		err = fmt.Errorf("%w (%s)", err, code)

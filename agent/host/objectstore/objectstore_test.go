@@ -28,7 +28,7 @@ func known(s *s3server.Server) objectstore.Credentials {
 	return objectstore.Credentials{AccessKey: s3server.AccessKey, SecretKey: s3server.SecretKey, CA: s.CA}
 }
 
-func TestAFileIsCopiedToARealBucketAndBack(t *testing.T) {
+func TestFileIsCopiedToARealBucketAndBack(t *testing.T) {
 	t.Parallel()
 	s := s3server.Start(t, "127.0.0.1:0")
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func TestAFileIsCopiedToARealBucketAndBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := objectstore.Object{Endpoint: s.Endpoint, Bucket: s3server.Bucket, Key: fmt.Sprintf("prod/etcd/%d.db", size)}
-		for range 2 { // a copy that is made again is the same
+		for range 2 { // a second copy is the same
 			if err := objectstore.Put(t.Context(), o, known(s), from, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -59,7 +59,7 @@ func TestAFileIsCopiedToARealBucketAndBack(t *testing.T) {
 	}
 }
 
-func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
+func TestErrorsOfARealStoreHaveAdvice(t *testing.T) {
 	t.Parallel()
 	s := s3server.Start(t, "127.0.0.1:0")
 	dir := t.TempDir()
@@ -71,7 +71,7 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 	if err := objectstore.Put(t.Context(), object, known(s), file, 0); err != nil {
 		t.Fatal(err)
 	}
-	// the store's disk is damaged
+	// The store's disk is damaged.
 	if err := os.WriteFile(filepath.Join(s.Folder, "f.db"), []byte("Snapshot"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,7 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 		want   string
 	}{
 		"a bucket that is not there": {func(o *objectstore.Object, _ *objectstore.Credentials) { o.Bucket = "another" },
-			"make the bucket"},
+			"create the bucket"},
 		"an object that is not there": {func(o *objectstore.Object, _ *objectstore.Credentials) { o.Key = "g.db" },
 			"there is no such object"},
 		"a wrong secret key": {func(_ *objectstore.Object,
@@ -94,7 +94,7 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 		"a CA that cannot be read": {func(_ *objectstore.Object, c *objectstore.Credentials) { c.CA = []byte("ca") },
 			"ca.crt has no certificate"},
 		"what is not what was put there": {func(*objectstore.Object, *objectstore.Credentials) {},
-			"its SHA-256 is not that of the file that was put there"},
+			"its SHA-256 differs from the SHA-256 of the file that was put there"},
 	} {
 		o, by := object, known(s)
 		c.change(&o, &by)
@@ -109,7 +109,7 @@ func TestWhatARealBucketRefusesIsSaidWithWhatToDo(t *testing.T) {
 	}
 	object.Bucket = "another"
 	if err := objectstore.Put(t.Context(), object, known(s), file, time.Minute); err == nil ||
-		!strings.Contains(err.Error(), "make the bucket") {
+		!strings.Contains(err.Error(), "create the bucket") {
 		t.Errorf("put: %v", err)
 	}
 }
@@ -143,7 +143,7 @@ func TestCredentialsReachNoOtherServer(t *testing.T) {
 	}
 }
 
-// store is a stand-in for a store, which answers as the handler does.
+// store returns a fake store, which answers with the handler.
 func store(t *testing.T, handle http.HandlerFunc) (objectstore.Object, objectstore.Credentials) {
 	t.Helper()
 	server := httptest.NewTLSServer(handle)
@@ -153,7 +153,7 @@ func store(t *testing.T, handle http.HandlerFunc) (objectstore.Object, objectsto
 			CA: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
 }
 
-func TestAStoreThatIsAwayForAMomentGetsItsCopy(t *testing.T) {
+func TestPutWaitsForAStoreThatIsUnavailableForAMoment(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "f.db")
 	if err := os.WriteFile(file, []byte("snapshot"), 0o600); err != nil {
@@ -173,7 +173,7 @@ func TestAStoreThatIsAwayForAMomentGetsItsCopy(t *testing.T) {
 	}
 }
 
-func TestAnObjectThatCouldFillTheDiskIsNotFetched(t *testing.T) {
+func TestObjectThatCouldFillTheDiskIsNotFetched(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ length, want string }{
 		"of no known size":          {"", "does not say how large"},

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-func TestAStoreThatFallsSilentIsGivenUp(t *testing.T) {
+func TestGetFailsWhenTheStoreSendsNothing(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Length", "300")
