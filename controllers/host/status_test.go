@@ -65,7 +65,7 @@ func TestDecide(t *testing.T) {
 			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
 			in.version = "2"
 		},
-			v1.HostInstalling, false, v1.ReasonInstalling, "on its way", false},
+			v1.HostInstalling, false, v1.ReasonInstalling, "on their way", false},
 		"instructions that cannot be read": {func(in *input) {
 			reports(protocol.HostProgress{Version: "1", Phase: protocol.HostApplied})(in)
 			in.version, in.invalid = "2", "no ID"
