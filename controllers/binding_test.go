@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestABindingIsReconciled(t *testing.T) {
+func TestBindingIsReconciled(t *testing.T) {
 	env := testkit.Shared(t)
 	template := &v1.RoleTemplate{ObjectMeta: metav1.ObjectMeta{GenerateName: "binding-"}, Spec: v1.RoleTemplateSpec{Context: v1.ContextCluster, External: "view"}}
 	env.Apply(t, template)

@@ -10,8 +10,8 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// fakeDeliveries stands in for the delivery store where a test calls Reconcile itself: it keeps the sets, by the kind
-// of their owner, and reports what the test has members report.
+// fakeDeliveries replaces the delivery store in tests that call Reconcile themselves. It keeps the sets, by the kind of
+// their owner, and reports the outcomes that the test sets for members.
 type fakeDeliveries struct {
 	outcomes   []delivery.Outcome
 	guards     []delivery.Outcome // of the guards of members; nil if they have the outcomes of all other sets

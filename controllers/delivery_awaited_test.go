@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestALeaderNamesTheOwnersThatItWaitsFor(t *testing.T) {
+func TestLeaderNamesTheOwnersItWaitsFor(t *testing.T) {
 	t.Parallel()
 	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(
 		&v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "reconciled"}},

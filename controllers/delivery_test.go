@@ -44,16 +44,16 @@ type world struct {
 	*testkit.Env
 	t         *testing.T
 	workspace string
-	other     string // a second workspace; empty if the manager watches all that there are
+	other     string // a second workspace; empty if the manager watches all workspaces
 	registry  *members.Registry
 	manager   ctrl.Manager
-	started   time.Time // when the manager says it began to accept tunnels
+	started   time.Time // when the manager says that it began to accept tunnels
 	settings  string    // more of the manager's configuration, as ", key: value"
 	clusters  bool      // whether the controllers of the hub's CA and of Clusters run too, but for the one that revokes agents, which have no keys here
 	stop      func()
 }
 
-// newWorld returns a world with two workspaces on an API server that it shares with others.
+// newWorld returns a world with two workspaces on a shared API server.
 func newWorld(t *testing.T, env *testkit.Env) *world {
 	t.Helper()
 	return (&world{Env: env, t: t, workspace: env.Workspace(t), other: env.Workspace(t)}).begin()
@@ -143,7 +143,7 @@ func (w *world) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: w.workspace, Name: name}
 }
 
-// member makes a Cluster and connects an agent in memory.
+// member creates a Cluster and connects an agent in memory.
 func (w *world) member(name string, labels map[string]string) *testkit.Agent {
 	w.t.Helper()
 	w.cluster(name, labels)
@@ -164,7 +164,7 @@ func (w *world) connect(name string, sets *testkit.Sets) *testkit.Agent {
 	return agent
 }
 
-// role makes a role template with the workspace in its name, since templates have no namespace.
+// role creates a role template with the workspace in its name, because templates have no namespace.
 func (w *world) role(name string, spec v1.RoleTemplateSpec) string {
 	w.t.Helper()
 	name = w.workspace + "-" + name
@@ -194,7 +194,7 @@ func (w *world) eventually(check func(context.Context) error) {
 	testkit.Eventually(w.t, 15*time.Second, check)
 }
 
-// holds waits until an agent has exactly these sets beside the guards.
+// holds waits until an agent has exactly these sets besides the guards.
 func (w *world) holds(agent *testkit.Agent, ids ...string) {
 	w.t.Helper()
 	w.eventually(func(context.Context) error {
@@ -223,7 +223,7 @@ func (w *world) ready(object client.Object, reason string) []metav1.Condition {
 	return conditions
 }
 
-// conditions reads an object anew.
+// conditions reads the conditions of an object from the API server.
 func (w *world) conditions(ctx context.Context, object client.Object) ([]metav1.Condition, error) {
 	err := w.Client.Get(ctx, client.ObjectKeyFromObject(object), object)
 	switch o := object.(type) {
@@ -442,7 +442,7 @@ func digest(agent *testkit.Agent, id string) string {
 func testProblems(w *world) {
 	agent := w.member("prod", nil)
 	projectRole := w.role("p", v1.RoleTemplateSpec{Context: v1.ContextProject})
-	// A cycle cannot be seen by the API server. A template that leads into it grants nothing, and the message has the
+	// The API server cannot detect a cycle. A template that leads into a cycle grants nothing, and the message has the
 	// path.
 	loop := w.role("loop", v1.RoleTemplateSpec{Inherits: []string{w.workspace + "-back"}})
 	back := w.role("back", v1.RoleTemplateSpec{Inherits: []string{loop}})
@@ -496,7 +496,7 @@ func testTakeover(w *world) {
 	w.stop()
 	calls := len(agent.Sets.Calls())
 	w.lead()
-	marker := w.crtb("marker", role) // when it is there, all that was there before has been looked at
+	marker := w.crtb("marker", role) // when it exists, everything before it has been reconciled
 	w.ready(marker, v1.ReasonApplied)
 	if got := agent.Sets.Calls()[calls:]; !reflect.DeepEqual(got, []string{"PUT crtb/marker"}) {
 		w.t.Errorf("the member was sent %v", got)
@@ -574,8 +574,8 @@ func testHubRights(w *world) {
 	})
 }
 
-// A user who may make Roles and RoleBindings, and not see Clusters, could make the Role of a future binding and bind it
-// to themselves.
+// A user who can create Roles and RoleBindings, but not see Clusters, could create the Role of a future binding and
+// bind it to themselves.
 func testForeignRole(w *world) {
 	w.member("prod", nil)
 	foreign := &rbacv1.Role{ObjectMeta: w.meta("drover:crtb:alice")}

@@ -17,8 +17,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// What a member's agent reports of the guards reaches the condition of its Cluster, and not that of another one.
-func TestTheGuardsOfAMemberAreAConditionOfItsCluster(t *testing.T) {
+// A report of a member's agent about the guards reaches the condition of its Cluster, and of no other Cluster.
+func TestGuardsOfAMemberAreAConditionOfItsCluster(t *testing.T) {
 	env := testkit.Shared(t)
 	w := (&world{Env: env, t: t, workspace: env.Workspace(t), other: env.Workspace(t), clusters: true}).begin()
 	agent := w.member("prod", nil)

@@ -109,7 +109,7 @@ func testTooManyFailures(t *testing.T, w *world) {
 		t.Errorf("status %+v", s)
 	}
 	w.has(b, "k3s", true)
-	w.has(a, "k3s", false) // its own agent begins no further node; so that its failures can be mended there
+	w.has(a, "k3s", false) // its own agent begins no further node, so that its failures can be repaired there
 	w.lacks(c, "k3s")
 	w.change("k3s", func(s *v1.PlanSpec) { s.Rollout.MaxFailedClusters = 1 })
 	w.has(b, "k3s", false)

@@ -33,7 +33,7 @@ const (
 	planNodes = 10
 )
 
-// works has an agent in memory run each plan that it is given: node by node, each as fast as it can be reported.
+// works makes an agent in memory run each plan that it is given, node by node, as fast as it can report.
 func works(sets *testkit.Sets, running *sync.WaitGroup, atWork *atomic.Int32, most *atomic.Int32) {
 	sets.Become(func(content set.Content) protocol.SetState {
 		state := protocol.SetState{Phase: protocol.SetApplied}
@@ -141,7 +141,7 @@ func TestAPlanInManyMembers(t *testing.T) {
 	}
 }
 
-// processTime is the CPU time of this process.
+// processTime returns the CPU time of this process.
 func processTime(t *testing.T) time.Duration {
 	t.Helper()
 	var usage syscall.Rusage

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// plan makes a Plan for all members of the workspace.
+// plan creates a Plan for all members of the workspace.
 func (w *world) plan(name string, change ...func(*v1.PlanSpec)) *v1.Plan {
 	w.t.Helper()
 	p := &v1.Plan{ObjectMeta: w.meta(name)}
@@ -58,7 +58,7 @@ func (w *world) relabel(name string, labels map[string]string) {
 	})
 }
 
-// delivered is the Plan that a member was given, nil if none.
+// delivered returns the Plan that a member was given, or nil if there is none.
 func delivered(a *testkit.Agent, name string) *v1.Plan {
 	set, there := a.Sets.Get("plan/" + name)
 	if !there {
@@ -76,7 +76,7 @@ func delivered(a *testkit.Agent, name string) *v1.Plan {
 	return nil
 }
 
-// says has a member report the progress of the plan that it was given last.
+// says makes a member report progress of the plan that it was given last.
 func says(a *testkit.Agent, name, reason string, counts ...int) {
 	p := delivered(a, name)
 	n := append(counts, make([]int, 6)...)
@@ -108,7 +108,7 @@ func (w *world) has(a *testkit.Agent, name string, paused bool) {
 	})
 }
 
-// lacks checks that a member has no plan, now and when all else has settled.
+// lacks checks that a member has no plan, now and when everything else has settled.
 func (w *world) lacks(a *testkit.Agent, name string) {
 	w.t.Helper()
 	if p := delivered(a, name); p != nil {
@@ -116,7 +116,7 @@ func (w *world) lacks(a *testkit.Agent, name string) {
 	}
 }
 
-// reads waits until a Plan's status is as wanted.
+// reads waits until a Plan's status passes the check.
 func (w *world) reads(name string, check func(*v1.PlanStatus) bool) *v1.PlanStatus {
 	w.t.Helper()
 	p := &v1.Plan{}
@@ -133,7 +133,7 @@ func (w *world) reads(name string, check func(*v1.PlanStatus) bool) *v1.PlanStat
 	return &p.Status
 }
 
-// becomes waits for the reason of a Plan's condition Complete.
+// becomes waits until a Plan's condition Complete has the reason.
 func (w *world) becomes(name, reason string) *v1.PlanStatus {
 	w.t.Helper()
 	return w.reads(name, func(s *v1.PlanStatus) bool { return reasonOf(s) == reason })

@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestAProjectIsReconciled(t *testing.T) {
+func TestProjectIsReconciled(t *testing.T) {
 	env := testkit.Shared(t)
 	applied := func(cluster string, short, spent []string) delivery.Outcome {
 		return delivery.Outcome{Cluster: cluster, Stage: delivery.Applied, Namespaces: 2, Short: short, Spent: spent}
@@ -153,9 +153,9 @@ func TestAProjectIsReconciled(t *testing.T) {
 	}
 }
 
-// A Secret that is taken out of a project goes from all members, and from those that do not guard projects it goes
-// without anything else being sent.
-func TestAWithdrawnSecretLeavesAMemberThatDoesNotGuardProjects(t *testing.T) {
+// A Secret that is taken out of a project is removed from all members. From members that do not guard projects, it is
+// removed without anything else being sent.
+func TestWithdrawnSecretIsRemovedFromUnguardedMembers(t *testing.T) {
 	env := testkit.Shared(t)
 	p := &v1.Project{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "web"}}
 	p.Spec.ClusterSelector, p.Spec.Namespaces = &metav1.LabelSelector{}, []string{"web-1"}

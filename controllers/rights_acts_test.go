@@ -19,7 +19,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// act does one random thing to the hub or the member, and returns what.
+// act does one random thing to the hub or the member, and returns a description.
 func (r *rightsWorld) act() string {
 	r.t.Helper()
 	choices := []struct {
@@ -54,8 +54,8 @@ func (r *rightsWorld) numbered(kind string, n int) string {
 	return fmt.Sprintf("%s%d", kind, r.random.IntN(n))
 }
 
-// template is the name of one of few templates: most of those called "…c…" are of context Cluster, of the others of
-// context Project.
+// template returns the name of one of a few templates. Most templates with "…c…" have the context Cluster, and most
+// others the context Project.
 func (r *rightsWorld) template(context v1.RoleContext) string {
 	names := clusterRoles
 	if context == v1.ContextProject != r.rarely(10) {
@@ -104,7 +104,7 @@ func (r *rightsWorld) putTemplate(name string, context v1.RoleContext) string {
 	} else {
 		spec.Rules = []rbacv1.PolicyRule{r.rule(context)}
 		if r.rarely(3) {
-			if parent := r.template(r.context()); parent != name { // that is refused; a longer cycle is not
+			if parent := r.template(r.context()); parent != name { // this is refused; a longer cycle is not
 				spec.Inherits = []string{parent}
 			}
 		}
@@ -134,7 +134,7 @@ func (r *rightsWorld) target() v1.ClusterTarget {
 	return v1.ClusterTarget{ClusterName: "prod"}
 }
 
-// soon is how long the shortest bindings last at least.
+// soon is the minimum duration of the shortest bindings.
 const soon = 2 * time.Second
 
 func (r *rightsWorld) expiry() *metav1.Time {
@@ -193,7 +193,7 @@ func (r *rightsWorld) actProject() string {
 	return fmt.Sprintf("project %s: %+v", name, spec)
 }
 
-// actNamespace moves a namespace in the member, as a user there may.
+// actNamespace moves a namespace in the member, as a user there can.
 func (r *rightsWorld) actNamespace() string {
 	name, project := r.some(movedNames), r.some(append(slices.Clone(projectNames), "", "none"))
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -215,7 +215,7 @@ func (r *rightsWorld) actCluster() string {
 	return "label the Cluster env=" + env
 }
 
-// actDrift widens, empties or deletes something that was delivered.
+// actDrift widens, empties or deletes a delivered object.
 func (r *rightsWorld) actDrift() string {
 	var all []client.Object
 	for _, list := range []client.ObjectList{&rbacv1.ClusterRoleList{}, &rbacv1.ClusterRoleBindingList{}, &rbacv1.RoleBindingList{}} {
@@ -275,7 +275,7 @@ func (r *rightsWorld) actWait() string {
 	return "wait for ends"
 }
 
-// put makes an object on the hub, or changes it if it is there.
+// put creates an object on the hub, or changes it if it exists.
 func (r *rightsWorld) put(object client.Object, change func()) {
 	r.t.Helper()
 	change()

@@ -17,14 +17,14 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// state is what a hub wants in the member "prod", and which namespaces users there have put into projects.
+// state is what a hub wants in the member "prod", with the namespaces that users there have put into projects.
 type state struct {
 	templates       map[string]v1.RoleTemplateSpec
 	clusterBindings map[string]v1.ClusterRoleTemplateBindingSpec
 	projectBindings map[string]v1.ProjectRoleTemplateBindingSpec
 	projects        map[string]*v1.Project
 	cluster         map[string]string            // labels of the Cluster
-	external        map[string]rbacv1.PolicyRule // ClusterRoles that the member has by itself
+	external        map[string]rbacv1.PolicyRule // ClusterRoles that the member has itself
 	labelled        map[string]string            // projects by namespace
 }
 
@@ -44,9 +44,9 @@ func (s state) clone() state {
 	}
 }
 
-// model decides who may do what by the documented rules; it shares no code with what it is compared with. With one
-// state it decides what is right. With several it decides what may be seen between the first and the last: the member
-// has one version of each binding, role and namespace.
+// model decides who may do what according to the documented rules; it shares no code with the implementation that it is
+// compared with. With one state, it decides what is right. With several states, it decides what may be seen between the
+// first and the last: the member has one version of each binding, role and namespace.
 type model []state
 
 // person is a user whose rights are checked.
@@ -121,7 +121,7 @@ func (s state) here(project string) bool {
 	return exists && s.targeted(p.Spec.ClusterTarget)
 }
 
-// projectOf returns the project that a namespace is in: that of its label, or the oldest here that lists it.
+// projectOf returns the project of a namespace: the one in its label, or else the oldest project here that lists it.
 func (s state) projectOf(namespace string) string {
 	if project, labelled := s.labelled[namespace]; labelled {
 		return project
@@ -155,7 +155,8 @@ func (m model) grants(template string, context v1.RoleContext, q question) bool 
 	})
 }
 
-// rules are all that a template has and inherits; false if it is not sound, and so grants nothing.
+// rules returns all rules that a template has and inherits, or false if the template is not sound, and so grants
+// nothing.
 func (s state) rules(name string, heirs []string) ([]rbacv1.PolicyRule, bool) {
 	t, exists := s.templates[name]
 	if !exists || slices.Contains(heirs, name) || t.External != "" {

@@ -44,18 +44,18 @@ var (
 	rounds = flag.Int("rounds", 40, "of the random test of rights: changes on the hub or in the member")
 )
 
-// clockSlack is how long after its time a binding may still be in force, on a machine that does much else.
+// clockSlack is how long after its end a binding may still be in force, on a busy machine.
 const clockSlack = 5 * time.Second
 
 // TestRights makes random changes to templates, bindings, projects, namespaces, the Cluster's labels, the agent and its
-// tunnel. After each, the member's own access reviews must be as the model says. In between, no person may ever do what
-// is allowed neither before nor after.
+// tunnel. After each change, the member's own access reviews must agree with the model. In between, no person may do
+// anything that is allowed neither before nor after the change.
 func TestRights(t *testing.T) {
 	if *seed == 0 {
 		*seed = uint64(rand.Uint32())
 	}
 	t.Logf("go test ./controllers -run TestRights -seed %d -rounds %d", *seed, *rounds)
-	left, err := busy() // managers of tests before end with work in their queues
+	left, err := busy() // managers of earlier tests end with work in their queues
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestRights(t *testing.T) {
 	}
 }
 
-// begin makes some of everything.
+// begin creates some objects of every kind.
 func (r *rightsWorld) begin() {
 	r.t.Helper()
 	for i := range clusterRoles {
@@ -89,9 +89,9 @@ func (r *rightsWorld) begin() {
 	r.agree(model{r.now})
 }
 
-// rightsWorld is a hub and a member with API servers of their own, the real controllers and a real agent between them.
+// rightsWorld is a hub and a member with separate API servers, and the real controllers and a real agent between them.
 type rightsWorld struct {
-	left map[string]float64 // what busy said before
+	left map[string]float64 // the earlier result of busy
 	*world
 	member *member.Member
 	random *rand.Rand
@@ -99,19 +99,19 @@ type rightsWorld struct {
 	tunnel *testkit.Agent
 
 	now state // on the hub, and in the member where people label namespaces
-	cut *cut  // nil while the tunnel is there
-	// disturbed reports whether a user has changed what was delivered; anything may be allowed for a moment then.
+	cut *cut  // nil while the tunnel exists
+	// disturbed reports whether a user has changed delivered objects; for a moment, anything may be allowed then.
 	disturbed bool
-	granted   int // answers of yes when all was last as it should be
+	granted   int // positive answers when the state was last as it should be
 }
 
 // cut is a time without a tunnel.
 type cut struct {
-	delivered state   // what the member has of the hub
-	since     []state // what the hub has wanted since
+	delivered state   // what the member has from the hub
+	since     []state // what the hub has wanted since then
 }
 
-// agent is the part of a member's agent that keeps sets, which can be restarted while the tunnel stays.
+// agent is the part of a member's agent that applies sets. It can be restarted while the tunnel stays.
 type agent struct {
 	busy   atomic.Int64
 	stop   func()
@@ -131,8 +131,8 @@ func (a *agent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	applier.ServeHTTP(w, r)
 }
 
-// Names of what the random things are done to. The namespaces "home-…" are always in their projects; those called
-// "listed-…" are only in specs, those called "moved-…" only labelled in the member.
+// Names of the objects of random acts. The namespaces "home-…" are always in their projects; "listed-…" occur only in
+// specs, and "moved-…" are only labelled in the member.
 var (
 	people = []person{
 		{"github:alice", []string{"github:dev"}}, {"github:bob", []string{"github:dev", "github:ops"}}, {"github:carol", nil},
@@ -140,7 +140,7 @@ var (
 	projectNames = []string{"p0", "p1", "p2"}
 	listedNames  = []string{"listed-0", "listed-1"}
 	movedNames   = []string{"moved-0", "moved-1"}
-	clusterRoles = []string{"-c0", "-c1", "-c2"} // after the workspace's name: templates have no namespace
+	clusterRoles = []string{"-c0", "-c1", "-c2"} // after the workspace's name, because templates have no namespace
 	projectRoles = []string{"-p0", "-p1", "-p2"}
 )
 
@@ -173,8 +173,8 @@ func (r *rightsWorld) makeNamespace(name, project string) {
 	r.now.labelled[name] = project
 }
 
-// elsewhere makes a Cluster of the same name in another workspace, where everybody may do everything: it must not
-// matter here.
+// elsewhere creates a Cluster of the same name in another workspace, in which everybody may do everything. It must make
+// no difference here.
 func (r *rightsWorld) elsewhere() {
 	r.t.Helper()
 	other := metav1.ObjectMeta{Namespace: r.Workspace(r.t), Name: "prod"}
@@ -192,7 +192,7 @@ func (r *rightsWorld) elsewhere() {
 	}
 }
 
-// lead starts the agent, again after it was stopped.
+// lead starts the agent, also after it was stopped.
 func (r *rightsWorld) lead() {
 	r.t.Helper()
 	c, err := kube.New(r.member.Agent)
@@ -216,7 +216,7 @@ func (r *rightsWorld) connect() {
 	r.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: r.workspace, Name: "prod", UID: "u"}, Key: "k"}, r.tunnel.Session)
 }
 
-// round makes a change, waits until the member is as the model says, and returns what was done.
+// round makes a change, waits until the member agrees with the model, and returns a description of the change.
 func (r *rightsWorld) round() string {
 	r.t.Helper()
 	if r.cut == nil && r.random.IntN(8) == 0 {
@@ -231,7 +231,7 @@ func (r *rightsWorld) round() string {
 	return done
 }
 
-// inMember is what the member is to be like: what the hub wants, or what it wanted when the tunnel was cut.
+// inMember returns the wanted state of the member: the present one, or the one at the time when the tunnel was cut.
 func (r *rightsWorld) inMember() state {
 	if r.cut == nil {
 		return r.now.clone()
@@ -263,8 +263,8 @@ func (r *rightsWorld) heal() string {
 	return fmt.Sprintf("healed after %d changes on the hub", len(since)-1)
 }
 
-// agree waits until nothing is under way and the member answers as the state of now asks for. On the way it must grant
-// no more than the model of all that may be seen does.
+// agree waits until nothing is in progress and the member's answers match the present state. On the way, the member
+// must grant no more than the model of all possible states.
 func (r *rightsWorld) agree(way model) {
 	r.t.Helper()
 	right := model{r.inMember()}
@@ -303,7 +303,7 @@ type accessResult struct {
 	allowed bool
 }
 
-// questions are those that each person asks in each namespace.
+// questions returns the questions that each person asks in each namespace.
 func questions() []question {
 	var all []question
 	ask := func(a authorizationv1.ResourceAttributes) { all = append(all, question{resource: &a}) }
@@ -318,7 +318,7 @@ func questions() []question {
 	return append(all, question{path: "/logs/kubelet.log"})
 }
 
-// String is for messages.
+// String describes the question for messages.
 func (q question) String() string {
 	if q.resource == nil {
 		return "get " + q.path
@@ -352,7 +352,7 @@ func (r *rightsWorld) ask(ctx context.Context) ([]accessResult, error) {
 	return answers, group.Wait()
 }
 
-// quiet returns an error while work may be under way: caches that lag behind, queues of controllers, requests to the
+// quiet returns an error while work may be in progress: caches that lag behind, queues of controllers, requests to the
 // agent.
 func (r *rightsWorld) quiet(ctx context.Context) error {
 	for _, kind := range []func() client.ObjectList{
@@ -385,11 +385,11 @@ func (r *rightsWorld) quiet(ctx context.Context) error {
 	return nil
 }
 
-// idle returns an error while a controller has more work than there was before the test.
+// idle returns an error while a controller has more work than before the test.
 func (r *rightsWorld) idle() error {
 	now, err := busy()
 	for what, n := range now {
-		if n > max(r.left[what], 0) { // a manager that ended late may have counted below nothing
+		if n > max(r.left[what], 0) { // a manager that ended late may have left a negative count
 			return fmt.Errorf("%s is %v", what, n)
 		}
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestARoleTemplateIsReconciled(t *testing.T) {
+func TestRoleTemplateIsReconciled(t *testing.T) {
 	env := testkit.Shared(t)
 	rules := []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}
 	applied := delivery.Outcome{Cluster: "a", Stage: delivery.Applied}
@@ -32,7 +32,7 @@ func TestARoleTemplateIsReconciled(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spec     v1.RoleTemplateSpec
 		outcomes []delivery.Outcome
-		bound    []time.Duration // bindings, by when they expire from now; 0 for never
+		bound    []time.Duration // bindings, by the time until they expire; 0 for never
 		ready    string
 		said     string
 		members  int

@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// Agents wait up to 30 s between two attempts, the hub gives up an attempt after 10 s, and it admits 400 agents in a
+// Agents wait up to 30 s between two attempts, the hub gives up an attempt after 10 s, and it admits 400 agents per
 // second.
-func TestAManagerWaitsForAgentsUntilTheSlowestMustBeBack(t *testing.T) {
+func TestManagerWaitsForTheSlowestAgent(t *testing.T) {
 	t.Parallel()
 	for clusters, least := range map[int]time.Duration{0: 40 * time.Second, 400: 41 * time.Second, 10_000: 65 * time.Second} {
 		if got := returnTime(clusters); got < least || got > least+10*time.Second {
@@ -28,9 +28,9 @@ func TestAManagerWaitsForAgentsUntilTheSlowestMustBeBack(t *testing.T) {
 	}
 }
 
-// A front that is opened minutes after the manager has started lets no agent in before: then none has had time to come
-// back.
-func TestTheTimeToComeBackBeginsWithTheFirstAgent(t *testing.T) {
+// A front that is opened minutes after the manager has started lets no agent in before that. So no agent has had time
+// to come back.
+func TestReturnTimeBeginsWithTheFirstAgent(t *testing.T) {
 	t.Parallel()
 	s := shared{client: fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).Build()}
 	long := returnTime(0) + time.Minute
@@ -50,7 +50,7 @@ func TestTheTimeToComeBackBeginsWithTheFirstAgent(t *testing.T) {
 	}
 }
 
-func TestTheFirstAgentThatIsConnectedIsNoted(t *testing.T) {
+func TestFirstConnectedAgentIsRecorded(t *testing.T) {
 	t.Parallel()
 	all := members.New(logr.Discard(), time.Now)
 	t.Cleanup(all.Close)

@@ -33,7 +33,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// world is one hub's CA with the keeper and the loader, which are called directly, and what members report.
+// world is one hub's CA with the keeper and the loader, which the tests call directly, and the members' reports.
 type world struct {
 	*testkit.Env
 	t        *testing.T
@@ -92,7 +92,7 @@ func (w *world) load() {
 	}
 }
 
-// keep calls the keeper and then the loader, as the write does.
+// keep calls the keeper and then the loader, as the write would.
 func (w *world) keep() ctrl.Result {
 	w.t.Helper()
 	result, err := w.keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.keeper.Secret})
@@ -130,7 +130,7 @@ func (w *world) annotate(key, value string) {
 	}
 }
 
-// member makes a Cluster that an agent has joined.
+// member creates a Cluster that an agent has joined.
 func (w *world) member(name string, spec v1.ClusterSpec) types.NamespacedName {
 	w.t.Helper()
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: name}, Spec: spec}
@@ -139,7 +139,7 @@ func (w *world) member(name string, spec v1.ClusterSpec) types.NamespacedName {
 	return types.NamespacedName{Namespace: cluster.Namespace, Name: name}
 }
 
-// join writes who the agent of a Cluster is, as registration does.
+// join writes the identity of a Cluster's agent, as the registration does.
 func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) members.Peer {
 	t.Helper()
 	key := testkit.Key(t).Public().(ed25519.PublicKey)
@@ -149,7 +149,7 @@ func join(t *testing.T, env *testkit.Env, cluster *v1.Cluster) members.Peer {
 	return members.Peer{Cluster: protocol.ClusterRef{Namespace: cluster.Namespace, Name: cluster.Name, UID: string(cluster.UID)}, Key: registration.KeyID(key)}
 }
 
-// changed asks for a change and returns the authorities before and after it.
+// changed requests a change and returns the authorities before and after it.
 func (w *world) changed(value string) (before, after trust.KeyPair) {
 	w.t.Helper()
 	w.load()
@@ -164,7 +164,7 @@ func (w *world) changed(value string) (before, after trust.KeyPair) {
 	return before, after
 }
 
-// verifies fails unless a client that trusts one authority verifies the hub, or does not.
+// verifies checks whether a client that trusts one authority verifies the hub.
 func (w *world) verifies(authority trust.KeyPair, want bool) {
 	w.t.Helper()
 	if got := signedBy(w.t, w.trust, authority); got != want {
@@ -224,7 +224,7 @@ func testFirst(w *world) {
 		holders[i] = newHolder(w.t, w.clock)
 		loader := &authority.Loader{Client: w.Client, Live: w.Client, Trust: holders[i], Authority: w.loader.Authority, Now: w.clock.Now}
 		all.Go(func() {
-			for range 2 { // makes it, loads it
+			for range 2 { // creates it, loads it
 				if _, err := loader.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: loader.Authority}); err != nil {
 					w.t.Error(err)
 				}
@@ -260,7 +260,7 @@ func testAway(w *world) {
 	}
 }
 
-// testHosts: a change ends once the agents of machines trust the new authority, too.
+// testHosts: a change ends only when the agents of machines also trust the new authority.
 func testHosts(w *world) {
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.keeper.Secret.Namespace, Name: "rack1"}}
 	w.Apply(w.t, host)
@@ -283,8 +283,7 @@ func testHosts(w *world) {
 	w.verifies(before, false)
 }
 
-// testRevoked: what an agent trusts is what its manifest said when it was applied, so a spec that says System proves
-// nothing.
+// testRevoked: the trust of an agent was set by the manifest when it was applied, so a spec with System proves nothing.
 func testRevoked(w *world) {
 	w.member("away", v1.ClusterSpec{})
 	here, mute := w.member("here", v1.ClusterSpec{Agent: v1.Agent{Trust: v1.TrustSystem}}), w.member("mute", v1.ClusterSpec{})
@@ -394,7 +393,7 @@ func testTwoKeepers(w *world) {
 		errs := make(chan error, 8)
 		var all sync.WaitGroup
 		for range cap(errs) {
-			keeper := *w.keeper // another leader that does not know yet that it lost leadership
+			keeper := *w.keeper // a former leader that does not know yet that it has lost the leadership
 			all.Go(func() {
 				_, err := keeper.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: keeper.Secret})
 				errs <- err
@@ -407,7 +406,7 @@ func testTwoKeepers(w *world) {
 				w.t.Error(err)
 			}
 		}
-		// Whoever came second saw the first one's write or got a conflict: one step was taken.
+		// The second keeper saw the first one's write or got a conflict: one step was taken.
 		w.load()
 		if old := w.state().Old; string(old) != string(before.Cert) {
 			w.t.Fatalf("round %d: not one change was made", round)
@@ -456,8 +455,8 @@ func testEmptied(w *world) {
 	}
 }
 
-// testIdentity: an earlier version had no identity in the Secret; it was that of the hub's cluster. A Secret from a
-// backup has that of another cluster.
+// testIdentity: an earlier version had no identity in the Secret, but used the identity of the hub's cluster. A Secret
+// from a backup has the identity of another cluster.
 func testIdentity(w *world) {
 	system := &corev1.Namespace{}
 	if err := w.Client.Get(w.t.Context(), types.NamespacedName{Name: "kube-system"}, system); err != nil {
@@ -504,7 +503,7 @@ func testIdentity(w *world) {
 	}
 }
 
-// give writes an operator's Secret with a certificate by a CA and calls the loader.
+// give writes an operator's Secret with a certificate from a CA and calls the loader.
 func (w *world) give(ca trust.KeyPair, change func(*corev1.Secret)) error {
 	w.t.Helper()
 	cert, err := trust.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())

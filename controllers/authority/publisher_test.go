@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestTheCertificatesArePublishedWithoutKeys(t *testing.T) {
+func TestPublisherPublishesCertificatesWithoutKeys(t *testing.T) {
 	w := newWorld(t, testkit.Shared(t))
 	p := &authority.Publisher{
 		Client: w.Client, Settings: w.settings,

@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fixture is a manager with the controllers that a change of the authority takes, started as main starts them.
+// fixture is a manager with the controllers for a change of the authority, started as main starts them.
 type fixture struct {
 	*testkit.Env
 	t        *testing.T
@@ -44,7 +44,7 @@ type fixture struct {
 
 func startHub(t *testing.T) *fixture {
 	t.Helper()
-	h := &fixture{Env: testkit.Start(t), t: t} // of its own: its controllers see to all Clusters that there are
+	h := &fixture{Env: testkit.Start(t), t: t} // not shared: its controllers reconcile all Clusters
 	h.secret = types.NamespacedName{Namespace: h.Workspace(t), Name: trust.AuthoritySecret}
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ManagerConfig, namespace: %s, "+
 		"server: {urls: [\"https://hub.example.com\"]}, leaderElection: {enabled: false}}", h.secret.Namespace))
@@ -89,18 +89,18 @@ func startHub(t *testing.T) *fixture {
 	return h
 }
 
-// trustingAgent is an agent with what it pins.
+// trustingAgent is an agent with its pinned certificates.
 type trustingAgent struct {
 	name  types.NamespacedName
 	peer  members.Peer
 	trust v1.Trust
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	agent  *testkit.Agent
-	bundle string // as it was announced last; the manifest's before
+	bundle string // the last announced bundle; the manifest's before
 }
 
-// pinned is the bundle that the agent has stored by now.
+// pinned returns the bundle that the agent has stored.
 func (m *trustingAgent) pinned() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -116,7 +116,7 @@ func (m *trustingAgent) pinned() string {
 	return m.bundle
 }
 
-// starts has the member run another agent, which knows what the one before it stored.
+// starts makes the member run another agent, which has the former agent's stored bundle.
 func (m *trustingAgent) starts(agent *testkit.Agent) {
 	m.pinned()
 	m.mu.Lock()
@@ -124,7 +124,7 @@ func (m *trustingAgent) starts(agent *testkit.Agent) {
 	m.agent = agent
 }
 
-// join makes a Cluster whose agent has joined and is connected.
+// join creates a Cluster whose agent has joined and is connected.
 func (h *fixture) join(name string, mode v1.Trust) *trustingAgent {
 	h.t.Helper()
 	object := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: h.secret.Namespace, Name: name}, Spec: v1.ClusterSpec{
@@ -182,7 +182,7 @@ func (h *fixture) state() trust.State {
 	return state
 }
 
-// rotate asks for another authority, as docs/operations/certificates.md says, and returns it when it signs and all
+// rotate requests another authority, as docs/operations/certificates.md describes, and returns it when it signs and all
 // connected members know it.
 func (h *fixture) rotate(value string, connected ...*trustingAgent) trust.KeyPair {
 	h.t.Helper()
@@ -227,7 +227,7 @@ func (h *fixture) signs(authority trust.KeyPair) bool {
 	return signedBy(h.t, h.trust, authority)
 }
 
-// handshake makes a connection to the hub as an agent does that trusts a bundle and nothing else.
+// handshake connects to the hub like an agent that trusts only this bundle.
 func (h *fixture) handshake(ctx context.Context, bundle string) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM([]byte(bundle))
@@ -244,8 +244,8 @@ func (h *fixture) handshake(ctx context.Context, bundle string) error {
 	return err
 }
 
-// reconnecting has an agent connect again and again until it is stopped, and fails the test if the hub refuses it with
-// all that it has learnt.
+// reconnecting makes an agent connect again and again until it is stopped, and fails the test if the hub refuses the
+// agent's latest bundle.
 func (h *fixture) reconnecting(m *trustingAgent) (stop func()) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -255,7 +255,8 @@ func (h *fixture) reconnecting(m *trustingAgent) (stop func()) {
 		attempts := 0
 		for ; ctx.Err() == nil; attempts++ {
 			bundle := m.pinned()
-			// It would try next what it learnt in the meantime, so only a refusal of its latest knowledge strands it.
+			// It would next try the bundle that it learned in the meantime, so it is stranded only if its latest bundle is
+			// refused.
 			if err := h.handshake(ctx, bundle); err != nil && ctx.Err() == nil && bundle == m.pinned() {
 				h.t.Errorf("%s can't connect any more: %v", m.name.Name, err)
 				return

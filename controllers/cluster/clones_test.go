@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// connectedCluster is the input of a Cluster whose agent has joined and is connected.
+// connectedCluster returns the input for a Cluster whose agent has joined and is connected.
 func connectedCluster(report *protocol.Report) *input {
 	return &input{
 		cluster: &v1.Cluster{}, name: types.NamespacedName{Namespace: "team-a", Name: "prod"}, now: time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC), synced: true,
@@ -46,7 +46,7 @@ func healthy() *protocol.Report {
 		Capabilities: protocol.Capabilities{Features: []string{protocol.FeatureSets}}}
 }
 
-func TestTwoClustersWithOneIdentityAreShown(t *testing.T) {
+func TestTwoClustersWithOneIdentityAreReported(t *testing.T) {
 	t.Parallel()
 	in := connectedCluster(healthy())
 	in.write()
@@ -88,7 +88,7 @@ func TestTwoClustersWithOneIdentityAreShown(t *testing.T) {
 	}
 }
 
-func TestAnAgentWithoutALeaderIsShown(t *testing.T) {
+func TestAgentWithoutALeaderIsReported(t *testing.T) {
 	t.Parallel()
 	follows := healthy()
 	follows.Leader = false
@@ -124,7 +124,7 @@ func TestAnAgentWithoutALeaderIsShown(t *testing.T) {
 	}
 }
 
-func TestARestoredMemberIsShownForADay(t *testing.T) {
+func TestRestoredMemberIsReportedForADay(t *testing.T) {
 	t.Parallel()
 	in := connectedCluster(healthy())
 	in.write()
@@ -156,7 +156,7 @@ func TestARestoredMemberIsShownForADay(t *testing.T) {
 	if again := in.has(v1.ConditionContinuous); again.LastTransitionTime.Equal(&c.LastTransitionTime) {
 		t.Error("another restore is not told, want it told")
 	}
-	in.now = in.now.Add(24 * time.Hour) // the agent's process runs on
+	in.now = in.now.Add(24 * time.Hour) // the agent's process keeps running
 	in.write()
 	if c := in.has(v1.ConditionContinuous); c.Type != "" {
 		t.Errorf("Continuous is %+v after a day, want nothing", c)

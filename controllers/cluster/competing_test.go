@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestARegistrationThatAnotherWriterReplacesIsAConflict(t *testing.T) {
+func TestReplacedRegistrationSecretIsAConflict(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.Shared(t))
 	w.create(v1.ClusterSpec{})
@@ -39,9 +39,9 @@ func TestARegistrationThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	w.WantUnchanged(t, theirs)
 }
 
-// A restore leaves the Secret without an owner, by which no agent can join. Its token may have been known to others
+// A restore leaves the Secret without an owner, and then no agent can join with it. Others may have learned its token
 // since.
-func TestTheTokenOfAFormerClusterIsReplaced(t *testing.T) {
+func TestTokenOfAFormerClusterIsReplaced(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testkit.Shared(t))
 	w.create(v1.ClusterSpec{})

@@ -103,7 +103,7 @@ func (w *world) token() string {
 	return string(w.secret(registration.RegistrationSecret(w.name)).Data[registration.KeyToken])
 }
 
-// ready wants a status and reason of the condition Ready.
+// ready checks the status and reason of the condition Ready.
 func (w *world) ready(state metav1.ConditionStatus, reason string) {
 	w.t.Helper()
 	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionReady)
@@ -112,7 +112,7 @@ func (w *world) ready(state metav1.ConditionStatus, reason string) {
 	}
 }
 
-// join writes what the registration server writes when an agent joins, and returns its key.
+// join writes the objects that the registration server writes when an agent joins, and returns the agent's key.
 func (w *world) join() ed25519.PublicKey {
 	w.t.Helper()
 	key := testkit.Key(w.t).Public().(ed25519.PublicKey)
@@ -301,7 +301,7 @@ func testLost(w *world) {
 
 func testSettling(w *world) {
 	w.joined()
-	restarted := newWorld(w.t, w.Env) // another manager: it has seen no tunnel yet
+	restarted := newWorld(w.t, w.Env) // another manager, which has seen no tunnel yet
 	restarted.name, restarted.clock, restarted.r.Now, restarted.r.Started = w.name, w.clock, w.clock.Now, w.clock.Now()
 	restarted.settings = w.settings
 	result := restarted.reconcile()
@@ -365,7 +365,7 @@ func testKilledWhileSettling(w *world) {
 	restarted.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 }
 
-// testFoundJoined: a hub that starts with ten thousand members must not write the status of all.
+// testFoundJoined: a hub that starts with ten thousand members must not write all their statuses.
 func testFoundJoined(w *world) {
 	w.create(v1.ClusterSpec{})
 	w.r.Started = w.clock.Now()
@@ -472,8 +472,8 @@ func testChosenToken(w *world) {
 	}
 }
 
-// A Cluster whose reconcile ends in an error is one that the leader has not looked at, and then no agent of any Cluster
-// is upgraded.
+// If the reconcile of a Cluster ends in an error, the leader has not looked at the Cluster, and then no agent of any
+// Cluster is upgraded.
 func testTokenOfNoSecret(w *world) {
 	w.create(v1.ClusterSpec{Registration: v1.Registration{TokenSecretRef: &v1.SecretKeyReference{Name: "a/b"}}})
 	w.reconcile()
@@ -557,7 +557,7 @@ func testRemoveInterrupted(w *world) {
 	w.gone()
 }
 
-// events returns all that were recorded until now.
+// events returns all events that were recorded so far.
 func (w *world) events() string {
 	var told []string
 	for {
@@ -652,7 +652,7 @@ func testRecreated(w *world) {
 	if err := w.Client.Delete(w.t.Context(), c); err != nil {
 		w.t.Fatal(err)
 	}
-	w.create(v1.ClusterSpec{}) // its Secrets are still there: the garbage collector has not come by
+	w.create(v1.ClusterSpec{}) // its Secrets still exist: the garbage collector has not deleted them yet
 	w.reconcile()
 	w.until(func(s members.State) bool { return !s.Connected() })
 	w.reconcile()
@@ -675,7 +675,7 @@ func testRefusalShows(w *world) {
 	}
 }
 
-// testRefusalIsToldOnce: the replica that refused the agent has written an event, which this fake of one has not.
+// testRefusalIsToldOnce: the replica that refused the agent has written an event, which this fake replica has not.
 func testRefusalIsToldOnce(w *world) {
 	w.create(v1.ClusterSpec{})
 	w.reconcile()
@@ -719,7 +719,7 @@ func testRefusedWhileAway(w *world) {
 	}
 }
 
-// drain yields the events that were recorded.
+// drain yields the recorded events.
 func drain(recorder *events.FakeRecorder) func(func(string) bool) {
 	return func(yield func(string) bool) {
 		for {

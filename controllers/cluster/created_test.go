@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// requests counts what a reconciler asks of the API server about Secrets.
+// requests counts a reconciler's requests to the API server about Secrets.
 type requests struct{ reads, creates, applies int }
 
-// count has the requests of the reconciler counted. Its cache has no registration Secret while lags is true.
+// count makes the reconciler's requests counted. Its cache has no registration Secret while lags is true.
 func (w *world) count(lags *bool) *requests {
 	n := &requests{}
 	w.r.Live = interceptor.NewClient(w.Client, interceptor.Funcs{
@@ -53,7 +53,7 @@ func (w *world) count(lags *bool) *requests {
 	return n
 }
 
-func TestARegistrationSecretIsCreatedByOneWrite(t *testing.T) {
+func TestRegistrationSecretIsCreatedWithOneWrite(t *testing.T) {
 	w := newWorld(t, testkit.Shared(t))
 	w.create(v1.ClusterSpec{})
 	lags := false
@@ -93,8 +93,8 @@ func TestARegistrationSecretIsCreatedByOneWrite(t *testing.T) {
 	}
 }
 
-// A ResourceQuota counts a creation before the API server finds that the name is taken.
-func TestNoSecretIsCreatedWhereAUserHasOneOfTheName(t *testing.T) {
+// A ResourceQuota counts a creation before the API server finds that the name is already in use.
+func TestUsersSecretOfTheSameNamePreventsCreation(t *testing.T) {
 	w := newWorld(t, testkit.Shared(t))
 	name := registration.RegistrationSecret(w.name)
 	w.Apply(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}})

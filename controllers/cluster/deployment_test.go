@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// agentIs expects a status and reason of the condition AgentUpToDate, and returns its message.
+// agentIs checks the status and reason of the condition AgentUpToDate, and returns its message.
 func (w *world) agentIs(state metav1.ConditionStatus, reason string) string {
 	w.t.Helper()
 	c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate)
@@ -29,7 +29,7 @@ func (w *world) agentIs(state metav1.ConditionStatus, reason string) string {
 	return c.Message
 }
 
-// digest is that of the Deployment in the Cluster's manifest.
+// digest returns the digest of the Deployment in the Cluster's manifest.
 func (w *world) digest() string {
 	w.t.Helper()
 	_, rest, found := strings.Cut(string(w.secret(registration.RegistrationSecret(w.name)).Data[registration.KeyManifest]), v1.AnnotationAgentDigest+": ")
@@ -46,7 +46,7 @@ func (w *world) leading(agent *testkit.Agent) {
 	w.says(agent, protocol.Deployment{Digest: w.digest(), RolledOut: true})
 }
 
-// says has the leader report its Deployment, and reconciles.
+// says makes the leader report its Deployment, and reconciles.
 func (w *world) says(agent *testkit.Agent, d protocol.Deployment) {
 	w.t.Helper()
 	agent.Report(func(r *protocol.Report) { r.Leader, r.Deployment = true, &d })
@@ -54,7 +54,7 @@ func (w *world) says(agent *testkit.Agent, d protocol.Deployment) {
 	w.reconcile()
 }
 
-// setAgent changes spec.agent, and reconciles until the agent was given the Deployment of it.
+// setAgent changes spec.agent, and reconciles until the agent was given the new Deployment.
 func (w *world) setAgent(agent *testkit.Agent, image string) string {
 	w.t.Helper()
 	c := w.cluster()
@@ -68,7 +68,7 @@ func (w *world) setAgent(agent *testkit.Agent, image string) string {
 
 func testDeploy(w *world) {
 	agent, _ := w.joined()
-	w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged) // one that knows no leader
+	w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged) // an agent that knows no leader
 	w.says(agent, protocol.Deployment{Unmanaged: true, Message: "there is none"})
 	if message := w.agentIs(metav1.ConditionUnknown, v1.ReasonAgentUnmanaged); !strings.Contains(message, "there is none") {
 		w.t.Errorf("a member without a Deployment: %v, want that there is none", message)
@@ -123,7 +123,7 @@ func testDeployRefused(w *world) {
 	w.leading(agent)
 	w.setAgent(agent, "refuse-me")
 	testkit.Eventually(w.t, 10*time.Second, func(context.Context) error {
-		w.reconcile() // as the end of the call has it done
+		w.reconcile() // as after the end of the call
 		if c := meta.FindStatusCondition(w.cluster().Status.Conditions, v1.ConditionAgentUpToDate); c.Reason != v1.ReasonAgentRejected {
 			return errors.New(c.Reason)
 		}
@@ -137,8 +137,8 @@ func testDeployRefused(w *world) {
 	}
 }
 
-// testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other: its
-// rights would not be those of its profile. What a person must do shows, and other changes wait for that.
+// testOtherProfile: an agent that was installed with one profile is never handed the Deployment of the other, because
+// its rights would not match its profile. The condition says what a person must do, and other changes wait for that.
 func testOtherProfile(w *world) {
 	agent, _ := w.joined()
 	w.leading(agent)

@@ -74,7 +74,7 @@ func TestDirectAccessIsACondition(t *testing.T) {
 	}
 }
 
-func TestAMemberWhoseAPIServersHaveNoneToAskSaysSo(t *testing.T) {
+func TestMissingTokenReviewersAreReported(t *testing.T) {
 	w := newWorld(t, testkit.Shared(t))
 	agent, _ := w.joined()
 	w.r.Direct = func(types.NamespacedName) delivery.Outcome { return delivery.Outcome{Stage: delivery.Applied} }

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// expectEventOnce expects that exactly one event since its last call begins with a text.
+// expectEventOnce checks that exactly one event since its last call begins with a text.
 func (w *world) expectEventOnce(want string) {
 	w.t.Helper()
 	all := slices.Collect(drain(w.recorder))

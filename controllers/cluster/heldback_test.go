@@ -21,7 +21,7 @@ import (
 )
 
 // upgraded runs an upgrade of agents in workspaces of four Clusters each until no other begins. It returns the Clusters
-// that have begun, in their order, and the events. fails decides whose upgrade fails.
+// that have begun, in order, and the events. fails decides whose upgrade fails.
 func upgraded(t *testing.T, workspaces int, fails func(begun []types.NamespacedName) bool) (begun []types.NamespacedName, told []string) {
 	t.Helper()
 	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t))
@@ -62,9 +62,9 @@ func upgraded(t *testing.T, workspaces int, fails func(begun []types.NamespacedN
 	return begun, told
 }
 
-// The attacker is whoever runs the Cluster whose turn is first: a share of one in a hundred is one Cluster here, and
-// names can be chosen.
-func TestAWorkspaceWhoseAgentsFailHoldsBackNoOther(t *testing.T) {
+// The attacker runs the Cluster whose turn is first. A share of one in a hundred is one Cluster here, and names can be
+// chosen.
+func TestFailingAgentsHoldBackOnlyTheirWorkspace(t *testing.T) {
 	begun, told := upgraded(t, 6, func(begun []types.NamespacedName) bool { return begun[len(begun)-1].Namespace == begun[0].Namespace })
 	others, own := map[types.NamespacedName]bool{}, 0
 	for _, name := range begun {

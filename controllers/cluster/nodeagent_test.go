@@ -52,7 +52,7 @@ func testByNodeAgent(w *world) {
 	if s.Agent.Replicas != 0 || s.Nodes == nil || s.Nodes.Summary != "2/3" {
 		w.t.Errorf("%d replicas, nodes %v, want none, and what was known before", s.Agent.Replicas, s.Nodes)
 	}
-	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // as it was, whatever a node agent says of the Deployment
+	w.agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated) // as it was, whatever a node agent reports about the Deployment
 	if len(node.Deployments) > 0 {
 		w.t.Error("the node agent was given a Deployment")
 	}

@@ -54,13 +54,14 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-func TestAClusterWithoutAPlaceSaysSoAndGetsNoToken(t *testing.T) {
+func TestClusterBeyondTheLimitGetsNoToken(t *testing.T) {
 	in := &input{cluster: &v1.Cluster{}, name: types.NamespacedName{Namespace: "team-a", Name: "one-more"}, tooMany: 1000}
 	got := decideRegistered(in)
 	if got.ok || got.reason != v1.ReasonTooManyClusters || !got.stalled || !strings.Contains(got.message, "limits.workspace.clusters") || !strings.Contains(got.message, "1000") {
 		t.Errorf("got %+v, want TooManyClusters, stalled, with the name and value of the limit", got)
 	}
-	if err := (&Reconciler{}).register(t.Context(), in, nil, false); err != nil || in.token.Value != "" { // without a client: it may not even try
+	// without a client: it must not even try
+	if err := (&Reconciler{}).register(t.Context(), in, nil, false); err != nil || in.token.Value != "" {
 		t.Errorf("token %q, %v", in.token.Value, err)
 	}
 }

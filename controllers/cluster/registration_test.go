@@ -17,9 +17,9 @@ import (
 	"github.com/drover-dev/drover/internal/registration"
 )
 
-// A user who may edit a Cluster, or the Secret that its spec names, must not choose the token with which another agent
-// replaces one that joined.
-func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
+// A user who can edit a Cluster, or the Secret that its spec names, must not be able to choose the token with which
+// another agent replaces one that has joined.
+func TestTokenChosenAfterAnAgentJoinedIsIgnored(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	first, chosen := strings.Repeat("first-", 6), strings.Repeat("chosen-", 6)
@@ -68,7 +68,7 @@ func TestATokenThatIsChosenAfterAnAgentJoinedDoesNotCount(t *testing.T) {
 	}
 }
 
-func TestTheHubsDefaultsOfAgents(t *testing.T) {
+func TestHubsDefaultsForAgents(t *testing.T) {
 	t.Parallel()
 	r := &Reconciler{Agent: v1.Agent{Image: "drover:v1", ImagePullSecrets: []v1.PullSecret{{Name: "mirror"}}}}
 	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, Registry: "registry.example.com/mirror"}

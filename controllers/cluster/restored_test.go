@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-func TestRestoreIsShown(t *testing.T) {
+func TestRestoreIsReported(t *testing.T) {
 	t.Parallel()
 	var many []string
 	for i := range 60 {

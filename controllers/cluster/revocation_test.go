@@ -43,7 +43,7 @@ func newFollower(w *world, key ed25519.PublicKey) *follower {
 	return f
 }
 
-// revoke reconciles the Cluster, and expects the tunnel to be there afterwards or not.
+// revoke reconciles the Cluster, and checks whether the tunnel still exists afterwards.
 func (f *follower) revoke(want bool) {
 	f.t.Helper()
 	if _, err := f.revoker.Reconcile(f.t.Context(), ctrl.Request{NamespacedName: f.name}); err != nil {
@@ -67,14 +67,14 @@ func (f *follower) revoke(want bool) {
 	}
 }
 
-// behind is a cache that has not seen an object yet.
+// behind is a cache that has not received an object yet.
 type behind struct{ client.Reader }
 
 func (behind) Get(_ context.Context, name client.ObjectKey, object client.Object, _ ...client.GetOption) error {
 	return apierrors.NewNotFound(schema.GroupResource{Resource: "any"}, name.Name)
 }
 
-// behindSecrets is one that has seen the Cluster and no Secret.
+// behindSecrets is a cache that has received the Cluster and no Secret.
 type behindSecrets struct{ client.Reader }
 
 func (b behindSecrets) Get(ctx context.Context, name client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -142,7 +142,7 @@ func (w *world) drop(object client.Object) {
 	}
 }
 
-// finalize lets a deleted Cluster go.
+// finalize removes the finalizer of a deleted Cluster.
 func (w *world) finalize() {
 	w.t.Helper()
 	c := w.cluster()
@@ -168,7 +168,7 @@ func testReplicasNotHeardYet(w *world) {
 	w.ready(metav1.ConditionFalse, v1.ReasonTunnelLost)
 	heard = false
 	w.delete()
-	w.clock.Advance(time.Hour) // no replica led meanwhile
+	w.clock.Advance(time.Hour) // no replica has led in the meantime
 	w.reconcile()
 	if c := w.cluster(); len(c.Finalizers) == 0 {
 		w.t.Error("let go although its agent may be connected to another replica")

@@ -36,7 +36,7 @@ func TestSettled(t *testing.T) {
 	}
 }
 
-func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
+func TestMemberWhoseTunnelEndedHereIsLostAtOnce(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	gone := members.State{LastSeen: now}
 	for name, tt := range map[string]struct {
@@ -71,7 +71,7 @@ func TestAMemberThatThisManagerSawGoIsLostAtOnce(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatArrivesGetsAMomentToReport(t *testing.T) {
+func TestArrivingAgentGetsAMomentToReport(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	joined := func(before time.Duration) *registration.AgentIdentity {
 		return &registration.AgentIdentity{Joined: now.Add(-before)}
@@ -108,7 +108,7 @@ func TestAnAgentThatArrivesGetsAMomentToReport(t *testing.T) {
 	}
 }
 
-func TestANodeAgentGetsAReplicaAMomentToConnect(t *testing.T) {
+func TestReplicaGetsAMomentToConnectBesideANodeAgent(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	connected := func(nodeAgents ...bool) members.State {
 		s := members.State{Report: &protocol.Report{}}

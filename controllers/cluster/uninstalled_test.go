@@ -11,7 +11,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 )
 
-func TestTheEventOfAnUninstallationNamesWhatStaysAndWhy(t *testing.T) {
+func TestUninstallationEventNamesLeftoversWithReasons(t *testing.T) {
 	event := uninstalled(members.Call{Stale: []string{"metrics.example.com/v1"}})
 	if !event.Warning || event.Reason != v1.ReasonLeftBehind {
 		t.Errorf("the event is %+v, want a warning LeftBehind", event)

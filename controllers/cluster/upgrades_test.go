@@ -30,7 +30,7 @@ type fleet struct {
 	of     map[string]*world
 	agents map[string]*testkit.Agent
 	keys   map[string]ed25519.PublicKey
-	has    map[string]string // the digest of the Deployment that each runs
+	has    map[string]string // the digest of the Deployment that each agent runs
 }
 
 func newFleet(t *testing.T) *fleet {
@@ -60,7 +60,7 @@ func newFleet(t *testing.T) *fleet {
 	return f
 }
 
-// connects connects an agent, until it has the hub's settings.
+// connects connects an agent, and waits until it has the hub's settings.
 func (f *fleet) connects(name string) {
 	f.t.Helper()
 	one := f.of[name]
@@ -92,7 +92,7 @@ func (f *fleet) settle() {
 	f.clock.Advance(time.Minute)
 }
 
-// pass has the turns decided, and all Clusters reconciled.
+// pass makes the turns decided, and all Clusters reconciled.
 func (f *fleet) pass() {
 	f.t.Helper()
 	if _, err := f.r.Upgrades.Reconcile(f.t.Context(), ctrl.Request{}); err != nil {
@@ -103,8 +103,8 @@ func (f *fleet) pass() {
 	}
 }
 
-// given expects that one agent was given a Deployment with an image, and no other any. It returns the digest. An empty
-// name expects that none was.
+// given checks that only one agent was given a Deployment, with this image, and returns its digest. An empty name means
+// that no agent was given one.
 func (f *fleet) given(to, image string) (digest string) {
 	f.t.Helper()
 	for name, agent := range f.agents {
@@ -131,14 +131,14 @@ func (f *fleet) given(to, image string) (digest string) {
 	return digest
 }
 
-// runs has an agent report a Deployment that is rolled out.
+// runs makes an agent report a Deployment that is rolled out.
 func (f *fleet) runs(name, digest string) {
 	f.t.Helper()
 	f.has[name] = digest
 	f.of[name].says(f.agents[name], protocol.Deployment{Digest: digest, RolledOut: true})
 }
 
-// restores has an agent report that it put its Deployment back.
+// restores makes an agent report that it put its Deployment back.
 func (f *fleet) restores(name, failed string) {
 	f.t.Helper()
 	f.of[name].says(f.agents[name], protocol.Deployment{Digest: f.has[name], RolledOut: true, Failed: failed, Message: "ImagePullBackOff"})
@@ -146,7 +146,7 @@ func (f *fleet) restores(name, failed string) {
 
 func (f *fleet) agent(name string) *v1.AgentStatus { return f.of[name].cluster().Status.Agent }
 
-func TestANewImageReachesAgentsInStages(t *testing.T) {
+func TestNewImageReachesAgentsInStages(t *testing.T) {
 	f := newFleet(t)
 	f.settle()
 	f.pass()
@@ -205,7 +205,7 @@ func TestANewImageReachesAgentsInStages(t *testing.T) {
 	f.given("", "")
 	f.of["c"].agentIs(metav1.ConditionFalse, v1.ReasonAgentWaiting)
 
-	f.lead("drover:one") // the hub goes back: only what was upgraded is restarted, and once
+	f.lead("drover:one") // the hub goes back: only upgraded agents are restarted, and only once
 	f.settle()
 	f.of["c"].agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
 	f.of["b"].agentIs(metav1.ConditionTrue, v1.ReasonAgentUpdated)
@@ -223,7 +223,7 @@ func TestANewImageReachesAgentsInStages(t *testing.T) {
 	}
 }
 
-func TestAnAgentThatDoesNotComeBackStopsTheUpgrade(t *testing.T) {
+func TestAgentThatDoesNotComeBackStopsTheUpgrade(t *testing.T) {
 	f := newFleet(t)
 	f.lead("drover:two")
 	f.settle()
@@ -254,7 +254,7 @@ func TestAnAgentThatDoesNotComeBackStopsTheUpgrade(t *testing.T) {
 	f.given("b", "drover:two")
 }
 
-func TestAnImageOfTheSpecIsAnExactChoice(t *testing.T) {
+func TestImageInTheSpecIsUsedExactly(t *testing.T) {
 	f := newFleet(t)
 	f.lead("drover:two")
 	f.settle()

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-func TestWhatIsStillInForceShowsUntilItIsGone(t *testing.T) {
+func TestObjectsStillInForceAreReportedUntilTheyAreGone(t *testing.T) {
 	in := &input{cluster: &v1.Cluster{}}
 	told := func(report *protocol.Report) *metav1.Condition {
 		in.member = members.State{Report: report}

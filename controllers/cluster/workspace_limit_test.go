@@ -29,7 +29,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestAWorkspaceThatIsFullHasOneClusterMoreWaitForAPlace(t *testing.T) {
+func TestClusterInAFullWorkspaceWaitsForAPlace(t *testing.T) {
 	w := newWorld(t, testkit.Start(t))
 	w.r.Places, w.r.Now, w.r.Recorder = cluster.NewPlaces(1), time.Now, &events.FakeRecorder{}
 	again := true // the test may run more than once in one process

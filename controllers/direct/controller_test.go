@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-func TestAMemberHasWhatItVerifiesByForAsLongAsItIsToGoOn(t *testing.T) {
+func TestVerificationDataOutlivesTheOfflinePeriod(t *testing.T) {
 	start := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for _, offline := range []time.Duration{10 * time.Minute, time.Hour, 90 * time.Minute, 12 * time.Hour} {
 		before, _ := validity(start, offline)
@@ -46,7 +46,7 @@ func TestAMemberHasWhatItVerifiesByForAsLongAsItIsToGoOn(t *testing.T) {
 	}
 }
 
-// deliveries note what is to be delivered.
+// deliveries records what is to be delivered.
 type deliveries struct {
 	wanted map[types.NamespacedName]*set.Set
 	calls  int
@@ -81,7 +81,7 @@ func (d *deliveries) access(t *testing.T, name types.NamespacedName) (*protocol.
 	return access, given.Digest
 }
 
-func TestWhatAMemberIsGiven(t *testing.T) {
+func TestContentOfAMembersSet(t *testing.T) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, v1.AddToScheme} {
 		if err := add(scheme); err != nil {

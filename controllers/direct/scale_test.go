@@ -37,7 +37,7 @@ const (
 	later                   = 20 * time.Millisecond
 )
 
-// fleet is a hub with Clusters and sessions that counts what is read, and what is woken.
+// fleet is a hub with Clusters and sessions that counts the reads and the woken Clusters.
 type fleet struct {
 	*Reconciler
 	t        *testing.T
@@ -101,7 +101,7 @@ func newFleet(t *testing.T, clusters, sessions int) *fleet {
 	return f
 }
 
-// session is one of a user of a provider, with a token for direct access.
+// session returns a user's session at a provider, with a token for direct access.
 func (f *fleet) session(i int) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: hubNamespace, Name: fmt.Sprintf("drover-session-%d", i), Labels: map[string]string{v1.LabelSecretKind: v1.SecretKindSession}},
@@ -111,7 +111,7 @@ func (f *fleet) session(i int) *corev1.Secret {
 	}
 }
 
-// change stores a session as it is after a change, and has the handler see the event.
+// change stores a changed session, and passes the event to the handler.
 func (f *fleet) change(i int, with func(*corev1.Secret)) {
 	f.t.Helper()
 	before := &corev1.Secret{}
@@ -128,7 +128,7 @@ func (f *fleet) change(i int, with func(*corev1.Secret)) {
 
 func revoke(s *corev1.Secret) { s.Data["revoked"] = []byte("true") }
 
-// reconcileAll waits until that many Clusters are woken, and reconciles them.
+// reconcileAll waits until this many Clusters are woken, and reconciles them.
 func (f *fleet) reconcileAll(want int) {
 	f.t.Helper()
 	testkit.Eventually(f.t, time.Minute, func(context.Context) error {
@@ -146,7 +146,7 @@ func (f *fleet) reconcileAll(want int) {
 	}
 }
 
-// told returns which sessions the member of a Cluster is to deny.
+// told returns the sessions that the member of a Cluster must deny.
 func (f *fleet) told(cluster string) []string {
 	f.t.Helper()
 	name := types.NamespacedName{Namespace: workspace, Name: cluster}
@@ -160,9 +160,9 @@ func (f *fleet) told(cluster string) []string {
 	return access.Denied
 }
 
-// Users get tokens all day. That costs nothing for Clusters; and what ends sessions reads them once, and not once for
+// Users get tokens all day. That costs nothing for Clusters. When sessions end, they are read once, and not once for
 // each Cluster.
-func TestClustersAndSessionsMakeNoProduct(t *testing.T) {
+func TestCostDoesNotGrowWithClustersTimesSessions(t *testing.T) {
 	const clusters, sessions = 60, 300
 	f := newFleet(t, clusters, sessions)
 	for i := range sessions { // as at a manager's start
@@ -204,12 +204,12 @@ func TestClustersAndSessionsMakeNoProduct(t *testing.T) {
 	}
 }
 
-func TestWhatMayEndASessionWakesAllClusters(t *testing.T) {
+func TestEventsThatMayEndASessionWakeAllClusters(t *testing.T) {
 	f := newFleet(t, 3, 4)
 	noted := func(s *corev1.Secret) { s.Data["direct"] = []byte(f.now.Add(2 * time.Hour).Format(time.RFC3339)) }
 	f.change(0, revoke)
 	f.reconcileAll(3)
-	f.change(0, noted) // of one that is in the list, which is there for longer now
+	f.change(0, noted) // of a session in the list, which now stays longer
 	f.reconcileAll(3)
 	f.change(0, func(s *corev1.Secret) { delete(s.Data, "revoked") })
 	f.reconcileAll(3)
@@ -238,14 +238,14 @@ func TestWhatMayEndASessionWakesAllClusters(t *testing.T) {
 		t.Errorf("%v are denied although their tokens have ended, without an event", denied)
 	}
 	f.handler.Delete(t.Context(), event.DeleteEvent{Object: f.session(-1)}, f.queue)
-	f.reconcileAll(3) // it has an hour yet
+	f.reconcileAll(3) // it still has an hour
 	ended := f.session(3)
 	ended.Data["direct"] = []byte(f.now.Format(time.RFC3339))
 	f.handler.Delete(t.Context(), event.DeleteEvent{Object: ended}, f.queue)
 	f.reconcileAll(0)
 }
 
-func TestMembersAreToldWhatServesUsers(t *testing.T) {
+func TestMembersReceiveTheDataThatServesUsers(t *testing.T) {
 	f := newFleet(t, 2, 0)
 	f.told("c0")
 	byAgent, _ := f.given.access(t, types.NamespacedName{Namespace: workspace, Name: "c0"})

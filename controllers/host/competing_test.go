@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestAJoinSecretThatAnotherWriterReplacesIsAConflict(t *testing.T) {
+func TestReplacedJoinSecretIsAConflict(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.reconcile()
@@ -34,7 +34,7 @@ func TestAJoinSecretThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 		t.Errorf("got %v, want a conflict", err)
 	}
 	w.WantUnchanged(t, theirs)
-	w.want(v1.HostWaitingToRegister, v1.ReasonAwaitingAgent) // a conflict is no failure
+	w.want(v1.HostWaitingToRegister, v1.ReasonAwaitingAgent) // a conflict is not a failure
 	w.r.Client = w.Client
 	w.reconcile()
 	h := w.want(v1.HostWaitingToRegister, v1.ReasonSecretConflict)
@@ -44,7 +44,7 @@ func TestAJoinSecretThatAnotherWriterReplacesIsAConflict(t *testing.T) {
 	w.WantUnchanged(t, theirs)
 }
 
-func TestAHostThatHasJoinedNeedsNoJoinSecret(t *testing.T) {
+func TestJoinedHostNeedsNoJoinSecret(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.reconcile()

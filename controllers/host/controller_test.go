@@ -83,7 +83,7 @@ func (w *world) reconcile() {
 	}
 }
 
-// want wants a state and a reason of the condition Ready.
+// want checks the state and the reason of the condition Ready.
 func (w *world) want(state v1.HostState, reason string) *v1.Host {
 	w.t.Helper()
 	h := &v1.Host{}
@@ -400,8 +400,8 @@ func TestHost(t *testing.T) {
 	}
 }
 
-// asked reports whether a reconcile has just asked the agent something about its instructions: this agent refuses, so
-// one after its answer waits to ask again.
+// asked reports whether a reconcile has just asked the agent something about its instructions. This agent refuses, so a
+// reconcile after its answer waits before it asks again.
 func (w *world) asked() bool {
 	w.t.Helper()
 	result, err := w.r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: w.name})
@@ -411,7 +411,7 @@ func (w *world) asked() bool {
 	return result.RequeueAfter != 0
 }
 
-// leavesAlone wants the agent not to be asked. An answer would come within milliseconds.
+// leavesAlone checks that the agent is not asked. An answer would come within milliseconds.
 func (w *world) leavesAlone() {
 	w.t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -423,7 +423,7 @@ func (w *world) leavesAlone() {
 	}
 }
 
-// without is a cache that has all but one Secret.
+// without is a cache that has everything except one Secret.
 type without struct {
 	client.Client
 	secret string

@@ -72,12 +72,12 @@ func (w *world) awaitAsked() {
 	})
 }
 
-func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
+func TestRestoredHubChangesAHostOnlyAfterConfirmation(t *testing.T) {
 	t.Parallel()
 	const name, old = "m1-host-plan", "Cluster/old"
 	for what, c := range map[string]struct {
 		onHub, onHost bool
-		owner         *string // of the instructions on the host; those on the hub are of old
+		owner         *string // of the instructions on the host; the instructions on the hub are old
 		want          v1.RestoreStatus
 		message       string
 	}{
@@ -136,7 +136,7 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 			testkit.Update(t, w.Client, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}}, func(h *v1.Host) {
 				h.Annotations = map[string]string{v1.AnnotationRestored: "lease/1/a/8"}
 			})
-			w.leavesAlone() // it is the confirmation of another restore
+			w.leavesAlone() // it confirms another restore
 			testkit.Update(t, w.Client, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name}}, func(h *v1.Host) {
 				h.Annotations = map[string]string{v1.AnnotationRestored: lost}
 			})
@@ -166,9 +166,9 @@ func TestARestoredHubAsksBeforeItChangesAHost(t *testing.T) {
 	}
 }
 
-// While a manager settles, the status of a Host is of before: of a restored hub, that of the backup. The provisioner
-// takes no Host whose status is of another term.
-func TestTheStatusSaysWhichLeaderTheAgentReportedTo(t *testing.T) {
+// While a manager settles, the status of a Host is older, and on a restored hub it comes from the backup. The
+// provisioner takes no Host whose status is from another term.
+func TestStatusNamesTheLeaderThatTheAgentReportedTo(t *testing.T) {
 	t.Parallel()
 	w, term := newWorld(t), "lease/1/a"
 	w.r.Term = func() string { return term }

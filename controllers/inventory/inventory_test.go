@@ -49,7 +49,7 @@ func connected() *v1.Cluster {
 	return c
 }
 
-func TestTheProfileOfACluster(t *testing.T) {
+func TestProfileOfACluster(t *testing.T) {
 	t.Run("says what rarely changes, in the words of the upstream API", func(t *testing.T) {
 		p := desired(connected(), hub, nil)
 		if want := map[string]string{"env": "prod", v1.LabelDistribution: "k3s", LabelManager: "drover", v1.LabelManagedBy: "drover"}; !maps.Equal(p.Labels, want) {
@@ -161,7 +161,7 @@ func (f *fixture) update(t *testing.T) {
 	}
 }
 
-// reconcile returns the profile after a reconcile, and how many writes it took.
+// reconcile returns the profile after a reconcile, and the number of writes.
 func (f *fixture) reconcile(t *testing.T) (*clusterprofile.ClusterProfile, int) {
 	t.Helper()
 	f.writes = 0
@@ -175,7 +175,7 @@ func (f *fixture) reconcile(t *testing.T) (*clusterprofile.ClusterProfile, int) 
 	return p, f.writes
 }
 
-func TestTheUpstreamAPITakesTheProfile(t *testing.T) {
+func TestUpstreamAPIAcceptsTheProfile(t *testing.T) {
 	f := newFixture(t)
 	p, writes := f.reconcile(t)
 	if writes != 2 || p.Status.Version.Kubernetes != "v1.36.3+k3s1" || len(p.Status.AccessProviders) != 1 || p.Labels["env"] != "prod" {
@@ -269,9 +269,9 @@ func TestTheUpstreamAPITakesTheProfile(t *testing.T) {
 	})
 }
 
-// Tools come and go with their kinds. A hub of many Clusters must not try for each of them without end, and log each
-// time, that a kind is gone.
-func TestAKindThatIsRemovedIsNoErrorAndIsWrittenOnceItIsBack(t *testing.T) {
+// Tools come and go with their kinds. A hub with many Clusters must not retry for each of them endlessly, and log each
+// time that a kind is gone.
+func TestProfilesAreWrittenAgainWhenARemovedKindReturns(t *testing.T) {
 	env := testkit.Start(t)
 	install(t, env)
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
@@ -285,7 +285,8 @@ func TestAKindThatIsRemovedIsNoErrorAndIsWrittenOnceItIsBack(t *testing.T) {
 	if err := envtest.UninstallCRDs(env.Config, envtest.CRDInstallOptions{Paths: []string{"testdata/clusterprofiles.yaml"}}); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 30*time.Second, func(context.Context) error { // the API server has it, or refuses it, until it is removed
+	// the API server has it, or refuses it, until it is removed
+	testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 		got, err := reconcile()
 		if err != nil {
 			return err
@@ -308,7 +309,7 @@ func TestAKindThatIsRemovedIsNoErrorAndIsWrittenOnceItIsBack(t *testing.T) {
 	}
 }
 
-func TestAProfileOfAnotherManagerIsLeftAlone(t *testing.T) {
+func TestProfileOfAnotherManagerIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	other := &clusterprofile.ClusterProfile{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: f.Name},
 		Spec: clusterprofile.ClusterProfileSpec{DisplayName: "theirs", ClusterManager: clusterprofile.ClusterManager{Name: "ocm"}}}
@@ -329,7 +330,7 @@ func TestAProfileOfAnotherManagerIsLeftAlone(t *testing.T) {
 }
 
 // The kind is installed while the manager runs.
-func TestClustersGetTheirProfilesOnceTheAPIServerHasTheKind(t *testing.T) {
+func TestProfilesAreWrittenOnceTheKindIsInstalled(t *testing.T) {
 	env := testkit.Start(t)
 	cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "early"}}
 	if err := env.Client.Create(t.Context(), cluster); err != nil {
@@ -380,7 +381,8 @@ func TestClustersGetTheirProfilesOnceTheAPIServerHasTheKind(t *testing.T) {
 	if err := env.Client.Delete(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 30*time.Second, func(c context.Context) error { // one that is deleted comes back by its own event
+	// a deleted profile comes back through its own event
+	testkit.Eventually(t, 30*time.Second, func(c context.Context) error {
 		again, err := profile(c)
 		if err == nil && again.UID == p.UID {
 			err = errors.New("not deleted yet")

@@ -15,8 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/rollout"
 )
 
-// A user who may run plans on one Cluster may recreate it with any claim. The plan's status must still be valid, for
-// the other members.
+// A user who can run plans on one Cluster can recreate it with any claim. The plan's status must still be valid for the
+// other members.
 func FuzzClaim(f *testing.F) {
 	for _, text := range []string{
 		`{"revision":"r","since":"2026-11-21T00:00:00Z","complete":"2026-11-21T00:00:00Z"}`, `{}`, `x`, `{"revision":"r","since":"9999-12-31T23:59:59-23:59"}`,

@@ -33,17 +33,18 @@ import (
 // fixture is a workspace with the Plan "k3s", its reconciler, and fake members whose reports the test chooses.
 type fixture struct {
 	*testkit.Env
-	t         *testing.T
-	clock     *testkit.Clock
-	recorder  *events.FakeRecorder
-	r         *plan.Reconciler
-	name      types.NamespacedName
-	members   map[string]plan.MemberState // those that are not here are connected, and have said nothing of the plan
+	t        *testing.T
+	clock    *testkit.Clock
+	recorder *events.FakeRecorder
+	r        *plan.Reconciler
+	name     types.NamespacedName
+	// members that are not here are connected, and have reported nothing about the plan
+	members   map[string]plan.MemberState
 	answer    release.Result
 	delivered map[types.NamespacedName]*set.Set
 	claims    int                    // writes of Clusters
 	writes    int                    // of the Plan's status
-	cached    map[string]*v1.Cluster // what the cache has, where that is not what the API server has
+	cached    map[string]*v1.Cluster // the content of the cache, if it differs from the API server's
 }
 
 func newFixture(t *testing.T, env *testkit.Env, clusters ...string) *fixture {
@@ -78,7 +79,7 @@ func newFixture(t *testing.T, env *testkit.Env, clusters ...string) *fixture {
 	return s
 }
 
-// labelled reads Secrets as a cache does that has only those for plans.
+// labelled reads Secrets like a cache that has only the Secrets for plans.
 type labelled struct{ client.Reader }
 
 func (l labelled) Get(ctx context.Context, name client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -93,7 +94,7 @@ func (s *fixture) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: s.name.Namespace, Name: name}
 }
 
-// What the reconciler is given: the stand is its Deliveries, the State of plans in members and the Channel.
+// The fixture is the reconciler's Deliverer, the State of plans in members, and the Channel.
 
 func (s *fixture) Replace(_ delivery.Key, sets map[types.NamespacedName]*set.Set) {
 	s.delivered = sets
@@ -124,9 +125,9 @@ func (s *fixture) State(_ string, member types.NamespacedName) plan.MemberState 
 func (s *fixture) Result(string, string) release.Result { return s.answer }
 func (s *fixture) OnPolled(func(string))                {}
 
-// What tests do.
+// Actions of tests.
 
-// plan makes the Plan, for all members of the workspace.
+// plan creates the Plan, for all members of the workspace.
 func (s *fixture) plan(change ...func(*v1.PlanSpec)) {
 	s.t.Helper()
 	p := &v1.Plan{ObjectMeta: s.meta(s.name.Name)}
@@ -185,7 +186,7 @@ func (s *fixture) edit(name string, f func(*v1.Cluster)) {
 	}
 }
 
-// claim returns what the plan wrote on a Cluster, nil for nothing.
+// claim returns the plan's claim on a Cluster, or nil if there is none.
 func (s *fixture) claim(name string) *rollout.ClusterClaim {
 	s.t.Helper()
 	text := s.cluster(name).Annotations[v1.PlanLabel(s.name.Name)]
@@ -199,7 +200,7 @@ func (s *fixture) claim(name string) *rollout.ClusterClaim {
 	return claim
 }
 
-// given returns the Plan that a member has, nil for none.
+// given returns the Plan that a member has, or nil if it has none.
 func (s *fixture) given(name string) *v1.Plan {
 	s.t.Helper()
 	given := s.delivered[types.NamespacedName{Namespace: s.name.Namespace, Name: name}]
@@ -217,7 +218,7 @@ func (s *fixture) given(name string) *v1.Plan {
 	return p
 }
 
-// says has a member report the progress of the plan that it was given last.
+// says makes a member report progress of the plan that it was given last.
 func (s *fixture) says(name, reason string, nodes v1.PlanCount, applying ...string) {
 	s.t.Helper()
 	status := &v1.PlanStatus{Revision: s.given(name).Annotations[v1.AnnotationRevision], LatestHash: s.read().Status.LatestHash, Nodes: &nodes,
@@ -265,5 +266,5 @@ func (s *fixture) events() []string {
 	}
 }
 
-// fullStop is long enough for a status to be written at once again.
+// fullStop is long enough for the next status to be written at once.
 const fullStop = 2 * time.Second

@@ -18,7 +18,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// observed is a Progress whose members' connections are set by hand.
+// observed is a Progress whose members' connections the test sets.
 type observed struct {
 	*plan.Progress
 	t       *testing.T
@@ -35,7 +35,7 @@ func (o *observed) lead() {
 	synctest.Wait()
 }
 
-// connect connects the member, or changes what its agent reports.
+// connect connects the member, or changes its agent's report.
 func (o *observed) connect(capabilities protocol.Capabilities) {
 	o.state = members.State{Peers: []members.Peer{{ID: "1"}}, Report: &protocol.Report{Capabilities: capabilities}}
 	o.Changed(o.member)

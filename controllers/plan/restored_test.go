@@ -18,7 +18,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// restored is a hub whose Plan and claims are those of a backup: members a and b have done a later revision since.
+// restored is a hub whose Plan and claims come from a backup: the members a and b have completed a later revision
+// since.
 func restored(t *testing.T, env *testkit.Env) *fixture {
 	t.Helper()
 	s := newFixture(t, env, "a", "b")
@@ -48,9 +49,9 @@ func restored(t *testing.T, env *testkit.Env) *fixture {
 	return s
 }
 
-// A plan of a backup may be one that was deleted, or changed, since: it begins nowhere while a member waits for a
+// A plan from a backup may have been deleted or changed since. It begins nowhere while a member waits for a
 // confirmation.
-func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testing.T) {
+func TestPlanBeginsNowhereWhileAMemberAwaitsConfirmation(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")
 	waiting, known := map[string]*checkpoint.Difference{"b": {Checkpoint: "lost", Add: []string{"plan/k3s"}}}, true
@@ -78,7 +79,7 @@ func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testi
 	known, waiting = false, nil
 	s.leaves("b")
 	begun(false)
-	s.expect(v1.ReasonHubRestored) // one that is away waits on
+	s.expect(v1.ReasonHubRestored) // a member that is away still waits
 	known = true
 	c = s.cluster("b")
 	c.Status.Restore = nil
@@ -99,9 +100,9 @@ func TestAPlanBeginsInNoMemberWhileOneWaitsForTheConfirmationOfARestore(t *testi
 	}
 }
 
-// Agents that cannot reach the hub yet, since its front is not open, may know better about the plan: what is known of
-// none of them is no consent.
-func TestAPlanBeginsInNoMemberBeforeAgentsCanHaveComeBack(t *testing.T) {
+// Agents that cannot reach the hub yet, because its front is not open, may know better about the plan. Without their
+// reports, nothing counts as consent.
+func TestPlanBeginsNowhereBeforeAgentsHadTimeToReturn(t *testing.T) {
 	env := testkit.Shared(t)
 	s := newFixture(t, env, "a", "b")
 	returned := false

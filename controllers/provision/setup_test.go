@@ -42,8 +42,8 @@ const (
 	account   = "system:serviceaccount:" + namespace + ":drover-provisioner"
 )
 
-// TestEveryControllerWorksWithTheRightsOfItsRole runs all controllers of the provisioner as its account, with the roles
-// that are generated for it and no others, and within the policies that narrow them.
+// TestEveryControllerWorksWithTheRightsOfItsRole runs all controllers of the provisioner with its account, which has
+// only the generated roles, and under the policies that narrow them.
 func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
@@ -143,7 +143,7 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	}
 }
 
-// start runs a provisioner as its account until the test ends.
+// start runs a provisioner with its account until the test ends.
 func start(t *testing.T, env *testkit.Env) {
 	t.Helper()
 	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ProvisionerConfig, health: {listen: '0'}, " +
@@ -181,7 +181,7 @@ func impersonating(env *testkit.Env) *rest.Config {
 	return kubeconfig
 }
 
-// ready returns nil once an object has the condition Ready for a reason.
+// ready returns nil once an object has the condition Ready with a reason.
 func ready(ctx context.Context, env *testkit.Env, o client.Object, is *[]metav1.Condition, reason string) error {
 	if err := env.Client.Get(ctx, client.ObjectKeyFromObject(o), o); err != nil {
 		return err

@@ -60,7 +60,7 @@ func ask(t *testing.T, value string, spec v1.AuthProviderSpec) *asked {
 	return a
 }
 
-// ready reconciles, and returns the condition with when the provider is asked again.
+// ready reconciles, and returns the condition and the time until the provider is asked again.
 func (a *asked) ready() (metav1.Condition, time.Duration) {
 	a.t.Helper()
 	result, err := a.Reconcile(a.t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Name: a.provider.Name}})
@@ -84,7 +84,7 @@ func (a *asked) change(change func(*v1.AuthProvider)) {
 
 var upstreamSecret = v1.ProviderSecret{Name: "upstream", Key: "secret"}
 
-// openIDProvider describes itself as a test says.
+// openIDProvider starts a provider that describes itself with the given issuer.
 func openIDProvider(t *testing.T, issuer func(own string) string) v1.AuthProviderSpec {
 	t.Helper()
 	var own *httptest.Server
@@ -102,7 +102,7 @@ func bundle(server *httptest.Server) string {
 
 func itself(own string) string { return own }
 
-func TestTheStatusOfAnAuthProviderSaysWhetherItCanBeAsked(t *testing.T) {
+func TestAuthProviderStatusReportsReachability(t *testing.T) {
 	gitHub := func(t *testing.T) v1.AuthProviderSpec {
 		g := githubtest.Start(t)
 		return v1.AuthProviderSpec{GitHub: &v1.GitHubProvider{URL: g.URL, CABundle: bundle(g.Server), ClientID: githubtest.ClientID, ClientSecret: upstreamSecret, Organizations: []string{"acme"}}}
@@ -175,7 +175,7 @@ func TestTheStatusOfAnAuthProviderSaysWhetherItCanBeAsked(t *testing.T) {
 	}
 }
 
-func TestAProviderThatDoesNotAnswerIsAskedLessAndLessOften(t *testing.T) {
+func TestUnreachableProviderIsAskedLessOften(t *testing.T) {
 	a := ask(t, "s", openIDProvider(t, itself))
 	url := a.provider.Spec.OIDC.URL
 	a.change(func(p *v1.AuthProvider) { p.Spec.OIDC.URL = "https://127.0.0.1:1" })
@@ -198,7 +198,7 @@ func TestAProviderThatDoesNotAnswerIsAskedLessAndLessOften(t *testing.T) {
 	}
 }
 
-func TestAProviderThatIsSwitchedOffIsNotAsked(t *testing.T) {
+func TestDisabledProviderIsNotAsked(t *testing.T) {
 	var requests atomic.Int32
 	a := ask(t, "s", openIDProvider(t, func(own string) string { requests.Add(1); return own }))
 	a.change(func(p *v1.AuthProvider) { p.Spec.Disabled = true })
@@ -211,7 +211,7 @@ func TestAProviderThatIsSwitchedOffIsNotAsked(t *testing.T) {
 	}
 }
 
-func TestASecretWakesTheProvidersThatNameIt(t *testing.T) {
+func TestSecretWakesTheProvidersThatNameIt(t *testing.T) {
 	a := ask(t, "s", openIDProvider(t, itself))
 	other := a.secret.DeepCopy()
 	other.Name = "another"
@@ -237,8 +237,9 @@ func TestASecretWakesTheProvidersThatNameIt(t *testing.T) {
 	}
 }
 
-// A provider that was deleted leaves no connector with its secret, and one that was made again is asked as it is now.
-func TestAConnectorGoesWithItsProviderAndItsSecret(t *testing.T) {
+// A deleted provider leaves no connector with its secret, and a provider that was created again is asked with its
+// present spec.
+func TestConnectorIsRemovedWithItsProviderOrSecret(t *testing.T) {
 	a := ask(t, "s", openIDProvider(t, itself))
 	of := func() connector.Connector {
 		t.Helper()
@@ -286,7 +287,7 @@ func TestAConnectorGoesWithItsProviderAndItsSecret(t *testing.T) {
 	}
 }
 
-func TestOnlyAUserThatIsDisabledRefusesAPrincipal(t *testing.T) {
+func TestOnlyADisabledUserRefusesAPrincipal(t *testing.T) {
 	env := testkit.Shared(t)
 	reader, suffix := env.Indexed(t, index.Users), "-of-"+env.Workspace(t)
 	for name, spec := range map[string]v1.UserSpec{

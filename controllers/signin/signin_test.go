@@ -68,7 +68,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// A provider says what it likes, and whoever lists providers has it on their terminal.
+// A provider can say anything, and it appears on the terminal of anyone who lists providers.
 func TestMessageOfAProviderIsPrintableAndBounded(t *testing.T) {
 	said := errors.New("502: \x1b]0;forged\x07\nReady=True \u202e" + strings.Repeat("ä", 2000))
 	got := ready(&v1.AuthProvider{}, said).Message
@@ -83,7 +83,7 @@ func TestKeysAreMadeOnceAndRotated(t *testing.T) {
 	k := &Keys{Client: env.Client, Secret: types.NamespacedName{Namespace: env.Workspace(t), Name: signin.KeysSecret}, Now: func() time.Time { return now }}
 	read := func() (set keys.Set) {
 		t.Helper()
-		for range 3 { // each write wakes it
+		for range 3 { // each write wakes the controller
 			if _, err := k.Reconcile(t.Context(), ctrl.Request{}); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestKeysAreMadeOnceAndRotated(t *testing.T) {
 	}
 }
 
-func TestASessionIsDeletedWhenItHasEnded(t *testing.T) {
+func TestSessionIsDeletedWhenItHasEnded(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace, now := env.Workspace(t), start
 	s := &Sessions{Client: env.Client, Namespace: namespace, Now: func() time.Time { return now }}
@@ -164,7 +164,7 @@ func TestASessionIsDeletedWhenItHasEnded(t *testing.T) {
 	}
 }
 
-func TestTheStatusOfAUserFollowsTheirPassword(t *testing.T) {
+func TestUserStatusFollowsThePassword(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	u := &Users{Client: env.Client, Recorder: events.NewFakeRecorder(10), Namespace: namespace, Now: time.Now}

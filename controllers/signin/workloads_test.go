@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/signin/keys"
 )
 
-func TestTheStatusOfAProviderOfMachinesSaysWhatIsWrong(t *testing.T) {
+func TestWorkloadProviderStatusReportsProblems(t *testing.T) {
 	key, err := keys.New(start)
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestTheStatusOfAProviderOfMachinesSaysWhatIsWrong(t *testing.T) {
 	expect(v1.ReasonInvalid, metav1.ConditionFalse, "PEM")
 }
 
-func TestTheSchemaRefusesProvidersOfWorkloadsThatAreAmbiguous(t *testing.T) {
+func TestSchemaRefusesAmbiguousWorkloadProviders(t *testing.T) {
 	a := ask(t, "", v1.AuthProviderSpec{JWT: &v1.JWTProvider{
 		Issuer:        v1.JWTIssuer{URL: "https://ci.example.com", Audiences: []string{"hub"}},
 		ClaimMappings: v1.JWTClaimMappings{Username: v1.JWTClaimOrExpression{Claim: "sub"}},

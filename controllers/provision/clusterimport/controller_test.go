@@ -70,7 +70,7 @@ func (w *world) reconcile() string {
 	return strings.Join(all, "\n")
 }
 
-// kubeconfig makes the Secret as Cluster API does.
+// kubeconfig creates the Secret as Cluster API does.
 func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Secret {
 	w.t.Helper()
 	c := w.Config
@@ -95,8 +95,8 @@ func (w *world) kubeconfig(change func(*api.Cluster, *api.AuthInfo)) *corev1.Sec
 	return secret
 }
 
-// registered makes the Secret with the manifest of the agent, which is a ServiceAccount here. Its owner is the Cluster,
-// or one that is not there.
+// registered creates the Secret with the manifest of the agent, which is only a ServiceAccount here. Its owner is the
+// Cluster, or a Cluster that does not exist.
 func (w *world) registered() {
 	w.t.Helper()
 	cluster := &v1.Cluster{}
@@ -130,7 +130,7 @@ func (w *world) installed() bool {
 	return err == nil
 }
 
-func TestAClusterOfClusterAPIIsImportedByItsLabel(t *testing.T) {
+func TestLabelledClusterOfClusterAPIIsImported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.reconcile()
@@ -174,7 +174,7 @@ func TestAClusterOfClusterAPIIsImportedByItsLabel(t *testing.T) {
 	w.reconcile()
 }
 
-func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
+func TestManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.reconcile()
@@ -185,7 +185,7 @@ func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotToBeImportedIsLeftAlone(t *testing.T) {
+func TestUnmarkedClustersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		prepare func(*world)
@@ -303,9 +303,9 @@ func TestSlowServersOfAWorkspaceDelayNoOther(t *testing.T) {
 	}
 }
 
-// The API server of a cluster that is imported is its operator's, and may answer anything.
-// It runs alone, so that what is allocated is its own.
-func TestAServerThatAnswersMuchCostsLittle(t *testing.T) {
+// The API server of an imported cluster belongs to its operator, and may answer anything. The test does not run in
+// parallel, so that it measures only its own allocations.
+func TestLargeAnswersOfAServerCostLittle(t *testing.T) {
 	const ceiling = 16 << 20
 	w := newWorld(t)
 	secret := registration.RegistrationSecret(w.name)

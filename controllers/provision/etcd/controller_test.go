@@ -93,7 +93,7 @@ func (w *world) get(name string, object client.Object) {
 	}
 }
 
-// connect says of a Host whether its agent is connected.
+// connect sets whether the agent of a Host is connected.
 func (w *world) connect(name string, is bool) {
 	w.t.Helper()
 	host := &v1.Host{}
@@ -108,7 +108,7 @@ func (w *world) connect(name string, is bool) {
 	w.status(host)
 }
 
-// reconcile reconciles a number of times, each by a hub that has just been started.
+// reconcile reconciles a number of times, each time with a hub that has just started.
 func (w *world) reconcile(times int) {
 	w.t.Helper()
 	for range times {
@@ -118,7 +118,7 @@ func (w *world) reconcile(times int) {
 	}
 }
 
-// reconcileBy reconciles once, by a hub that writes with that client.
+// reconcileBy reconciles once, with a hub that writes with this client.
 func (w *world) reconcileBy(writer client.Client) error {
 	w.t.Helper()
 	recorder := events.NewFakeRecorder(100)
@@ -132,7 +132,7 @@ func (w *world) reconcileBy(writer client.Client) error {
 	return err
 }
 
-// given wants the tasks that a machine has, beside that of another controller, and ends those that have not ended.
+// given checks the tasks of a machine, besides another controller's task, and ends those that have not ended.
 func (w *world) given(host string, state infrav1.TaskState, want ...infrav1.TaskAction) *infrav1.DroverMachine {
 	w.t.Helper()
 	m := &infrav1.DroverMachine{}
@@ -155,7 +155,7 @@ func (w *world) given(host string, state infrav1.TaskState, want ...infrav1.Task
 	return m
 }
 
-// paused wants the Cluster to be paused or not, and has its control plane see that.
+// paused checks whether the Cluster is paused, and makes its control plane see it.
 func (w *world) paused(want bool) {
 	w.t.Helper()
 	w.get("web", w.owner)
@@ -170,7 +170,7 @@ func (w *world) paused(want bool) {
 	}
 }
 
-// restore wants the phase, reason and a word of the message of a restore.
+// restore checks the phase, the reason and a part of the message of a restore.
 func (w *world) restore(name string, phase provisionv1.EtcdRestorePhase, reason, message string) *provisionv1.EtcdRestore {
 	w.t.Helper()
 	o := &provisionv1.EtcdRestore{}
@@ -208,13 +208,13 @@ func (w *world) snapshotted() *provisionv1.EtcdSnapshot {
 	if w.get("before", o); o.Status.Phase != provisionv1.SnapshotSucceeded || !meta.IsStatusConditionTrue(o.Status.Conditions, provisionv1.ConditionReady) {
 		w.t.Fatalf("%+v, want it to have succeeded", o.Status)
 	}
-	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot) // until the status says so
+	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot) // until the status has the outcome
 	w.reconcile(1)
 	w.given("h1", "")
 	return o
 }
 
-func TestARestoreGoesThroughItsStepsWithAHubThatIsStartedAgainEachTime(t *testing.T) {
+func TestRestoreSurvivesARestartOfTheHubAtEachStep(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	snapshot := w.snapshotted()
@@ -266,7 +266,7 @@ func TestARestoreGoesThroughItsStepsWithAHubThatIsStartedAgainEachTime(t *testin
 	w.restore("r", provisionv1.RestoreSucceeded, provisionv1.ReasonSucceeded, "on all control planes")
 }
 
-func TestARestoreThatIsDeletedIsCanceled(t *testing.T) {
+func TestDeletedRestoreIsCanceled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	o := w.wantRestore("r", provisionv1.EtcdRestoreSpec{File: "f.db", Host: "h2"})
@@ -293,7 +293,7 @@ func TestARestoreThatIsDeletedIsCanceled(t *testing.T) {
 	w.given("h2", "")
 }
 
-func TestWhatAPersonHasPausedStaysPaused(t *testing.T) {
+func TestClusterPausedByAPersonStaysPaused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	if err := w.Client.Patch(t.Context(), w.owner.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(`{"spec": {"paused": true}}`))); err != nil {

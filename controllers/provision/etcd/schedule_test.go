@@ -33,7 +33,7 @@ func (w *world) follows(etcd infrav1.Etcd) {
 	}
 }
 
-// scheduled returns the snapshots that the schedule has made, the oldest first.
+// scheduled returns the snapshots that the schedule has created, the oldest first.
 func (w *world) scheduled() []provisionv1.EtcdSnapshot {
 	w.t.Helper()
 	list := &provisionv1.EtcdSnapshotList{}
@@ -44,7 +44,7 @@ func (w *world) scheduled() []provisionv1.EtcdSnapshot {
 	return list.Items
 }
 
-// times wants the scheduled snapshots to be those of these times of the day.
+// times checks that the scheduled snapshots are for these times of the day.
 func (w *world) times(want string) {
 	w.t.Helper()
 	var got []string
@@ -56,7 +56,7 @@ func (w *world) times(want string) {
 	}
 }
 
-// succeed has the host that was given a snapshot make it, and returns what it was to remove.
+// succeed makes the host with the task carry it out, and returns the files that it was told to remove.
 func (w *world) succeed(state infrav1.TaskState) []string {
 	w.t.Helper()
 	w.reconcile(1)
@@ -80,7 +80,7 @@ func (w *world) busy() string {
 	return ""
 }
 
-func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
+func TestScheduleMakesOneSnapshotForAllMissedTimes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.reconcile(1)
@@ -99,7 +99,7 @@ func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
 	if !metav1.IsControlledBy(&one, owner) || one.Name != "web-infra-"+fmt.Sprint(w.now.Unix()/60) || len(w.events) != 1 || !strings.Contains(w.events[0], "SnapshotScheduled") {
 		t.Errorf("%+v, %q", one.ObjectMeta, w.events)
 	}
-	w.now = w.now.Add(5 * time.Hour) // one that does not end keeps others from being made
+	w.now = w.now.Add(5 * time.Hour) // while one has not ended, no others are created
 	w.reconcile(3)
 	w.times("11:00")
 	w.given("h1", infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
@@ -112,7 +112,7 @@ func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
 	w.now = w.now.Add(time.Hour + time.Minute)
 	w.wantRestore("r", provisionv1.EtcdRestoreSpec{File: "f.db", Host: "h2"})
 	w.reconcile(3)
-	w.times("11:00 16:00") // while a restore is under way none is made
+	w.times("11:00 16:00") // while a restore is in progress, none is created
 	restore := &provisionv1.EtcdRestore{}
 	w.get("r", restore)
 	restore.Spec.Cancel = true
@@ -125,13 +125,13 @@ func TestAScheduleMakesOneSnapshotForAllTimesThatWereMissed(t *testing.T) {
 	w.reconcile(1)
 	w.times("11:00 16:00 17:00")
 	w.follows(infrav1.Etcd{Schedule: "often"})
-	w.succeed(infrav1.TaskSucceeded) // what is there goes on
+	w.succeed(infrav1.TaskSucceeded) // an existing snapshot continues
 	w.now = w.now.Add(10 * time.Hour)
 	w.reconcile(2)
 	w.times("11:00 16:00 17:00")
 }
 
-func TestAScheduleGoesOnAfterAHostThatStaysAwayOrAMachineThatIsBeingDeleted(t *testing.T) {
+func TestScheduleContinuesWithoutALostHostOrADeletedMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", S3: s3()})
@@ -169,9 +169,9 @@ func TestAScheduleGoesOnAfterAHostThatStaysAwayOrAMachineThatIsBeingDeleted(t *t
 	w.given("h2", "")
 }
 
-func TestASnapshotOfAHostThatWasLostWhileTheHubWasDownFailsToo(t *testing.T) {
+func TestSnapshotFailsIfItsHostWasLostWhileTheHubWasDown(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t) // a hub that was started after the agent was connected last does not know when that was
+	w := newWorld(t) // a hub that started after the agent's last connection does not know when that was
 	o := &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}}
 	w.create(o)
 	w.reconcile(2)
@@ -192,7 +192,7 @@ func TestASnapshotOfAHostThatWasLostWhileTheHubWasDownFailsToo(t *testing.T) {
 	}
 }
 
-func TestAnObjectThatHasTheNameOfAScheduledSnapshotIsNamed(t *testing.T) {
+func TestObjectWithTheNameOfAScheduledSnapshotIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *"})
@@ -211,7 +211,7 @@ func TestAnObjectThatHasTheNameOfAScheduledSnapshotIsNamed(t *testing.T) {
 	w.times("11:00")
 }
 
-func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
+func TestScheduleMakesNothingWithoutAControlPlane(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{Schedule: "*/5 * * * *"})
@@ -228,7 +228,7 @@ func TestNothingIsMadeOfAClusterThatHasNoControlPlane(t *testing.T) {
 	}
 }
 
-// failures wants so many scheduled snapshots to have failed, of so many.
+// failures checks how many scheduled snapshots have failed, and how many there are.
 func (w *world) failures(want, of int) {
 	w.t.Helper()
 	failed := 0
@@ -242,13 +242,13 @@ func (w *world) failures(want, of int) {
 	}
 }
 
-func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
+func TestOnlySnapshotsBeyondTheRetentionAreRemoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.connect("h2", false)
 	w.connect("h3", false)
 	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 2})
-	// A person's snapshot with the label stays: the cluster does not own it.
+	// A person's snapshot with the label stays, because the cluster does not own it.
 	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "mine"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofWeb}})
 	w.succeed(infrav1.TaskSucceeded)
 	var removed []string
@@ -277,7 +277,7 @@ func TestSnapshotsBeyondTheRetentionAreRemovedAndNoOthers(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), mine); err != nil {
 		t.Fatal(err)
 	}
-	for range 6 { // those that fail are kept, but not all
+	for range 6 { // failed snapshots are kept, but not all of them
 		w.now = w.now.Add(time.Hour)
 		w.reconcile(1)
 		w.succeed(infrav1.TaskFailed)
@@ -298,7 +298,7 @@ func (refusing) Delete(context.Context, client.Object, ...client.DeleteOption) e
 	return errors.New("refused")
 }
 
-func TestACleanupThatFailsKeepsNoSnapshotFromEnding(t *testing.T) {
+func TestFailedCleanupDoesNotDelayOtherSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.connect("h2", false)
@@ -321,7 +321,7 @@ func TestACleanupThatFailsKeepsNoSnapshotFromEnding(t *testing.T) {
 	w.times("12:00")
 }
 
-func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {
+func TestSnapshotBeingRemovedIsNotRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.connect("h2", false)
@@ -344,12 +344,12 @@ func TestASnapshotThatIsBeingRemovedIsNotRestored(t *testing.T) {
 	w.times("12:00")
 }
 
-// s3 is a bucket of the cluster.
+// s3 returns a bucket of the cluster.
 func s3() *provisionv1.EtcdS3 {
 	return &provisionv1.EtcdS3{Endpoint: "s3.example.com", Bucket: "b", BucketLookup: provisionv1.BucketLookupDNS, Folder: "prod/web", CredentialsSecretName: "keys"}
 }
 
-func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
+func TestSnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{S3: s3()})
@@ -384,7 +384,7 @@ func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 	w.restore("elsewhere", provisionv1.RestoreFailed, provisionv1.ReasonSourceInvalid, "in the bucket b at s3.example.com, which spec.etcd.s3 of the DroverCluster does not name")
 	moved := s3()
 	moved.Folder = "others"
-	w.follows(infrav1.Etcd{S3: moved}) // the copy stays where it was put
+	w.follows(infrav1.Etcd{S3: moved}) // the copy stays where it is
 	w.wantRestore("r", provisionv1.EtcdRestoreSpec{SnapshotName: "before"})
 	w.reconcile(2)
 	w.paused(true)
@@ -397,7 +397,7 @@ func TestASnapshotIsCopiedToTheBucketAndRestoredFromThere(t *testing.T) {
 	}
 }
 
-func TestACopyThatFailsIsSaidWithTheFileThatIsThere(t *testing.T) {
+func TestFailedCopyIsReportedWithTheFileOnTheHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.follows(infrav1.Etcd{S3: s3()})
@@ -427,7 +427,7 @@ func TestACopyThatFailsIsSaidWithTheFileThatIsThere(t *testing.T) {
 	}
 }
 
-func TestATaskThatCopiesToNoBucketIsRefused(t *testing.T) {
+func TestUploadTaskWithoutABucketIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, s3 := range map[string]*infrav1.EtcdTaskS3{"without": nil, "with": {EtcdS3Object: provisionv1.EtcdS3Object{Endpoint: "s3.example.com", Bucket: "b", Key: "k"}}} {
@@ -439,7 +439,7 @@ func TestATaskThatCopiesToNoBucketIsRefused(t *testing.T) {
 	}
 }
 
-func TestWhatNoClusterCanKeepIsRefused(t *testing.T) {
+func TestInvalidEtcdSettingsAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, etcd := range map[string]infrav1.Etcd{

@@ -27,9 +27,10 @@ func TestWhenASnapshotIsDue(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		schedule, now string
-		made          string // times of the day of the snapshots that the schedule has made; "?" follows one that has not ended
-		restoring     bool
-		due, again    string // times of the day
+		// times of the day of the snapshots that the schedule has created; "?" follows a snapshot that has not ended
+		made       string
+		restoring  bool
+		due, again string // times of the day
 	}{
 		"none was made, and one is due":            {"0 * * * *", "11:00", "", false, "11:00", "12:00"},
 		"a moment later, too":                      {"0 * * * *", "11:09", "", false, "11:00", "12:00"},
@@ -71,7 +72,7 @@ func TestWhenASnapshotIsDue(t *testing.T) {
 	}
 }
 
-func TestASnapshotOfAClockThatWasAheadCountsAsTheOldest(t *testing.T) {
+func TestSnapshotFromTheFutureCountsAsTheOldest(t *testing.T) {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var all []*provisionv1.EtcdSnapshot
 	for _, hour := range []int{10, 14, 12, 11, 13} {
@@ -88,13 +89,13 @@ func TestASnapshotOfAClockThatWasAheadCountsAsTheOldest(t *testing.T) {
 	}
 }
 
-// minutes of a time of the day.
+// minutes returns the minutes of a time of the day.
 func minutes(text string) int {
 	h, m, _ := strings.Cut(text, ":")
 	return int((h[0]-'0')*10+h[1]-'0')*60 + int((m[0]-'0')*10+m[1]-'0')
 }
 
-func TestASnapshotOfAScheduleHasANameOfItsClusterAndTime(t *testing.T) {
+func TestScheduledSnapshotIsNamedAfterItsClusterAndTime(t *testing.T) {
 	due := time.Date(2026, 3, 1, 11, 0, 0, 0, time.UTC)
 	long := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a", 253), UID: "u"}}
 	other := &infrav1.DroverCluster{ObjectMeta: metav1.ObjectMeta{Name: strings.Repeat("a", 252) + "b", UID: "v"}}

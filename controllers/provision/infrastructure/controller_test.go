@@ -31,12 +31,12 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// tokenFile is a token that is made for the hub. That of each pod would be good at the hub's API server.
+// tokenFile is a token for the hub's URL. A pod's default token would be valid at the hub's API server.
 const tokenFile = "/var/run/secrets/drover/token"
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
+func TestClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	env.ClusterAPI(t)
@@ -112,7 +112,7 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	if !reflect.DeepEqual(user, api.AuthInfo{TokenFile: tokenFile, Extensions: user.Extensions}) {
 		t.Errorf("the kubeconfig is %s, want no credential in it", got.Data["value"])
 	}
-	// KubeadmControlPlane takes over Secrets of Cluster API's type, and Cluster API's cache has those with the label.
+	// KubeadmControlPlane adopts Secrets of Cluster API's type, and Cluster API caches Secrets with the label.
 	if got.Type != corev1.SecretTypeOpaque || got.Labels[clusterapi.LabelCluster] != "c1" || len(got.OwnerReferences) != 1 || got.OwnerReferences[0].UID != object.UID || got.OwnerReferences[0].Controller != nil {
 		t.Errorf("the Secret is %s with %+v", got.Type, got.ObjectMeta)
 	}
@@ -131,13 +131,13 @@ func TestAClusterIsProvisionedOnceClusterAPICanReachIt(t *testing.T) {
 	if err := env.Client.Update(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
-	want(infrav1.ReasonProvisioned, true) // as it was
+	want(infrav1.ReasonProvisioned, true) // unchanged
 	if paused := meta.FindStatusCondition(object.Status.Conditions, infrav1.ConditionPaused); paused == nil || !strings.Contains(paused.Message, "paused") {
 		t.Errorf("%+v, want Paused", object.Status.Conditions)
 	}
 }
 
-func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
+func TestInvalidScheduleIsReportedAndAffectsNothingElse(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	env.ClusterAPI(t)
@@ -190,7 +190,7 @@ func TestAScheduleThatCannotBeKeptIsSaidAndHarmsNothingElse(t *testing.T) {
 	}
 }
 
-// Cluster API's managers mount a token by a patch that the guide has people apply.
+// Cluster API's managers mount a token through a patch that the guide tells people to apply.
 func TestKubeconfigNamesTheTokenThatThePatchMounts(t *testing.T) {
 	text, err := os.ReadFile(testkit.Path(t, "config/clusterapi/samples/token-patch.yaml"))
 	if err != nil {
@@ -210,7 +210,7 @@ func TestKubeconfigNamesTheTokenThatThePatchMounts(t *testing.T) {
 	}
 }
 
-func TestAKubeconfigThatAnotherWriterReplacesIsAConflict(t *testing.T) {
+func TestReplacedKubeconfigIsAConflict(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	env.ClusterAPI(t)

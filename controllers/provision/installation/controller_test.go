@@ -70,7 +70,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// ofCluster are the labels of a Secret that Drover made for the Cluster.
+// ofCluster returns the labels of a Secret that Drover made for the Cluster.
 func ofCluster(kind string) map[string]string {
 	return map[string]string{v1.LabelCluster: "prod", v1.LabelSecretKind: kind}
 }
@@ -82,7 +82,7 @@ func (w *world) secret(name string, labels, data map[string]string) {
 	}
 }
 
-// registration makes the Secret with the agent's manifest, as the controller of Clusters does for the Cluster of that
+// registration creates the Secret with the agent's manifest, as the Cluster controller does for the Cluster with this
 // UID.
 func (w *world) registration(owner types.UID) {
 	w.t.Helper()
@@ -100,7 +100,7 @@ func get[T client.Object](w *world, name string, object T) T {
 	return object
 }
 
-// host makes a Host that is free.
+// host creates a free Host.
 func (w *world) host(name, use, address string) {
 	w.t.Helper()
 	w.Apply(w.t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name, Labels: map[string]string{"for": use}}})
@@ -142,7 +142,7 @@ func (w *world) reconcile(n int) *provisionv1.ClusterInstallation {
 	return get(w, "prod", &provisionv1.ClusterInstallation{})
 }
 
-// instructions returns the instructions of a Host, nil if it has none.
+// instructions returns the instructions of a Host, or nil if it has none.
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
@@ -212,7 +212,7 @@ func TestHostsBecomeACluster(t *testing.T) {
 	}
 }
 
-func TestAnInstallationThatIsDeletedGivesItsHostsBack(t *testing.T) {
+func TestDeletedInstallationGivesItsHostsBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -268,7 +268,7 @@ func TestAnInstallationThatIsDeletedGivesItsHostsBack(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
+func TestImpossibleInstallationsAreReportedWithAReason(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		change  func(*provisionv1.ClusterInstallationSpec)
@@ -317,7 +317,7 @@ func TestWhatCannotBeInstalledIsSaid(t *testing.T) {
 	}
 }
 
-func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
+func TestForeignSecretIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	for name, labels := range map[string]map[string]string{
 		"without labels":             nil,
@@ -342,7 +342,7 @@ func TestASecretThatIsNotTheInstallationsIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
+func TestManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -356,7 +356,7 @@ func TestTheManifestOfAFormerClusterIsNotInstalled(t *testing.T) {
 	}
 }
 
-func TestAHostWhoseInstructionsCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
+func TestHostWithUnreadableInstructionsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -386,7 +386,7 @@ func TestAHostWhoseInstructionsCannotBeReadKeepsNoOtherWaiting(t *testing.T) {
 	}
 }
 
-// stalled returns the condition of that name of the installation, after n reconciles.
+// stalled returns the condition Stalled of the installation, after n reconciles.
 func (w *world) stalled(n int) metav1.Condition {
 	w.t.Helper()
 	stalled := meta.FindStatusCondition(w.reconcile(n).Status.Conditions, provisionv1.ConditionStalled)
@@ -396,7 +396,7 @@ func (w *world) stalled(n int) metav1.Condition {
 	return *stalled
 }
 
-func TestAClusterIsMadeByOneInstallation(t *testing.T) {
+func TestOnlyOneInstallationMakesACluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.reconcile(2)
@@ -421,7 +421,7 @@ func TestAClusterIsMadeByOneInstallation(t *testing.T) {
 	}
 }
 
-func TestAClusterThatHasAnAgentIsNotMadeAgain(t *testing.T) {
+func TestClusterWithAnAgentIsNotMadeAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.secret(registration.AgentSecret(w.name).Name, ofCluster(v1.SecretKindAgent), nil)
@@ -431,11 +431,11 @@ func TestAClusterThatHasAnAgentIsNotMadeAgain(t *testing.T) {
 	}
 }
 
-func TestSecretsThatAreNotDroversSayNothingOfTheAgent(t *testing.T) {
+func TestForeignSecretsDoNotIdentifyAnAgent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
-	w.secret(registration.AgentSecret(w.name).Name, nil, nil) // no agent has joined by it
+	w.secret(registration.AgentSecret(w.name).Name, nil, nil) // no agent has joined with it
 	secret := get(w, registration.RegistrationSecret(w.name).Name, &corev1.Secret{})
 	secret.Labels = nil
 	if err := w.Client.Update(t.Context(), secret); err != nil {
@@ -457,7 +457,7 @@ func TestSecretsThatAreNotDroversSayNothingOfTheAgent(t *testing.T) {
 	}
 }
 
-func TestMachinesThatReportTheSameAddressJoinByTheOneThatTheirHostsHave(t *testing.T) {
+func TestMachinesBehindNATJoinWithTheirHostsInternalAddress(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for name, use := range map[string]string{"s1": "server", "w1": "worker"} {
@@ -501,7 +501,7 @@ func TestHostsOfAFormerInstallationAreGivenBack(t *testing.T) {
 	}
 }
 
-func TestAHostThatHasInstructionsOfAFormerInstallationKeepsThem(t *testing.T) {
+func TestHostKeepsInstructionsOfAFormerInstallation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -535,7 +535,7 @@ func TestAHostThatHasInstructionsOfAFormerInstallationKeepsThem(t *testing.T) {
 	}
 }
 
-func TestAHostThatRefusesItsInstructionsKeepsNoOtherWaiting(t *testing.T) {
+func TestHostThatRefusesInstructionsDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -558,7 +558,7 @@ func TestAHostThatRefusesItsInstructionsKeepsNoOtherWaiting(t *testing.T) {
 	}
 }
 
-func TestAMinorVersionIsNotLeftOut(t *testing.T) {
+func TestMinorVersionsAreNotSkipped(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -574,7 +574,7 @@ func TestAMinorVersionIsNotLeftOut(t *testing.T) {
 	}
 }
 
-func TestRotationsAreOnlyRaised(t *testing.T) {
+func TestRotationCountsCanOnlyRise(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := get(w, "prod", &provisionv1.ClusterInstallation{})
@@ -597,7 +597,7 @@ func TestRotationsAreOnlyRaised(t *testing.T) {
 	}
 }
 
-func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
+func TestRequestedSnapshotIsMade(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -605,7 +605,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	if err := w.Client.Create(t.Context(), snap); err != nil {
 		t.Fatal(err)
 	}
-	// phase wants one, a reason and a word of the message.
+	// phase checks the phase, the reason and a part of the message.
 	phase := func(want provisionv1.EtcdSnapshotPhase, reason, message string) {
 		t.Helper()
 		snap = get(w, "before", snap)
@@ -639,7 +639,7 @@ func TestASnapshotIsMadeWhenItIsWanted(t *testing.T) {
 	}
 }
 
-func TestANodeThatIsNoHostIsReported(t *testing.T) {
+func TestNodeWithoutAHostIsReported(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	i := get(w, "prod", &provisionv1.ClusterInstallation{})

@@ -10,7 +10,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-func TestANodeHasTheFirstAddressOfTheOtherFamilyThatItsMachineReports(t *testing.T) {
+func TestNodeGetsTheFirstAddressOfTheOtherFamily(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		own     string

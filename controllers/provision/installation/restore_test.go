@@ -22,21 +22,21 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// restoring is a world with one server that is up, of which a snapshot was made.
+// restoring returns a world with one server that is up, of which a snapshot was made.
 func restoring(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
 	w.Apply(t, &provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: "before"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofProd}})
 	w.reconcile(4)
-	for range 3 { // it is up, has made the snapshot, and has its instructions without that
+	for range 3 { // it is up, has made the snapshot, and has its instructions without the snapshot
 		w.report("s1", v1.HostActive, v1.ReasonActive, "")
 		w.reconcile(2)
 	}
 	return w
 }
 
-// wanted makes an EtcdRestore.
+// wanted creates an EtcdRestore.
 func (w *world) wanted(name string, change func(*provisionv1.EtcdRestoreSpec)) *provisionv1.EtcdRestore {
 	w.t.Helper()
 	restore := &provisionv1.EtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: name}, Spec: provisionv1.EtcdRestoreSpec{ClusterRef: ofProd}}
@@ -49,7 +49,7 @@ func (w *world) wanted(name string, change func(*provisionv1.EtcdRestoreSpec)) *
 
 func ofSnapshot(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName = "before" }
 
-// phase wants one, a reason and a word of the message.
+// phase checks the phase, the reason and a part of the message.
 func (w *world) phase(name string, want provisionv1.EtcdRestorePhase, reason, message string) *provisionv1.EtcdRestore {
 	w.t.Helper()
 	restore := get(w, name, &provisionv1.EtcdRestore{})
@@ -72,7 +72,7 @@ func (w *world) last(host string) string {
 	return kind
 }
 
-func TestASnapshotIsRestored(t *testing.T) {
+func TestSnapshotIsRestored(t *testing.T) {
 	t.Parallel()
 	w := restoring(t)
 	w.wanted("back", ofSnapshot)
@@ -110,7 +110,7 @@ func TestASnapshotIsRestored(t *testing.T) {
 	}
 }
 
-func TestARestoreSaysWhatHasFailedOnWhichHost(t *testing.T) {
+func TestFailedRestoreNamesTheHostAndTheReason(t *testing.T) {
 	t.Parallel()
 	w := restoring(t)
 	w.wanted("back", ofSnapshot)
@@ -128,7 +128,7 @@ func TestARestoreSaysWhatHasFailedOnWhichHost(t *testing.T) {
 	w.phase("again", provisionv1.RestorePending, provisionv1.ReasonWaiting, "host s1, which looks for the file")
 }
 
-func TestWhatCannotBeRestoredIsSaid(t *testing.T) {
+func TestImpossibleRestoresAreReportedWithAReason(t *testing.T) {
 	t.Parallel()
 	w := restoring(t)
 	for name, tt := range map[string]struct {
@@ -171,7 +171,7 @@ func TestWhatCannotBeRestoredIsSaid(t *testing.T) {
 	}
 }
 
-func TestARestoreBringsTheConfigurationOfItsSnapshot(t *testing.T) {
+func TestRestoreBringsTheSnapshotsConfiguration(t *testing.T) {
 	t.Parallel()
 	w := restoring(t)
 	i := w.reconcile(1)
@@ -206,7 +206,7 @@ func TestARestoreBringsTheConfigurationOfItsSnapshot(t *testing.T) {
 	w.phase("back", provisionv1.RestoreJoining, provisionv1.ReasonJoining, "")
 }
 
-func TestWhatIsOfAClusterByKubeadmWakesNoInstallation(t *testing.T) {
+func TestObjectsOfKubeadmClustersWakeNoInstallation(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -222,7 +222,7 @@ func TestWhatIsOfAClusterByKubeadmWakesNoInstallation(t *testing.T) {
 	}
 }
 
-func TestASnapshotHasEndedOnlyWhenTheInstallationHasStoredThat(t *testing.T) {
+func TestSnapshotEndsOnlyOnceItsOutcomeIsStored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("s1", "server", "10.1.0.1")
@@ -252,7 +252,7 @@ func TestASnapshotHasEndedOnlyWhenTheInstallationHasStoredThat(t *testing.T) {
 	}
 }
 
-func TestWhatRefersToAnInstallationThatIsNotThereWaits(t *testing.T) {
+func TestObjectsOfAMissingInstallationWait(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.name.Name = "other"
@@ -271,7 +271,7 @@ func TestWhatRefersToAnInstallationThatIsNotThereWaits(t *testing.T) {
 	}
 }
 
-func TestARestoreThatHasEndedIsObservedWhenItIsCanceledTooLate(t *testing.T) {
+func TestLateCancelOfAnEndedRestoreIsObserved(t *testing.T) {
 	t.Parallel()
 	w := restoring(t)
 	restore := w.wanted("back", func(s *provisionv1.EtcdRestoreSpec) { s.SnapshotName, s.Cancel = "before", true })

@@ -63,7 +63,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// machine makes a Machine and its DroverMachine, as Cluster API does.
+// machine creates a Machine and its DroverMachine, as Cluster API does.
 func (w *world) machine(name string, change func(*infrav1.DroverMachine, map[string]any)) types.NamespacedName {
 	w.t.Helper()
 	labels := map[string]string{clusterapi.LabelCluster: "c1"}
@@ -83,7 +83,7 @@ func (w *world) machine(name string, change func(*infrav1.DroverMachine, map[str
 	return client.ObjectKeyFromObject(m)
 }
 
-// host makes a Host that is free.
+// host creates a free Host.
 func (w *world) host(name string, labels map[string]string) {
 	w.t.Helper()
 	w.Apply(w.t, &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name, Labels: labels}})
@@ -115,7 +115,7 @@ func (w *world) getHost(name string) *v1.Host {
 	return h
 }
 
-// instructions reads a Host's instructions, nil if there are none.
+// instructions reads a Host's instructions. It returns nil if there are none.
 func (w *world) instructions(host string) *protocol.HostInstructions {
 	w.t.Helper()
 	secret := &corev1.Secret{}
@@ -130,7 +130,7 @@ func (w *world) instructions(host string) *protocol.HostInstructions {
 	return given
 }
 
-// reconcile takes steps and returns the machine, nil if it is gone.
+// reconcile takes steps and returns the machine, or nil if it is gone.
 func (w *world) reconcile(name types.NamespacedName, steps int) *infrav1.DroverMachine {
 	w.t.Helper()
 	for range steps {
@@ -158,7 +158,7 @@ func (w *world) want(m *infrav1.DroverMachine, reason, host string) {
 	}
 }
 
-func TestAMachineTakesAHostAndGivesItBackClean(t *testing.T) {
+func TestMachineTakesAHostAndGivesItBackClean(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.machine("m1", nil)
@@ -209,7 +209,7 @@ func TestAMachineTakesAHostAndGivesItBackClean(t *testing.T) {
 	}
 }
 
-func TestAMachineWhoseHostIsLostIsLetGoAndTheHostCleanedLater(t *testing.T) {
+func TestMachineWithALostHostIsReleasedAndTheHostCleanedLater(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("h1", nil)
@@ -235,7 +235,7 @@ func TestAMachineWhoseHostIsLostIsLetGoAndTheHostCleanedLater(t *testing.T) {
 	if err := w.Client.Delete(t.Context(), former); err != nil {
 		t.Fatal(err)
 	}
-	second := w.machine("m1", nil) // of the same name
+	second := w.machine("m1", nil) // with the same name
 	w.want(w.reconcile(second, 2), infrav1.ReasonBootstrapping, "h2")
 	if w.getHost("h1").Spec.ConsumerRef == nil {
 		t.Error("the Host was given back before it was clean")
@@ -314,9 +314,9 @@ func TestWhatAMachineWaitsForIsSaid(t *testing.T) {
 	}
 }
 
-// TestAManagerThatIsKilledBetweenTakesOneHost: the provider ID is written, and the Host not taken, or taken by another
-// meanwhile.
-func TestAManagerThatIsKilledBetweenTakesOneHost(t *testing.T) {
+// TestKilledManagerTakesOnlyOneHost: the provider ID is written, but the Host is not taken, or another object has taken
+// it in the meantime.
+func TestKilledManagerTakesOnlyOneHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("h1", nil)
@@ -335,9 +335,9 @@ func TestAManagerThatIsKilledBetweenTakesOneHost(t *testing.T) {
 	}
 }
 
-// TestAHostWaitsForTheNodeOfItsFormerMachine: Cluster API deletes a Node by its name, after the machine's
-// infrastructure, and kubeadm refuses to join by a name that a Node has.
-func TestAHostWaitsForTheNodeOfItsFormerMachine(t *testing.T) {
+// TestHostWaitsForTheNodeOfItsFormerMachine: Cluster API deletes a Node by its name, after the machine's
+// infrastructure, and kubeadm refuses to join with the name of an existing Node.
+func TestHostWaitsForTheNodeOfItsFormerMachine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("h1", nil)
@@ -367,7 +367,7 @@ func TestTheFirstControlPlaneInstallsTheAgent(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	w.want(w.reconcile(first, 1), infrav1.ReasonWaitingForCluster, "") // it may be of a former Cluster
+	w.want(w.reconcile(first, 1), infrav1.ReasonWaitingForCluster, "") // it may belong to a former Cluster
 	owned := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"ownerReferences":[{"apiVersion":"cluster.drover.dev/v1","kind":"Cluster","name":"c1","uid":%q}]}}`, cluster.UID))
 	if err := w.Client.Patch(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: secret.Namespace, Name: secret.Name}}, owned); err != nil {
 		t.Fatal(err)
@@ -386,7 +386,7 @@ func TestTheFirstControlPlaneInstallsTheAgent(t *testing.T) {
 	}
 }
 
-func TestWhatHappensToAHostIsSaidOfItsMachine(t *testing.T) {
+func TestMachineReportsTheStateOfItsHost(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("h1", nil)

@@ -18,7 +18,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// uploads gives a machine a task that copies a snapshot to a bucket, or another that reaches one.
+// uploads gives a machine a task that copies a snapshot to a bucket, or another task that uses a bucket.
 func (w *world) uploads(name types.NamespacedName, id, secret string, action ...infrav1.TaskAction) {
 	w.t.Helper()
 	m := &infrav1.DroverMachine{}
@@ -32,7 +32,7 @@ func (w *world) uploads(name types.NamespacedName, id, secret string, action ...
 	}
 }
 
-func TestAHostHasTheCredentialsOfABucketWhileATaskNeedsThem(t *testing.T) {
+func TestHostHasBucketCredentialsOnlyWhileATaskNeedsThem(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()

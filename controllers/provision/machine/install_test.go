@@ -16,9 +16,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane runs the script in a folder in place of /etc, with a stand-in
-// for kubectl that fails the first time.
-func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
+// TestAgentIsInstalledWithTheControlPlanesKubeconfig runs the script with a directory in place of /etc, and with a fake
+// kubectl that fails the first time.
+func TestAgentIsInstalledWithTheControlPlanesKubeconfig(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ config, said string }{
 		"kubeadm":                     {config: "kubernetes/admin.conf"},
@@ -61,13 +61,13 @@ func TestTheAgentIsInstalledByTheKubeconfigOfTheControlPlane(t *testing.T) {
 	}
 }
 
-// TestABootstrapThatFailsIsNotTakenForAFormerOne runs the script and the command of a bootstrap, with another
-// folder in place of /run.
-func TestABootstrapThatFailsIsNotTakenForAFormerOne(t *testing.T) {
+// TestFailedBootstrapDoesNotPassWithAFormerSentinel runs the script and the command of a bootstrap, with another
+// directory in place of /run.
+func TestFailedBootstrapDoesNotPassWithAFormerSentinel(t *testing.T) {
 	t.Parallel()
 	const fails, succeeds = "false # drover://team-a/rack1", "touch " + sentinel + " # drover://team-a/rack1"
 	file := func(path string) error { return os.WriteFile(path, nil, 0o600) }
-	folder := func(path string) error { return os.Mkdir(path, 0o700) } // as a mount of a container leaves it
+	folder := func(path string) error { return os.Mkdir(path, 0o700) } // as a container's mount leaves it
 	for name, tt := range map[string]struct {
 		runs   string
 		former func(path string) error

@@ -37,7 +37,7 @@ func asked(name, deployment, host string) infrav1.DroverMachine {
 	return m
 }
 
-func TestAMachineIsOnAHostThatItMayBeOn(t *testing.T) {
+func TestPickChoosesAnAllowedHost(t *testing.T) {
 	taken := freeHost("a0", "r1", "z1")
 	taken.Spec.ConsumerRef = &v1.HostConsumerRef{Kind: "Cluster", Name: "other"}
 	all := []v1.Host{freeHost("c", "r2", "z2"), freeHost("b", "r1", "z2"), freeHost("a", "r1", "z1"), freeHost("d", "", "z3"), taken}
@@ -79,7 +79,7 @@ func TestAMachineIsOnAHostThatItMayBeOn(t *testing.T) {
 	}
 }
 
-func TestTheProviderIDIsAWordOfItsOwn(t *testing.T) {
+func TestProviderIDMustBeASeparateWord(t *testing.T) {
 	host := freeHost("rack1", "", "")
 	for text, want := range map[string]bool{
 		"provider-id: drover://team-a/rack1\n": true, "--provider-id=drover://team-a/rack1": true, "drover://team-a/rack1": true, "'drover://team-a/rack1' x": true,
@@ -92,7 +92,7 @@ func TestTheProviderIDIsAWordOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestTheBootstrapKnowsItsVersionOfKubernetes(t *testing.T) {
+func TestBootstrapReceivesTheKubernetesVersion(t *testing.T) {
 	t.Parallel()
 	host := freeHost("rack1", "", "")
 	for version, want := range map[string]string{
@@ -111,7 +111,7 @@ func TestTheBootstrapKnowsItsVersionOfKubernetes(t *testing.T) {
 	}
 }
 
-func TestTheAddressThatAHostIsGivenIsTheFirst(t *testing.T) {
+func TestInternalAddressOfAHostComesFirst(t *testing.T) {
 	t.Parallel()
 	machine := &v1.HostMachine{Hostname: "box", Addresses: []string{"10.0.2.15", "192.168.56.11", "no address"}}
 	for address, want := range map[string]string{

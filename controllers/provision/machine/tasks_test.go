@@ -22,7 +22,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// provisioned makes a machine whose bootstrap is done, on the Host h1.
+// provisioned creates a machine whose bootstrap is done, on the Host h1.
 func (w *world) provisioned() types.NamespacedName {
 	w.t.Helper()
 	w.host("h1", nil)
@@ -35,7 +35,7 @@ func (w *world) provisioned() types.NamespacedName {
 	return name
 }
 
-// tasks writes those of a machine.
+// tasks writes the tasks of a machine.
 func (w *world) tasks(name types.NamespacedName, ids ...string) {
 	w.t.Helper()
 	testkit.Eventually(w.t, time.Minute, func(ctx context.Context) error {
@@ -60,8 +60,7 @@ func (w *world) annotate(name types.NamespacedName, annotation string) {
 	}
 }
 
-// reports writes what a Host says of the instructions that it has: how many are done, and the one that runs or has
-// failed.
+// reports writes a Host's report about its instructions: how many are done, and the one that runs or has failed.
 func (w *world) reports(host string, state v1.HostState, reason string, done int, instruction string) {
 	w.t.Helper()
 	w.setHost(host, state, reason)
@@ -99,7 +98,7 @@ func (w *world) wantTasks(m *infrav1.DroverMachine, told []string, reason string
 	w.want(m, infrav1.ReasonProvisioned, "h1")
 }
 
-func TestTasksOfAMachineAreRunOnceAndItsOtherInstructionsStay(t *testing.T) {
+func TestTasksRunOnceAndOtherInstructionsStay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()
@@ -120,12 +119,12 @@ func TestTasksOfAMachineAreRunOnceAndItsOtherInstructionsStay(t *testing.T) {
 	w.reports("h1", v1.HostInstalling, v1.ReasonInstalling, 2, "task-b")
 	w.wantTasks(w.reconcile(name, 1), []string{"task-a", "task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
-	// The Host has not reported the instructions without the task yet: what it says of the former is no news.
+	// The Host has not reported the instructions without the task yet. Its report about the former ones is ignored.
 	w.setHost("h1", v1.HostActive, v1.ReasonActive)
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskRunning, infrav1.TaskSucceeded, infrav1.TaskRunning)
 	w.reports("h1", v1.HostActive, v1.ReasonActive, 2, "")
 	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTasksSucceeded, infrav1.TaskSucceeded, infrav1.TaskSucceeded)
-	// A restore of etcd pauses the cluster, and is made of tasks.
+	// A restore of etcd pauses the cluster, and consists of tasks.
 	w.annotate(name, "cluster.x-k8s.io/paused")
 	w.tasks(name, "c")
 	w.wantTasks(w.reconcile(name, 2), []string{"task-c"}, infrav1.ReasonTaskRunning, infrav1.TaskPending)
@@ -136,7 +135,7 @@ func TestTasksOfAMachineAreRunOnceAndItsOtherInstructionsStay(t *testing.T) {
 	}
 }
 
-func TestATaskThatFailedIsSaidAndHoldsUpNoOther(t *testing.T) {
+func TestFailedTaskIsReportedAndDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()
@@ -151,14 +150,14 @@ func TestATaskThatFailedIsSaidAndHoldsUpNoOther(t *testing.T) {
 	w.wantTasks(w.reconcile(name, 1), []string{"task-b"}, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskPending)
 	w.reports("h1", v1.HostInstalling, v1.ReasonInterrupted, 1, "task-b")
 	w.wantTasks(w.reconcile(name, 2), nil, infrav1.ReasonTaskFailed, infrav1.TaskFailed, infrav1.TaskFailed)
-	// A task that was withdrawn leaves the instructions, whatever became of it.
+	// A task that was withdrawn leaves the instructions, whatever its outcome.
 	w.tasks(name, "c")
 	w.reconcile(name, 2)
 	w.tasks(name)
 	w.wantTasks(w.reconcile(name, 1), nil, "")
 }
 
-func TestAMachineWithTasksIsGivenBackAsAnyOther(t *testing.T) {
+func TestMachineWithTasksGivesItsHostBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()
@@ -182,7 +181,7 @@ func TestAMachineWithTasksIsGivenBackAsAnyOther(t *testing.T) {
 	}
 }
 
-func TestATaskNeverChangesAndATemplateHasNone(t *testing.T) {
+func TestTasksAreImmutableAndNotAllowedInTemplates(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.machine("m1", nil)
@@ -215,7 +214,7 @@ func asJSON(t *testing.T, value any) string {
 	return string(raw)
 }
 
-func TestASecretWithoutInstructionsIsReportedAndGivesAMachineNothing(t *testing.T) {
+func TestForeignInstructionsAreReportedAndNotUsed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	name := w.provisioned()

@@ -15,7 +15,7 @@ import (
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
 )
 
-// programs are stand-ins on a machine whose only trace is a log. What installs is fetched from a file.
+// programs are fake programs on a machine that only write to a log. The installer is fetched from a file.
 var programs = map[string]string{
 	"kubeadm":   `if test "$1" = version; then cat "$LOG.version"; else echo "kubeadm $*" >>"$LOG"; fi`,
 	"systemctl": `echo "systemctl $*" >>"$LOG"`,
@@ -25,7 +25,7 @@ var programs = map[string]string{
 
 const installs = `echo "install $KUBERNETES_VERSION" >>"$LOG"; echo "$KUBERNETES_VERSION" >"$LOG.version"`
 
-func TestAnUpdateRunsTheInstallerThenKubeadmThenTheKubelet(t *testing.T) {
+func TestUpdateRunsInstallerThenKubeadmThenKubelet(t *testing.T) {
 	t.Parallel()
 	sum := sha256.Sum256([]byte(installs))
 	updated := "install v1.36.3\nkubeadm upgrade node\nsystemctl daemon-reload\nsystemctl restart kubelet\n"
@@ -79,7 +79,7 @@ func TestAnUpdateRunsTheInstallerThenKubeadmThenTheKubelet(t *testing.T) {
 	}
 }
 
-func TestAnUpdateGivesKubeadmItsPatchesAndTheErrorsThatItIgnores(t *testing.T) {
+func TestUpdatePassesPatchesAndIgnoredErrorsToKubeadm(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")

@@ -179,7 +179,7 @@ func TestAHostIsGivenBackWhenItsInstructionsAreGoneAndItsMachineIsClean(t *testi
 	} {
 		done, err := w.Release(t.Context(), w.look(step.status), prod)
 		if err != nil || done != step.done || w.instructions() != nil {
-			t.Errorf("%s: got done %t, %v, want the other", step.what, done, err)
+			t.Errorf("%s: got done %t, %v, want done %t", step.what, done, err, step.done)
 		}
 		if taken := w.look(step.status).Spec.ConsumerRef != nil; taken == done {
 			t.Errorf("%s: the host is taken: %t", step.what, taken)
