@@ -152,8 +152,8 @@ func TestInstructions(t *testing.T) {
 				t.Errorf("ran %q, want each once", got)
 			}
 			h.give(&protocol.HostInstructions{Instructions: []protocol.HostInstruction{shell("a", "true")}})
-			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "ID of its own") {
-				t.Errorf("got %+v", p)
+			if p := h.await("Failed", in(protocol.HostFailed)); !strings.Contains(p.Message, "give this one another ID") {
+				t.Errorf("got %+v, want a refusal that names the ID", p)
 			}
 		},
 		"an instruction that takes too long is killed with what it started": func(t *testing.T, h *host) {

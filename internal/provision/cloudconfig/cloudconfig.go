@@ -92,7 +92,7 @@ func Parse(raw []byte, instance Instance) (*Config, error) {
 	}
 	var keys map[string]json.RawMessage
 	if err := untrusted.JSON(content, &keys, written()); err != nil {
-		return nil, errors.New("the bootstrap data is no YAML with keys") // the cause may quote content
+		return nil, errors.New("the bootstrap data is not a YAML object") // the cause may quote content
 	}
 	if err := onlyKnown(keys); err != nil {
 		return nil, err

@@ -116,8 +116,8 @@ func TestRefusalsNameTheProblemWithoutQuotingContent(t *testing.T) {
 	for name, c := range map[string]struct{ in, want string }{
 		"a script":                        {"#!/bin/sh\necho hush\n", "#cloud-config"},
 		"nothing":                         {"", "#cloud-config"},
-		"no YAML":                         {"#cloud-config\n\thush: [", "no YAML"},
-		"a key twice":                     {"#cloud-config\nruncmd: [hush]\nruncmd: [hush]\n", "no YAML"},
+		"no YAML":                         {"#cloud-config\n\thush: [", "cannot be read as YAML"},
+		"a key twice":                     {"#cloud-config\nruncmd: [hush]\nruncmd: [hush]\n", "cannot be read as YAML"},
 		"an alias":                        {"#cloud-config\nwrite_files: [{path: /a, content: &hush x}]\nruncmd: [*hush]\n", "alias"},
 		"too many commands":               {"#cloud-config\nruncmd: [" + strings.Repeat("hush,", 5000) + "]\n", "too many values"},
 		"too many variables":              {"## template: jinja\n#cloud-config\nruncmd: ['" + strings.Repeat("{{hostname}}", 1000) + "']\n", "variables"},
