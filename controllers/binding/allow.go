@@ -24,7 +24,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 )
 
-// The manager has what it grants here, so it needs no right to escalate or bind.
+// The manager has the rights that it grants here, so it needs no right to escalate or bind.
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,verbs=get;list;watch;create;patch;delete
 
 // allow lets a principal of the hub see the Clusters that it is bound to, with one Role and one RoleBinding that the

@@ -41,7 +41,7 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Members  Members
-	// Settings returns those that agents should have.
+	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	// Agent has the hub's defaults for spec.agent.
 	Agent v1.Agent
@@ -67,7 +67,7 @@ type Reconciler struct {
 type Members struct {
 	*members.States
 	*members.Calls
-	// Forget drops what is known of a member whose Cluster is gone.
+	// Forget drops all data about a member whose Cluster is gone.
 	Forget func(name types.NamespacedName)
 }
 
@@ -76,14 +76,14 @@ func MembersOf(all *members.Registry) Members {
 	return Members{States: all.States, Calls: all.Calls, Forget: all.Forget}
 }
 
-// Sets says what is known of sets in members.
+// Sets has functions that return the state of sets in members.
 type Sets struct {
 	// Guards returns the outcome of the guards of projects in a member. If it is nil, the outcome is never known.
 	Guards func(types.NamespacedName) delivery.Outcome
 	// Direct returns the outcome of the data with which a member's agent serves users without the hub. It is nil if users
 	// do not sign in at the hub.
 	Direct func(types.NamespacedName) delivery.Outcome
-	// Unconfirmed returns what is not changed in a member before an administrator confirms it. Nil means never anything.
+	// Unconfirmed returns the changes in a member that wait for an administrator. If it is nil, there are never any.
 	Unconfirmed delivery.Unconfirmed
 }
 
@@ -163,7 +163,7 @@ func (r *Reconciler) handOver(in *input) error {
 	return r.deploy(in)
 }
 
-// writeStatus writes what was found out and done into the status.
+// writeStatus writes the results of a reconcile into the status.
 func (r *Reconciler) writeStatus(in *input, update *status.Update) {
 	writeStatus(in, update)
 	writeGuardsApplied(in, r.guarded(in), update)

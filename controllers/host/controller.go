@@ -42,12 +42,13 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Members  Members
-	// Settings returns those that agents should have.
+	// Settings returns the settings that agents should have.
 	Settings func() protocol.Settings
 	// Trust says how agents verify the hub.
 	Trust v1.Trust
 	History
-	// Settled reports whether agents have had time to come back since this manager began to accept tunnels: before, one that is missing is not lost.
+	// Settled reports whether agents have had time to come back since this manager began to accept tunnels. Before that,
+	// a missing agent is not lost.
 	Settled func() bool
 	Now     func() time.Time
 
@@ -58,7 +59,7 @@ type Reconciler struct {
 type Members struct {
 	*members.States
 	*members.Calls
-	// Forget drops what is known of a member whose Host is gone.
+	// Forget drops all data about a member whose Host is gone.
 	Forget func(name types.NamespacedName)
 }
 
@@ -115,7 +116,7 @@ type input struct {
 	// call is the call that hands over the instructions. It is zero if the host already has them.
 	call members.Call
 	err  error // of register
-	// held is what is not done on the host before an administrator has confirmed it, nil for nothing.
+	// held is the change that waits for an administrator, or nil if there is none.
 	held *v1.RestoreStatus
 	// owner is the owner of the hub's instructions, if the host is held back. It is nil if the owner is not known.
 	owner *string
