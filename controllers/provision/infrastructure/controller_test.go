@@ -160,7 +160,7 @@ func TestInvalidScheduleIsReportedAndAffectsNothingElse(t *testing.T) {
 		{"", "", "", 0},
 		{"often", infrav1.ReasonScheduleInvalid, "write five fields", 1},
 		{"often", infrav1.ReasonScheduleInvalid, "write five fields", 0},
-		{"0 0 31 2 *", infrav1.ReasonScheduleInvalid, "no day that a calendar has", 1},
+		{"0 0 31 2 *", infrav1.ReasonScheduleInvalid, "no day that exists", 1},
 		{"@daily", infrav1.ReasonScheduled, "the latest EtcdSnapshot shows whether", 0},
 		{"", "", "", 0},
 	} {

@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 		},
 		"in-place updates take Cluster API": {
 			minimal + "clusterAPI: {inPlaceUpdates: true}\n",
-			"clusterAPI.inPlaceUpdates: it takes clusterAPI.enabled",
+			"clusterAPI.inPlaceUpdates: requires clusterAPI.enabled",
 		},
 		"a bad port for hooks is reported": {
 			minimal + "clusterAPI: {hooks: {listen: nonsense}}\n",
