@@ -215,7 +215,7 @@ func TestUnmarkedClustersAreLeftAlone(t *testing.T) {
 				c.CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 				*u = api.AuthInfo{Token: "hush-hush"}
 			})
-		}, "the server answered with a redirect, which is not followed"},
+		}, "the server answered with a redirect, which Drover does not follow"},
 		"a Secret of another kind": {func(w *world) {
 			secret := w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
 			if err := w.Client.Delete(w.t.Context(), secret); err != nil {

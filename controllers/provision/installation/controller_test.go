@@ -413,7 +413,7 @@ func TestOnlyOneInstallationMakesACluster(t *testing.T) {
 		}
 	}
 	second = get(w, "zweite", second)
-	if c := meta.FindStatusCondition(second.Status.Conditions, provisionv1.ConditionStalled); c == nil || c.Reason != provisionv1.ReasonClusterTaken || !strings.Contains(c.Message, "ClusterInstallation prod makes") {
+	if c := meta.FindStatusCondition(second.Status.Conditions, provisionv1.ConditionStalled); c == nil || c.Reason != provisionv1.ReasonClusterTaken || !strings.Contains(c.Message, "ClusterInstallation prod already makes") {
 		t.Errorf("the second one: %+v", second.Status.Conditions)
 	}
 	if get(w, "s1", &v1.Host{}).Spec.ConsumerRef != nil {

@@ -286,7 +286,7 @@ func TestWhatAMachineWaitsForIsSaid(t *testing.T) {
 		reason, text string
 	}{
 		{data(""), infrav1.ReasonWaitingForBootstrap, "bootstrap provider"},
-		{data("missing"), infrav1.ReasonWaitingForBootstrap, "not there"},
+		{data("missing"), infrav1.ReasonWaitingForBootstrap, "does not exist"},
 		{data("users"), infrav1.ReasonBootstrapRefused, "users"},
 		{data("nameless"), infrav1.ReasonBootstrapRefused, "provider-id"},
 		{data("pathless"), infrav1.ReasonBootstrapRefused, "files[0]: the path"},

@@ -179,7 +179,7 @@ func TestMachinesOfOtherProvidersAreNotUpdated(t *testing.T) {
 	t.Parallel()
 	body := `{"machine": {"spec": {"version": "v1.36.%d"}}, "infrastructureMachine": {"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "DroverMachine", "spec": {` + byPath + `}}}`
 	_, got := call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{"current": `+body+`, "desired": `+body+`}`, 1, 2))
-	want(t, http.StatusOK, got, false, false, "not of the kind", "", "")
+	want(t, http.StatusOK, got, false, false, "do not have the kind", "", "")
 	body = `{"machine": {"spec": {"version": "v1.36.%d+rke2r1"}}, "infrastructureMachine": {` + ours + `, "kind": "DroverMachine", "spec": {` + byPath + `}}, "bootstrapConfig": {"apiVersion": "bootstrap.cluster.x-k8s.io/v1beta2", "kind": "RKE2Config"}}`
 	_, got = call(t, inplace.Hooks{}, "CanUpdateMachine", fmt.Sprintf(`{"current": `+body+`, "desired": `+body+`}`, 1, 2))
 	want(t, http.StatusOK, got, false, false, "kubeadm does not set the machines up", "", "")
