@@ -199,7 +199,7 @@ func TestUnmarkedClustersAreLeftAlone(t *testing.T) {
 			w.kubeconfig(func(_ *api.Cluster, u *api.AuthInfo) {
 				u.Exec = &api.ExecConfig{Command: "/bin/sh", APIVersion: "client.authentication.k8s.io/v1", InteractiveMode: api.NeverExecInteractiveMode}
 			})
-		}, "it has exec, which is not used here"},
+		}, "it has exec, which Drover does not accept"},
 		"a kubeconfig that leads to this machine": {func(w *world) {
 			w.r.Reach = release.Private
 			w.kubeconfig(func(*api.Cluster, *api.AuthInfo) {})
