@@ -85,7 +85,7 @@ func (r *Reconciler) writeQuotaFits(project *v1.Project, outcomes []delivery.Out
 	return &status.Event{Warning: !fits, Reason: condition.Reason, Action: "DivideQuota", Message: condition.Message}
 }
 
-// quotaFits returns the condition QuotaFits, which says whether a namespace has less than the default or, which is
+// quotaFits returns the condition QuotaFits, which reports whether a namespace has less than the default or, which is
 // worse, nothing. It is pure.
 func quotaFits(outcomes []delivery.Outcome) metav1.Condition {
 	var short, spent []string

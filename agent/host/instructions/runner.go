@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package instructions carries out the instructions of a host: files, one-time and periodic instructions, and probes.
+//
 // It keeps a journal, so that no crash makes it repeat a one-time instruction.
 //
 // The journal has a directory for each instruction. A supervisor, a separate process for each instruction, creates the

@@ -1,7 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore copies files to and from a bucket of an S3-compatible store. It uses only https.
+// Package objectstore copies files to and from a bucket of an S3-compatible store.
+//
+// It uses only https.
 package objectstore
 
 import (
@@ -188,7 +190,8 @@ func receive(ctx context.Context, store *minio.Client, o Object, to *os.File, st
 		return fmt.Errorf("it has %d bytes, but %d were received", info.Size, got)
 	}
 	if want := info.UserMetadata[sumKey]; want != "" && !strings.EqualFold(want, text(sum)) {
-		return errors.New("its SHA-256 differs from the SHA-256 of the file that was put there: the object was changed, or is damaged")
+		return errors.New("its SHA-256 differs from the SHA-256 of the file that was put there: " +
+			"the object was changed, or is damaged")
 	}
 	return nil
 }

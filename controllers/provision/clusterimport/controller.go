@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterimport imports clusters that Cluster API creates on any infrastructure. It creates their Clusters, and
-// installs the agents with Cluster API's kubeconfigs.
+// Package clusterimport imports clusters that Cluster API creates on any infrastructure.
+//
+// It creates their Clusters, and installs the agents with Cluster API's kubeconfigs.
 package clusterimport
 
 import (

@@ -1,7 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package etcd carries out EtcdSnapshots and EtcdRestores. It is the only writer of their statuses.
+// Package etcd carries out EtcdSnapshots and EtcdRestores.
+//
+// It is the only writer of their statuses.
 //
 // A reconcile is for one cluster, by its name. There is one Reconciler for each kind of cluster, with a Backend for
 // that kind: Kubeadm gives the machines of a DroverCluster their tasks, and Installations relies on the controller of

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package infrastructure reconciles DroverCluster. It writes the kubeconfig with which Cluster API reaches a cluster
-// through the hub, and lists failure domains.
+// Package infrastructure reconciles DroverCluster.
+//
+// It writes the kubeconfig with which Cluster API reaches a cluster through the hub, and lists failure domains.
 package infrastructure
 
 import (

@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package installation reconciles ClusterInstallation. It takes Hosts, gives them the instructions that
-// internal/provision/k3s decides on, and gives the Hosts back.
+// Package installation reconciles ClusterInstallation.
+//
+// It takes Hosts, gives them the instructions that internal/provision/k3s decides on, and gives the Hosts back.
 package installation
 
 import (

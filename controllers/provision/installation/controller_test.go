@@ -170,7 +170,7 @@ func want(t *testing.T, i *provisionv1.ClusterInstallation, summary, reason, mes
 func TestHostsBecomeACluster(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	want(t, w.reconcile(2), "0/0", provisionv1.ReasonTooFewHosts, "1 more free Hosts are needed")
+	want(t, w.reconcile(2), "0/0", provisionv1.ReasonTooFewHosts, "1 more free Hosts that the pools select are needed")
 	w.host("s1", "server", "10.1.0.1")
 	w.host("w1", "worker", "10.1.0.2")
 	w.host("other", "nothing", "10.1.0.3")

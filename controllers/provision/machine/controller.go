@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package machine reconciles DroverMachine. It takes a Host for a Machine of Cluster API, gives it the bootstrap as its
-// instructions, and gives it back.
+// Package machine reconciles DroverMachine.
+//
+// It takes a Host for a Machine of Cluster API, gives it the bootstrap as its instructions, and gives it back.
 package machine
 
 import (

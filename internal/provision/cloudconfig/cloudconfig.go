@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API create. It accepts the parts that
-// a Host can carry out: files and commands.
+// Package cloudconfig reads the cloud-config that bootstrap providers of Cluster API create.
+//
+// It accepts the parts that a Host can carry out: files and commands.
 package cloudconfig
 
 import (

@@ -99,7 +99,8 @@ func (c *Config) validate() error {
 		add("clusterAPI.hooks.listen", "want host:port or :port: %w", err)
 	}
 	if c.ClusterAPI.InPlaceUpdates && !c.ClusterAPI.Enabled {
-		add("clusterAPI.inPlaceUpdates", "requires clusterAPI.enabled, because only machines that Drover has created are updated")
+		add("clusterAPI.inPlaceUpdates",
+			"requires clusterAPI.enabled, because only machines that Drover has created are updated")
 	}
 	return errors.Join(errs...)
 }

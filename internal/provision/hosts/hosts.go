@@ -100,7 +100,7 @@ func notClean(host *v1.Host) string {
 	case ready.ObservedGeneration != host.Generation:
 		return "its status is not of its present spec yet"
 	case meta.IsStatusConditionFalse(host.Status.Conditions, v1.ConditionRestoreConfirmed):
-		return "the hub was restored, and nobody has confirmed yet what it may do on the host"
+		return "the hub was restored, and no administrator has confirmed yet what it may do on the host"
 	}
 	return ""
 }

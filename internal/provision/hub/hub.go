@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hub reads the objects that Drover's manager publishes. They say where the hub is, and what Hosts have
-// reported to the manager that leads now.
+// Package hub reads the objects that Drover's manager publishes.
+//
+// They say where the hub is, and what Hosts have reported to the manager that leads now.
 package hub
 
 import (

@@ -140,7 +140,7 @@ func (r *roster) broken(other *member) string {
 }
 
 // behind returns a control plane server that is not up with the version in the spec, or "" if there is none. A server
-// that is not connected does not count, because it serves nobody.
+// that is not connected does not count, because it serves no users.
 func (r *roster) behind() string {
 	for _, m := range r.ordered() {
 		if m.is(provisionv1.RoleControlPlane) && m.Held != nil && m.Connected && (m.Held.Version != r.Spec.Version || !m.working()) {

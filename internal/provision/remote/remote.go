@@ -1,8 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package remote makes clients of clusters from kubeconfigs that others have written. Such a kubeconfig must not lead
-// to any other place, or run anything here.
+// Package remote makes clients of clusters from kubeconfigs that others have written.
+//
+// Such a kubeconfig must not lead to any other place, or run anything here.
 package remote
 
 import (
