@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package plan runs the Plans of the member. It takes the steps that the planner decides, node by node, and reports
-// their progress.
+// Package plan runs the Plans of the member, node by node, and reports their progress.
 //
 // Only the leader runs Plans. It watches the member, and stores the responses to its own writes at once. The planner
 // decides on one step from the known state. The Runner takes that step, and repeats this until all Plans wait. All
