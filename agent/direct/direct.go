@@ -3,9 +3,9 @@
 
 // Package direct serves users who connect to the member without going through the hub.
 //
-// Their tokens were signed by the hub's issuer for this cluster. The agent either serves the users itself, or it runs beside each of the member's API servers and reviews tokens for
-// them. The data to verify tokens with is an ordinary set of the hub: a Secret, which each replica of the agent
-// watches. No request causes a request to the hub.
+// Their tokens were signed by the hub's issuer for this cluster. The agent either serves the users itself, or it runs
+// beside each of the member's API servers and reviews tokens for them. The data to verify tokens with is an ordinary
+// set of the hub: a Secret, which each replica of the agent watches. No request causes a request to the hub.
 package direct
 
 import (

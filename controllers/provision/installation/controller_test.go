@@ -380,7 +380,7 @@ func TestHostWithUnreadableInstructionsDelaysNoOther(t *testing.T) {
 	if w.instructions("w2") == nil {
 		t.Errorf("host w2 has no instructions, want it to join: %+v", i.Status.Conditions)
 	}
-	want(t, i, "1/3", provisionv1.ReasonHostsWaiting, "host w1 cannot be changed: Drover's annotation of Secret w1-host-plan was changed")
+	want(t, i, "1/3", provisionv1.ReasonHostsWaiting, "host w1 cannot be changed: the annotation of Secret w1-host-plan was changed")
 	if now := get(w, "w1-host-plan", &corev1.Secret{}); now.ResourceVersion != given.ResourceVersion {
 		t.Error("the instructions of w1 were changed, want them to be left as they are")
 	}

@@ -331,7 +331,7 @@ func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, k
 	if untrusted.JSON([]byte(note), held, untrusted.Large()) != nil {
 		known.Held = &k3s.Held{Unreadable: true}
 		in.unreadable[host.Name] = fmt.Errorf(
-			"Drover's annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
+			"the annotation of Secret %s%s was changed: restore the Secret, or delete it, which cleans the host", host.Name, v1.HostPlanSecretSuffix)
 		return nil
 	}
 	known.Held, known.Host = held, progress.OfHost(host, version)

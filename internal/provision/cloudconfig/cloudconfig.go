@@ -127,7 +127,7 @@ func onlyKnown(keys map[string]json.RawMessage) error {
 			continue
 		}
 		if why, known := refused[key]; known {
-			return fmt.Errorf("Drover does not give a Host %s", why)
+			return fmt.Errorf("a Host is not given %s", why)
 		}
 		return fmt.Errorf("the bootstrap data has a key that is neither write_files nor runcmd: %.32q", key)
 	}

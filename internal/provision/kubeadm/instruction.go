@@ -21,7 +21,7 @@ import (
 
 // script is what a host runs. All values come as arguments.
 //
-// go:embed etcd.sh
+//go:embed etcd.sh
 var script string
 
 // Action is the action of a control plane's task, as in the API of DroverMachines.
