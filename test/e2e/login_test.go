@@ -375,7 +375,7 @@ func testScriptToken(t *testing.T, at *computer, hub string) {
 	}
 	out, err := at.drover(t, "token", "create", "--description", "the pipeline", "--cluster", "default/member", "--ttl", "1h")
 	found := regexp.MustCompile(`(?m)^token-([0-9a-f]{40}):\S+$`).FindStringSubmatch(out)
-	if err != nil || found == nil || !strings.Contains(out, "is good for default/member until ") {
+	if err != nil || found == nil || !strings.Contains(out, "is valid for default/member until ") {
 		t.Fatalf("token create prints %q (%v)", out, err)
 	}
 	script := func(cluster string) error {
