@@ -173,7 +173,7 @@ func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 	})
 	t.Run("the member has what it should have", func(t *testing.T) { s.awaitBindings(t, "created", "kept") })
 	t.Run("the agent has its present key again, and serves", func(t *testing.T) {
-		awaitLog(t, agent, time.Minute, "is put back")
+		awaitLog(t, agent, time.Minute, "came from a backup; restored the newer one")
 		s.await(t, first, time.Minute, framework.Ready)
 		if out, err := s.kubectl(t, first, demoToken, "get", "namespaces"); err != nil {
 			t.Errorf("kubectl fails with %v, want the namespaces: %s", err, out)
