@@ -35,7 +35,7 @@ type Options struct {
 	Config  config.Config
 	Members *members.Registry
 	Trust   *trust.Holder
-	// Deliveries observes what is sent to members.
+	// Deliveries observes the sets that are sent to members.
 	Deliveries delivery.Observer
 	// Checkpoints are sent along with sets. If it is nil, a restore of etcd is not noticed.
 	Checkpoints *checkpoint.Recorder

@@ -20,7 +20,7 @@ sed -i -E 's/^( +)pattern: \^\(\\\+\|-\)\?.*numkMGTPE.*$/\1maxLength: 32\n\1patt
 # No spec has a field without a bound.
 go run ./hack/bounds config/*/bases/*.yaml
 
-# Rights are +kubebuilder:rbac markers beside the code that needs them. Those of the provisioner are not the manager's.
+# Rights are +kubebuilder:rbac markers beside the code that needs them. The provisioner has rights of its own.
 rights() { # role, folder of role.yaml, paths…
 	controller_gen rbac:roleName="$1" "${@:3}" output:rbac:artifacts:config="$2"
 }

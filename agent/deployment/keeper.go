@@ -57,7 +57,7 @@ type Options struct {
 	Log     logr.Logger
 }
 
-// Keeper changes the Deployment to the one that the hub wants, while this replica leads.
+// Keeper changes the agent's Deployment as the hub asks, while this replica leads.
 type Keeper struct {
 	options Options
 	store   store

@@ -164,7 +164,7 @@ func (e *Endpoint) set(secret *corev1.Secret) {
 	e.look()
 }
 
-// look makes Run check what is wanted.
+// look makes Run check whether users are to be served.
 func (e *Endpoint) look() {
 	select {
 	case e.looks <- struct{}{}:

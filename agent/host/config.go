@@ -63,7 +63,7 @@ var (
 	taintForm = regexp.MustCompile(`^[A-Za-z0-9][-A-Za-z0-9_./]{0,316}(=[A-Za-z0-9]?[-A-Za-z0-9_.]{0,62})?:(NoSchedule|PreferNoSchedule|NoExecute)$`)
 )
 
-// check returns what is wrong with a configuration.
+// check returns the problem of a configuration, nil if there is none.
 func (c *Config) check() error {
 	if len(c.Servers) == 0 {
 		return errors.New("no server: name the hub with --server")

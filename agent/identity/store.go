@@ -31,7 +31,7 @@ type store struct {
 }
 
 // Secrets reads and writes the Secrets with a Keeper's identity and join token. These are Secrets of the agent's
-// namespace, or files on a host. Errors are like those of an API server.
+// namespace, or files on a host. Errors are of the types that an API server returns.
 type Secrets interface {
 	Get(ctx context.Context, name string) (*corev1.Secret, error)
 	Create(ctx context.Context, secret *corev1.Secret) (*corev1.Secret, error)

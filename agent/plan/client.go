@@ -42,7 +42,7 @@ const (
 	jsonType = runtime.ContentTypeJSON
 )
 
-// apiClient calls the API server of the member. Its errors are those of the API server and name the object.
+// apiClient calls the API server of the member. It returns the API server's errors, which name the object.
 type apiClient struct{ rest rest.Interface }
 
 // planPath returns the API path of a Plan.

@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write what is into the golden files")
 
 const golden = "testdata/golden"
 
-// difference is a difference between our Jobs and those of system-upgrade-controller, with its reason.
+// difference is a difference between our Jobs and the Jobs of system-upgrade-controller, with its reason.
 type difference struct{ at, why string }
 
 // differences are the known differences. Their keys are patterns for the paths that flatten returns.

@@ -233,7 +233,7 @@ func (l *leadership) leave(ctx context.Context) leaveResult {
 	return leaveResult{remaining: l.uninstall(ctx)}
 }
 
-// uninstall removes the objects that install created, and returns those that it could not remove.
+// uninstall removes the objects that install created, and returns the ones that remain.
 func (l *leadership) uninstall(ctx context.Context) []string {
 	paths := []string{pathNodeFor, pathNodeUse, pathSpace}
 	there, err := l.options.Objects.Meta(ctx, pathCRD)

@@ -54,7 +54,7 @@ type Agent struct {
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 
 	// nodeSelector lists the labels that a node must have for the agent to run on it, at most 16. By default the agent
-	// runs on any node and prefers those of the control plane.
+	// runs on any node and prefers control-plane nodes.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=16
 	// +mapType=atomic

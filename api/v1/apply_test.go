@@ -160,7 +160,7 @@ func emptied(value any, path []string) (any, bool) {
 }
 
 // applied is one object that is applied in turn with all that its kind can have, and with some parts of it empty. The
-// specs are those that each has as a new object.
+// specs has the spec of a new object of each kind.
 type applied struct {
 	of                  *unstructured.Unstructured // the spec of the test
 	full, empty         *unstructured.Unstructured

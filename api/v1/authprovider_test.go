@@ -12,8 +12,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// The name of a provider precedes those of its users and groups, also where clusters bind such names to rights of their
-// own.
+// The names of users and groups begin with the name of their provider, also where clusters bind such names to rights of
+// their own.
 func TestNamesOfProvidersThatPrecedeOtherUsersAreRefused(t *testing.T) {
 	env := testkit.Shared(t)
 	for name, reserved := range map[string]bool{"hub": true, "system": true, "local": true, "kubeadm": true, "eks": true, "okta": false, "eks-corp": false} {

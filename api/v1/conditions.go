@@ -20,7 +20,7 @@ const (
 	// ConditionReady is True when the Cluster can be used through the hub: an agent has joined, its tunnel is open and the
 	// API server behind it is healthy. Tools such as kstatus, Flux and Argo CD evaluate this condition.
 	//
-	// The reasons for False are those of Registered and Connected, and ApiServerUnhealthy, VersionSkew, AwaitingReport and
+	// The reasons for False are the reasons of Registered and Connected, and ApiServerUnhealthy, VersionSkew, AwaitingReport and
 	// Removing. The reason for True is Connected.
 	ConditionReady = "Ready"
 

@@ -26,7 +26,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// written are values of each type that has a syntax of its own: one that is good, and several that an API server may
+// written has values of each type that has a syntax of its own: a good value, and several that an API server may
 // take for the type while Go does not.
 var written = map[reflect.Type]struct {
 	good string

@@ -108,7 +108,7 @@ type Failure struct {
 	// object is the kind, namespace and name of the object, for example "ResourceQuota web/drover-project", or "set" if
 	// the failure concerns all of the set's objects.
 	Object string `json:"object"`
-	// message says what is wrong and what to do about it.
+	// message names the problem and the remedy.
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message"`
 }
@@ -123,8 +123,8 @@ const MaxFailures = 10
 const ConditionQuotaFits = "QuotaFits"
 
 // Conditions of objects that are delivered to members. Ready is True when the object is applied in every member that is
-// connected. Complete is True when it is applied in every member, including disconnected members; its reason is that of
-// Ready, or MembersAway. An expired binding is Ready with the reason Expired, and Complete once it is gone from every
+// connected. Complete is True when it is applied in every member, including disconnected members. Its reason is the
+// reason of Ready, or MembersAway. An expired binding is Ready with the reason Expired, and Complete once it is gone from every
 // member.
 
 // Reasons of conditions of objects that are delivered to members: RoleTemplates, bindings and Projects. "Stalled" in a

@@ -76,7 +76,7 @@ type ProjectSpec struct {
 	Namespaces []string `json:"namespaces,omitempty"`
 
 	// resourceQuota limits the total resource usage of all namespaces of the project, separately in each member. The keys
-	// are those of a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and "count/deployments.apps". At most
+	// are resource names as in a ResourceQuota, such as "limits.cpu", "requests.memory", "pods" and "count/deployments.apps". At most
 	// 24. Each key also needs a value in namespaceDefaultResourceQuota. By default there is no quota.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=24

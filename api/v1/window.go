@@ -11,7 +11,7 @@ import (
 )
 
 // Location returns the time zone of a window, which defaults to UTC. Like the schema, it refuses names that Go and the
-// operating system accept in addition to those of the IANA time zone database: names such as "Local" depend on the
+// operating system accept in addition to the names of the IANA time zone database: names such as "Local" depend on the
 // machine, and the zones below right/ count leap seconds.
 func (w *TimeWindow) Location() (*time.Location, error) {
 	directory, _, _ := strings.Cut(w.TimeZone, "/")

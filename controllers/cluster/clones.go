@@ -16,10 +16,10 @@ import (
 )
 
 // restoredFor is how long the status says that a member was restored. The member's audit log shows for about as long
-// what was done in the meantime.
+// the changes made in the meantime.
 const restoredFor = 24 * time.Hour
 
-// clonesMessage explains what it means that two clusters have one identity, and what to do.
+// clonesMessage explains that two clusters have one identity, and how to repair it.
 func clonesMessage(cluster string, c *members.Clones) string {
 	return fmt.Sprintf("Two clusters have the identity of this Cluster, as when etcd or a machine was copied: "+
 		"agent %s leads in one, agent %s in the other. The hub serves neither. What was delivered stays in force in both; "+

@@ -50,7 +50,7 @@ func (in *input) profileDiffers() bool {
 
 // deploy hands a connected agent the Deployment that results from the spec, unless the agent already has it or has put
 // it back before. Settings go first: an agent that cannot store those should not be restarted either. An agent whose
-// protocol the hub does not speak also gets its Deployment, which may be the one that replaces it. An agent with
+// protocol the hub does not speak also gets its Deployment, which may replace it. An agent with
 // another profile gets nothing: an old agent would accept the Deployment, and serve all users with the rights of the
 // wrong profile. Changes that the hub makes for all agents wait for the agent's turn; changes of the spec do not.
 func (r *Reconciler) deploy(in *input) error {

@@ -18,7 +18,7 @@ import (
 )
 
 // A user who can edit a Cluster, or the Secret that its spec names, must not be able to choose the token with which
-// another agent replaces one that has joined.
+// another agent replaces an agent that has joined.
 func TestTokenChosenAfterAnAgentJoinedIsIgnored(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -164,7 +164,7 @@ func (u *Upgrades) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, 
 	return ctrl.Result{}, nil
 }
 
-// giveTurns has the controller of Clusters look at those whose turn has begun.
+// giveTurns has the Cluster controller reconcile each Cluster whose turn has begun.
 func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	u.mu.Lock()
 	begin := u.begin
@@ -177,7 +177,8 @@ func (u *Upgrades) giveTurns(begun []types.NamespacedName) {
 	}
 }
 
-// decide gives agents their turn, and returns their names, why no other has its turn, and where the upgrade has stopped.
+// decide gives agents their turn, and returns their names, why no other has its turn, and where the upgrade has
+// stopped.
 func (u *Upgrades) decide(clusters []v1.Cluster, now time.Time) (begun []types.NamespacedName, why rollout.Wait, stops []stop) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -46,7 +46,7 @@ func TestVerificationDataOutlivesTheOfflinePeriod(t *testing.T) {
 	}
 }
 
-// deliveries records what is to be delivered.
+// deliveries records the sets to deliver.
 type deliveries struct {
 	wanted map[types.NamespacedName]*set.Set
 	calls  int

@@ -84,7 +84,7 @@ func (r *Reconciler) apply(ctx context.Context, want, found *clusterprofile.Clus
 		return nil
 	}
 	read := want.DeepCopy()
-	// if another is in its place, that is a conflict; one that was just made has an immutable manager
+	// if another is in its place, that is a conflict. A new ClusterProfile has an immutable manager
 	read.UID, read.ResourceVersion = found.UID, found.ResourceVersion
 	object, err := configuration(read, "spec")
 	if err != nil {

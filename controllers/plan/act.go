@@ -171,7 +171,7 @@ func (s *scope) delivery(i int) rollout.Delivery {
 	return s.observed.Deliver(&s.clusters[i])
 }
 
-// made returns the set of a plan. If none can be made, it returns a set that makes members keep what they have. The
+// made returns the set of a plan. If none can be made, it returns a set that makes members keep their present set. The
 // store waits for all owners before it removes unwanted objects from members, so each plan must hand something over.
 func (s *scope) made(paused bool) *set.Set {
 	made, err := s.set(paused)

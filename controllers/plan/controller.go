@@ -40,8 +40,8 @@ type Reconciler struct {
 	// Settled reports whether agents have had time to come back since this manager started. Before that, a missing agent
 	// need not be away. A nil function means that they have had time.
 	Settled func() bool
-	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been reachable. Where an agent may know better
-	// about a plan than the hub does, it takes this. Nil means that they have.
+	// Returned reports the same, counted from the first agent that was connected: before, the hub may not have been
+	// reachable. Where an agent may know better about a plan than the hub does, it takes this. Nil means that they have.
 	Returned func() bool
 	Now      func() time.Time
 
@@ -56,7 +56,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Reconcile advances one plan as far as it can go now. Claims on Clusters mark the members at work, and a member's
-// claim decides what it is given.
+// claim decides from its arguments alone.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	plan := &v1.Plan{}
 	if err := r.Client.Get(ctx, req.NamespacedName, plan); client.IgnoreNotFound(err) != nil {
@@ -83,7 +83,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return r.writeStatus(ctx, s)
 }
 
-// wait makes members keep what they have of a plan whose channel has not answered yet. The store waits for all owners
+// wait makes members keep their set of a plan whose channel has not answered yet. The store waits for all owners
 // before it removes unwanted objects from members, and there may be many slow channels.
 func (r *Reconciler) wait(ctx context.Context, plan *v1.Plan) error {
 	var list v1.ClusterList

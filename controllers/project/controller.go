@@ -152,7 +152,7 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 }
 
 // keep returns the copies for a member in which projects are not guarded: the copies that it should have had until now,
-// without those that were taken out of the project since. Nothing is added or changed there.
+// without the namespaces that have left the project since. Nothing is added or changed there.
 func keep(kept, copies *set.Set, content set.Content) (*set.Set, error) {
 	switch {
 	case kept == nil:

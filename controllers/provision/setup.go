@@ -37,8 +37,8 @@ import (
 	"github.com/drover-dev/drover/internal/wiring"
 )
 
-// The rights of every provisioner: config/provision/role.yaml. Those with Cluster API are beside its
-// controllers. Instructions of Hosts run as root on the machines. Of Secrets the provisioner gets those whose names it
+// The rights of every provisioner: config/provision/role.yaml. The rights for Cluster API are beside its
+// controllers. Instructions of Hosts run as root on the machines. The provisioner gets Secrets whose names it
 // knows, and lists none; the policies in config/provision/policy.yaml bound what it writes.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update

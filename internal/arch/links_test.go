@@ -50,7 +50,7 @@ func TestTheMapLinksEveryPageOnce(t *testing.T) {
 	}
 }
 
-// markdownFiles returns the Markdown files of the tree, without those that commands write.
+// markdownFiles returns the Markdown files of the tree, except files that commands write.
 func markdownFiles(t *testing.T, top string) []string {
 	t.Helper()
 	var pages []string

@@ -20,7 +20,7 @@ import (
 // defects from the past, with their number, which can only fall.
 type ratchet struct {
 	file   string // relative to the module's root
-	defect string // what is counted, for messages
+	defect string // the counted defect, for messages
 	repair string // what to do about a new one
 }
 

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Port is one for operators. Neither the connections nor the handshakes on it count with those of Server.
+// Port is a port for operators. Its connections and handshakes do not count toward the limits of Server.
 type Port struct {
 	// Listen is its address, or ListenNowhere.
 	Listen string `json:"listen,omitempty"`

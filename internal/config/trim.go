@@ -21,16 +21,16 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// trimmed replaces the annotations that trim left out. Without it, a merge patch that removes the last one of ours would remove all annotations. It is
-// the same before and after a change, so that no patch contains it.
+// trimmed replaces the annotations that trim left out. Without it, a merge patch that removes the last one of ours
+// would remove all annotations. It is the same before and after a change, so that no patch contains it.
 const trimmed = v1.Group + "/annotations-trimmed"
 
-// maxProfileLabels are the labels that a Cluster can have, and those of a profile.
+// maxProfileLabels is the number of labels that a Cluster can have, plus the labels of a profile.
 const maxProfileLabels = 400
 
-// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager does not read, since a user
-// may give an object more than a megabyte of it. What is kept of a Cluster, its labels and finalizers, is bounded by a policy
-// (drover-cluster-metadata).
+// trim is a cache transform: of objects it leaves out managed fields, and of our kinds the metadata that the manager
+// does not read, since a user may give an object more than a megabyte of it. What is kept of a Cluster, its labels and
+// finalizers, is bounded by a policy (drover-cluster-metadata).
 func trim(object any) (any, error) {
 	object, err := cache.TransformStripManagedFields()(object)
 	if err != nil {
@@ -86,7 +86,8 @@ func made() untrusted.Metadata {
 	return untrusted.Metadata{Labels: []string{v1.LabelManagedBy}, Owners: []string{v1.Group}}
 }
 
-// metadata returns what is read of the metadata of an object of another group. Objects of kinds that are not here are in the manager's own namespace.
+// metadata returns what is read of the metadata of an object of another group. Objects of kinds that are not here are
+// in the manager's own namespace.
 func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	switch o.(type) {
 	case *clusterprofile.ClusterProfile:
@@ -95,7 +96,8 @@ func metadata(o client.Object) (kept untrusted.Metadata, known bool) {
 	return kept, false
 }
 
-// shareText lets Clusters that say the same share the text: of ten thousand that are Ready each has the same conditions.
+// shareText lets Clusters that say the same share the text: of ten thousand that are Ready each has the same
+// conditions.
 func shareText(c *v1.Cluster) {
 	shared := func(text string) string { return unique.Make(text).Value() }
 	for i := range c.Status.Conditions {

@@ -15,7 +15,7 @@ import (
 )
 
 // This file has all that the store does for a hub whose etcd was restored from a backup. internal/checkpoint decides
-// which members wait for a confirmation, and what is done to their sets meanwhile.
+// which members wait for a confirmation, and how their sets are treated meanwhile.
 
 // Unconfirmed returns what a restored hub does not change in a member before that is confirmed, nil for nothing, and
 // whether that is known.
@@ -30,7 +30,7 @@ const unusedID = "checkpoint"
 // rule is what decides, beside the member, whether a set is due.
 type rule struct {
 	revocable bool // whether a set of its kind is revoked at once
-	complete  bool // whether all owners have said what they want
+	complete  bool // whether all owners have declared their sets
 }
 
 func (d *Store) rule(id string) rule {
@@ -66,8 +66,8 @@ func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 	}
 }
 
-// Unconfirmed returns what is not sent to a member until an administrator confirms it, nil if there is nothing. It is
-// not known before all owners have said what they want, and the agent what it has.
+// Unconfirmed returns the changes that are not sent to a member until an administrator confirms them, nil for none. It
+// is not known before all owners have declared their sets and the agent has reported its own.
 func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -101,7 +101,7 @@ func (d *Store) released(m *member) {
 	d.affected = append(append(d.affected, m.lacking()...), m.ownOwners(&d.Restore)...)
 }
 
-// compareLater compares a member that waits for a confirmation with what it should have, a moment later: an agent may
+// compareLater compares a member that waits for a confirmation with its intended sets, a moment later: an agent may
 // report any number of changes.
 func (d *Store) compareLater(m *member) {
 	if m.hold.Waits() && !m.comparing && d.queue != nil {
@@ -149,8 +149,8 @@ func (m *member) outdated(id string, r rule) bool {
 }
 
 // agrees reports whether a member that waits has all that it should have and nothing else: then there is nothing to
-// confirm. The hold ends when the agent has the present checkpoint, since a later leader would hold the member again for
-// the one that it has. An owner that does not know yet what it wants may want a change.
+// confirm. The hold ends when the agent has the present checkpoint, since a later leader would hold the member again
+// for the one that it has. An owner that has not decided yet may want a change.
 func (m *member) agrees() bool {
 	if !m.hold.Agrees() {
 		return false
@@ -163,7 +163,7 @@ func (m *member) agrees() bool {
 	return true
 }
 
-// difference compares what a member has with what it should have.
+// difference compares a member's actual sets with its intended sets.
 func (m *member) difference() *checkpoint.Difference {
 	d := &checkpoint.Difference{}
 	for id := range m.wants {

@@ -25,8 +25,9 @@ type Bounds struct {
 	WorkspaceTunnels int
 }
 
-// DefaultBounds have room for five agent replicas of a Cluster and one more during an update, each of which may be opening a new tunnel before
-// it closes the old; and in a workspace for a thousand Clusters with two agent replicas that all move at once.
+// DefaultBounds have room for five agent replicas of a Cluster and one more during an update, each of which may be
+// opening a new tunnel before it closes the old; and in a workspace for a thousand Clusters with two agent replicas
+// that all move at once.
 func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
@@ -37,8 +38,8 @@ const (
 	tooFastPause = time.Minute
 	// fullPause is after what time an agent tries again whose workspace was full.
 	fullPause = 30 * time.Second
-	// refusalPause is how long a rejection is kept before another one of the same Cluster is reported: a client with a used token could otherwise
-	// cause a write of the status with each attempt.
+	// refusalPause is how long a rejection is kept before another one of the same Cluster is reported: a client with a
+	// used token could otherwise cause a write of the status with each attempt.
 	refusalPause = time.Minute
 )
 
@@ -48,7 +49,7 @@ type Admission struct {
 	notices *Notices
 	// What follows is guarded by table.mu.
 	bounds Bounds
-	// workspaces counts the tunnels that end here, those that carry nothing new included.
+	// workspaces counts the tunnels that end here, including tunnels that carry nothing new.
 	workspaces map[string]int
 	refused    []func(name types.NamespacedName, reason, message string)
 }
@@ -126,8 +127,9 @@ func (a *Admission) Refused(name types.NamespacedName, reason, message string) (
 	return true
 }
 
-// Unproven remembers the rejection of a client that named a member without any proof, and reports whether listeners were notified. Any client
-// can cause it, so it is kept only for a member that is not connected, and never replaces a rejection that was proved, nor another of its kind.
+// Unproven remembers the rejection of a client that named a member without any proof, and reports whether listeners
+// were notified. Any client can cause it, so it is kept only for a member that is not connected, and never replaces a
+// rejection that was proved, nor another of its kind.
 func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (told bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()
@@ -169,7 +171,8 @@ func (a *Admission) turnAway(name types.NamespacedName, reason, message string) 
 	}
 }
 
-// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not count.
+// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not
+// count.
 func (m *member) surplusLocked(most int) *session {
 	var oldest *session
 	open := 0

@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to an agent. The agent has little to do for it, but it may have to wait for its leadership.
+	// callTimeout bounds one call to an agent. The agent has little to do for it, but it may have to wait for its
+	// leadership.
 	callTimeout = 20 * time.Second
 	// CallPause is how long the outcome of a call is kept before the same call to the same agent is made again.
 	CallPause = time.Minute
@@ -62,8 +63,8 @@ func (a agentRequest) target() string {
 	return a.path + "?" + a.query.Encode()
 }
 
-// StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns the call's state. When it
-// has succeeded, the agent has stored them.
+// StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns
+// the call's state. When it has succeeded, the agent has stored them.
 func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
 	body, err := json.Marshal(settings)
 	if err != nil { // strings always marshal
@@ -72,16 +73,16 @@ func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Setti
 	return c.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
 }
 
-// StartDeployment gives a member's agent its Deployment, as JSON, in the background, unless that runs or was tried within CallPause. It returns the
-// call's state. When it has succeeded, the agent has stored it; its report has the outcome. A *ResponseError with the code 422 means that the agent
-// will never take it.
+// StartDeployment gives a member's agent its Deployment, as JSON, in the background, unless that runs or was tried
+// within CallPause. It returns the call's state. When it has succeeded, the agent has stored it; its report has the
+// outcome. A *ResponseError with the code 422 means that the agent will never take it.
 func (c *Calls) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
 	return c.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
 // HostInstructions is what StartHostInstructions gives a host.
 type HostInstructions struct {
-	// Version of the instructions, empty for none: those that the host has are taken away.
+	// Version of the instructions, empty for none: the host's present instructions are taken away.
 	Version string
 	// Content is the instructions as JSON.
 	Content []byte
@@ -89,8 +90,8 @@ type HostInstructions struct {
 	Checkpoint string
 }
 
-// StartHostInstructions gives a host's agent its instructions, in the background, unless that runs or was tried within CallPause. It returns the call's state. When it has
-// succeeded, the agent has stored it; its report has the outcome.
+// StartHostInstructions gives a host's agent its instructions, in the background, unless that runs or was tried within
+// CallPause. It returns the call's state. When it has succeeded, the agent has stored it; its report has the outcome.
 func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstructions) Call {
 	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostInstructions, query: url.Values{}}
 	if give.Version != "" {
@@ -103,14 +104,15 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 	return c.start(name, give.Version, ask)
 }
 
-// StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within CallPause. It returns the
-// call's state. Only the leader among the agents removes what was delivered.
+// StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within
+// CallPause. It returns the call's state. Only the leader among the agents removes what was delivered.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
 
-// start sends a request to a member in the background; digest is that of its body. Only a member's latest call is kept, until the member has a new tunnel. An agent that
-// removes itself answers and disconnects, so the outcome is kept while the member is not connected.
+// start sends a request to a member in the background; digest is that of its body. Only a member's latest call is kept,
+// until the member has a new tunnel. An agent that removes itself answers and disconnects, so the outcome is kept while
+// the member is not connected.
 func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest) Call {
 	kind := ask.path + digest
 	c.table.mu.Lock()

@@ -20,13 +20,15 @@ const (
 	maxID      = 256
 )
 
-// Record is what one replica knows of one member by itself, for the others. One without content says that it knows nothing any more.
+// Record is what one replica knows of one member by itself, for the others. One without content says that it knows
+// nothing any more.
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
 	// Tunnels that end there, but for those that carry nothing new.
 	Tunnels []Peer `json:"tunnels,omitempty"`
-	// Report is what the agent at the far end of the tunnel with the epoch Reported says, and ReportErr why it says nothing.
+	// Report is what the agent at the far end of the tunnel with the epoch Reported says, and ReportErr why it says
+	// nothing.
 	Report    *protocol.Report `json:"report,omitempty"`
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
@@ -53,8 +55,8 @@ func (r *Record) empty() bool {
 	return len(r.Tunnels) == 0 && r.Loss == nil && r.Refusal == nil
 }
 
-// Bound cuts a record to size: texts to 1 KiB, tunnels to the first 16, the report as Report.Bound does. Tunnels without an ID or of
-// another member are left out.
+// Bound cuts a record to size: texts to 1 KiB, tunnels to the first 16, the report as Report.Bound does. Tunnels
+// without an ID or of another member are left out.
 func (r *Record) Bound() {
 	cluster := r.Cluster()
 	r.Tunnels = slices.DeleteFunc(r.Tunnels, func(p Peer) bool {
@@ -74,8 +76,8 @@ func (r *Record) Bound() {
 	}
 }
 
-// notAfter puts what is said to have happened after now, by a clock that is ahead, to now: who waits for a while after a loss would wait
-// for as long as the clocks differ.
+// notAfter puts what is said to have happened after now, by a clock that is ahead, to now: who waits for a while after
+// a loss would wait for as long as the clocks differ.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -119,8 +121,8 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Replicas tells the other replicas of the hub what is known here, by a Feed for each, and takes in what they know, by a
-// Mirror of each.
+// Replicas tells the other replicas of the hub about the members here, by a Feed for each, and takes in their members,
+// by a Mirror of each.
 type Replicas struct {
 	table   *table
 	notices *Notices
@@ -172,8 +174,8 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not reported: agents are back elsewhere
-// sooner than the others notice that this replica is gone.
+// notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not reported: agents
+// are back elsewhere sooner than the others notice that this replica is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

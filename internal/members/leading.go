@@ -20,10 +20,11 @@ var ErrNoLeader = errors.New("none of the agents leads")
 // maxAsked is how many agents, or tunnels, a request to the leader is shown at most.
 const maxAsked = 8
 
-// Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says so in its report, and if
-// it answers 421 or cannot be reached, the others one after another. It returns ErrNotConnected for a member that is
-// not connected, and ErrClones for one that is two clusters. While it is not known whether a member is two clusters,
-// requests fail with ErrUndecided: the copy must not be given what the member is. Requests with a body need GetBody.
+// Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says
+// so in its report, and if it answers 421 or cannot be reached, the others one after another. It returns
+// ErrNotConnected for a member that is not connected, and ErrClones for a member that is two clusters. While it is not
+// known whether a member is two clusters, requests fail with ErrUndecided: the copy must not be given what the member
+// is. Requests with a body need GetBody.
 func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

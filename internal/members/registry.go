@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package members knows which members are connected to which replica of the hub, yields a transport to each and wakes those who wait for a change.
+// Package members knows which members are connected to which replica of the hub, yields a transport to each and wakes
+// those who wait for a change.
 package members
 
 import (
@@ -36,8 +37,8 @@ var (
 // ErrReplicaGone is why a member is lost whose tunnel ended at a replica that is gone.
 var ErrReplicaGone = errors.New("the hub's replica that held the tunnel is gone")
 
-// drainTimeout is how long the requests of an agent that disconnects may continue, shells included. The agent itself gives them less time
-// when it stops.
+// drainTimeout is how long the requests of an agent that disconnects may continue, shells included. The agent itself
+// gives them less time when it stops.
 const drainTimeout = time.Hour
 
 // RefusalMemory is how long a refusal is shown after it last happened. Refused agents come back within five minutes.
@@ -73,8 +74,8 @@ type Peer struct {
 	TokenID string `json:"tokenID,omitempty"`
 	// ID of the tunnel. Registry.Add makes it.
 	ID string `json:"id"`
-	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock, but later than all that were known of the
-	// Cluster there. Registry.Add makes it.
+	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock, but later than all that were
+	// known of the Cluster there. Registry.Add makes it.
 	Epoch int64 `json:"epoch"`
 }
 
@@ -89,13 +90,14 @@ type Rejection struct {
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	At      time.Time `json:"at"`
-	// Unproven reports whether any client may have caused it: the client has shown neither a token nor a key of the member.
+	// Unproven reports whether any client may have caused it: the client has shown neither a token nor a key of the
+	// member.
 	Unproven bool `json:"unproven,omitempty"`
 }
 
-// Registry holds the tunnels that end in this process, and knows of those that end at other replicas. It is composed of
-// a part for each subject, which share one table and its lock. Take only the parts that you need. New makes a Registry.
-// All methods may be called concurrently.
+// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It is composed
+// of a part for each subject, which share one table and its lock. Take only the parts that you need. New makes a
+// Registry. All methods may be called concurrently.
 type Registry struct {
 	*Tunnels
 	*Admission

@@ -22,8 +22,8 @@ const (
 	reportBurst      = 10
 )
 
-// Reports that one tunnel takes. An agent sends one in 200 ms at most; what comes without end is no agent's, and ends the tunnel. They are read as
-// they come: what waits in a tunnel is held in memory, a megabyte for each.
+// Reports that one tunnel takes. An agent sends one in 200 ms at most; what comes without end is no agent's, and ends
+// the tunnel. They are read as they come: what waits in a tunnel is held in memory, a megabyte for each.
 const (
 	intakePerSecond = 20
 	intakeBurst     = 200
@@ -133,7 +133,7 @@ func (t *Tunnels) setReport(s *session, report *protocol.Report, err error) {
 	t.notices.changed(s.peer.Name())
 }
 
-// known is the peer of a session, with what it has reported. table.mu is held.
+// known is the peer of a session, with its last report. table.mu is held.
 func (s *session) known() Peer {
 	p := s.peer
 	p.Leads = s.report != nil && s.report.Leader

@@ -16,14 +16,15 @@ import (
 type State struct {
 	// Peers of the open tunnels, on whatever replica.
 	Peers []Peer
-	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads; nil before the first.
+	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads; nil before
+	// the first.
 	Report *protocol.Report
 	// ReportErr is why a connected member's report cannot be had.
 	ReportErr error
 	// LastSeen is when the last tunnel ended, zero if none ended since this process started.
 	LastSeen time.Time
-	// Returning is until when a member without a tunnel may be on its way back because many lost theirs at the same time; zero if only a few did.
-	// At another replica whose clock is behind it is earlier.
+	// Returning is until when a member without a tunnel may be on its way back because many lost theirs at the same time;
+	// zero if only a few did. At another replica whose clock is behind it is earlier.
 	Returning time.Time
 	// LostBecause is why the last tunnel ended.
 	LostBecause error
@@ -44,7 +45,8 @@ func (s State) Connected() bool { return len(s.Peers) > 0 }
 // ByNodeAgent reports whether the member is connected through node agents alone.
 func (s State) ByNodeAgent() bool { return s.Connected() && s.Agents() == 0 }
 
-// Agents is the number of the member's agents that are connected, without node agents. Of one that moves there is more than one tunnel.
+// Agents is the number of the member's agents that are connected, without node agents. Of one that moves there is more
+// than one tunnel.
 func (s State) Agents() int {
 	instances, nameless := map[string]struct{}{}, 0
 	for _, p := range s.Peers {
@@ -59,10 +61,10 @@ func (s State) Agents() int {
 	return len(instances) + nameless
 }
 
-// States tells what is known of members, here and at other replicas.
+// States returns the state of members, here and at other replicas.
 type States struct{ table *table }
 
-// State returns what is known of a member.
+// State returns the state of a member.
 func (all *States) State(name types.NamespacedName) State {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -115,7 +117,8 @@ type agentState struct {
 	epoch  int64 // of the tunnel
 }
 
-// louder is the one of two statements to go by: a leader's rather than another's, something rather than nothing, and else the newer one.
+// louder is the one of two statements to go by: a leader's rather than another's, something rather than nothing, and
+// else the newer one.
 func louder(a, b agentState) agentState {
 	rank := func(s agentState) int {
 		switch {
@@ -138,7 +141,7 @@ func louder(a, b agentState) agentState {
 	return b
 }
 
-// stateHere returns what was reported through the tunnels that end here. table.mu is held.
+// stateHere returns the state reported through the tunnels that end here. table.mu is held.
 func (m *member) stateHere() agentState {
 	var said agentState
 	for _, s := range m.sessions {

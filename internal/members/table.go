@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// table has what is known of all members. The parts of a Registry share it. A method whose name ends in Locked is
+// table holds the state of all members. The parts of a Registry share it. A method whose name ends in Locked is
 // called with mu held.
 //
 // There is one lock because a change of a member is one step for all parts: with a new tunnel, the losses, the waiting
@@ -47,10 +47,10 @@ func isHost(name types.NamespacedName) bool {
 	return ok
 }
 
-// member is what is known of one Cluster, or Host. table.mu guards it.
+// member holds the state of one Cluster, or Host. table.mu guards it.
 type member struct {
 	sessions  []*session    // the newest last
-	draining  []*session    // those that carry nothing new and are no connection any more
+	draining  []*session    // sessions that carry nothing new and no longer count as a connection
 	remote    []remote      // what other replicas know of it, one each
 	far       *remoteStream // nil if nothing is read through another replica
 	offers    *reportBytes

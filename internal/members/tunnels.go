@@ -31,8 +31,8 @@ type session struct {
 }
 
 // Add takes over an open tunnel until it ends, and gives it ID and epoch. The newest tunnel of a member carries its
-// requests. A closed registry closes it, and so does one that has heard of a tunnel with the same token at another
-// replica.
+// requests. A closed registry closes it, and so does a registry that has heard of a tunnel with the same token at
+// another replica.
 func (t *Tunnels) Add(peer Peer, tunnel Session) {
 	peer.ID = rand.Text()
 	name := peer.Name()
@@ -122,7 +122,7 @@ func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	}
 }
 
-// Forget ends all tunnels here of a Cluster that is gone and drops what is known of it.
+// Forget ends all tunnels here of a Cluster that is gone and drops its state.
 func (t *Tunnels) Forget(name types.NamespacedName) {
 	t.Disconnect(name, func(Peer) bool { return false })
 	t.table.mu.Lock()

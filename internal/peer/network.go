@@ -1,10 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer links the replicas of the hub: each knows the members of all, and forwards requests to those of others in one hop.
+// Package peer links the replicas of the hub: each knows the members of all, and forwards requests to those of others
+// in one hop.
 //
-// Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: the dialled replica mirrors them in its registry and
-// sends requests to them back through the same tunnel. docs/design/0002-replicas-and-moves.md says why.
+// Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: the dialled replica
+// mirrors them in its registry and sends requests to them back through the same tunnel.
+// docs/design/0002-replicas-and-moves.md says why.
 package peer
 
 import (
@@ -49,7 +51,7 @@ const SyncPatience = 10 * time.Second
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
-	// Members tells the others of the members here, and takes in what they tell of theirs.
+	// Members tells the other replicas about the members here, and takes in theirs.
 	Members *members.Replicas
 	// Transports lead to the members here.
 	Transports *members.Transports
@@ -63,8 +65,8 @@ type Options struct {
 	Calls func(http.Handler) http.Handler
 	// Limiter bounds them, by member; users have seats of their own. Nil makes one with the defaults.
 	Limiter *limit.Limiter
-	// Forwarded receives the outcome of each request that was sent to another replica: "answered", "misdirected" if the member is
-	// there no longer, "refused" if there was no room, "failed". May be nil; must not block.
+	// Forwarded receives the outcome of each request that was sent to another replica: "answered", "misdirected" if the
+	// member is there no longer, "refused" if there was no room, "failed". May be nil; must not block.
 	Forwarded func(result string)
 	Log       logr.Logger
 }
@@ -114,7 +116,8 @@ func (n *Network) Run(ctx context.Context) error {
 	return n.Serve(ctx, listener)
 }
 
-// Serve links this replica with the others until ctx ends, and returns when all that belongs to it has ended. Call it once.
+// Serve links this replica with the others until ctx ends, and returns when all that belongs to it has ended. Call it
+// once.
 func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer n.running.Wait()
@@ -151,7 +154,8 @@ func (n *Network) begin(ctx context.Context) {
 	n.ctx, n.begun = ctx, time.Now()
 }
 
-// find runs the Finder until ctx ends, and again when it fails: a failure of the API server must not leave this replica without the others.
+// find runs the Finder until ctx ends, and again when it fails: a failure of the API server must not leave this replica
+// without the others.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
@@ -170,8 +174,8 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	return err
 }
 
-// Synced reports whether the members of the other replicas are known, or the wait for them is over. Before, a member that is not connected here may be
-// connected to another replica.
+// Synced reports whether the members of the other replicas are known, or the wait for them is over. Before, a member
+// that is not connected here may be connected to another replica.
 func (n *Network) Synced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

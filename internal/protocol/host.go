@@ -30,7 +30,8 @@ const (
 const (
 	// PathHostInstructions takes HostInstructions by PUT, with their version in the query, and answers 204 when they are
 	// stored permanently; 409 means that the host is being cleaned. DELETE takes the instructions away. Both may have
-	// QueryCheckpoint, the latest of which the agent keeps, also when it has nothing else to do. Progress is in the report.
+	// QueryCheckpoint, the latest of which the agent keeps, also when it has nothing else to do. Progress is in the
+	// report.
 	PathHostInstructions = "/v1/host/plan"
 	// QueryVersion is the query parameter with the version of instructions.
 	QueryVersion = "version"
@@ -118,16 +119,17 @@ const (
 // HostInstructions is what a host's agent does on its machine, as root: it writes the files, runs the instructions once
 // each and in their order, and then, again and again, the periodic instructions and the probes.
 //
-// They have this form from the decision to the journal of the host: internal/provision/k3s returns them, the controller of
-// DroverMachines makes them of a bootstrap and of tasks, a Secret holds them as JSON, the manager sends what the Secret
-// holds, and the agent stores it. Package internal/provision/progress has the one form in which the answer comes back.
+// They have this form from the decision to the journal of the host: internal/provision/k3s returns them, the controller
+// of DroverMachines makes them of a bootstrap and of tasks, a Secret holds them as JSON, the manager sends what the
+// Secret holds, and the agent stores it. Package internal/provision/progress has the one form in which the answer comes
+// back.
 //
-// Names that scripts, roles and other versions rely on call the whole a plan, from before Plan was a kind, and stay: the
-// path, the Secret "<host>-host-plan" with its key, type and annotations, the right hosts/plan, status.plan of a Host and
-// its reason PlanInvalid, and the agent's file plan.json. In the code they are instructions.
+// Names that scripts, roles and other versions rely on call the whole a plan, from before Plan was a kind, and stay:
+// the path, the Secret "<host>-host-plan" with its key, type and annotations, the right hosts/plan, status.plan of a
+// Host and its reason PlanInvalid, and the agent's file plan.json. In the code they are instructions.
 type HostInstructions struct {
 	// Owner is what the instructions are for, for example "Cluster/prod", empty for nothing that Drover knows. A host goes
-	// from the instructions of one owner to those of another only when it was cleaned between.
+	// from one owner's instructions to another's only after it was cleaned.
 	Owner string `json:"owner,omitempty"`
 	// Files to write before the instructions run. At most 256.
 	Files []HostFile `json:"files,omitempty"`
@@ -135,7 +137,7 @@ type HostInstructions struct {
 	Instructions []HostInstruction `json:"instructions,omitempty"`
 	// Periodic instructions to run while the host has them, once all Instructions have succeeded. At most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
-	// Probes that say whether what was installed works. At most 32.
+	// Probes say whether the installed software works. At most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
 	// Clean is what gives the host back: instructions to run once each when all of this is taken away, before the
 	// files are removed. At most 128.
@@ -159,16 +161,18 @@ type HostFile struct {
 
 // Variables of instructions.
 const (
-	// EnvHostAgent is the path of the host agent's program, which each instruction has. Agents before this variable do not set it.
+	// EnvHostAgent is the path of the host agent's program, which each instruction has. Agents before this variable do not
+	// set it.
 	EnvHostAgent = "DROVER_HOST_AGENT"
-	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials with which the agent's program reaches an S3-compatible store, for instructions that do.
+	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials with which the agent's program reaches an
+	// S3-compatible store, for instructions that do.
 	EnvS3AccessKey = "DROVER_S3_ACCESS_KEY"
 	EnvS3SecretKey = "DROVER_S3_SECRET_KEY"
 	EnvS3CA        = "DROVER_S3_CA"
 )
 
 // Repeatable reports whether the instruction of this ID does no harm if it runs once more: it is a task that makes or
-// copies a snapshot of etcd. A schedule makes them without end, so the journal of a host forgets those that have ended
+// copies a snapshot of etcd. A schedule makes them without end, so the journal of a host forgets ended ones
 // and that it is not given any more.
 func Repeatable(id string) bool {
 	return strings.HasPrefix(id, HostTaskPrefix+"snapshot-") || strings.HasPrefix(id, HostTaskPrefix+"upload-")
@@ -177,8 +181,8 @@ func Repeatable(id string) bool {
 // HostTaskPrefix precedes the ID of a machine's task in that of its instruction.
 const HostTaskPrefix = "task-"
 
-// Prefixes of the IDs of instructions that start and stop a service. A host ends one that starts it when its next
-// instructions begin with one that stops it: a service that does not come up is waited for much longer than it takes to
+// Prefixes of the IDs of instructions that start and stop a service. A host ends the start of a service when its next
+// instructions begin by stopping it: a service that does not come up is waited for much longer than it takes to
 // stop it.
 const (
 	HostStartPrefix = "start-"
@@ -206,7 +210,8 @@ type HostProbe struct {
 	Name string `json:"name"`
 	// URL, http or https.
 	URL string `json:"url"`
-	// CAFile, CertFile and KeyFile are paths on the machine of the CA that must have signed the server's certificate, and of the client's own.
+	// CAFile, CertFile and KeyFile are paths on the machine of the CA that must have signed the server's certificate, and
+	// of the client's own.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
@@ -218,8 +223,8 @@ type HostProbe struct {
 	FailureThreshold int `json:"failureThreshold,omitempty"`
 }
 
-// hostName is the form of the IDs and names in instructions. It has no slash and does not begin with a dot: an ID is the
-// name of a folder.
+// hostName is the form of the IDs and names in instructions. It has no slash and does not begin with a dot: an ID is
+// the name of a folder.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]*$`) // without the length: a bound on a repetition makes it large, in each agent
 
 const maxHostName = 63 // bytes

@@ -18,12 +18,13 @@ const (
 	HostApplying HostPhase = "Applying"
 	// HostApplied means that all files are written and all instructions have succeeded.
 	HostApplied HostPhase = "Applied"
-	// HostFailed means that a file could not be written or an instruction failed. Files are tried again, instructions are not.
+	// HostFailed means that a file could not be written or an instruction failed. Files are tried again, instructions are
+	// not.
 	HostFailed HostPhase = "Failed"
-	// HostCleaning means that the instructions were taken away, and those of Clean run.
+	// HostCleaning means that the instructions were taken away, and the cleaning instructions run.
 	HostCleaning HostPhase = "Cleaning"
-	// HostInterrupted means that an instruction was killed with its machine or by something else on it, so that it is unknown how far it is. It
-	// is not run again.
+	// HostInterrupted means that an instruction was killed with its machine or by something else on it, so that it is
+	// unknown how far it is. It is not run again.
 	HostInterrupted HostPhase = "Interrupted"
 )
 

@@ -181,7 +181,7 @@ func (k *kept) statuses(t *testing.T) statuses {
 	return all
 }
 
-// sameStatuses fails the test if a status was written but that of the removed binding. Where the machine kept agents
+// sameStatuses fails the test if any status was written except the removed binding's. Where the machine kept agents
 // waiting, a status may have said so meanwhile: it has to return to its former state.
 func (k *kept) sameStatuses(t *testing.T, before statuses, watch testkit.Stopwatch) {
 	t.Helper()

@@ -39,7 +39,7 @@ const (
 	measure = "measure"
 
 	// twoVersions is its value for a rollout from the minor version before, which takes a further build of Kubernetes.
-	// Without it the rollout is that of a file.
+	// Without it, the rollout is the one in the file.
 	twoVersions = "versions"
 
 	// bridgeAddress is the address at which the hosts of a lab reach servers outside, and hubPort is the hub's port there.
@@ -195,7 +195,7 @@ func (h *realHosts) up(t *testing.T) {
 }
 
 // images writes tarballs with the images that kubeadm wants of a version, under the names that it has for them, and
-// that of Drover.
+// Drover's.
 func (h *realHosts) images(t *testing.T, k release) map[string]string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), k.programs[lab.Kubeadm], "config", "images", "list", "--kubernetes-version", k.version)

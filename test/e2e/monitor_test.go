@@ -122,7 +122,7 @@ func (f watches) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 }
 
 // seeNode checks that no more nodes of a member and no more members are at work than allowed, and that a cordon is
-// either that of a claim or a user's, which stays.
+// either a claim's or a user's, which stays.
 func (w *monitor) seeNode(ctx context.Context, member string, n *corev1.Node, gone bool) {
 	if over := w.noteNode(member, n, gone); over {
 		w.lookAtAll(ctx)
@@ -194,7 +194,7 @@ func (w *monitor) seePod(member string, p *corev1.Pod, gone bool) {
 	}
 }
 
-// seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision is that of an
+// seeCluster checks that no more claims of Clusters are at work than allowed. A claim without a revision belongs to an
 // idle Cluster, which waits.
 func (w *monitor) seeCluster(c *v1.Cluster, gone bool) {
 	w.mu.Lock()

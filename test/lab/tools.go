@@ -86,7 +86,7 @@ func ClusterAPI(ctx context.Context, progress io.Writer) (*Tool, error) {
 const kubernetesModule = "k8s.io/kubernetes"
 
 // KubeadmTool builds kubeadm if it is not in the user's cache, half a minute beside the programs of control planes. It
-// has a module of its own: another program in that of Kubernetes would have all of them built again.
+// has a module of its own: another program in the module of Kubernetes would cause all of them to be built again.
 func KubeadmTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	return buildTool(ctx, progress, "kubeadm", kubernetesModule, map[string]string{Kubeadm: kubernetesModule + "/cmd/kubeadm"})
 }
@@ -113,7 +113,7 @@ func ConformanceTool(ctx context.Context, progress io.Writer) (*Tool, error) {
 	})
 }
 
-// PreviousKubernetes builds what nodes of the minor version before that of Binaries run, and its kubeadm, if they are
+// PreviousKubernetes builds what nodes one minor version older than Binaries run, and its kubeadm, if they are
 // not in the user's cache: some 15 minutes on two cores.
 func PreviousKubernetes(ctx context.Context, progress io.Writer) (*Tool, error) {
 	programs := map[string]string{}

@@ -30,7 +30,7 @@ type Session struct {
 }
 
 // OpenSession begins a session on new connections and returns when the first line has come back. It ends with ctx at
-// the latest. The path is that of a pod in the member; webSocket chooses the protocol, SPDY otherwise.
+// the latest. The path leads to a pod in the member; webSocket chooses the protocol, SPDY otherwise.
 func OpenSession(ctx context.Context, way *Way, cluster types.NamespacedName, pod string, webSocket bool) (*Session, error) {
 	executor, err := newExecutor(way.Config(cluster), way.hub.URL+memberPath(cluster)+pod+"/exec?command=cat&stdin=true&stdout=true", webSocket)
 	if err != nil {

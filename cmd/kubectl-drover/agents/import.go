@@ -279,7 +279,7 @@ func (i *importer) apply(ctx context.Context, config *rest.Config, manifest []by
 	}
 }
 
-// sameCluster refuses a cluster other than the one that has already joined. The hub would refuse it later.
+// sameCluster refuses a cluster if another cluster has already joined. The hub would refuse it later.
 func (i *importer) sameCluster(ctx context.Context, member client.Client) error {
 	system := &corev1.Namespace{}
 	err := member.Get(ctx, types.NamespacedName{Name: metav1.NamespaceSystem}, system)

@@ -25,7 +25,7 @@ import (
 )
 
 // restoredHub returns a hub with two Clusters with the agents' Secrets of a backup, one Cluster that has joined since,
-// and one that never joined.
+// and a Cluster that never joined.
 func restoredHub(t *testing.T, funcs interceptor.Funcs) *cli.Hub {
 	t.Helper()
 	var objects []client.Object

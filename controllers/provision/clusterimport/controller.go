@@ -85,7 +85,7 @@ func Outline() *metav1.PartialObjectMetadata {
 	return object
 }
 
-// The policy drover-provisioner-clusters allows no Clusters but those of Clusters of Cluster API. The label of an
+// The policy drover-provisioner-clusters allows only Clusters that belong to a Cluster of Cluster API. The label of an
 // import takes "delete" on clusters/agent; the policy drover-provisioner-secrets keeps the provisioner from using that
 // right.
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch

@@ -53,7 +53,7 @@ type Wanted struct {
 	// Snapshots and Restores have not ended, or still have their finalizer. The oldest is first.
 	Snapshots []*provisionv1.EtcdSnapshot
 	Restores  []*provisionv1.EtcdRestore
-	// All has all snapshots, including those that have ended.
+	// All has all snapshots, including ended ones.
 	All []*provisionv1.EtcdSnapshot
 }
 

@@ -132,7 +132,7 @@ func (w *world) reconcileBy(writer client.Client) error {
 	return err
 }
 
-// given checks the tasks of a machine, besides another controller's task, and ends those that have not ended.
+// given checks the tasks of a machine, besides another controller's task, and ends the unfinished ones.
 func (w *world) given(host string, state infrav1.TaskState, want ...infrav1.TaskAction) *infrav1.DroverMachine {
 	w.t.Helper()
 	m := &infrav1.DroverMachine{}

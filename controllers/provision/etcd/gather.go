@@ -39,7 +39,7 @@ func (in *kubeadmCluster) gather(ctx context.Context, w *Wanted) error {
 		return err
 	}
 	holding := w.Restores
-	if w.Active() != nil && in.decide.Restore.Problem != "" { // it is refused, and what it names no longer exists
+	if w.Active() != nil && in.decide.Restore.Problem != "" { // it is refused, and the objects that it names no longer exist
 		holding = holding[1:]
 	}
 	in.decide.Retention, in.decide.Stored = retention(in.cluster), stored(in.scheduled, holding)

@@ -53,7 +53,7 @@ type store struct {
 	stored k3s.Stored
 }
 
-// gather reads everything that a decision depends on. The readiness says what is missing or wrong, and is nil
+// gather reads everything that a decision depends on. The readiness names the missing or wrong object, and is nil
 // otherwise.
 func (r *Reconciler) gather(ctx context.Context, in *input) (*status.Readiness, error) {
 	if err := r.gatherWanted(ctx, in); err != nil {

@@ -60,7 +60,7 @@ func (w *world) annotate(name types.NamespacedName, annotation string) {
 	}
 }
 
-// reports writes a Host's report about its instructions: how many are done, and the one that runs or has failed.
+// reports writes a Host's report about its instructions: how many are done, and which one runs or has failed.
 func (w *world) reports(host string, state v1.HostState, reason string, done int, instruction string) {
 	w.t.Helper()
 	w.setHost(host, state, reason)

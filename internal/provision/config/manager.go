@@ -30,7 +30,8 @@ import (
 const leaseName = "drover-provisioner"
 
 // ManagerOptions returns the options of the controller manager for a configuration. Secrets are never cached: the
-// provisioner has no right to list them. The only ConfigMap in the cache is the one that Drover's manager publishes.
+// provisioner has no right to list them. The only ConfigMap in the cache is drover-ca, which Drover's manager
+// publishes.
 func (c Config) ManagerOptions() (ctrl.Options, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{

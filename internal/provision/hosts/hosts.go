@@ -183,7 +183,7 @@ func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.GiveWithNote(ctx, host, consumer, instructions, "")
 }
 
-// ReplaceInstructions does what Give does, for instructions that were made of those that Instructions has read, with
+// ReplaceInstructions does what Give does, for instructions that were derived from the result of Instructions, with
 // their version. If the Host has others by now, apierrors.IsConflict is true for the error.
 func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, version string) (bool, error) {
 	before, ours, err := h.secret(ctx, host, h.Live) // the cache may be older than the instructions that were read

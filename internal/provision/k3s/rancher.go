@@ -42,7 +42,7 @@ type rancher struct {
 	// folders are directories with programs that are not in PATH.
 	folders []string
 	// stopPods are scripts that end what continues to run without a server's service: etcd and the API server, if they are
-	// pods. The first one that exists is run.
+	// pods. The first existing script is run.
 	stopPods []string
 	// begins is the option of the host that begins a cluster with etcd. It is empty if all clusters have etcd.
 	begins string

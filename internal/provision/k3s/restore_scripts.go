@@ -34,8 +34,8 @@ rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then rm -rf "$db/etcd-replaced" && mv "$db/etcd-before-restore" "$db/etcd-replaced"; fi || exit
 rm -rf "$DATA/server/cred-before-restore" "$DATA/server/tls-before-restore"`
 	// resume brings back the former data, if there is any, with its keys and certificates. A snapshot's keys and
-	// certificates are older than those in etcd, and no server starts if those on the disk are newer. Without any data,
-	// the host that began the cluster would begin another one.
+	// certificates are older than those in etcd, and no server starts if the files on the disk are newer. Without any
+	// data, the host that began the cluster would begin another one.
 	resume = `db="$DATA/server/db"; rm -f "$db/reset-flag"
 if test -e "$db/etcd-before-restore"; then
 	for part in cred tls; do

@@ -14,7 +14,7 @@ import (
 )
 
 // planes returns three control planes on the hosts h1 to h3, with tasks of the restore r: "h1:prepare" is a task that
-// succeeded, "h1:stop!" one that failed, and "h1:stop?" one that has not ended.
+// succeeded, "h1:stop!" a failed task, and "h1:stop?" a task that has not ended.
 func planes(tasks ...string) []Machine {
 	var all []Machine
 	for n := range 3 {

@@ -73,7 +73,7 @@ func TestErrorsRepeatNoToken(t *testing.T) {
 	}
 }
 
-// A user may have an address that the provider has verified, and another one that it has not.
+// A user may have an address that the provider has verified, and another address that it has not verified.
 func TestVerificationOfOneAddressIsNotThatOfAnother(t *testing.T) {
 	raw := func(text string) (claims map[string]json.RawMessage) {
 		if err := json.Unmarshal([]byte(text), &claims); err != nil {

@@ -61,9 +61,9 @@ func (b *bench) footprintOfMany(ctx context.Context) error {
 	return err
 }
 
-// weighFreshManager restarts the manager, so that its former work does not count. It weighs it when it leads, has
-// all members and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it
-// has returned that: docs/design/0060-garbage.md. The last value is the better one to compare, since that of a fresh
+// weighFreshManager restarts the manager, so that its former work does not count. It weighs it when it leads, has all
+// members and is idle, right after some thousand requests, whose garbage it still has, and after a rest, when it has
+// returned that: docs/design/0060-garbage.md. The last value is the better one to compare, since the value of a fresh
 // process depends on the load at its start.
 func (b *bench) weighFreshManager(ctx context.Context, members string) error {
 	for range freshRepeats {

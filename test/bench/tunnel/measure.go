@@ -118,7 +118,7 @@ func throughput(c *client, n, size int) (float64, error) {
 const patient = 5 * time.Second
 
 // fairness measures small GETs and an upload beside other streams. The stalled readers come last and stay, so that the
-// memory is that of 300.
+// memory is the memory of 300.
 func (h *measurer) fairness() (map[string]float64, error) {
 	if err := h.start(1, false); err != nil {
 		return nil, err

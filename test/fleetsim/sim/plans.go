@@ -30,8 +30,8 @@ const (
 	planInterval = time.Second
 )
 
-// plans are those in the sets of one agent. They cannot fail. A paused plan does not begin; a plan that has begun is
-// never paused.
+// plans are the Plans in the sets of one agent. They cannot fail. A paused plan does not begin; a plan that has begun
+// is never paused.
 type plans struct {
 	topic *stream.Topic
 

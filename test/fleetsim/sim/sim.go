@@ -3,10 +3,10 @@
 
 // Package sim runs many agents in one process, each with a real tunnel to a hub and a faked API server behind it.
 //
-// What is real: the key of each agent, its connect tokens, TLS and WebSocket to the hub, the HTTP/2 server in the
-// tunnel, and the agent's own loop that keeps the tunnel, with its back-off. What is not: the cluster. An agent keeps
-// the settings that the hub announces by their digest only, so a simulated fleet does not outlive a change of the hub's
-// CA.
+// These parts are real: the key of each agent, its connect tokens, TLS and WebSocket to the hub, the HTTP/2 server in
+// the tunnel, and the agent's own loop that keeps the tunnel, with its back-off. The cluster is not real. An agent
+// keeps the settings that the hub announces by their digest only, so a simulated fleet does not outlive a change of the
+// hub's CA.
 package sim
 
 import (

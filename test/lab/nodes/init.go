@@ -154,7 +154,7 @@ func (s *service) start() error {
 }
 
 // startProcess runs a program with its output appended to the log of that name, and returns its PID. keep waits for it.
-// No environment means that of this process.
+// No environment means the environment of this process.
 func startProcess(name string, args, env []string) (int, error) {
 	if err := os.MkdirAll(filepath.Dir(logOf(name)), 0o755); err != nil {
 		return 0, err
@@ -225,7 +225,7 @@ func criRuns(plugins string) bool {
 }
 
 // keep starts each service again that ends, and collects the processes that lost their parents, as the first process of
-// a machine does. manager is that of a host, nil on a node.
+// a machine does. manager is the service manager of a host, nil on a node.
 func keep(services []*service, manager *serviceManager) error {
 	restart := make(chan *service)
 	ended := make(chan int)

@@ -189,7 +189,7 @@ func (l *Lab) up(ctx context.Context, options Options) error {
 	return l.waitForNodes(ctx, started, start)
 }
 
-// keepFile writes the file into the folder. It refuses a file that differs from the one that the lab was brought up
+// keepFile writes the file into the folder. It refuses a file that differs from the file that the lab was brought up
 // with.
 func (l *Lab) keepFile() error {
 	content, err := json.Marshal(l.file)
