@@ -324,7 +324,8 @@ func testUnpullable(t *testing.T, s *env) {
 	s.nodes(t, "pull", "pull-a")
 	s.script("pull-a", nodesim.Script{Unpullable: true})
 	p := newPlan("pull", 0)
-	p.Spec.JobActiveDeadlineSecs = new(int64(2))
+	// Long enough for a slow machine: the kubelet must have reported the image before the Job ends.
+	p.Spec.JobActiveDeadlineSecs = new(int64(15))
 	s.create(t, p)
 	p = s.await(t, "pull", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded ||
