@@ -265,7 +265,7 @@ func testHangs(t *testing.T, s *env) {
 	s.nodes(t, "hangs", "hangs-a")
 	s.script("hangs-a", nodesim.Script{Hangs: true})
 	p := newPlan("hangs", 0)
-	p.Spec.JobActiveDeadlineSecs = new(int64(1))
+	p.Spec.JobActiveDeadlineSecs = new(int64(10))
 	s.create(t, p)
 	p = s.await(t, "hangs", v1.ReasonNodeFailed)
 	if f := p.Status.Failures[0]; f.Reason != v1.ReasonDeadlineExceeded || strings.Contains(f.Message, "pod") {
@@ -277,7 +277,7 @@ func testNodeDies(t *testing.T, s *env) {
 	s.nodes(t, "dies", "dies-a", "dies-b")
 	s.script("dies-a", nodesim.Script{Dies: true})
 	p := newPlan("dies", 1)
-	p.Spec.JobActiveDeadlineSecs = new(int64(2))
+	p.Spec.JobActiveDeadlineSecs = new(int64(10))
 	s.create(t, p)
 	first := s.begun(t, "dies", "dies-a")
 	p = s.await(t, "dies", v1.ReasonNodeFailed)
