@@ -139,7 +139,7 @@ func (s *system) awaitBinding(t *testing.T, name, reason string) {
 	})
 }
 
-// manyWrites are so many that a watch of before a restore waits for them in vain.
+// manyWrites is a number of writes after the snapshot. A watch from before the restore waits for them in vain.
 const manyWrites = 1000
 
 // TestLong_AMembersEtcdIsRestored takes the etcd of a member back to a snapshot. Since then a right was revoked,
@@ -150,6 +150,8 @@ func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 	s.bindFirst(t, "kept")
 	s.bindFirst(t, "revoked")
 	s.awaitBindings(t, "kept", "revoked")
+	lease := types.NamespacedName{Namespace: protocol.AgentNamespace, Name: protocol.LeaderLease}
+	written := leaseRevision(t, s.member, lease)
 	dir := copyEtcd(t, s.member)
 
 	s.unbindFirst(t, "revoked")
@@ -164,6 +166,7 @@ func TestLong_AMembersEtcdIsRestored(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	awaitLease(t, s.member, lease, written) // the agent knows a restored cluster by its Lease
 	replaceEtcd(t, s.member, dir)
 	t.Run("the Cluster says so within a minute, and what it meant", func(t *testing.T) {
 		s.awaitWithin(t, first, time.Minute, func(c *v1.Cluster) bool {

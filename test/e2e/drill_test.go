@@ -138,7 +138,7 @@ func (d *drill) liveAfterBackup(t *testing.T, snapshot etcdSnapshot) {
 	if err := d.hub.StartManager(within(t, time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	d.awaitLease(t, snapshot.lease)
+	awaitLease(t, d.hub.Plane, managerLease(), snapshot.lease)
 	d.upgrade(t)
 	d.delete(t, &v1.ClusterRoleTemplateBinding{ObjectMeta: inDrill("deleted")})
 	d.bind(t, "created", tellable())

@@ -61,7 +61,7 @@ func TestLong_AHubsEtcdIsRestored(t *testing.T) {
 	}
 	snapshot := s.snapshot(t)
 
-	s.awaitLease(t, snapshot.lease)
+	awaitLease(t, s.hub.Plane, managerLease(), snapshot.lease)
 	s.startAgent(t, agent)
 	awaitPlan(t, s.member, v1.ReasonComplete)
 	jobs := s.jobs(t)
@@ -224,7 +224,7 @@ type etcdSnapshot struct{ dir, lease string }
 // snapshot copies the data of the hub's etcd, as a snapshot of its volume does.
 func (s *system) snapshot(t *testing.T) etcdSnapshot {
 	t.Helper()
-	lease := s.leaseRevision(t)
+	lease := leaseRevision(t, s.hub.Plane, managerLease())
 	return etcdSnapshot{dir: copyEtcd(t, s.hub.Plane), lease: lease}
 }
 
@@ -275,26 +275,30 @@ func replaceEtcd(t *testing.T, plane *framework.Plane, dir string) {
 	}
 }
 
-func (s *system) leaseRevision(t *testing.T) string {
+func managerLease() types.NamespacedName {
+	return types.NamespacedName{Namespace: authoritySecret().Namespace, Name: "drover-manager"}
+}
+
+func leaseRevision(t *testing.T, plane *framework.Plane, name types.NamespacedName) string {
 	t.Helper()
 	lease := &coordinationv1.Lease{}
-	if err := s.hub.Client.Get(t.Context(), types.NamespacedName{Namespace: authoritySecret().Namespace, Name: "drover-manager"}, lease); err != nil {
+	if err := plane.Client.Get(t.Context(), name, lease); err != nil {
 		t.Fatal(err)
 	}
 	return lease.ResourceVersion
 }
 
 // awaitLease waits until the leader has renewed its Lease twice: the snapshot may have the first.
-func (s *system) awaitLease(t *testing.T, before string) {
+func awaitLease(t *testing.T, plane *framework.Plane, name types.NamespacedName, before string) {
 	t.Helper()
 	for range 2 {
 		testkit.Eventually(t, 30*time.Second, func(context.Context) error {
-			if s.leaseRevision(t) == before {
-				return errors.New("the Lease was not renewed")
+			if leaseRevision(t, plane, name) == before {
+				return fmt.Errorf("the Lease %s was not renewed", name)
 			}
 			return nil
 		})
-		before = s.leaseRevision(t)
+		before = leaseRevision(t, plane, name)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestARestoredHubCleansNoHost(t *testing.T) {
 	m.await(host, "available", because(v1.ReasonHostAvailable))
 	snapshot := s.snapshot(t)
 
-	s.awaitLease(t, snapshot.lease)
+	awaitLease(t, s.hub.Plane, managerLease(), snapshot.lease)
 	ran := func(want string) {
 		t.Helper()
 		if got := ran(t, m.path("ran")); got != want {
