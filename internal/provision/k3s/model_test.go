@@ -369,9 +369,24 @@ func (w *world) servers() (text string) {
 	return text
 }
 
+// A settling is a model of fleets that change all the time: seeds fleets of a size, each disturbed for some rounds.
+type settling struct{ seeds, servers, controls, workers, rounds int }
+
 func TestConstantlyChangingFleetSettles(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ seeds, servers, controls, workers, rounds int }{{24, 3, 2, 12, 120}, {4, 5, 0, 60, 150}, {1, 5, 3, 992, 12}} {
+	changeAndSettle(t, settling{6, 3, 2, 12, 120}, settling{1, 5, 0, 60, 150}, settling{1, 5, 3, 192, 12})
+}
+
+// TestLong_ManyConstantlyChangingFleetsSettle runs the same model with more seeds, and with a thousand
+// Hosts.
+func TestLong_ManyConstantlyChangingFleetsSettle(t *testing.T) {
+	t.Parallel()
+	changeAndSettle(t, settling{24, 3, 2, 12, 120}, settling{4, 5, 0, 60, 150}, settling{1, 5, 3, 992, 12})
+}
+
+func changeAndSettle(t *testing.T, settlings ...settling) {
+	t.Helper()
+	for _, tt := range settlings {
 		for seed := range tt.seeds {
 			t.Run(fmt.Sprintf("%d workers, seed %d", tt.workers, seed), func(t *testing.T) {
 				t.Parallel()
