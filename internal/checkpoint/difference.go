@@ -18,7 +18,8 @@ const maxNamed = 50
 type Difference struct {
 	// Checkpoint is the checkpoint that the agent has or had, and that the hub does not remember.
 	Checkpoint string
-	// Add has the sets that the member lacks, Change those that it has with other content, and Remove those that no object of the hub wants.
+	// Add has the sets that the member lacks, Change those that it has with other content, and Remove those that no object
+	// of the hub wants.
 	Add, Change, Remove []string
 }
 

@@ -1,12 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint tells a hub whose etcd was restored from one that was restarted, and holds back what a restored hub would change in its
-// members and hosts until an administrator confirms it.
+// Package checkpoint tells a hub whose etcd was restored from one that was restarted, and holds back what a restored
+// hub would change in its members and hosts until an administrator confirms it.
 //
-// A checkpoint is one renewal of the leader's Lease. The leader sends the latest with each set, and agents keep it. The Lease
-// has the history of leaders and how often each renewed it, so a leader can tell whether the hub remembers a checkpoint. A restored hub does
-// not remember those that were sent after the backup, whatever its revisions are now. Nothing is written for this beside the Lease.
+// A checkpoint is one renewal of the leader's Lease. The leader sends the latest with each set, and agents keep it. The
+// Lease has the history of leaders and how often each renewed it, so a leader can tell whether the hub remembers a
+// checkpoint. A restored hub does not remember those that were sent after the backup, whatever its revisions are now.
+// Nothing is written for this beside the Lease.
 package checkpoint
 
 import (

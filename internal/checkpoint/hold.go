@@ -15,23 +15,25 @@ import (
 type Policy struct {
 	// Current returns the checkpoint that is sent with each set, empty for none. Nil means always empty.
 	Current func() string
-	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member. Its argument is the
-	// checkpoint that the member's agent has, empty for none. The result is empty if the member does not wait. Nil means that no member waits.
-	// It must not call an API server.
+	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member. Its
+	// argument is the checkpoint that the member's agent has, empty for none. The result is empty if the member does not
+	// wait. Nil means that no member waits. It must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
 	// Rules are the rules for sets, by their kinds.
 	Rules map[string]Rule
 }
 
-// Rule says what happens to the sets of one kind while a member waits. With the zero value all changes wait for the confirmation.
+// Rule says what happens to the sets of one kind while a member waits. With the zero value all changes wait for the
+// confirmation.
 type Rule struct {
-	// CountsAsWithdrawn means that a set is removed at once when its owner withdraws it after the restore. A user has asked for that, so it is
-	// not a consequence of the restore.
+	// CountsAsWithdrawn means that a set is removed at once when its owner withdraws it after the restore. A user has
+	// asked for that, so it is not a consequence of the restore.
 	CountsAsWithdrawn bool
-	// RevokedAtOnce means that a set is removed at once if it differs from what the hub wants, and sent again after the confirmation. An older
-	// version of it may grant what has ended since.
+	// RevokedAtOnce means that a set is removed at once if it differs from what the hub wants, and sent again after the
+	// confirmation. An older version of it may grant what has ended since.
 	RevokedAtOnce bool
-	// OfMember means that the set belongs to the member itself, and that its owner is notified when the member begins or ends to wait.
+	// OfMember means that the set belongs to the member itself, and that its owner is notified when the member begins or
+	// ends to wait.
 	OfMember bool
 }
 
@@ -49,8 +51,8 @@ func (p *Policy) Rule(id string) Rule {
 	return p.Rules[kind]
 }
 
-// Examine decides whether a member waits, and reports whether that changed. settled reports whether the agent reports each change: then
-// withdrawn sets need no record while the member does not wait.
+// Examine decides whether a member waits, and reports whether that changed. settled reports whether the agent reports
+// each change: then withdrawn sets need no record while the member does not wait.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -110,7 +112,8 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 // Agrees reports whether it is known that nothing differs: then there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns what waits for a confirmation, nil if nothing does, and whether that is known. settled is as for Examine.
+// Difference returns what waits for a confirmation, nil if nothing does, and whether that is known. settled is as for
+// Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():

@@ -20,7 +20,8 @@ import (
 var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: the hub's etcd was restored from a backup while the manager ran. " +
 	"The replica ends, since its caches may be newer than the hub, and starts again with what the hub has now")
 
-// Recorder is the client of Leases through which a manager elects itself. It keeps the history in the Lease's annotation.
+// Recorder is the client of Leases through which a manager elects itself. It keeps the history in the Lease's
+// annotation.
 type Recorder struct {
 	leasesv1.LeasesGetter
 	// Restored is called when a Lease lacks a renewal that was seen before, if it is not nil.
@@ -57,7 +58,8 @@ func (r *Recorder) Term() string {
 // Term returns the term of the leader that a Lease names, empty if its history has none.
 func Term(lease *coordinationv1.Lease) string { return historyOf(lease).term() }
 
-// Forgot reports whether a checkpoint that an agent has is one that the hub does not remember: its etcd was restored from a backup which is older.
+// Forgot reports whether a checkpoint that an agent has is one that the hub does not remember: its etcd was restored
+// from a backup which is older.
 func (r *Recorder) Forgot(checkpoint string) bool {
 	h := r.load()
 	p, ok := parsePoint(checkpoint)
@@ -81,8 +83,9 @@ type leases struct {
 	recorder *Recorder
 }
 
-// Get implements LeaseInterface. Each replica reads the Lease every few seconds; the leader only when it could not renew it, as after a restore. It fails
-// from then on, so that a replica whose caches may be older or newer than the hub does not lead.
+// Get implements LeaseInterface. Each replica reads the Lease every few seconds; the leader only when it could not
+// renew it, as after a restore. It fails from then on, so that a replica whose caches may be older or newer than the
+// hub does not lead.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, options)
 	if err != nil {
@@ -108,7 +111,8 @@ func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease, options
 	return stored, err
 }
 
-// Update implements LeaseInterface. It fails if the Lease has changed since it was read: so no renewal of another process is lost.
+// Update implements LeaseInterface. It fails if the Lease has changed since it was read: so no renewal of another
+// process is lost.
 func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error) {
 	stored, err := l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options)
 	if err == nil {

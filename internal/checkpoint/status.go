@@ -30,8 +30,8 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 
 // Lost returns the checkpoint of a Cluster or Host that the hub does not remember, empty for none, and whether an
 // administrator has confirmed what the hub would change there. waits is in the status of the object, and has is the
-// checkpoint that its agent reports. An object that has begun to wait goes on to wait when the history no longer reaches
-// back to that checkpoint, and when the agent has lost it.
+// checkpoint that its agent reports. An object that has begun to wait goes on to wait when the history no longer
+// reaches back to that checkpoint, and when the agent has lost it.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {
@@ -53,8 +53,8 @@ type Status struct {
 	Now metav1.Time
 }
 
-// Write shows what waits for a confirmation, nil for nothing, and records an event when that begins. message says what to do about it, and action
-// is what the controller would have done.
+// Write shows what waits for a confirmation, nil for nothing, and records an event when that begins. message says what
+// to do about it, and action is what the controller would have done.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {

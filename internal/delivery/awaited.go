@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Awaited returns the expected owners without a call of Replace yet, sorted. A store that is complete, or to which no owners were announced yet,
-// waits for none.
+// Awaited returns the expected owners without a call of Replace yet, sorted. A store that is complete, or to which no
+// owners were announced yet, waits for none.
 func (d *Store) Awaited() []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -56,7 +56,8 @@ func (d *Store) known(name types.NamespacedName) *member {
 	return m
 }
 
-// wantedIn returns the state of a member that an owner wants a set in. If Forget was called for it, its state begins again.
+// wantedIn returns the state of a member that an owner wants a set in. If Forget was called for it, its state begins
+// again.
 func (d *Store) wantedIn(name types.NamespacedName) *member {
 	was := d.members[name]
 	if was != nil && !was.gone {
@@ -80,8 +81,8 @@ func (d *Store) drop(m *member) {
 	}
 }
 
-// look reads a member's connection, and the profile in the spec of its Cluster. If that changed, the owners of the sets that it lacks are
-// notified.
+// look reads a member's connection, and the profile in the spec of its Cluster. If that changed, the owners of the sets
+// that it lacks are notified.
 func (d *Store) look(m *member) {
 	if d.queue == nil {
 		return
@@ -108,7 +109,8 @@ func (d *Store) look(m *member) {
 	}
 }
 
-// maxUnowned bounds the sets without owner that are kept of one member, beyond those in the first report: the agent may be malicious.
+// maxUnowned bounds the sets without owner that are kept of one member, beyond those in the first report: the agent may
+// be malicious.
 const maxUnowned = 1024
 
 // Synced applies the report of all sets of a member. It implements members.Follower, as do Event and Stopped.
@@ -175,7 +177,8 @@ func (d *Store) Stopped(name types.NamespacedName) {
 	}
 }
 
-// update applies the state of a set that an agent reported, nil for a set that is not there. The owner of the set is notified if the state changed.
+// update applies the state of a set that an agent reported, nil for a set that is not there. The owner of the set is
+// notified if the state changed.
 func (d *Store) update(m *member, id string, state *protocol.SetState) {
 	want, was, had := m.entry(id), m.has[id], m.hasWanted(id)
 	if state == nil {

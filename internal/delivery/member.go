@@ -35,7 +35,8 @@ type member struct {
 type connection struct {
 	connected bool // through a replica of its agent; while it is gone, node agents count as well
 	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none,
-	// ReasonIdentityMismatch; empty if neither. What such a member had may still be there, but it is not maintained and does not count.
+	// ReasonIdentityMismatch; empty if neither. What such a member had may still be there, but it is not maintained and
+	// does not count.
 	refuses string
 	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
 	withheld bool
@@ -62,7 +63,8 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner wants in a member. One without owner is absent: until the store is complete, it stands for a set that was withdrawn.
+// wanted is a set that an owner wants in a member. One without owner is absent: until the store is complete, it stands
+// for a set that was withdrawn.
 type wanted struct {
 	key Key
 	content
@@ -127,14 +129,16 @@ func (m *member) lacking() []Key {
 	return keys
 }
 
-// anyDigest is the digest of a set that matches what a member has, whatever that is. It is no digest of a set with content.
+// anyDigest is the digest of a set that matches what a member has, whatever that is. It is no digest of a set with
+// content.
 const anyDigest = "*"
 
-// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called with another set.
+// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called
+// with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains counts where it is still
-// there.
+// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains
+// counts where it is still there.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {
@@ -149,8 +153,8 @@ const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
 
-// due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its connection
-// or the report of its sets puts it into the queue later, and so does the end of a send.
+// due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its
+// connection or the report of its sets puts it into the queue later, and so does the end of a send.
 func (m *member) due(id string, r rule) bool {
 	switch {
 	case !m.takes() || m.sends[id] != nil:

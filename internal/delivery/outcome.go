@@ -18,7 +18,8 @@ import (
 // patience is the number of failures before a set counts as Failed: a tunnel that moves fails one or two sends.
 const patience = 3
 
-// settleTime is how long after its start a store waits for agents to connect before it counts them as Away, as the Cluster controller does.
+// settleTime is how long after its start a store waits for agents to connect before it counts them as Away, as the
+// Cluster controller does.
 const settleTime = 25 * time.Second
 
 // fewSends is the number of sends in progress from which on a member is busy.
@@ -60,7 +61,8 @@ type Outcome struct {
 	Busy bool
 }
 
-// Outcomes returns the outcomes of one ID in members, sorted by the members' names. A member in which no set is wanted counts as Pending.
+// Outcomes returns the outcomes of one ID in members, sorted by the members' names. A member in which no set is wanted
+// counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	d.mu.Lock()
@@ -84,8 +86,8 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	return outcomes
 }
 
-// Remains counts, for a set that is to be Absent, the members that still have it, those that are away, take no sets or wait for a confirmation and may have it, and those
-// whose agents have not reported yet.
+// Remains counts, for a set that is to be Absent, the members that still have it, those that are away, take no sets or
+// wait for a confirmation and may have it, and those whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -58,7 +58,8 @@ func (o *owners) get(key Key) *owner {
 	return found
 }
 
-// content returns a set as the owner's members share it. shared has the contents of the present call of Replace, by digest.
+// content returns a set as the owner's members share it. shared has the contents of the present call of Replace, by
+// digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
 		if c, is := known[s.Digest]; is && c.set.ID == s.ID {
@@ -71,8 +72,8 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 	return c
 }
 
-// replaced notes the sets that an owner has now. It returns the owners for whose sets there may be room now, and reports whether all expected
-// owners are known now and were not before.
+// replaced notes the sets that an owner has now. It returns the owners for whose sets there may be room now, and
+// reports whether all expected owners are known now and were not before.
 func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []Key, completed bool) {
 	before := of.large
 	of.sets, of.large = sets, 0
@@ -104,13 +105,15 @@ func (o *owners) forget(m *member) {
 	}
 }
 
-// Bounds on what the sets of a workspace take in memory. Large sets have copies of Secrets, which any number of plans may name.
+// Bounds on what the sets of a workspace take in memory. Large sets have copies of Secrets, which any number of plans
+// may name.
 const (
 	largeSet = 64 << 10  // bytes from which on a set counts
 	maxLarge = 128 << 20 // bytes of the large sets of a workspace
 )
 
-// bound returns the sets of an owner, without content where the workspace would have too much of it: the member keeps what it has.
+// bound returns the sets of an owner, without content where the workspace would have too much of it: the member keeps
+// what it has.
 func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[types.NamespacedName]*set.Set {
 	room, seen := maxLarge, map[string]bool{}
 	for _, s := range sets {
@@ -164,7 +167,8 @@ type content struct {
 	applied *protocol.SetState
 }
 
-// share returns the state to keep for a state that a member reported: the usual one, if it says only that the set is applied.
+// share returns the state to keep for a state that a member reported: the usual one, if it says only that the set is
+// applied.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
 	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" && len(s.Objects) == 0 && s.Failed == 0 &&
 		s.Namespaces == 0 && len(s.Short) == 0 {

@@ -31,16 +31,16 @@ const (
 
 // Bounds on the sends in progress.
 const (
-	// workers is the number of sets that are reconciled at once. One is occupied by a send for slowSend at most, so that members that do not
-	// respond, however many, delay the others by little.
+	// workers is the number of sets that are reconciled at once. One is occupied by a send for slowSend at most, so that
+	// members that do not respond, however many, delay the others by little.
 	workers = 512
 	// slowSend is how long a worker waits for a send. A send that takes longer goes on without one.
 	slowSend = 500 * time.Millisecond
-	// maxSlowSends bounds the sends in progress to a member that does not respond, while one of them takes longer than slowSend. 1,000 such members
-	// occupy the workers for seconds then, and not for minutes.
+	// maxSlowSends bounds the sends in progress to a member that does not respond, while one of them takes longer than
+	// slowSend. 1,000 such members occupy the workers for seconds then, and not for minutes.
 	maxSlowSends = 8
-	// maxMemberSends bounds the sends in progress to one member. Its agent has its own bound; it responds when a set is stored, and
-	// applies many before it stores them.
+	// maxMemberSends bounds the sends in progress to one member. Its agent has its own bound; it responds when a set is
+	// stored, and applies many before it stores them.
 	maxMemberSends = 256
 	// maxMemberBytes bounds the bytes in progress to one member. One set may exceed it.
 	maxMemberBytes = 4 << 20
@@ -71,7 +71,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin gives the store the queue of its controller. Whatever changes what a member should have or has puts targets there.
+// begin gives the store the queue of its controller. Whatever changes what a member should have or has puts targets
+// there.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	d.mu.Lock()
 	defer d.unlock()
@@ -91,8 +92,8 @@ func (d *Store) close() {
 	d.stop()
 }
 
-// reconcile sends a set to a member, or removes it there, if the member has another than it should. The end of a send puts the target into the
-// queue again if there is more to do. Its caller does not hold mu.
+// reconcile sends a set to a member, or removes it there, if the member has another than it should. The end of a send
+// puts the target into the queue again if there is more to do. Its caller does not hold mu.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
 	send, wait := d.begun(t)
 	if send == nil {
@@ -110,7 +111,8 @@ func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error)
 	return reconcile.Result{}, nil
 }
 
-// begun starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait. Its caller does not hold mu.
+// begun starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait. Its caller does
+// not hold mu.
 func (d *Store) begun(t target) (*sending, time.Duration) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -141,7 +143,8 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue puts a set of which a member has, or should have, something else than before into the queue if it is due, and reports whether it is.
+// enqueue puts a set of which a member has, or should have, something else than before into the queue if it is due, and
+// reports whether it is.
 func (d *Store) enqueue(m *member, id string) bool {
 	d.compareLater(m)
 	due := d.queue != nil && m.due(id, d.rule(id))
@@ -254,8 +257,8 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	}
 }
 
-// transfer sends a set to the leader among a member's agents, or removes it there. It returns the state that the agent reports of a set that was
-// sent. It takes no lock.
+// transfer sends a set to the leader among a member's agents, or removes it there. It returns the state that the agent
+// reports of a set that was sent. It takes no lock.
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -328,8 +331,9 @@ func (f *flow) took(now time.Time) {
 	f.taken[0]++
 }
 
-// maxSends returns how many sends to the member may be in progress. While one of them is slow, these are as many as the member has taken of late:
-// one that has much to do goes on at its pace, and one that does not respond occupies few workers.
+// maxSends returns how many sends to the member may be in progress. While one of them is slow, these are as many as the
+// member has taken of late: one that has much to do goes on at its pace, and one that does not respond occupies few
+// workers.
 func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {

@@ -3,8 +3,8 @@
 
 // Package delivery brings sets to members: it holds what each should have and what it has, and sends the difference.
 //
-// A Store runs on the leading manager: a controller whose requests are a member and the ID of a set. It sends nothing to a member that is not
-// connected; the connection puts its sets into the queue.
+// A Store runs on the leading manager: a controller whose requests are a member and the ID of a set. It sends nothing
+// to a member that is not connected; the connection puts its sets into the queue.
 package delivery
 
 import (
@@ -42,8 +42,9 @@ type Options struct {
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
 	// Leaving reports whether a member's Cluster is being deleted or gone: nothing more is sent there. Nil means never.
 	Leaving func(context.Context, types.NamespacedName) bool
-	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered, whatever the agent reports,
-	// and what is there is removed. Call Store.Changed when it changes. Nil means never. It must not call an API server.
+	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered,
+	// whatever the agent reports, and what is there is removed. Call Store.Changed when it changes. Nil means never. It
+	// must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
 	// Restore says what waits for a confirmation after a restore of the hub's etcd. The zero value means nothing.
 	Restore checkpoint.Policy
@@ -58,7 +59,8 @@ type Options struct {
 type Observer struct {
 	// Sent is called after each set that was sent or removed: "put" or "delete", "ok" or "failed", and how long it took.
 	Sent func(verb, result string, took time.Duration)
-	// Awaited is called with the owners that the store waits for, while it is not complete: every few seconds, and at last with none.
+	// Awaited is called with the owners that the store waits for, while it is not complete: every few seconds, and at last
+	// with none.
 	Awaited func([]Key)
 }
 
@@ -68,8 +70,9 @@ type Deliverer interface {
 	Outcomes(id string, members []types.NamespacedName) []Outcome
 }
 
-// Store holds what each member should have and what it has. It sends the difference after Start. All exported methods may be called
-// concurrently. The others, and the methods of member and owners, are called with mu held unless their comments say otherwise.
+// Store holds what each member should have and what it has. It sends the difference after Start. All exported methods
+// may be called concurrently. The others, and the methods of member and owners, are called with mu held unless their
+// comments say otherwise.
 type Store struct {
 	Options
 	ctx   context.Context // of all sends; stop ends it
@@ -122,8 +125,8 @@ func (d *Store) unlock() {
 	}
 }
 
-// Expect says which owners exist. When Replace was called for each of them, the store is complete: from then on it removes from members the
-// sets that have no owner. A second call drops the owners that are gone since the first.
+// Expect says which owners exist. When Replace was called for each of them, the store is complete: from then on it
+// removes from members the sets that have no owner. A second call drops the owners that are gone since the first.
 func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -148,8 +151,8 @@ func (d *Store) Complete() bool {
 	return d.owners.complete
 }
 
-// Replace sets what an owner wants in which members, one set in each. Its sets in other members are removed. Unchanged sets cost nothing.
-// Two owners must not want a set of one ID in one member; if they do, the later one owns it.
+// Replace sets what an owner wants in which members, one set in each. Its sets in other members are removed. Unchanged
+// sets cost nothing. Two owners must not want a set of one ID in one member; if they do, the later one owns it.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -176,8 +179,8 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 }
 
-// Kept returns the set that a member should have of an ID, if the member has one of that ID. It is nil if the member has none, or if the set
-// is Unchanged: then it is not known what the member has.
+// Kept returns the set that a member should have of an ID, if the member has one of that ID. It is nil if the member
+// has none, or if the set is Unchanged: then it is not known what the member has.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -192,8 +195,8 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent there until an owner wants a set there again: its agent
-// itself removes what is there, or keeps it.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent there until an owner wants a set
+// there again: its agent itself removes what is there, or keeps it.
 func (d *Store) Forget(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.unlock()

@@ -21,7 +21,8 @@ import (
 const (
 	// hold is how long a set may be Pending before that is worth a write.
 	hold = time.Second
-	// burst is how long a set may be in a member that is busy before that is worth a write: the writes for a burst of sets would delay it.
+	// burst is how long a set may be in a member that is busy before that is worth a write: the writes for a burst of sets
+	// would delay it.
 	burst = 2 * time.Second
 	// lookAgain is when to look whether the members of a set are busy still.
 	lookAgain = 500 * time.Millisecond
@@ -98,8 +99,8 @@ func Summarize(outcomes []Outcome) Summary {
 	return v
 }
 
-// Delay returns how long to wait before a summary is written, 0 for now: a summary that is about to change is not written. observed reports
-// whether the status is about the present generation.
+// Delay returns how long to wait before a summary is written, 0 for now: a summary that is about to change is not
+// written. observed reports whether the status is about the present generation.
 func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
@@ -107,13 +108,14 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed is as for Delay, was is the
-// count in the status.
+// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed is
+// as for Delay, was is the count in the status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
-// Refuse replaces the summary by the reason why an object is not, or not all of it, delivered to that number of members.
+// Refuse replaces the summary by the reason why an object is not, or not all of it, delivered to that number of
+// members.
 func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Busy, v.Incomplete =
 		false, reason, message, stalled, true, false, time.Time{}, time.Time{}, Incomplete{}
@@ -122,8 +124,8 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary by the expiry of a binding. held, away and unreported are the counts of Remains. While there are unreported
-// members the status does not change, so that a manager that starts changes none.
+// Expire replaces the summary by the expiry of a binding. held, away and unreported are the counts of Remains. While
+// there are unreported members the status does not change, so that a manager that starts changes none.
 func (v *Summary) Expire(message string, held, away, unreported int) {
 	*v = Summary{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
 	switch {
@@ -161,7 +163,8 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// delivered reports whether a condition Ready says that a member has the object. While no member is connected, no other evidence exists.
+// delivered reports whether a condition Ready says that a member has the object. While no member is connected, no other
+// evidence exists.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters
 }
@@ -173,7 +176,8 @@ type Status struct {
 	Clusters   **v1.ClusterCount
 }
 
-// Change returns the change of the status of an object of a generation. more, if it is not nil, changes the rest of the status.
+// Change returns the change of the status of an object of a generation. more, if it is not nil, changes the rest of the
+// status.
 func (v Summary) Change(generation int64, s Status, now time.Time, more func(*status.Update)) status.Change {
 	observed := *s.Observed == generation
 	return status.Change{Delay: v.Delay(observed, now), Fill: func(u *status.Update) bool {

@@ -20,18 +20,20 @@ const Local = "local"
 // maxAudiences bounds the audiences of one token that the API server is asked about.
 const maxAudiences = 8
 
-// Audiences are what tokens of the hub's API server can be made for, besides that API server itself: the hub, which is all its members, and one member.
-// The zero value knows none.
+// Audiences are what tokens of the hub's API server can be made for, besides that API server itself: the hub, which is
+// all its members, and one member. The zero value knows none.
 type Audiences struct {
 	// Hub has the base URLs of the hub, without a slash at the end. Each is an audience.
 	Hub []string
-	// Clusters, between one of Hub and <namespace>/<name>, makes the audience of that member, which is its server in a kubeconfig.
+	// Clusters, between one of Hub and <namespace>/<name>, makes the audience of that member, which is its server in a
+	// kubeconfig.
 	Clusters string
 	// Member returns the member that a request goes to: <namespace>/<name>, Local, and empty for all other paths.
 	Member func(*http.Request) string
 }
 
-// of returns those audiences that a token says of itself to have. They are worth nothing before the API server has confirmed them.
+// of returns those audiences that a token says of itself to have. They are worth nothing before the API server has
+// confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string
 	for _, audience := range unverified(token).Audience {
@@ -47,7 +49,8 @@ func (a Audiences) knows(audience string) bool {
 	return slices.ContainsFunc(a.Hub, func(url string) bool { return audience == url || strings.HasPrefix(audience, url+a.Clusters) })
 }
 
-// admit refuses a request to what a token with these audiences is not made for. The hub's own API server is none of it: a token for that has its audience.
+// admit refuses a request to what a token with these audiences is not made for. The hub's own API server is none of it:
+// a token for that has its audience.
 func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	made := func(suffix string) bool {
 		return slices.ContainsFunc(confirmed, func(audience string) bool {
@@ -64,8 +67,9 @@ func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	return refusal.Forbidden(fmt.Sprintf("the token is made for %s only", strings.Join(confirmed, ", ")))
 }
 
-// Narrow refuses a request to what a token of another issuer than the hub's API server is not made for: one that names members by its audiences, and not the hub,
-// is good for these members only. The audiences are those of a token that is verified.
+// Narrow refuses a request to what a token of another issuer than the hub's API server is not made for: one that names
+// members by its audiences, and not the hub, is good for these members only. The audiences are those of a token that is
+// verified.
 func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	var known []string
 	for _, audience := range audiences {
@@ -82,8 +86,9 @@ func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	return a.admit(r, known)
 }
 
-// Named returns the path of the one member that the token of a request says of itself to be made for, without a slash at its end, and empty if there is
-// none or more than one. It is no more than what the client wants: the token is not verified.
+// Named returns the path of the one member that the token of a request says of itself to be made for, without a slash
+// at its end, and empty if there is none or more than one. It is no more than what the client wants: the token is not
+// verified.
 func (a Audiences) Named(r *http.Request) string {
 	token, err := Token(r)
 	if err != nil {

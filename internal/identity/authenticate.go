@@ -42,14 +42,15 @@ type reviewed struct {
 	refused   *refusal.Error
 }
 
-// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. New tokens are reviewed round-robin by the
-// addresses of their callers. A token that was accepted within the last hour never waits for new ones. A token that is made for one of these audiences is good for nothing else.
+// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. New tokens are
+// reviewed round-robin by the addresses of their callers. A token that was accepted within the last hour never waits
+// for new ones. A token that is made for one of these audiences is good for nothing else.
 func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
 	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }
 
-// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 for a token that is missing or not accepted, 403 for one that is made
-// for something else, 503 if the API server cannot be asked.
+// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 for a token that is missing or
+// not accepted, 403 for one that is made for something else, 503 if the API server cannot be asked.
 func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	token, err := Token(r)
 	if err != nil {

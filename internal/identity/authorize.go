@@ -32,8 +32,8 @@ type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (b
 // Chain lists the ways into a member. One that is open is enough.
 type Chain []Way
 
-// Authorize admits a user to a member if a way is open. Every error is a refusal: 403, or 503 if no way is known to be open and one of them could
-// not be checked.
+// Authorize admits a user to a member if a way is open. Every error is a refusal: 403, or 503 if no way is known to be
+// open and one of them could not be checked.
 func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.NamespacedName) error {
 	var unknown []error
 	for _, way := range c {
@@ -81,8 +81,8 @@ func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace str
 	})
 }
 
-// NonResource requires the right to a verb, such as "get", on a path of the hub that is no resource, such as "/metrics".
-// Errors of what it returns are refusals with 403 or 503.
+// NonResource requires the right to a verb, such as "get", on a path of the hub that is no resource, such as
+// "/metrics". Errors of what it returns are refusals with 403 or 503.
 func (a *Access) NonResource(verb, path string) func(context.Context, Identity) error {
 	return func(ctx context.Context, id Identity) error {
 		allowed, err := a.allowed(ctx, id, id.Digest("nonresource", verb, path), authorizationv1.SubjectAccessReviewSpec{
@@ -120,7 +120,8 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 	})
 }
 
-// Protect returns a handler that serves next to users whom authenticate identifies and authorize admits, and refuses all others with a Status.
+// Protect returns a handler that serves next to users whom authenticate identifies and authorize admits, and refuses
+// all others with a Status.
 func Protect(next http.Handler, authenticate func(*http.Request) (Identity, error), authorize func(context.Context, Identity) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := authenticate(r)

@@ -19,8 +19,9 @@ import (
 	"github.com/drover-dev/drover/internal/identity/decision"
 )
 
-// HubPrefix precedes the names of the hub's users and groups in a member, and the keys of their extra fields, so that a ServiceAccount, system:masters
-// or a node of the hub is never taken for one of the member. Bindings use the names with the prefix.
+// HubPrefix precedes the names of the hub's users and groups in a member, and the keys of their extra fields, so that a
+// ServiceAccount, system:masters or a node of the hub is never taken for one of the member. Bindings use the names with
+// the prefix.
 const HubPrefix = "hub:"
 
 const (
@@ -38,7 +39,8 @@ type Identity struct {
 	UID string
 	// Groups are the names in a member, for example "hub:system:authenticated".
 	Groups []string
-	// Extra has the extra fields of the hub's authentication, with HubPrefix before each key: a node or pod in them is one of the hub.
+	// Extra has the extra fields of the hub's authentication, with HubPrefix before each key: a node or pod in them is one
+	// of the hub.
 	Extra map[string][]string
 	// Hub is the user as the hub names it, for authorization there.
 	Hub authenticationv1.UserInfo
@@ -72,8 +74,8 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	return id, nil
 }
 
-// Principal makes the identity of a user whom the hub's own issuer has named, such as "local:alice". It has the same name on the hub and in members.
-// So have their groups, which are of the same provider.
+// Principal makes the identity of a user whom the hub's own issuer has named, such as "local:alice". It has the same
+// name on the hub and in members. So have their groups, which are of the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
 	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{Username: name, UID: uid, Groups: append([]string{authenticated}, groups...)}}
 	provider, user, found := strings.Cut(name, ":")
@@ -86,7 +88,8 @@ func Principal(name, uid string, groups ...string) (Identity, error) {
 	return id, nil
 }
 
-// reserved reports whether names with a prefix are those of the hub, of members, or of what installs clusters: kubeadm:cluster-admins has all rights in many members.
+// reserved reports whether names with a prefix are those of the hub, of members, or of what installs clusters:
+// kubeadm:cluster-admins has all rights in many members.
 func reserved(provider string) bool {
 	return provider+":" == HubPrefix || slices.Contains([]string{"system", "kubeadm", "eks"}, provider)
 }
@@ -94,8 +97,8 @@ func reserved(provider string) bool {
 // Valid reports whether it identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name to which an equal share of the hub belongs. All ServiceAccounts of a namespace have one share: a user who may create one
-// may create thousands.
+// Sharer returns the name to which an equal share of the hub belongs. All ServiceAccounts of a namespace have one
+// share: a user who may create one may create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {

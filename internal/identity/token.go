@@ -19,13 +19,14 @@ import (
 // MaxToken bounds a token, in bytes.
 const MaxToken = 64 << 10
 
-// bearerProtocol precedes a token that a WebSocket client sends as a subprotocol, as kube-apiserver takes it from browsers.
+// bearerProtocol precedes a token that a WebSocket client sends as a subprotocol, as kube-apiserver takes it from
+// browsers.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 const headerProtocol = "Sec-Websocket-Protocol"
 
-// Token is the bearer token of a request: from its one Authorization header, or from a subprotocol of a WebSocket. Cookies and
-// the query are never looked at. Without exactly one well-formed token the error is a refusal with 401.
+// Token is the bearer token of a request: from its one Authorization header, or from a subprotocol of a WebSocket.
+// Cookies and the query are never looked at. Without exactly one well-formed token the error is a refusal with 401.
 func Token(r *http.Request) (string, error) {
 	token, err := token(r)
 	switch {
@@ -61,7 +62,8 @@ func noToken() error {
 	return refusal.Unauthorized("the request has no bearer token; log in, or give your kubeconfig a user with a token")
 }
 
-// protocolToken finds the token among the subprotocols. There must be another one, as the server has to answer with one.
+// protocolToken finds the token among the subprotocols. There must be another one, as the server has to answer with
+// one.
 func protocolToken(h http.Header) (string, error) {
 	var encoded string
 	var others int
@@ -91,12 +93,12 @@ func protocolToken(h http.Header) (string, error) {
 	return string(token), nil
 }
 
-// ErrEnded means that the session of a token was ended by its user, an administrator, or because a token of it was stolen. Unlike the time of a token
-// that passes, it ends what has begun with the token.
+// ErrEnded means that the session of a token was ended by its user, an administrator, or because a token of it was
+// stolen. Unlike the time of a token that passes, it ends what has begun with the token.
 var ErrEnded = errors.New("the session of the token was revoked")
 
-// Expired reports whether the token of a request says of itself that its time has passed. What it says is worth something only if the token
-// was accepted before. One that says nothing has not expired.
+// Expired reports whether the token of a request says of itself that its time has passed. What it says is worth
+// something only if the token was accepted before. One that says nothing has not expired.
 func Expired(r *http.Request, now time.Time) bool {
 	token, err := Token(r)
 	if err != nil {
@@ -106,7 +108,8 @@ func Expired(r *http.Request, now time.Time) bool {
 	return expires > 0 && now.After(time.Unix(int64(expires), 0))
 }
 
-// RemoveToken takes every token out of a header, wherever Token could have found it, and leaves other subprotocols as they are.
+// RemoveToken takes every token out of a header, wherever Token could have found it, and leaves other subprotocols as
+// they are.
 func RemoveToken(h http.Header) {
 	delete(h, "Authorization")
 	values, ok := h[headerProtocol]

@@ -48,8 +48,8 @@ func IsStatus(err error, code int) bool {
 	return errors.As(err, &response) && response.Code == code
 }
 
-// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns a 2xx response. The caller
-// closes its body. Any other response is a *ResponseError.
+// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns a
+// 2xx response. The caller closes its body. Any other response is a *ResponseError.
 func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	var reader io.Reader
 	if body != nil {

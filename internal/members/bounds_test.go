@@ -117,7 +117,8 @@ func testRefusalsArePaced(w *world) {
 	}
 }
 
-// Whoever reaches the port can name any Cluster. That must neither hide what was proved, nor be told of a member that is there.
+// Whoever reaches the port can name any Cluster. That must neither hide what was proved, nor be told of a member that
+// is there.
 func testUnprovenRefusals(w *world) {
 	const unknown, thief = "an unknown key", "a used token"
 	says := func(want string) {
@@ -159,8 +160,9 @@ func testUnprovenRefusals(w *world) {
 	says("")
 }
 
-// Twelve tunnels that stream reports without end cost 13.5 MiB for each Cluster: what the hub did not read yet was held in the tunnels' windows.
-// Here are four, with short lines: a machine that reads fewer reports than the hub lets through never finds that they are too many.
+// Twelve tunnels that stream reports without end cost 13.5 MiB for each Cluster: what the hub did not read yet was held
+// in the tunnels' windows. Here are four, with short lines: a machine that reads fewer reports than the hub lets
+// through never finds that they are too many.
 func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 	registry := members.New(logr.Discard(), time.Now)
 	defer registry.Close()

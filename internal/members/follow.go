@@ -38,7 +38,8 @@ type following struct {
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject with its follower. Of a member with several tunnels, the stream that reported everything last speaks for the member.
+// topic is a subject with its follower. Of a member with several tunnels, the stream that reported everything last
+// speaks for the member.
 type topic[E any] struct {
 	mu       sync.Mutex // guards what follows, and is held while the follower is called
 	follower Follower[E]
@@ -117,7 +118,8 @@ func (s *Followers) Lead(ctx context.Context) error {
 	return nil
 }
 
-// subjectsLocked returns what is asked of an agent of that member whose tunnel ends here. Hosts have neither sets nor plans of Clusters.
+// subjectsLocked returns what is asked of an agent of that member whose tunnel ends here. Hosts have neither sets nor
+// plans of Clusters.
 func (s *Followers) subjectsLocked(name types.NamespacedName) []string {
 	subjects := []string{protocol.SubjectReport}
 	if !s.following.leading || isHost(name) {

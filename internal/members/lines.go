@@ -17,8 +17,8 @@ import (
 // ErrTooFast ends a stream on which an agent sends faster than the hub reads.
 var ErrTooFast = errors.New("the agent sends faster than the hub lets it")
 
-// lines reads the lines that an agent sends. It is a bufio.Scanner that gives back what a long line took: of thousands of members each may
-// send one.
+// lines reads the lines that an agent sends. It is a bufio.Scanner that gives back what a long line took: of thousands
+// of members each may send one.
 type lines struct {
 	reader *bufio.Reader
 	most   int
@@ -67,8 +67,8 @@ func (l *lines) Err() error {
 	return l.err
 }
 
-// pace is how fast the lines of one stream are read on. Whoever sends faster is held back by the stream's window, which costs memory: so that
-// lasts for some time only.
+// pace is how fast the lines of one stream are read on. Whoever sends faster is held back by the stream's window, which
+// costs memory: so that lasts for some time only.
 type pace struct {
 	limiter *rate.Limiter
 	behind  time.Time // since when the agent has been held back without a break; zero if it is not
@@ -77,7 +77,8 @@ type pace struct {
 // newPace lets pass what a limiter lets, which several may share. It holds an agent back for maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 
-// wait returns when a line that costs n may be read on, ErrTooFast if the agent has run ahead for too long, or the error of ctx.
+// wait returns when a line that costs n may be read on, ErrTooFast if the agent has run ahead for too long, or the
+// error of ctx.
 func (p *pace) wait(ctx context.Context, n int) error {
 	if p.limiter.AllowN(time.Now(), n) {
 		p.behind = time.Time{}

@@ -35,7 +35,8 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange calls f after each change of a Cluster on whatever replica: connected, lost, reported, refused. f must not block.
+// OnChange calls f after each change of a Cluster on whatever replica: connected, lost, reported, refused. f must not
+// block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()

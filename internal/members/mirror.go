@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Mirror is what another replica knows of its members, as last reported. Its owner calls Begin, then Update and Complete as reports come,
-// Detach when the replica is out of reach, and then Begin again or Close. One goroutine at a time may call its methods.
+// Mirror is what another replica knows of its members, as last reported. Its owner calls Begin, then Update and
+// Complete as reports come, Detach when the replica is out of reach, and then Begin again or Close. One goroutine at a
+// time may call its methods.
 type Mirror struct {
 	table   *table
 	notices *Notices
@@ -44,8 +45,8 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, told: map[types.NamespacedName]int{}}
 }
 
-// Begin says that the replica is within reach by via, which must not block, and begins to report what it knows. What it does not report
-// again before Complete is no longer so.
+// Begin says that the replica is within reach by via, which must not block, and begins to report what it knows. What it
+// does not report again before Complete is no longer so.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -172,8 +173,8 @@ func (m *Mirror) Complete() {
 	m.notices.notify(gone...)
 }
 
-// Detach says that the replica is out of reach. Its members count as connected still: their agents may be on their way to another
-// replica, or the replica may come back.
+// Detach says that the replica is out of reach. Its members count as connected still: their agents may be on their way
+// to another replica, or the replica may come back.
 func (m *Mirror) Detach() {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()

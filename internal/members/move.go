@@ -26,17 +26,18 @@ const (
 	moveBurst    = 50
 	moveTimeout  = 10 * time.Second // for an agent to say that it will; it has nothing to do before
 
-	// lateRequests is for how long a tunnel still takes requests after its agent took leave: of those who had looked it up before.
+	// lateRequests is for how long a tunnel still takes requests after its agent took leave: of those who had looked it up
+	// before.
 	lateRequests = time.Second
 
-	// moveSilence is how long it is waited for agents that have said that they will move, after the last one that did. An agent dials within
-	// seconds; one that cannot has stayed, and has nothing from being waited for.
+	// moveSilence is how long it is waited for agents that have said that they will move, after the last one that did. An
+	// agent dials within seconds; one that cannot has stayed, and has nothing from being waited for.
 	moveSilence = 10 * time.Second
 )
 
-// Move asks the agents at the far end of all tunnels here to open another one, wherever the hub's address leads them, and to leave the
-// one here, which they may use for keep from now on. It asks no faster than other replicas can take them. It returns how many have moved
-// and how many have not: who did not answer, does not know how, or had not moved
+// Move asks the agents at the far end of all tunnels here to open another one, wherever the hub's address leads them,
+// and to leave the one here, which they may use for keep from now on. It asks no faster than other replicas can take
+// them. It returns how many have moved and how many have not: who did not answer, does not know how, or had not moved
 // when ctx ended, or none had for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
@@ -101,8 +102,8 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	return nil
 }
 
-// leaving is a tunnel whose agent can disconnect without an effect for users: watches through it then end between two events, as
-// they do when it breaks; requests that are on their way to it are still accepted.
+// leaving is a tunnel whose agent can disconnect without an effect for users: watches through it then end between two
+// events, as they do when it breaks; requests that are on their way to it are still accepted.
 type leaving struct {
 	Session
 	going context.Context // ends when the agent takes leave
@@ -124,8 +125,8 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err // a transport's errors stay as they are
 }
 
-// broken reports whether the tunnel has ended. A watch between two events then ends as if its API server had ended it: its user continues
-// through another tunnel.
+// broken reports whether the tunnel has ended. A watch between two events then ends as if its API server had ended it:
+// its user continues through another tunnel.
 func (l *leaving) broken() bool {
 	select {
 	case <-l.Done():

@@ -10,14 +10,16 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds on what the streams of one member report of everything that there is, before they say that it was all: a member may have twelve tunnels,
-// each report is held in memory until its end, and the agent may be malicious. An agent that moves reports all through two tunnels at once.
+// Bounds on what the streams of one member report of everything that there is, before they say that it was all: a
+// member may have twelve tunnels, each report is held in memory until its end, and the agent may be malicious. An agent
+// that moves reports all through two tunnels at once.
 const (
 	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
 	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes a second
 )
 
-// Bounds on the other lines of all streams of one member together. A line costs one, and one more for each KiB: to decode 64 KiB can take 10 ms of CPU.
+// Bounds on the other lines of all streams of one member together. A line costs one, and one more for each KiB: to
+// decode 64 KiB can take 10 ms of CPU.
 const (
 	lineRate, lineBurst = 400, 10_000
 	lineUnit            = 1 << 10

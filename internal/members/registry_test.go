@@ -605,8 +605,8 @@ func (s synced[E]) Synced(types.NamespacedName, []E) { s.Done() }
 func (s synced[E]) Event(types.NamespacedName, E)    {}
 func (s synced[E]) Stopped(types.NamespacedName)     {}
 
-// A member that does nothing costs the hub's leader three goroutines, with its report, its sets and its plans: two of the tunnel and one that
-// reads.
+// A member that does nothing costs the hub's leader three goroutines, with its report, its sets and its plans: two of
+// the tunnel and one that reads.
 func TestIdleMembersCostFewGoroutines(t *testing.T) {
 	const count, most = 50, 3
 	registry := members.New(logr.Discard(), time.Now)

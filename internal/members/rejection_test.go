@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Replicas may have rejected different clients. One that proved nothing must not hide what is wrong with the member's own agent.
+// Replicas may have rejected different clients. One that proved nothing must not hide what is wrong with the member's
+// own agent.
 func TestAProvedRejectionIsShownInsteadOfAnUnprovenOne(t *testing.T) {
 	before, after := time.Unix(1, 0), time.Unix(2, 0)
 	for name, tt := range map[string]struct {

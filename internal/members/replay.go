@@ -17,8 +17,8 @@ const maxReplay = 64 << 10
 // errSpoilt says that a body cannot be sent again: more of it was read than is kept.
 var errSpoilt = errors.New("the body cannot be sent once more")
 
-// replay is a request's body that may be sent more than once, as long as no more than maxReplay bytes of it were read. A nil one is
-// that of a request without a body.
+// replay is a request's body that may be sent more than once, as long as no more than maxReplay bytes of it were read.
+// A nil one is that of a request without a body.
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
@@ -93,7 +93,8 @@ type attempt struct {
 	over atomic.Bool // whether it was given up
 }
 
-// Read returns what attempts before have read, and then what comes. What an attempt still reads after it was given up is kept for the next.
+// Read returns what attempts before have read, and then what comes. What an attempt still reads after it was given up
+// is kept for the next.
 func (a *attempt) Read(p []byte) (int, error) {
 	<-a.reading
 	defer func() { a.reading <- struct{}{} }()

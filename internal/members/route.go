@@ -20,8 +20,9 @@ type route struct {
 
 // best returns the route for a request that could not be sent on the routes tried before; false if there is none.
 //
-// Of the tunnels of one process of the agent only the newest counts, wherever it ends: the agent is about to give up the others. Among the
-// processes, those of the agent's Deployment go before node agents, then one whose tunnel ends here, then the one that came last.
+// Of the tunnels of one process of the agent only the newest counts, wherever it ends: the agent is about to give up
+// the others. Among the processes, those of the agent's Deployment go before node agents, then one whose tunnel ends
+// here, then the one that came last.
 func best(routes []route, tried []string) (route, bool) {
 	usable := slices.DeleteFunc(routes, func(r route) bool { return r.carrier == nil || slices.Contains(tried, r.id) })
 	var found *route

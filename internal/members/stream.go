@@ -20,10 +20,12 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Bounds on what an agent sends beside its report: it is kept in memory, it causes reconciles, and the agent may be malicious.
+// Bounds on what an agent sends beside its report: it is kept in memory, it causes reconciles, and the agent may be
+// malicious.
 const (
-	// maxSets and maxPlans bound the report of everything that there is, in bytes. An event counts as its line and eventCost, which is what it takes in
-	// memory and in a queue besides: of the shortest lines, bytes alone would let half a million pass.
+	// maxSets and maxPlans bound the report of everything that there is, in bytes. An event counts as its line and
+	// eventCost, which is what it takes in memory and in a queue besides: of the shortest lines, bytes alone would let
+	// half a million pass.
 	maxSets, maxPlans = 16 << 20, 4 << 20
 	eventCost         = 512
 	// setRate and planRate are the changes that are read each second, the bursts those at once.
@@ -79,8 +81,9 @@ type streamRequest struct {
 	subjects []string
 }
 
-// read reads lines until the stream ends, and opens it again whenever it is restarted. what returns what to ask. The error is
-// ErrReportEnded when the agent ended the stream well, ErrReportMalformed, ErrTooFast, errNoReport, or that of the transport.
+// read reads lines until the stream ends, and opens it again whenever it is restarted. what returns what to ask. The
+// error is ErrReportEnded when the agent ended the stream well, ErrReportMalformed, ErrTooFast, errNoReport, or that of
+// the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
 		opened, cancel := s.restartable(ctx)
@@ -112,8 +115,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. Each member has a goroutine that waits here. What it does beside waiting is in functions of its own, so that
-// little of its stack is used then, and the garbage collector halves it: it does so where less than a quarter is used.
+// readOnce reads the lines of one request. Each member has a goroutine that waits here. What it does beside waiting is
+// in functions of its own, so that little of its stack is used then, and the garbage collector halves it: it does so
+// where less than a quarter is used.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -272,8 +276,8 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 	return nil
 }
 
-// stop says that changes may be missed from now on. Another stream of the member that has reported everything is opened again, so that it
-// speaks for the member.
+// stop says that changes may be missed from now on. Another stream of the member that has reported everything is opened
+// again, so that it speaks for the member.
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// routePatience is how long after its beginning a request still waits for another way to a member whose last one has gone. Most agents that lost a tunnel are back after one or two
-// attempts, within a second.
+// routePatience is how long after its beginning a request still waits for another way to a member whose last one has
+// gone. Most agents that lost a tunnel are back after one or two attempts, within a second.
 const routePatience = 1500 * time.Millisecond
 
 // leastPatience is how long a request waits at least that was under way for longer when its tunnel ended.
@@ -33,8 +33,9 @@ type Transports struct{ table *table }
 // Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for
 // any other member, and ErrClones for one that is two clusters.
 //
-// A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended before an answer, is sent
-// once more by another way if there is one within routePatience, and else fails with ErrNotConnected.
+// A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended
+// before an answer, is sent once more by another way if there is one within routePatience, and else fails with
+// ErrNotConnected.
 func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -44,8 +45,8 @@ func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, er
 	return way{transports: t, name: name}, nil
 }
 
-// Here carries requests to a member's agent by the tunnel of that ID, or for an empty one by the newest that ends here, of the agent's Deployment
-// if there is one. It returns ErrNotConnected if that tunnel, or none, ends here.
+// Here carries requests to a member's agent by the tunnel of that ID, or for an empty one by the newest that ends here,
+// of the agent's Deployment if there is one. It returns ErrNotConnected if that tunnel, or none, ends here.
 func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -137,8 +138,8 @@ func (t *Transports) await(ctx context.Context, name types.NamespacedName, tried
 	}
 }
 
-// look returns the best route, or what is closed when there may be another; neither for a member that nothing is known of. It is one
-// step: no arrival falls between.
+// look returns the best route, or what is closed when there may be another; neither for a member that nothing is known
+// of. It is one step: no arrival falls between.
 func (t *Transports) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

@@ -54,7 +54,8 @@ func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	}
 }
 
-// reported reports whether a replica of the agent is connected that has reported; node agents are none. table.mu is held.
+// reported reports whether a replica of the agent is connected that has reported; node agents are none. table.mu is
+// held.
 func (m *member) reported() bool {
 	replica := func(p Peer) bool { return !p.NodeAgent }
 	return slices.ContainsFunc(m.sessions, func(s *session) bool { return s.report != nil && replica(s.peer) }) ||

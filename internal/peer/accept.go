@@ -21,8 +21,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// How long the members of a replica that is out of reach still count as connected. It ends within ten seconds after the replica was
-// last heard of, and leaves its agents time to come to another replica meanwhile.
+// How long the members of a replica that is out of reach still count as connected. It ends within ten seconds after the
+// replica was last heard of, and leaves its agents time to come to another replica meanwhile.
 const (
 	grace      = 9500 * time.Millisecond // after it was last heard of
 	leastGrace = time.Second
@@ -47,8 +47,8 @@ type link struct {
 	down       bool          // Network.mu guards it
 }
 
-// newLink makes a link of the session that start returns. It records when data last came: the cause of the end of a session does not tell for how long a
-// peer was silent.
+// newLink makes a link of the session that start returns. It records when data last came: the cause of the end of a
+// session does not tell for how long a peer was silent.
 func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
 	l := &link{begun: time.Now(), superseded: make(chan struct{})}
 	cfg := n.config()
@@ -125,7 +125,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current one of its peer, and ends the one before: the peer has given it up, or has two routes here.
+// enter makes a link the current one of its peer, and ends the one before: the peer has given it up, or has two routes
+// here.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]

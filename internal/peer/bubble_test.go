@@ -334,7 +334,8 @@ func testOldLoss(t *bubble) {
 	}
 }
 
-// testReleaseBefore: a replica of a release before ends the stream, and so forgets all members, at a name that is no Cluster's.
+// testReleaseBefore: a replica of a release before ends the stream, and so forgets all members, at a name that is no
+// Cluster's.
 func testReleaseBefore(t *bubble) {
 	n := newNode(t)
 	for _, name := range []string{"host:rack1", member.Name, "host:rack2", "test"} {

@@ -33,7 +33,8 @@ type dial struct {
 	peer    string // id of the replica there, empty until it has asked for members
 }
 
-// found applies the addresses of the replicas. A link to an address that is no longer among them continues: a replica that stops still has tunnels.
+// found applies the addresses of the replicas. A link to an address that is no longer among them continues: a replica
+// that stops still has tunnels.
 func (n *Network) found(addresses []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -102,7 +103,8 @@ func (n *Network) wait(d time.Duration) {
 	}
 }
 
-// offer dials a replica and offers it the members here until the link ends. It returns whether there was one, and why it ended.
+// offer dials a replica and offers it the members here until the link ends. It returns whether there was one, and why
+// it ended.
 func (n *Network) offer(d *dial) (up bool, err error) {
 	config, err := n.options.TLS()
 	if err != nil {

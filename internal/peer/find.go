@@ -73,8 +73,8 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	}
 }
 
-// addresses returns one address of each replica in the slices of their Service, IPv4 if there is one. Replicas that are not ready are included: one that
-// stops still has tunnels.
+// addresses returns one address of each replica in the slices of their Service, IPv4 if there is one. Replicas that are
+// not ready are included: one that stops still has tunnels.
 func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 	byReplica := map[string]string{}
 	slices.SortFunc(endpointSlices, func(a, b discoveryv1.EndpointSlice) int { // IPv6 first, so that IPv4 replaces it

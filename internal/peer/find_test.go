@@ -60,7 +60,8 @@ const (
 	peersService = "drover-peers"
 )
 
-// asManager is a cache as the manager configures it, of a user who has the manager's Role in its namespace and nothing else.
+// asManager is a cache as the manager configures it, of a user who has the manager's Role in its namespace and nothing
+// else.
 func asManager(t *testing.T, env *testkit.Env) cache.Cache {
 	t.Helper()
 	file, err := os.Open(testkit.Path(t, "config/rbac/role.yaml"))

@@ -131,7 +131,8 @@ type target struct {
 	transport     http.RoundTripper
 }
 
-// parseTarget splits a path into the member and the path there, which it does not change: the API server decides what it means.
+// parseTarget splits a path into the member and the path there, which it does not change: the API server decides what
+// it means.
 func parseTarget(u *url.URL) (target, error) {
 	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
 	namespace, rest, slash := strings.Cut(rest, "/")
@@ -158,8 +159,8 @@ func targetOf(ctx context.Context) *target {
 	return t
 }
 
-// forward sends a request on by a tunnel that ends here, and never further: there is no second hop. A user's request goes to any of the member's
-// agents if its tunnel has gone; another one is for a certain agent.
+// forward sends a request on by a tunnel that ends here, and never further: there is no second hop. A user's request
+// goes to any of the member's agents if its tunnel has gone; another one is for a certain agent.
 func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 	t, err := parseTarget(r.URL)
 	if err != nil {

@@ -19,7 +19,8 @@ import (
 // window is the most bytes of a response that are in memory here: the stream window of a tunnel.
 const window = 1 << 20
 
-// serve forwards a request once there is room for it, and counts the bytes of its response that wait for the other replica.
+// serve forwards a request once there is room for it, and counts the bytes of its response that wait for the other
+// replica.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
 	seat, err := n.seat(r, t)
@@ -38,8 +39,9 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need none: they must reach a member that is full. Members are served
-// round-robin. These seats are not those of users who connect to this replica: otherwise two full replicas would wait for each other.
+// seat returns a seat for a user's request. The hub's own requests to an agent need none: they must reach a member that
+// is full. Members are served round-robin. These seats are not those of users who connect to this replica: otherwise
+// two full replicas would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {

@@ -12,7 +12,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connectionsPerSource is more than the replicas behind one address need. It keeps a client that can reach the port from taking all connections.
+// connectionsPerSource is more than the replicas behind one address need. It keeps a client that can reach the port
+// from taking all connections.
 const connectionsPerSource = 32
 
 // bound returns a listener with a bound on its open connections, in all and from one address.

@@ -23,8 +23,8 @@ import (
 // "/v1/members/<namespace>/<name>" is the prefix of what is sent to their agents.
 const pathMembers = "/v1/members"
 
-// queryHosts in a request for members says that the replica that asks knows hosts, by the value "true". One of a release before does not: the name of a host is
-// malformed to it, and it would lose all members.
+// queryHosts in a request for members says that the replica that asks knows hosts, by the value "true". One of a
+// release before does not: the name of a host is malformed to it, and it would lose all members.
 const queryHosts = "hosts"
 
 // Bounds of the stream.
@@ -89,7 +89,8 @@ func encode(m message) ([]byte, error) {
 	return line.Bytes(), err
 }
 
-// report responds with what is known of the members here, and then with what changes, until the request or this replica ends.
+// report responds with what is known of the members here, and then with what changes, until the request or this replica
+// ends.
 func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
 	defer feed.Close()

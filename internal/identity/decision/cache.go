@@ -16,17 +16,19 @@ import (
 )
 
 const (
-	// capacity bounds the results that a Cache keeps, separately for yes and no: a flood of questions that are answered with no
-	// evicts no yes. The least recently used go first.
+	// capacity bounds the results that a Cache keeps, separately for yes and no: a flood of questions that are answered
+	// with no evicts no yes. The least recently used go first.
 	capacity = 8192
-	// concurrency bounds the questions that are open at once, so that a flood of wrong tokens does not reach the API server.
+	// concurrency bounds the questions that are open at once, so that a flood of wrong tokens does not reach the API
+	// server.
 	concurrency = 64
 	// share is how many of them one asker may have.
 	share = 16
 	// waiting and waitingShare bound the questions that wait to be asked: in all, and of one asker.
 	waiting      = 2048
 	waitingShare = 256
-	// reserved are further open questions for those that were answered with yes before, so that they never wait for those of strangers.
+	// reserved are further open questions for those that were answered with yes before, so that they never wait for those
+	// of strangers.
 	reserved = 32
 	// familiarFor is for how long after its last yes a question is one of those.
 	familiarFor = time.Hour
@@ -68,8 +70,8 @@ func New[V any]() *Cache[V] {
 // Get returns the answer for key, from memory or by ask. Errors are never remembered. The context of ask outlives ctx,
 // as other callers may wait for the same result, and ends after ten seconds.
 //
-// Askers share the open questions fairly, so that none waits for more than a fair share of another's. An asker with too many questions
-// at once gets a *limit.FullError.
+// Askers share the open questions fairly, so that none waits for more than a fair share of another's. An asker with too
+// many questions at once gets a *limit.FullError.
 func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error)) (V, error) {
 	for _, remembered := range []*cache.LRUExpireCache{c.yes, c.no} {
 		if known, ok := remembered.Get(key); ok {

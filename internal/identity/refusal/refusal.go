@@ -71,8 +71,9 @@ func Unavailable(message string) *Error {
 	return e
 }
 
-// TooManyRequests refuses for now, because there is no room. Clients of Kubernetes try again by themselves, up to ten times. after is the time until
-// then, rounded up to seconds. It should differ between callers, so that they do not all try again at once.
+// TooManyRequests refuses for now, because there is no room. Clients of Kubernetes try again by themselves, up to ten
+// times. after is the time until then, rounded up to seconds. It should differ between callers, so that they do not all
+// try again at once.
 func TooManyRequests(message string, after time.Duration) *Error {
 	e := New(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)
 	e.retry = retry{after: max(after, time.Second)}
