@@ -20,10 +20,10 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// agentURL is the base of requests to an agent. The host is never resolved: the tunnel leads to the agent.
+// agentURL is the base URL of requests to an agent. The host is never resolved, because the tunnel leads to the agent.
 const agentURL = "http://agent"
 
-// maxErrorText bounds what is kept of a response that is an error, in bytes.
+// maxErrorText bounds the part of an error response that is kept, in bytes.
 const maxErrorText = 512
 
 // ResponseError is an error response of an agent.
@@ -48,8 +48,8 @@ func IsStatus(err error, code int) bool {
 	return errors.As(err, &response) && response.Code == code
 }
 
-// Ask sends a request to an agent by a transport of the Registry, with a body of JSON if there is one, and returns a
-// 2xx response. The caller closes its body. Any other response is a *ResponseError.
+// Ask sends a request to an agent through a transport of the Registry, with body as JSON if it is not nil, and returns
+// a 2xx response. The caller must close the body of the response. For any other status, Ask returns a *ResponseError.
 func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body []byte) (*http.Response, error) {
 	var reader io.Reader
 	if body != nil {
@@ -70,14 +70,14 @@ func Ask(ctx context.Context, agent http.RoundTripper, method, path string, body
 		return resp, nil
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // what can be read of it
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorText)) // read as much as possible
 	return nil, &ResponseError{Code: resp.StatusCode, Text: strings.TrimSpace(protocol.Cut(string(text), maxErrorText))}
 }
 
-// leaderPause is the interval at which a leading agent is looked for.
+// leaderPause is the interval at which send looks for a leading agent.
 const leaderPause = 500 * time.Millisecond
 
-// send sends a request of a call to a member's agent and returns the body of the response.
+// send sends a request to a member's agent and returns the body of the response.
 func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRequest) (raw []byte, err error) {
 	if !ask.toLeader {
 		return c.sendBy(ctx, c.transports.Transport, name, ask)
@@ -85,7 +85,7 @@ func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRe
 	err = wait.PollUntilContextCancel(ctx, leaderPause, true, func(ctx context.Context) (done bool, err error) {
 		raw, err = c.sendBy(ctx, c.transports.Leading, name, ask)
 		if errors.Is(err, ErrNoLeader) {
-			return false, nil // the Lease of a leader that died has to expire
+			return false, nil // the Lease of a leader that died has to expire first
 		}
 		return true, err
 	})
@@ -93,7 +93,8 @@ func (c *Calls) send(ctx context.Context, name types.NamespacedName, ask agentRe
 }
 
 func (c *Calls) sendBy(
-	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error), name types.NamespacedName, ask agentRequest,
+	ctx context.Context, way func(types.NamespacedName) (http.RoundTripper, error),
+	name types.NamespacedName, ask agentRequest,
 ) ([]byte, error) {
 	agent, err := way(name)
 	var resp *http.Response
@@ -103,7 +104,7 @@ func (c *Calls) sendBy(
 	var raw []byte
 	if err == nil {
 		raw, err = io.ReadAll(io.LimitReader(resp.Body, protocol.MaxBody))
-		_ = resp.Body.Close() // all is read
+		_ = resp.Body.Close() // the whole body has been read
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s to cluster %s: %w", ask.path, name, err)
@@ -111,7 +112,7 @@ func (c *Calls) sendBy(
 	return raw, nil
 }
 
-// uninstallResult reads the response of an agent that uninstalled itself.
+// uninstallResult decodes the response of an agent that has uninstalled itself.
 func uninstallResult(name types.NamespacedName, raw []byte) (result protocol.UninstallResult, err error) {
 	if err := untrusted.JSON(raw, &result, untrusted.Large()); err != nil {
 		return result, fmt.Errorf("%s to cluster %s: malformed answer: %w", protocol.PathUninstall, name, err)

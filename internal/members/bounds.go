@@ -14,42 +14,42 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrWorkspaceFull refuses a tunnel of a workspace that has as many as it may.
-var ErrWorkspaceFull = errors.New("the workspace has as many tunnels as it may have at this replica of the hub")
+// ErrWorkspaceFull refuses a tunnel of a workspace that has reached its limit of tunnels.
+var ErrWorkspaceFull = errors.New("the workspace has reached its limit of tunnels at this replica of the hub")
 
-// Bounds on what members cost a replica.
+// Bounds limit what members cost a replica.
 type Bounds struct {
-	// ClusterTunnels are the tunnels of one Cluster. The oldest beyond it is ended.
+	// ClusterTunnels is the maximum number of tunnels of one Cluster. A further tunnel ends the oldest one.
 	ClusterTunnels int
-	// WorkspaceTunnels are the tunnels of all Clusters of one workspace. A new one beyond it is refused.
+	// WorkspaceTunnels is the maximum number of tunnels of all Clusters in one workspace. Further tunnels are refused.
 	WorkspaceTunnels int
 }
 
-// DefaultBounds have room for five agent replicas of a Cluster and one more during an update, each of which may be
-// opening a new tunnel before it closes the old; and in a workspace for a thousand Clusters with two agent replicas
-// that all move at once.
+// DefaultBounds returns the bounds that apply unless the configuration sets others. A Cluster can have five agent
+// replicas and one more during an update, and each of them can open a new tunnel before it closes the old one. A
+// workspace can have a thousand Clusters with two agent replicas each, which all move at once.
 func DefaultBounds() Bounds {
 	return Bounds{ClusterTunnels: 12, WorkspaceTunnels: 4000}
 }
 
-// Pauses of agents that are rejected.
+// How long rejected agents have to wait, and how often rejections are reported.
 const (
-	// tooFastPause is how long a Cluster may open no tunnel after its agent sent too much.
+	// tooFastPause is how long a Cluster cannot open tunnels after its agent has sent too much.
 	tooFastPause = time.Minute
-	// fullPause is after what time an agent tries again whose workspace was full.
+	// fullPause is how long an agent waits before it tries again after its workspace was full.
 	fullPause = 30 * time.Second
-	// refusalPause is how long a rejection is kept before another one of the same Cluster is reported: a client with a
-	// used token could otherwise cause a write of the status with each attempt.
+	// refusalPause is how long after a rejection no other rejection of the same Cluster is reported. Otherwise, a client
+	// with a used token could cause a write of the status with each attempt.
 	refusalPause = time.Minute
 )
 
-// Admission decides which agents may open a tunnel, and remembers why others were turned away.
+// Admission decides which agents can open a tunnel, and remembers why others were rejected.
 type Admission struct {
 	table   *table
 	notices *Notices
-	// What follows is guarded by table.mu.
+	// table.mu guards the following fields.
 	bounds Bounds
-	// workspaces counts the tunnels that end here, including tunnels that carry nothing new.
+	// workspaces counts the tunnels that end at this replica by workspace, including tunnels that are draining.
 	workspaces map[string]int
 	refused    []func(name types.NamespacedName, reason, message string)
 }
@@ -68,15 +68,16 @@ func (a *Admission) OnRefused(f func(name types.NamespacedName, reason, message 
 	a.refused = append(a.refused, f)
 }
 
-// Admit says why a member may open no tunnel now and when it may come back; nil if it may.
+// Admit returns why a member cannot open a tunnel now and how long it should wait, or nil if it can open one.
 func (a *Admission) Admit(name types.NamespacedName) (time.Duration, error) {
 	a.table.mu.Lock()
 	wait, err := a.admitLocked(name)
 	bounds := a.bounds
 	a.table.mu.Unlock()
 	if errors.Is(err, ErrWorkspaceFull) {
-		a.turnAway(name, v1.ReasonTooManyTunnels, fmt.Sprintf("workspace %s has %d tunnels at one replica of the hub, which is the limit; "+
-			"remove Clusters or agent replicas, or raise limits.workspace.tunnels in the manager's configuration", name.Namespace, bounds.WorkspaceTunnels))
+		a.turnAway(name, v1.ReasonTooManyTunnels, fmt.Sprintf(
+			"workspace %s has %d tunnels at one replica of the hub, which is the limit; remove Clusters or agent replicas, "+
+				"or raise limits.workspace.tunnels in the manager's configuration", name.Namespace, bounds.WorkspaceTunnels))
 	}
 	return wait, err
 }
@@ -91,8 +92,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend ends the tunnels of a member here because its agent sends more of something than it may, and lets it open
-// none for a minute.
+// suspend ends the member's tunnels at this replica because its agent sends too many messages of one sort, which what
+// names. The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)
@@ -104,16 +105,18 @@ func (a *Admission) suspend(name types.NamespacedName, what string) {
 		}
 	}
 	a.table.mu.Unlock()
-	a.turnAway(name, v1.ReasonAgentTooFast, fmt.Sprintf("the agent sends more %s than the hub lets it; its tunnels were ended and may be opened again after %s. "+
-		"Is it an agent of this Drover? Look at its log, and revoke it (delete the Secret %s%s) if it goes on", what, tooFastPause, name.Name, v1.AgentSecretSuffix))
+	a.turnAway(name, v1.ReasonAgentTooFast, fmt.Sprintf(
+		"the agent sends more %s than the hub allows; its tunnels were ended and can be opened again after %s. "+
+			"Check that it is an agent of this Drover, read its log, and revoke it (delete the Secret %s%s) if this continues",
+		what, tooFastPause, name.Name, v1.AgentSecretSuffix))
 	for _, s := range sessions {
 		s.Close()
 	}
 }
 
-// Refused remembers the rejection of a client that claimed to be a member, and reports whether listeners were notified.
-// Within a minute of another rejection they are not.
-func (a *Admission) Refused(name types.NamespacedName, reason, message string) (told bool) {
+// Refused remembers that a client that claimed to be a member was rejected, and reports whether it notified the
+// listeners. It does not notify them within a minute of another rejection.
+func (a *Admission) Refused(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()
 	if m.refusal != nil && !m.refusal.Unproven && now.Sub(m.refusal.At) < refusalPause {
@@ -127,16 +130,16 @@ func (a *Admission) Refused(name types.NamespacedName, reason, message string) (
 	return true
 }
 
-// Unproven remembers the rejection of a client that named a member without any proof, and reports whether listeners
-// were notified. Any client can cause it, so it is kept only for a member that is not connected, and never replaces a
-// rejection that was proved, nor another of its kind.
-func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (told bool) {
+// Unproven remembers that a client that named a member without any proof was rejected, and reports whether it notified
+// the listeners. Because any client can cause this, the rejection is kept only for a member that is not connected. It
+// never replaces a rejection of a client that had proof, nor an earlier one of this kind.
+func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()
 	connected := m.connected()
 	standing := m.refusal != nil && now.Sub(m.refusal.At) < RefusalMemory
 	if connected || standing {
-		if !connected && m.refusal.Unproven { // it goes on
+		if !connected && m.refusal.Unproven { // it continues
 			m.refusal = &Rejection{Reason: m.refusal.Reason, Message: m.refusal.Message, At: now, Unproven: true}
 		}
 		a.table.dropLocked(name, m)
@@ -150,7 +153,8 @@ func (a *Admission) Unproven(name types.NamespacedName, reason, message string) 
 	return true
 }
 
-// outweighs reports whether this rejection is shown instead of another one: it was proved, or is newer.
+// outweighs reports whether this rejection is shown instead of another one, because its client had proof or it is
+// newer.
 func (f *Rejection) outweighs(other *Rejection) bool {
 	if other == nil || f.Unproven != other.Unproven {
 		return other == nil || other.Unproven
@@ -158,7 +162,7 @@ func (f *Rejection) outweighs(other *Rejection) bool {
 	return f.At.After(other.At)
 }
 
-// turnAway records a rejection by the registry itself and notifies the listeners.
+// turnAway records a rejection by the registry itself and calls the listeners.
 func (a *Admission) turnAway(name types.NamespacedName, reason, message string) {
 	a.table.mu.Lock()
 	listeners := a.refused
@@ -171,8 +175,8 @@ func (a *Admission) turnAway(name types.NamespacedName, reason, message string) 
 	}
 }
 
-// surplusLocked returns the tunnel that is one too many, if there is one. Those that are being ended already do not
-// count.
+// surplusLocked returns the oldest tunnel if the member has more than most. It does not count tunnels that are already
+// being ended.
 func (m *member) surplusLocked(most int) *session {
 	var oldest *session
 	open := 0

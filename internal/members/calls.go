@@ -16,46 +16,48 @@ import (
 )
 
 const (
-	// callTimeout bounds one call to an agent. The agent has little to do for it, but it may have to wait for its
-	// leadership.
+	// callTimeout bounds one call to an agent. The agent does little work for a call, but it may have to wait until it
+	// leads.
 	callTimeout = 20 * time.Second
-	// CallPause is how long the outcome of a call is kept before the same call to the same agent is made again.
+	// CallPause is how long the result of a call is kept before the same call to the same agent is repeated.
 	CallPause = time.Minute
 )
 
-// Call is a call to an agent that runs in the background. A change of the member is reported when it ends.
+// Call is a call to an agent that runs in the background. When it ends, listeners are notified of a change of the
+// member.
 type Call struct {
 	// Running reports whether the agent has not answered yet.
 	Running bool
-	// Err is why the call was not made or did not succeed.
+	// Err is why the call was not made or failed.
 	Err error
-	// At is when the outcome became known.
+	// At is when the call ended.
 	At time.Time
-	// Remaining is what an uninstalling agent could not remove.
+	// Remaining lists the objects that an uninstalling agent could not remove.
 	Remaining []string
-	// Stale names groups of the member's API that no server serves: what was deleted there stays until they are.
+	// Stale names groups of the member's API that no server serves. Deleted objects of these groups remain until a server
+	// serves them again.
 	Stale []string
 }
 
 // Done reports whether the call succeeded.
 func (c Call) Done() bool { return !c.Running && c.Err == nil }
 
-// Calls asks members' agents for something in the background, and keeps the outcome.
+// Calls sends requests to members' agents in the background, and keeps the results.
 type Calls struct {
 	table      *table
 	transports *Transports
 	notices    *Notices
 }
 
-// agentRequest is what a call asks of an agent.
+// agentRequest is the request that a call sends to an agent.
 type agentRequest struct {
 	method, path string
-	query        url.Values // does not tell one call from another
+	query        url.Values // not part of the call's identity
 	body         []byte     // JSON
-	toLeader     bool       // whether only the leader among the agents may be asked
+	toLeader     bool       // whether only the leading agent can handle the request
 }
 
-// target returns path and query.
+// target returns the path with the query.
 func (a agentRequest) target() string {
 	if len(a.query) == 0 {
 		return a.path
@@ -63,35 +65,37 @@ func (a agentRequest) target() string {
 	return a.path + "?" + a.query.Encode()
 }
 
-// StartSettings puts settings to a member in the background, unless that runs or was tried within CallPause. It returns
-// the call's state. When it has succeeded, the agent has stored them.
+// StartSettings sends settings to a member in the background, unless the same call is running or ended within
+// CallPause. It returns the state of the call. After the call has succeeded, the agent has stored the settings.
 func (c *Calls) StartSettings(name types.NamespacedName, settings protocol.Settings) Call {
 	body, err := json.Marshal(settings)
-	if err != nil { // strings always marshal
+	if err != nil { // strings can always be marshalled
 		return Call{Err: err, At: c.table.now()}
 	}
 	return c.start(name, settings.Digest(), agentRequest{method: http.MethodPut, path: protocol.PathSettings, body: body})
 }
 
-// StartDeployment gives a member's agent its Deployment, as JSON, in the background, unless that runs or was tried
-// within CallPause. It returns the call's state. When it has succeeded, the agent has stored it; its report has the
-// outcome. A *ResponseError with the code 422 means that the agent will never take it.
+// StartDeployment sends a member's agent its Deployment, as JSON, in the background, unless the same call is running or
+// ended within CallPause. It returns the state of the call. After the call has succeeded, the agent has stored the
+// Deployment, and its report tells the outcome. A *ResponseError with the code 422 means that the agent will never
+// accept this Deployment.
 func (c *Calls) StartDeployment(name types.NamespacedName, digest string, deployment []byte) Call {
 	return c.start(name, digest, agentRequest{method: http.MethodPut, path: protocol.PathDeployment, body: deployment})
 }
 
-// HostInstructions is what StartHostInstructions gives a host.
+// HostInstructions are the instructions that StartHostInstructions sends to a host.
 type HostInstructions struct {
-	// Version of the instructions, empty for none: the host's present instructions are taken away.
+	// Version is the version of the instructions. If it is empty, the host's present instructions are taken away.
 	Version string
 	// Content is the instructions as JSON.
 	Content []byte
-	// Checkpoint of the hub, empty for none. A call with another one is the same call.
+	// Checkpoint is the hub's checkpoint, or empty if there is none. It does not distinguish one call from another.
 	Checkpoint string
 }
 
-// StartHostInstructions gives a host's agent its instructions, in the background, unless that runs or was tried within
-// CallPause. It returns the call's state. When it has succeeded, the agent has stored it; its report has the outcome.
+// StartHostInstructions sends a host's agent its instructions in the background, unless the same call is running or
+// ended within CallPause. It returns the state of the call. After the call has succeeded, the agent has stored the
+// instructions, and its report tells the outcome.
 func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstructions) Call {
 	ask := agentRequest{method: http.MethodDelete, path: protocol.PathHostInstructions, query: url.Values{}}
 	if give.Version != "" {
@@ -104,15 +108,15 @@ func (c *Calls) StartHostInstructions(name types.NamespacedName, give HostInstru
 	return c.start(name, give.Version, ask)
 }
 
-// StartUninstall asks a member's agent to remove itself, in the background, unless that runs or was tried within
-// CallPause. It returns the call's state. Only the leader among the agents removes what was delivered.
+// StartUninstall asks a member's agent to remove itself, in the background, unless the same call is running or ended
+// within CallPause. It returns the state of the call. Only the leading agent removes the delivered objects.
 func (c *Calls) StartUninstall(name types.NamespacedName) Call {
 	return c.start(name, "", agentRequest{method: http.MethodPost, path: protocol.PathUninstall, toLeader: true})
 }
 
-// start sends a request to a member in the background; digest is that of its body. Only a member's latest call is kept,
-// until the member has a new tunnel. An agent that removes itself answers and disconnects, so the outcome is kept while
-// the member is not connected.
+// start sends a request to a member in the background; digest is the digest of its body. Only the latest call of a
+// member is kept, until the member has a new tunnel. An agent that removes itself answers and then disconnects, so the
+// result is also kept while the member is not connected.
 func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest) Call {
 	kind := ask.path + digest
 	c.table.mu.Lock()
@@ -127,7 +131,7 @@ func (c *Calls) start(name types.NamespacedName, digest string, ask agentRequest
 	call := &agentCall{kind: kind, Call: Call{Running: true}}
 	m.lastCall = call
 	c.table.work.Go(func() {
-		ctx, cancel := context.WithTimeout(c.table.ctx, callTimeout) // the end of the tunnel ends it, too
+		ctx, cancel := context.WithTimeout(c.table.ctx, callTimeout) // the call also ends with the tunnel
 		defer cancel()
 		var result protocol.UninstallResult
 		raw, err := c.send(ctx, name, ask)
@@ -148,7 +152,7 @@ type agentCall struct {
 	kind string
 }
 
-// currentLocked reports whether the call is of that kind and runs, or ended within CallPause. table.mu is held.
+// currentLocked reports whether the call is of this kind and either runs or ended within CallPause. table.mu is held.
 func (c *agentCall) currentLocked(kind string, now time.Time) bool {
 	return c.kind == kind && (c.Running || now.Sub(c.At) < CallPause)
 }

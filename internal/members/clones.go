@@ -17,52 +17,53 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// ErrClones says that two clusters have the identity of one member, so that the hub serves neither.
+// ErrClones means that two clusters have the identity of one member. The hub then serves neither of them.
 var ErrClones = errors.New("two clusters have the identity of this member")
 
-// ErrUndecided says that two of a member's agents say that they lead, and that the hub does not know yet whether they
-// are of one cluster.
-var ErrUndecided = errors.New("two agents say that they lead, and it is not known yet whether they are of one cluster")
+// ErrUndecided means that two of a member's agents report that they lead, and the hub does not know yet whether they
+// belong to the same cluster.
+var ErrUndecided = errors.New(
+	"two agents report that they lead, and the hub does not know yet whether they belong to the same cluster")
 
 const (
 	// examineEvery is the pause between two rounds of questions to the agents of a member that may be two clusters.
 	examineEvery = 5 * time.Second
-	// askTimeout bounds one question. A process that is stopped does not answer.
+	// askTimeout bounds one question, because a stopped process does not answer.
 	askTimeout = 5 * time.Second
-	// cloneGone is how long all agents must have agreed before a member counts as one cluster again. It is the
-	// duration of the agents' Lease: an agent of the other cluster that is only restarted is back before.
+	// cloneGone is how long all agents must agree before the member counts as one cluster again. It is the duration of the
+	// agents' Lease, so an agent of the other cluster that merely restarts is back before.
 	cloneGone = 15 * time.Second
-	// doubtLimit is how long a leader that does not answer keeps sets back from its successor. A tunnel whose agent
-	// hangs ends before.
+	// doubtLimit is how long a leader that does not answer delays the sets for its successor. The tunnel of an agent that
+	// hangs ends earlier.
 	doubtLimit = 30 * time.Second
-	// maxExamined bounds the agents that are asked.
+	// maxExamined is the maximum number of agents that are asked.
 	maxExamined = 8
 )
 
 // Clones are two clusters that have the identity of one member, or two machines that have the identity of one host.
 type Clones struct {
-	// Agents are two processes of the agent, one in each cluster, by the names that they have for the hub. Sorted.
+	// Agents are two processes of the agent, one in each cluster, by their instance names, sorted.
 	Agents []string
 }
 
-// examination asks the agents of a member which of them leads. table.mu guards it.
+// examination asks a member's agents which term of leadership they see. table.mu guards it.
 type examination struct {
-	found *Clones   // nil while they may be of one cluster
-	last  time.Time // when they last did not agree
-	begun time.Time
+	found *Clones   // nil as long as there is no proof of two clusters
+	last  time.Time // when the agents last disagreed
+	start time.Time
 	// decided reports whether all agents have answered a round of questions, or doubtLimit has passed.
 	decided bool
 }
 
-// sighting is what one process of the agent has seen.
+// sighting is the term of leadership that one process of the agent has seen.
 type sighting struct {
 	instance string
 	term     string // empty if it saw none, or did not answer
 }
 
-// proveClones returns two processes that cannot be of one cluster, given what was seen, in that order. A term that
-// has ended never comes back. So if the same term was in force before and after a process saw another one, that
-// process looks at another cluster. No clock and no pause changes that.
+// proveClones returns two processes that cannot belong to the same cluster, given the sightings in their order. A term
+// that has ended never comes back. So if a process saw another term between two sightings of the same term, that
+// process belongs to another cluster. This holds regardless of clocks and pauses.
 func proveClones(seen []sighting) (a, b string, proven bool) {
 	for i, first := range seen {
 		for j := i + 1; j < len(seen); j++ {
@@ -76,8 +77,7 @@ func proveClones(seen []sighting) (a, b string, proven bool) {
 	return "", "", false
 }
 
-// agree reports whether all processes saw the same term. A single process agrees with itself, whether or not it saw
-// one.
+// agree reports whether all processes saw the same term. A single process agrees with itself, even if it saw no term.
 func agree(seen []sighting) bool {
 	for _, s := range seen {
 		if s.instance != seen[0].instance && (s.term == "" || s.term != seen[0].term) {
@@ -92,7 +92,7 @@ func answered(seen []sighting) bool {
 	return !slices.ContainsFunc(seen, func(s sighting) bool { return s.term == "" })
 }
 
-// undecided reports whether two agents say that they lead and may be of two clusters. table.mu is held.
+// undecided reports whether two agents say that they lead and may belong to two clusters. table.mu is held.
 func (m *member) undecided() bool {
 	return m.leaders() > 1 && (m.examination == nil || !m.examination.decided)
 }
@@ -103,11 +103,11 @@ func (e examination) after(seen []sighting, now time.Time) examination {
 	connected := func(instance string) bool {
 		return slices.ContainsFunc(seen, func(s sighting) bool { return s.instance == instance })
 	}
-	e.decided = e.decided || answered(seen) || now.Sub(e.begun) >= doubtLimit
+	e.decided = e.decided || answered(seen) || now.Sub(e.start) >= doubtLimit
 	switch {
 	case proven:
 		e.last = now
-		// While both are connected, the names stay, and with them the status.
+		// As long as both are connected, the names stay the same, so the status does not change either.
 		if e.found == nil || !connected(e.found.Agents[0]) || !connected(e.found.Agents[1]) {
 			e.found = &Clones{Agents: []string{min(a, b), max(a, b)}}
 		}
@@ -143,21 +143,20 @@ func (m *member) leaders() int {
 	return count
 }
 
-// leaders watches which of a member's agents say that they lead. There should be one. With two, it finds out whether
-// the member is two clusters; it tells listeners once none has led for LeaderPatience.
+// leaders watches which of a member's agents say that they lead. There should be exactly one. If there are two, leaders
+// finds out whether the member is two clusters. If there is none for LeaderPatience, it notifies the listeners.
 type leaders struct {
 	table   *table
 	notices *Notices
 }
 
-// examineLocked begins to ask the agents of a member when two of them say that they lead. While that is not so,
-// nothing is asked.
+// examineLocked starts to ask a member's agents when two of them say that they lead. Otherwise it asks nothing.
 func (l *leaders) examineLocked(name types.NamespacedName) {
 	m := l.table.members[name]
 	if m == nil || m.examination != nil || l.table.closed || m.leaders() < 2 {
 		return
 	}
-	m.examination = &examination{begun: l.table.now()}
+	m.examination = &examination{start: l.table.now()}
 	l.table.work.Go(func() {
 		for l.table.ctx.Err() == nil && l.examine(name, m) {
 			pause(l.table.ctx, nil, examineEvery)
@@ -165,11 +164,11 @@ func (l *leaders) examineLocked(name types.NamespacedName) {
 	})
 }
 
-// examine has one round of questions, and reports whether there must be another.
+// examine does one round of questions, and reports whether another is needed.
 func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	seen := l.askTerms(name)
 	l.table.mu.Lock()
-	if l.table.members[name] != m { // it was forgotten meanwhile
+	if l.table.members[name] != m { // it was forgotten in the meantime
 		l.table.mu.Unlock()
 		return false
 	}
@@ -178,17 +177,17 @@ func (l *leaders) examine(name types.NamespacedName, m *member) bool {
 	if m.examination = &after; after.found == nil && m.leaders() < 2 {
 		m.examination = nil
 	}
-	goesOn := m.examination != nil
+	again := m.examination != nil
 	l.table.mu.Unlock()
 	if before != after.found {
 		l.table.log.Info("examined whether the member is one cluster", "cluster", name, "one", after.found == nil)
 		l.notices.notify(name)
 	}
-	return goesOn
+	return again
 }
 
-// askTerms asks each process of a member's agent twice, one after another, which term is in force. A process of an
-// older version, which does not know the question, is left out.
+// askTerms asks each process of a member's agent which term is in force, and then asks each of them a second time. It
+// leaves out processes of an older version, which do not know the question.
 func (l *leaders) askTerms(name types.NamespacedName) []sighting {
 	ways := l.instances(name)
 	var seen []sighting
@@ -224,7 +223,7 @@ func (l *leaders) askTerm(way route) (string, error) {
 	return protocol.Cut(term.Term, protocol.MaxTerm), nil
 }
 
-// instances returns the newest route to each process of a member's agent, in the order of their names.
+// instances returns the newest route to each process of a member's agent, sorted by instance name.
 func (l *leaders) instances(name types.NamespacedName) []route {
 	l.table.mu.Lock()
 	defer l.table.mu.Unlock()
@@ -240,7 +239,7 @@ func (l *leaders) instances(name types.NamespacedName) []route {
 	return routes[:min(len(routes), maxExamined)]
 }
 
-// clones returns the clones that were found, nil for none. table.mu is held.
+// clones returns the clones that were found, or nil. table.mu is held.
 func (m *member) clones() *Clones {
 	if m.examination == nil {
 		return nil

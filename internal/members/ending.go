@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// drain lets the open requests of an agent that disconnects end. For new requests the agent is not connected any more.
+// drain waits until the open requests of an agent that disconnects have ended. For new requests the agent no longer
+// counts as connected.
 func (t *Tunnels) drain(s *session) {
 	name := s.peer.Name()
 	t.table.mu.Lock()
@@ -21,16 +22,17 @@ func (t *Tunnels) drain(s *session) {
 	t.table.lostLocked(m, s.cause)
 	surplus := slices.Clone(m.draining[:max(0, len(m.draining)-t.admission.bounds.ClusterTunnels)])
 	t.table.mu.Unlock()
-	for _, oldest := range surplus { // else an agent could collect tunnels by ending its report in each while a shell is open
+	// Otherwise an agent could collect tunnels by ending the report of each one while a shell is open in it.
+	for _, oldest := range surplus {
 		oldest.Close()
 	}
 	t.notices.changed(name)
 	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
 	defer cancel()
-	_ = s.Drain(ctx) // it ends either way
+	_ = s.Drain(ctx) // the tunnel ends in any case
 }
 
-// ended takes a session out after its tunnel has ended.
+// ended removes a session after its tunnel has ended.
 func (t *Tunnels) ended(s *session) {
 	name := s.peer.Name()
 	t.table.mu.Lock()
@@ -55,7 +57,7 @@ func (t *Tunnels) ended(s *session) {
 	}
 }
 
-// without takes s out of a list and reports whether it was there.
+// without removes s from a list and reports whether s was in it.
 func without(list *[]*session, s *session) bool {
 	i := slices.Index(*list, s)
 	if i < 0 {

@@ -12,12 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// remoteStream is the stream of an agent that leads and whose tunnel ends at another replica. table.mu guards it.
+// remoteStream is the stream of a leading agent whose tunnel ends at another replica. table.mu guards it.
 type remoteStream struct {
 	tunnel string // ID
 	stop   context.CancelFunc
 	stream *stream
-	wake   chan struct{} // has a value when another attempt is worthwhile
+	wake   chan struct{} // receives a value when another attempt is worthwhile
 }
 
 // Pauses before a stream through another replica is opened again.
@@ -26,7 +26,7 @@ const (
 	maxFarPause   = 30 * time.Second
 )
 
-// followFarLocked opens or ends the stream of a member through another replica, as its agent's tunnels require.
+// followFarLocked opens or ends a member's stream through another replica, depending on the tunnels of its agents.
 func (s *Followers) followFarLocked(name types.NamespacedName) {
 	m := s.table.members[name]
 	if m == nil {
@@ -59,8 +59,8 @@ func (s *Followers) followFarLocked(name types.NamespacedName) {
 	})
 }
 
-// farLeader returns the way to the agent that says that it leads if its tunnel ends at another replica, and else none.
-// table.mu is held.
+// farLeader returns the route to the agent that says that it leads, if its tunnel ends at another replica. Otherwise it
+// returns an empty route. table.mu is held.
 func (m *member) farLeader() route {
 	if len(m.remote) == 0 {
 		return route{}
@@ -94,7 +94,7 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 			return streamRequest{agent: leads.carrier, subjects: s.following.subjects}, nil
 		})
 		if errors.Is(err, ErrReportEnded) {
-			failures = 0 // it ends normally when the agent leaves its tunnel
+			failures = 0 // this is the normal end when the agent leaves its tunnel
 		}
 		s.table.log.V(1).Info("stream through another replica ended", "cluster", f.stream.name, "cause", errorText(err))
 		if fast := (tooFast{}); errors.As(err, &fast) {
@@ -106,7 +106,7 @@ func (s *Followers) followFar(ctx context.Context, f *remoteStream) {
 	}
 }
 
-// pause waits for d, a wake, or the end of ctx.
+// pause waits until d has passed, wake receives a value, or ctx ends.
 func pause(ctx context.Context, wake <-chan struct{}, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -13,26 +13,26 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Bounds on a Record, which another replica sent that may be of another version.
+// Bounds on a Record. It comes from another replica, which may have another version.
 const (
 	maxTunnels = 16
 	maxText    = 1 << 10
 	maxID      = 256
 )
 
-// Record is what one replica knows of one member by itself, for the others. One without content says that it knows
-// nothing any more.
+// Record is what one replica knows about one member from its own tunnels. It is sent to the other replicas. A Record
+// without content means that the replica no longer knows anything about the member.
 type Record struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// Tunnels that end there, but for those that carry nothing new.
+	// Tunnels are the tunnels that end at that replica, except those that are draining.
 	Tunnels []Peer `json:"tunnels,omitempty"`
-	// Report is what the agent at the far end of the tunnel with the epoch Reported says, and ReportErr why it says
-	// nothing.
+	// Report is the report that the agent sent through the tunnel with the epoch Reported. ReportErr says why there is
+	// none.
 	Report    *protocol.Report `json:"report,omitempty"`
 	ReportErr string           `json:"reportErr,omitempty"`
 	Reported  int64            `json:"reported,omitempty"`
-	// Loss is how the last tunnel there ended.
+	// Loss says how the last tunnel at that replica ended.
 	Loss    *Loss      `json:"loss,omitempty"`
 	Refusal *Rejection `json:"refusal,omitempty"`
 }
@@ -41,22 +41,22 @@ type Record struct {
 type Loss struct {
 	At      time.Time `json:"at"`
 	Because string    `json:"because,omitempty"`
-	// Left reports whether the agent disconnected by itself.
+	// Left reports whether the agent disconnected on its own initiative.
 	Left bool `json:"left,omitempty"`
 }
 
-// Cluster that the record is of.
+// Cluster returns the name of the member that the record describes.
 func (r *Record) Cluster() types.NamespacedName {
 	return types.NamespacedName{Namespace: r.Namespace, Name: r.Name}
 }
 
-// empty reports whether it says nothing.
+// empty reports whether the record has no content.
 func (r *Record) empty() bool {
 	return len(r.Tunnels) == 0 && r.Loss == nil && r.Refusal == nil
 }
 
-// Bound cuts a record to size: texts to 1 KiB, tunnels to the first 16, the report as Report.Bound does. Tunnels
-// without an ID or of another member are left out.
+// Bound shortens a record: texts to 1 KiB, tunnels to the first 16, and the report as Report.Bound does. It removes
+// tunnels that have no ID or belong to another member.
 func (r *Record) Bound() {
 	cluster := r.Cluster()
 	r.Tunnels = slices.DeleteFunc(r.Tunnels, func(p Peer) bool {
@@ -72,12 +72,13 @@ func (r *Record) Bound() {
 		r.Loss.Because = protocol.Cut(r.Loss.Because, maxText)
 	}
 	if r.Refusal != nil {
-		r.Refusal.Reason, r.Refusal.Message = protocol.Cut(r.Refusal.Reason, maxText), protocol.Cut(r.Refusal.Message, maxText)
+		r.Refusal.Reason = protocol.Cut(r.Refusal.Reason, maxText)
+		r.Refusal.Message = protocol.Cut(r.Refusal.Message, maxText)
 	}
 }
 
-// notAfter puts what is said to have happened after now, by a clock that is ahead, to now: who waits for a while after
-// a loss would wait for as long as the clocks differ.
+// notAfter replaces times that lie in the future, because the clock of the other replica is ahead, with now. Otherwise,
+// a caller that waits for some time after a loss would also wait for the difference between the clocks.
 func (r *Record) notAfter(now time.Time) {
 	if r.Loss != nil && r.Loss.At.After(now) {
 		loss := *r.Loss
@@ -91,15 +92,15 @@ func (r *Record) notAfter(now time.Time) {
 	}
 }
 
-func (r *Record) said() agentState {
-	said := agentState{report: r.Report, epoch: r.Reported}
+func (r *Record) state() agentState {
+	state := agentState{report: r.Report, epoch: r.Reported}
 	if r.ReportErr != "" {
-		said.err = errors.New(r.ReportErr)
+		state.err = errors.New(r.ReportErr)
 	}
-	return said
+	return state
 }
 
-// recordLocked returns what this replica knows of a member by itself.
+// recordLocked returns what this replica knows about a member from its own tunnels.
 func (t *table) recordLocked(name types.NamespacedName) Record {
 	record := Record{Namespace: name.Namespace, Name: name.Name}
 	m := t.members[name]
@@ -109,10 +110,11 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	for _, s := range m.sessions {
 		record.Tunnels = append(record.Tunnels, s.known())
 	}
-	said := m.stateHere()
-	record.Report, record.ReportErr, record.Reported = said.report, errorText(said.err), said.epoch
+	state := m.stateHere()
+	record.Report, record.ReportErr, record.Reported = state.report, errorText(state.err), state.epoch
 	if !m.loss.at.IsZero() {
-		record.Loss = &Loss{At: m.loss.at, Because: errorText(m.loss.because), Left: errors.Is(m.loss.because, ErrReportEnded)}
+		left := errors.Is(m.loss.because, ErrReportEnded)
+		record.Loss = &Loss{At: m.loss.at, Because: errorText(m.loss.because), Left: left}
 	}
 	if m.refusal != nil && t.now().Sub(m.refusal.At) < RefusalMemory {
 		refusal := *m.refusal
@@ -121,21 +123,21 @@ func (t *table) recordLocked(name types.NamespacedName) Record {
 	return record
 }
 
-// Replicas tells the other replicas of the hub about the members here, by a Feed for each, and takes in their members,
-// by a Mirror of each.
+// Replicas sends the other replicas of the hub the state of the members here, through a Feed for each replica. It also
+// keeps the state of their members, in a Mirror of each replica.
 type Replicas struct {
 	table   *table
 	notices *Notices
 }
 
-// Feed reports the changes here. However slow its reader is, it holds no more than the name of each member.
+// Feed reports the changes at this replica. It holds at most the name of each member, even if its reader is slow.
 type Feed struct {
 	notices *Notices
 	wake    chan struct{}
 	dirty   map[types.NamespacedName]struct{} // table.mu guards it
 }
 
-// Feed makes a feed that begins with all members. Close ends it.
+// Feed returns a feed that begins with all members. Close ends it.
 func (r *Replicas) Feed() *Feed {
 	f := &Feed{notices: r.notices, wake: make(chan struct{}, 1), dirty: map[types.NamespacedName]struct{}{}}
 	r.table.mu.Lock()
@@ -149,10 +151,11 @@ func (r *Replicas) Feed() *Feed {
 	return f
 }
 
-// Wake has a value when there may be more to take.
+// Wake returns a channel that receives a value when Take may have something to return.
 func (f *Feed) Wake() <-chan struct{} { return f.wake }
 
-// Take returns the present state of at most n members that have changed since they were taken last, none if none has.
+// Take returns the present state of at most n members that have changed since they were last taken. It returns none if
+// no member has changed.
 func (f *Feed) Take(n int) []Record {
 	f.notices.table.mu.Lock()
 	defer f.notices.table.mu.Unlock()
@@ -174,8 +177,9 @@ func (f *Feed) Close() {
 	delete(f.notices.feeds, f)
 }
 
-// notifyFeedsLocked notes that something changed here. The end of all tunnels with the registry is not reported: agents
-// are back elsewhere sooner than the others notice that this replica is gone.
+// notifyFeedsLocked notes that a member has changed at this replica. When the registry closes, the end of all tunnels
+// is not reported, because agents are connected to another replica before the other replicas notice that this one is
+// gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

@@ -13,9 +13,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Follower is told what agents report on one subject beside their report. Its functions must not block.
+// Follower receives what agents report on one subject in addition to their reports. Its methods must not block.
 type Follower[E any] interface {
-	// Synced is called with everything that a member's agent has.
+	// Synced is called with the complete state of a member's agent.
 	Synced(member types.NamespacedName, all []E)
 	// Event is called with each change after that.
 	Event(member types.NamespacedName, event E)
@@ -23,25 +23,25 @@ type Follower[E any] interface {
 	Stopped(member types.NamespacedName)
 }
 
-// Followers reads what agents report, and hands what the leader follows of all members to its followers.
+// Followers reads what agents report, and passes the subjects that the leader follows to its followers.
 type Followers struct {
 	table     *table
 	admission *Admission
 	following following
 }
 
-// following is what the leader follows of all members.
+// following holds the subjects that the leader follows on all members.
 type following struct {
-	leading  bool     // table.mu guards it and subjects
-	subjects []string // that have a follower
+	leading  bool     // table.mu guards leading and subjects
+	subjects []string // subjects with a follower
 	sets     topic[*protocol.SetEvent]
 	plans    topic[*protocol.PlanEvent]
 }
 
-// topic is a subject with its follower. Of a member with several tunnels, the stream that reported everything last
-// speaks for the member.
+// topic is a subject with its follower. If a member has several tunnels, the stream that was the last to report
+// everything counts.
 type topic[E any] struct {
-	mu       sync.Mutex // guards what follows, and is held while the follower is called
+	mu       sync.Mutex // guards the following fields, and is held while the follower is called
 	follower Follower[E]
 	sources  map[types.NamespacedName]*stream
 }
@@ -67,7 +67,7 @@ func (t *topic[E]) event(s *stream, event E) {
 	}
 }
 
-// stopped reports whether the stream spoke for its member.
+// stopped reports whether this stream counted for its member.
 func (t *topic[E]) stopped(s *stream) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -79,13 +79,14 @@ func (t *topic[E]) stopped(s *stream) bool {
 	return true
 }
 
-// FollowSets registers what is told of sets while Lead runs. It is called before Lead, as is FollowPlans.
+// FollowSets registers the follower of sets for the time while Lead runs. FollowSets and FollowPlans must be called
+// before Lead.
 func (s *Followers) FollowSets(f Follower[*protocol.SetEvent]) {
 	s.following.sets.follow(f)
 	s.follow(protocol.SubjectSets)
 }
 
-// FollowPlans registers what is told of plans while Lead runs.
+// FollowPlans registers the follower of plans for the time while Lead runs.
 func (s *Followers) FollowPlans(f Follower[*protocol.PlanEvent]) {
 	s.following.plans.follow(f)
 	s.follow(protocol.SubjectPlans)
@@ -99,7 +100,7 @@ func (s *Followers) follow(subject string) {
 	}
 }
 
-// Lead follows sets and plans of all members until ctx ends. Only the replica that leads calls it.
+// Lead follows the sets and plans of all members until ctx ends. Only the leading replica of the hub calls it.
 func (s *Followers) Lead(ctx context.Context) error {
 	s.table.mu.Lock()
 	s.following.leading = true
@@ -118,8 +119,8 @@ func (s *Followers) Lead(ctx context.Context) error {
 	return nil
 }
 
-// subjectsLocked returns what is asked of an agent of that member whose tunnel ends here. Hosts have neither sets nor
-// plans of Clusters.
+// subjectsLocked returns the subjects to request from a member's agent whose tunnel ends here. Hosts have neither sets
+// nor plans of Clusters.
 func (s *Followers) subjectsLocked(name types.NamespacedName) []string {
 	subjects := []string{protocol.SubjectReport}
 	if !s.following.leading || isHost(name) {

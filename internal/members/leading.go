@@ -14,17 +14,17 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// ErrNoLeader says that of a member's agents that are connected none leads, as far as they know themselves.
+// ErrNoLeader means that none of a member's connected agents leads, as far as the agents themselves know.
 var ErrNoLeader = errors.New("none of the agents leads")
 
-// maxAsked is how many agents, or tunnels, a request to the leader is shown at most.
+// maxAsked is the maximum number of agents, or of tunnels, that a request to the leader is sent to.
 const maxAsked = 8
 
-// Leading carries requests to the one among a member's agents that leads, wherever its tunnel ends: the one that says
-// so in its report, and if it answers 421 or cannot be reached, the others one after another. It returns
-// ErrNotConnected for a member that is not connected, and ErrClones for a member that is two clusters. While it is not
-// known whether a member is two clusters, requests fail with ErrUndecided: the copy must not be given what the member
-// is. Requests with a body need GetBody.
+// Leading returns a transport to the leading agent of a member, wherever its tunnel ends. It first tries the agent that
+// says in its report that it leads. If that agent answers 421 or cannot be reached, it tries the others one after
+// another. Leading returns ErrNotConnected for a member that is not connected, and ErrClones for a member that is two
+// clusters. As long as it is not known whether a member is two clusters, requests fail with ErrUndecided, because the
+// copy must not receive what is meant for the member. Requests with a body need GetBody.
 func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -34,7 +34,7 @@ func (t *Transports) Leading(name types.NamespacedName) (http.RoundTripper, erro
 	return leading{transports: t, name: name}, nil
 }
 
-// leading leads to the leader of one member, whichever it is at the moment.
+// leading sends each request to the agent of one member that leads at that moment.
 type leading struct {
 	transports *Transports
 	name       types.NamespacedName
@@ -67,7 +67,7 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 		case errors.Is(err, tunnel.ErrNotProcessed):
 			tried, cause = append(tried, next.id), fmt.Errorf("%w: %w", ErrNotConnected, err)
 		case err == nil && response.StatusCode == http.StatusMisdirectedRequest:
-			_ = response.Body.Close() // all is said
+			_ = response.Body.Close() // the status is all that matters
 			tried, cause = append(tried, kin...), ErrNoLeader
 		default:
 			return response, err
@@ -76,11 +76,11 @@ func (l leading) RoundTrip(r *http.Request) (*http.Response, error) {
 	return nil, cause
 }
 
-// errTried says that a request has been shown to all of a member's agents.
-var errTried = errors.New("all agents were tried")
+// errTried means that a request has been sent to all of a member's agents.
+var errTried = errors.New("all agents have been tried")
 
-// leader returns the best route to the agent that says that it leads, or else to another one, and all tunnels of that
-// agent's process.
+// leader returns the best route to the agent that says that it leads, or otherwise to another agent. kin are the IDs of
+// all tunnels of that agent's process.
 func (t *Transports) leader(name types.NamespacedName, tried []string) (found route, kin []string, err error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -113,7 +113,7 @@ func of(routes []route, instance string) []route {
 	return slices.DeleteFunc(slices.Clone(routes), func(other route) bool { return other.instance != instance })
 }
 
-// leadingInstance is the process that says that it leads, by its newest tunnel. table.mu is held.
+// leadingInstance returns the process that says through its newest tunnel that it leads. table.mu is held.
 func (m *member) leadingInstance(routes []route) (instance string, known bool) {
 	epochs := map[int64]bool{}
 	for _, s := range m.sessions {

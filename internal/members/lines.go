@@ -14,25 +14,25 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// ErrTooFast ends a stream on which an agent sends faster than the hub reads.
-var ErrTooFast = errors.New("the agent sends faster than the hub lets it")
+// ErrTooFast ends a stream because its agent sends faster than the hub reads.
+var ErrTooFast = errors.New("the agent sends faster than the hub allows")
 
-// lines reads the lines that an agent sends. It is a bufio.Scanner that gives back what a long line took: of thousands
-// of members each may send one.
+// lines reads the lines that an agent sends. It resembles bufio.Scanner, but releases the memory of a long line,
+// because each of thousands of members may send one.
 type lines struct {
 	reader *bufio.Reader
 	most   int
-	long   []byte // what is read so far of a line that is longer than the reader's buffer
+	long   []byte // the part read so far of a line that is longer than the reader's buffer
 	line   []byte
 	err    error
 }
 
-// Newlines reads lines of at most so many bytes. It keeps a buffer of usual bytes.
+// newLines returns a reader of lines with at most most bytes each. It keeps a buffer of usual bytes.
 func newLines(r io.Reader, usual, most int) *lines {
 	return &lines{reader: bufio.NewReaderSize(r, usual), most: most}
 }
 
-// Scan reads the next line and reports whether there is one. A last line without an end counts.
+// Scan reads the next line and reports whether there is one. A last line without a line break counts.
 func (l *lines) Scan() bool {
 	l.line, l.long = nil, nil
 	for l.err == nil {
@@ -56,10 +56,10 @@ func (l *lines) Scan() bool {
 	return false
 }
 
-// Bytes is the line that Scan read. It is good until the next Scan.
+// Bytes returns the line that Scan has read. It is valid until the next call of Scan.
 func (l *lines) Bytes() []byte { return l.line }
 
-// Err is why there is no line any more, nil for an end that is one.
+// Err returns why there are no more lines, or nil at the end of the input.
 func (l *lines) Err() error {
 	if errors.Is(l.err, io.EOF) {
 		return nil
@@ -67,18 +67,19 @@ func (l *lines) Err() error {
 	return l.err
 }
 
-// pace is how fast the lines of one stream are read on. Whoever sends faster is held back by the stream's window, which
-// costs memory: so that lasts for some time only.
+// pace limits how fast the lines of one stream are read. An agent that sends faster is held back by the stream's flow
+// control window. This costs memory, so it is tolerated only for some time.
 type pace struct {
 	limiter *rate.Limiter
-	behind  time.Time // since when the agent has been held back without a break; zero if it is not
+	behind  time.Time // since when the agent has been held back without a break; zero if it is not held back
 }
 
-// newPace lets pass what a limiter lets, which several may share. It holds an agent back for maxAhead.
+// newPace returns a pace with the rate of a limiter, which several streams can share. It holds an agent back for at
+// most maxAhead.
 func newPace(limiter *rate.Limiter) *pace { return &pace{limiter: limiter} }
 
-// wait returns when a line that costs n may be read on, ErrTooFast if the agent has run ahead for too long, or the
-// error of ctx.
+// wait returns nil when a line that costs n can be processed, ErrTooFast if the agent has exceeded the rate for too
+// long, or the error of ctx.
 func (p *pace) wait(ctx context.Context, n int) error {
 	if p.limiter.AllowN(time.Now(), n) {
 		p.behind = time.Time{}

@@ -5,29 +5,29 @@ package members
 
 import "k8s.io/apimachinery/pkg/types"
 
-// Notices tells other replicas and listeners that a member has changed.
+// Notices notifies other replicas and listeners when a member has changed.
 type Notices struct {
 	table *table
-	// first are the parts that look at a member that has changed, before listeners do. table.mu is held then.
+	// first are functions that are called with a changed member before the listeners, with table.mu held.
 	first []func(name types.NamespacedName)
-	// What follows is guarded by table.mu.
+	// table.mu guards the following fields.
 	feeds     map[*Feed]struct{}
 	listeners listeners
 }
 
-// listeners has the functions to call on a change. table.mu guards them.
+// listeners holds the functions to call on changes. table.mu guards them.
 type listeners struct {
 	clusters, hosts heard
 	tokens          []func(Peer)
 }
 
-// heard has the functions to call on changes of members of one kind.
+// heard holds the functions to call on changes of Clusters or of Hosts.
 type heard struct {
 	changed []func(types.NamespacedName)
 	opened  []func(types.NamespacedName)
 }
 
-// of returns the functions for a member's kind.
+// of returns the functions for Hosts if name is a Host, and the functions for Clusters otherwise.
 func (l *listeners) of(name types.NamespacedName) *heard {
 	if isHost(name) {
 		return &l.hosts
@@ -35,43 +35,46 @@ func (l *listeners) of(name types.NamespacedName) *heard {
 	return &l.clusters
 }
 
-// OnChange calls f after each change of a Cluster on whatever replica: connected, lost, reported, refused. f must not
-// block.
+// OnChange registers a function that is called after each change of a Cluster on any replica: connected, lost, reported
+// or refused. f must not block.
 func (n *Notices) OnChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.clusters.changed = append(n.listeners.clusters.changed, f)
 }
 
-// OnHostChange calls f, with the name among members, after each change of a Host on whatever replica. f must not block.
+// OnHostChange registers a function that is called after each change of a Host on any replica, with the name that the
+// Host has as a member. f must not block.
 func (n *Notices) OnHostChange(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.hosts.changed = append(n.listeners.hosts.changed, f)
 }
 
-// OnOpen calls f after a tunnel of a Cluster was opened here. f must not block.
+// OnOpen registers a function that is called after a tunnel of a Cluster was opened at this replica. f must not block.
 func (n *Notices) OnOpen(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.clusters.opened = append(n.listeners.clusters.opened, f)
 }
 
-// OnHostOpen calls f, with the name among members, after a tunnel of a Host was opened here. f must not block.
+// OnHostOpen registers a function that is called after a tunnel of a Host was opened at this replica, with the name
+// that the Host has as a member. f must not block.
 func (n *Notices) OnHostOpen(f func(types.NamespacedName)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.hosts.opened = append(n.listeners.hosts.opened, f)
 }
 
-// OnToken calls f when a tunnel becomes known that was opened at another replica. f must not block.
+// OnToken registers a function that is called when another replica reports a tunnel that was not known before. f must
+// not block.
 func (n *Notices) OnToken(f func(Peer)) {
 	n.table.mu.Lock()
 	defer n.table.mu.Unlock()
 	n.listeners.tokens = append(n.listeners.tokens, f)
 }
 
-// changed notifies feeds and listeners of a change that happened here.
+// changed notifies feeds and listeners of a change at this replica.
 func (n *Notices) changed(name types.NamespacedName) {
 	n.table.mu.Lock()
 	n.notifyFeedsLocked(name)
@@ -79,7 +82,7 @@ func (n *Notices) changed(name types.NamespacedName) {
 	n.notify(name)
 }
 
-// notify notifies listeners of a change on whatever replica.
+// notify notifies listeners of a change at any replica.
 func (n *Notices) notify(names ...types.NamespacedName) {
 	n.table.mu.Lock()
 	clusters, hosts := n.listeners.clusters.changed, n.listeners.hosts.changed

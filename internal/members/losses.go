@@ -6,49 +6,55 @@ package members
 import "time"
 
 const (
-	// admittedPerSecond is the number of agents that a hub on two cores admits in a second, see internal/server/pace.go.
+	// admittedPerSecond is the number of agents that a hub on two cores admits per second, see internal/server/pace.go.
 	admittedPerSecond = 400
-	// manyTime makes many of losses at the same time: the hub takes longer than this to admit their agents again.
+	// manyTime is the shortest queue that counts as many losses at the same time, given as the time that the hub takes to
+	// admit their agents again.
 	manyTime = time.Second
 )
 
-// ReturnTime is how long agents that lost their hub may take to come back, beside the time in which the hub admits
-// them: their first few attempts lie within it.
+// ReturnTime is how long agents that lost their hub may take to come back, in addition to the time that the hub takes
+// to admit them. It covers their first few attempts.
 const ReturnTime = 25 * time.Second
 
-// AdmissionTime returns how long a hub takes to admit that many agents: it limits their rate.
+// AdmissionTime returns how long a hub takes to admit this many agents. The hub limits the rate at which it admits
+// agents.
 func AdmissionTime(agents int) time.Duration {
 	return time.Duration(agents) * time.Second / admittedPerSecond
 }
 
-// losses tells the loss of a few members from that of many at the same time. Many are lost with what is between them
-// and the hub, and mostly come back; in which order is decided by the rate at which the hub admits them. Until then
-// their absence says nothing of any of them.
+// losses distinguishes the loss of a few members from the loss of many at the same time. Many are lost when something
+// between them and the hub fails, and most of them come back. The rate at which the hub admits them decides when each
+// one is back. Until then, the absence of a member says nothing about that member.
 //
-// It is a virtual queue, as of the generic cell rate algorithm: a member that is lost takes a place, one that is back
-// gives it up, and the hub serves admittedPerSecond. A member that comes and goes all the time therefore does not look
-// like many. table.mu guards it.
+// It is a virtual queue, as in the generic cell rate algorithm: a lost member takes a place, a member that is back
+// gives up its place, and the hub serves admittedPerSecond. A single member that comes and goes all the time therefore
+// does not look like many members. table.mu guards it.
 type losses struct {
-	admitted time.Time // when the queue is empty
-	many     time.Time // the latest time at which it would be empty, as was known at a loss of one of many; zero if there was none
+	admitted time.Time // when the queue will be empty
+	// many is the latest time at which the queue was expected to be empty when a member was lost as one of many. It is
+	// zero if there was no such loss.
+	many time.Time
 }
 
-// lost is called when a member has lost its last tunnel.
+// lost must be called when a member has lost its last tunnel.
 func (l *losses) lost(now time.Time) {
 	if l.admitted.Before(now) {
 		l.admitted = now
 	}
 	l.admitted = l.admitted.Add(AdmissionTime(1))
-	if l.admitted.Sub(now) > manyTime && l.admitted.After(l.many) { // returns make the queue shorter, and not the time that was given to the others
+	// The return of members makes the queue shorter, but not the time that was given to the others.
+	if l.admitted.Sub(now) > manyTime && l.admitted.After(l.many) {
 		l.many = l.admitted
 	}
 }
 
-// returned is called when a member that was lost is back.
+// returned must be called when a lost member is back.
 func (l *losses) returned() { l.admitted = l.admitted.Add(-AdmissionTime(1)) }
 
-// returning returns until when a member that was lost at a time may be on its way back as one of many; zero if there
-// were not many. Others that are lost later do not make it later than if all members had been lost with this one.
+// returning returns until when a member that was lost at the given time may be on its way back as one of many, or zero
+// if there were not many. Later losses of other members delay this time at most to the time that would apply if all
+// members had been lost together with this one.
 func (l *losses) returning(lost time.Time, members int) time.Time {
 	if l.many.IsZero() {
 		return time.Time{}

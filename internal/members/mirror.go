@@ -11,28 +11,29 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Mirror is what another replica knows of its members, as last reported. Its owner calls Begin, then Update and
-// Complete as reports come, Detach when the replica is out of reach, and then Begin again or Close. One goroutine at a
-// time may call its methods.
+// Mirror holds what another replica last reported about its members. Its owner calls Begin, and then Update and
+// Complete as reports arrive. When the replica cannot be reached, the owner calls Detach, and then either Begin again
+// or Close. Its methods must not be called concurrently.
 type Mirror struct {
 	table   *table
 	notices *Notices
 	replica string // for logs
 
-	// table.mu guards what follows.
-	via      func(Peer) http.RoundTripper // nil while the replica is out of reach
-	round    int                          // counts Begin
-	told     map[types.NamespacedName]int // by member: the round in which it was reported last
-	detached time.Time                    // when the replica was out of reach
+	// table.mu guards the following fields.
+	via      func(Peer) http.RoundTripper // nil while the replica cannot be reached
+	round    int                          // counts the calls of Begin
+	told     map[types.NamespacedName]int // the round in which each member was last reported
+	detached time.Time                    // when the replica became unreachable
 }
 
-// remote is what another replica knows of a member. table.mu guards it.
+// remote is what another replica knows about a member. table.mu guards it.
 type remote struct {
 	mirror *Mirror
 	record Record
 }
 
-// carrier leads through a tunnel that ends at the other replica; nil while that is out of reach.
+// carrier returns a transport through a tunnel that ends at the other replica, or nil while that replica cannot be
+// reached.
 func (r remote) carrier(p Peer) http.RoundTripper {
 	if r.mirror.via == nil {
 		return nil
@@ -40,26 +41,26 @@ func (r remote) carrier(p Peer) http.RoundTripper {
 	return r.mirror.via(p)
 }
 
-// Mirror makes an empty mirror of another replica, whose name is for logs.
+// Mirror returns an empty mirror of another replica. The name of the replica is used in logs.
 func (r *Replicas) Mirror(replica string) *Mirror {
 	return &Mirror{table: r.table, notices: r.notices, replica: replica, told: map[types.NamespacedName]int{}}
 }
 
-// Begin says that the replica is within reach by via, which must not block, and begins to report what it knows. What it
-// does not report again before Complete is no longer so.
+// Begin says that the replica can be reached through via, which must not block, and that it starts to report its
+// members. Members that it does not report again before Complete are no longer there.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
 	m.via = via
 	m.round++
-	for name := range m.told { // ways that were there before are ways again
+	for name := range m.told { // the routes through this replica can be used again
 		if member := m.table.members[name]; member != nil {
 			member.wakeLocked()
 		}
 	}
 }
 
-// Update takes over what the replica reports.
+// Update applies records that the replica has reported.
 func (m *Mirror) Update(records ...Record) {
 	var fresh []Peer
 	var replayed []*session
@@ -86,7 +87,7 @@ func (m *Mirror) Update(records ...Record) {
 	m.notices.notify(names...)
 }
 
-// updateLocked returns the tunnels that were not known before.
+// updateLocked applies one record and returns the tunnels that were not known before.
 func (m *Mirror) updateLocked(record Record) []Peer {
 	name := record.Cluster()
 	if record.empty() {
@@ -108,7 +109,7 @@ func (m *Mirror) updateLocked(record Record) []Peer {
 	return opened
 }
 
-// setLocked replaces what the replica knows of a member, nil for nothing, and returns what it knew before.
+// setLocked replaces what the replica knows about a member, where nil means nothing, and returns what it knew before.
 func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Record) {
 	member := m.table.memberLocked(name)
 	connected, lost := member.connected(), member.lost()
@@ -125,8 +126,10 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 		member.remote = slices.Delete(member.remote, i, i+1)
 	}
 	switch now := member.connected(); {
-	case member.forgotten: // its Cluster is deleted
-	case connected && !now, !now && !lost && record != nil && record.recent(m.table.now()): // the latter was lost before this replica knew of it
+	case member.forgotten: // its Cluster was deleted
+	case connected && !now:
+		m.table.losses.lost(m.table.now())
+	case !now && !lost && record != nil && record.recent(m.table.now()): // it was lost before this replica knew of it
 		m.table.losses.lost(m.table.now())
 	case !connected && now && lost:
 		m.table.losses.returned()
@@ -135,12 +138,12 @@ func (m *Mirror) setLocked(name types.NamespacedName, record *Record) (before Re
 	return before
 }
 
-// recent reports whether the member was lost so recently that it may be on its way back.
+// recent reports whether the member was lost recently enough to be on its way back.
 func (r *Record) recent(now time.Time) bool {
 	return r.Loss != nil && now.Sub(r.Loss.At) < ReturnTime
 }
 
-// replayedLocked returns the tunnels here whose token had opened a tunnel at another replica before.
+// replayedLocked returns the tunnels at this replica whose token was used earlier at another replica.
 func (t *table) replayedLocked(opened []Peer) []*session {
 	var replayed []*session
 	for _, p := range opened {
@@ -158,7 +161,7 @@ func (t *table) replayedLocked(opened []Peer) []*session {
 	return replayed
 }
 
-// Complete says that the replica has reported all that it knows.
+// Complete says that the replica has reported all its members.
 func (m *Mirror) Complete() {
 	var gone []types.NamespacedName
 	m.table.mu.Lock()
@@ -173,8 +176,8 @@ func (m *Mirror) Complete() {
 	m.notices.notify(gone...)
 }
 
-// Detach says that the replica is out of reach. Its members count as connected still: their agents may be on their way
-// to another replica, or the replica may come back.
+// Detach says that the replica cannot be reached. Its members still count as connected, because their agents may be on
+// their way to another replica, or the replica may come back.
 func (m *Mirror) Detach() {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()
@@ -182,7 +185,7 @@ func (m *Mirror) Detach() {
 	m.detached = m.table.now()
 }
 
-// Close says that the replica is gone. Those of its members that have no tunnel elsewhere are lost.
+// Close says that the replica is gone. Members of this replica that have no tunnel elsewhere are lost.
 func (m *Mirror) Close() {
 	var names []types.NamespacedName
 	m.table.mu.Lock()
@@ -207,7 +210,7 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	}
 	lost := loss{at: m.detached, because: ErrReplicaGone}
 	record := member.remote[i].record
-	if len(record.Tunnels) == 0 && record.Loss != nil { // it was lost before; that is remembered here from now on
+	if len(record.Tunnels) == 0 && record.Loss != nil { // it was lost before; this replica remembers that from now on
 		lost.at, lost.because = record.Loss.At, record.Loss
 	}
 	if lost.at.After(member.loss.at) && (len(record.Tunnels) > 0 || record.Loss != nil) {
@@ -216,8 +219,9 @@ func (m *Mirror) closeLocked(name types.NamespacedName) {
 	m.setLocked(name, nil)
 }
 
-// Error implements error: the cause, as it was reported.
+// Error returns the cause of the loss as it was reported.
 func (l *Loss) Error() string { return l.Because }
 
-// Is implements the matching of errors.Is.
+// Is reports whether target is ErrReportEnded and the agent disconnected on its own initiative. It is used by
+// errors.Is.
 func (l *Loss) Is(target error) bool { return l.Left && target == ErrReportEnded }

@@ -22,36 +22,39 @@ import (
 
 // Timing of moves.
 const (
-	movesPerCore = 200 // a second: each brings the handshake of a new tunnel to another replica, which takes no more at once
+	// movesPerCore is the number of agents that are asked per second and core. Each one causes the handshake of a new
+	// tunnel at another replica, which does not accept more at once.
+	movesPerCore = 200
 	moveBurst    = 50
-	moveTimeout  = 10 * time.Second // for an agent to say that it will; it has nothing to do before
+	// moveTimeout bounds how long an agent takes to answer. It has nothing to do before it answers.
+	moveTimeout = 10 * time.Second
 
-	// lateRequests is for how long a tunnel still takes requests after its agent took leave: of those who had looked it up
-	// before.
+	// lateRequests is how long a tunnel still accepts requests after its agent has announced that it disconnects. Such
+	// requests had chosen the tunnel before.
 	lateRequests = time.Second
 
-	// moveSilence is how long it is waited for agents that have said that they will move, after the last one that did. An
-	// agent dials within seconds; one that cannot has stayed, and has nothing from being waited for.
+	// moveSilence is how long Move waits after the last agent has moved. An agent dials within seconds. An agent that
+	// cannot do so has stayed, and waiting longer does not help it.
 	moveSilence = 10 * time.Second
 )
 
-// Move asks the agents at the far end of all tunnels here to open another one, wherever the hub's address leads them,
-// and to leave the one here, which they may use for keep from now on. It asks no faster than other replicas can take
-// them. It returns how many have moved and how many have not: who did not answer, does not know how, or had not moved
-// when ctx ended, or none had for 10 s.
+// Move asks the agents of all tunnels at this replica to open another tunnel, wherever the hub's address leads them,
+// and to leave their present one, which they may use for keep from now on. It asks them no faster than other replicas
+// can accept them. It returns how many have moved and how many have stayed. An agent has stayed if it did not answer,
+// does not know the request, or had not moved when ctx ended or when no agent had moved for 10 s.
 func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed int) {
 	sessions := t.open()
 	limiter := rate.NewLimiter(rate.Limit(movesPerCore*runtime.GOMAXPROCS(0)), moveBurst)
-	ctx, give := context.WithCancel(ctx)
-	defer give()
-	silence := time.AfterFunc(moveSilence, give)
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	silence := time.AfterFunc(moveSilence, giveUp)
 	defer silence.Stop()
 	var asking sync.WaitGroup
 	for _, s := range sessions {
 		if limiter.Wait(ctx) != nil {
 			break
 		}
-		silence.Reset(moveSilence) // it is asked now, and may take as long
+		silence.Reset(moveSilence) // the agent is asked now, and may take this long
 		asking.Go(func() {
 			if err := s.askToMove(ctx, keep); err != nil {
 				t.table.log.V(1).Info("agent does not move", "cluster", s.peer.Name(), "cause", err.Error())
@@ -74,7 +77,7 @@ func (t *Tunnels) Move(ctx context.Context, keep time.Duration) (moved, stayed i
 	return left, len(sessions) - left
 }
 
-// open returns the tunnels that end here and carry new requests.
+// open returns the tunnels that end here and accept new requests.
 func (t *Tunnels) open() []*session {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -85,7 +88,7 @@ func (t *Tunnels) open() []*session {
 	return open
 }
 
-// askToMove returns nil when the agent has said that it will move.
+// askToMove returns nil when the agent has agreed to move.
 func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
 	defer cancel()
@@ -95,18 +98,18 @@ func (s *session) askToMove(ctx context.Context, keep time.Duration) error {
 	}
 	resp, err := Ask(ctx, s, http.MethodPost, protocol.PathMove, body)
 	if err != nil {
-		return fmt.Errorf("ask to move: %w", err)
+		return fmt.Errorf("ask the agent to move: %w", err)
 	}
 	defer resp.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, protocol.MaxBody)) // an answer that breaks off has said enough
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, protocol.MaxBody)) // an incomplete body does not matter
 	return nil
 }
 
-// leaving is a tunnel whose agent can disconnect without an effect for users: watches through it then end between two
-// events, as they do when it breaks; requests that are on their way to it are still accepted.
+// leaving is a tunnel whose agent can disconnect without users noticing. Watches through it then end between two
+// events, as they also do when the tunnel breaks, and requests that are already on their way to it are still accepted.
 type leaving struct {
 	Session
-	going context.Context // ends when the agent takes leave
+	going context.Context // ends when the agent announces that it disconnects
 	leave context.CancelFunc
 }
 
@@ -122,11 +125,11 @@ func (l *leaving) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && request.IsWatch(r) && strings.HasPrefix(r.URL.Path, protocol.PathKubernetes+"/") {
 		request.EndWatchOrFailure(l.going, response, func(error) bool { return l.broken() })
 	}
-	return response, err // a transport's errors stay as they are
+	return response, err // the errors of a transport are not wrapped
 }
 
-// broken reports whether the tunnel has ended. A watch between two events then ends as if its API server had ended it:
-// its user continues through another tunnel.
+// broken reports whether the tunnel has ended. A watch between two events then ends as if its API server had ended it,
+// so that its user continues through another tunnel.
 func (l *leaving) broken() bool {
 	select {
 	case <-l.Done():
@@ -136,7 +139,7 @@ func (l *leaving) broken() bool {
 	}
 }
 
-// Drain ends watches, lets in what is just on its way, and then does what Session.Drain does.
+// Drain ends watches, waits for requests that are already on their way, and then calls Session.Drain.
 func (l *leaving) Drain(ctx context.Context) error {
 	l.leave()
 	late := time.NewTimer(lateRequests)
@@ -148,7 +151,7 @@ func (l *leaving) Drain(ctx context.Context) error {
 	return l.Session.Drain(ctx)
 }
 
-// await returns when the agent has taken leave or the tunnel has ended, or with ctx.
+// await returns when the agent has announced that it disconnects, the tunnel has ended, or ctx has ended.
 func (l *leaving) await(ctx context.Context) {
 	select {
 	case <-l.going.Done():
@@ -160,7 +163,7 @@ func (l *leaving) await(ctx context.Context) {
 // left reports whether the agent has disconnected or is gone.
 func (l *leaving) left() bool { return l.going.Err() != nil || l.broken() }
 
-// Streams is how many requests are under way, 0 for a tunnel that does not count.
+// Streams returns the number of requests in progress, or 0 for a tunnel that does not count them.
 func (l *leaving) Streams() int {
 	if counting, ok := l.Session.(interface{ Streams() int }); ok {
 		return counting.Streams()

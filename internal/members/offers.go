@@ -10,25 +10,25 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Bounds on what the streams of one member report of everything that there is, before they say that it was all: a
-// member may have twelve tunnels, each report is held in memory until its end, and the agent may be malicious. An agent
-// that moves reports all through two tunnels at once.
+// Bounds on complete reports of a subject that the streams of one member have not finished. A member may have twelve
+// tunnels, each report is held in memory until it is complete, and the agent may be malicious. An agent that moves
+// sends complete reports through two tunnels at once.
 const (
 	maxOffered = 2 * (maxSets + maxPlans)          // bytes at once
-	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes a second
+	offerRate  = rate.Limit(maxSets+maxPlans) / 10 // bytes per second
 )
 
-// Bounds on the other lines of all streams of one member together. A line costs one, and one more for each KiB: to
-// decode 64 KiB can take 10 ms of CPU.
+// Bounds on the other lines of all streams of one member together. A line costs one, plus one for each KiB, because
+// decoding 64 KiB can take 10 ms of CPU time.
 const (
 	lineRate, lineBurst = 400, 10_000
 	lineUnit            = 1 << 10
 )
 
-// reportBytes counts the bytes of such reports, for all streams of a member together.
+// reportBytes counts the bytes of unfinished complete reports, for all streams of a member together.
 type reportBytes struct {
 	pace  *rate.Limiter
-	lines *rate.Limiter // of all other lines
+	lines *rate.Limiter // for all other lines
 
 	mu   sync.Mutex // guards held
 	held int
@@ -38,7 +38,7 @@ func newOffers() *reportBytes {
 	return &reportBytes{pace: rate.NewLimiter(offerRate, maxOffered), lines: rate.NewLimiter(lineRate, lineBurst)}
 }
 
-// take reports whether so many more bytes may be held.
+// take reports whether this many more bytes may be held, and counts them if so.
 func (o *reportBytes) take(bytes int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +49,7 @@ func (o *reportBytes) take(bytes int) bool {
 	return true
 }
 
-// give says that so many bytes are held no longer.
+// give says that this many bytes are no longer held.
 func (o *reportBytes) give(bytes int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

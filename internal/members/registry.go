@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package members knows which members are connected to which replica of the hub, yields a transport to each and wakes
-// those who wait for a change.
+// Package members knows which members are connected to which replica of the hub. It provides a transport to each of
+// them, and notifies listeners of changes.
 package members
 
 import (
@@ -17,87 +17,89 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// ErrNotConnected says that a member has no open tunnel.
+// ErrNotConnected means that a member has no open tunnel.
 var ErrNotConnected = errors.New("not connected")
 
-// Reasons for the hub to end a tunnel.
+// Reasons why the hub ends a tunnel.
 var (
-	// ErrRevoked ends tunnels of an agent that is no longer the Cluster's.
+	// ErrRevoked ends the tunnels of an agent that no longer belongs to the Cluster.
 	ErrRevoked = errors.New("the agent is no longer the cluster's agent")
-	// ErrTooManyTunnels ends the oldest tunnel of a member that has more than Bounds allow.
+	// ErrTooManyTunnels ends the oldest tunnel of a member that has more tunnels than Bounds allow.
 	ErrTooManyTunnels = errors.New("too many tunnels of one member")
-	// ErrReportEnded ends a tunnel whose agent stopped reporting, as an agent does that is about to stop.
+	// ErrReportEnded ends a tunnel whose agent has ended its report. An agent does this before it stops.
 	ErrReportEnded = errors.New("the agent ended its report")
-	// ErrReportMalformed ends a tunnel whose agent reported what cannot be read.
-	ErrReportMalformed = errors.New("the agent's report cannot be read")
-	// ErrReplayed ends a tunnel that was opened with a connect token that had opened one at another replica before.
-	ErrReplayed = errors.New("the connect token was used at another replica of the hub before")
+	// ErrReportMalformed ends a tunnel whose agent has sent a report that cannot be decoded.
+	ErrReportMalformed = errors.New("the agent's report cannot be decoded")
+	// ErrReplayed ends a tunnel whose connect token was used before to open a tunnel at another replica.
+	ErrReplayed = errors.New("the connect token was already used at another replica of the hub")
 )
 
-// ErrReplicaGone is why a member is lost whose tunnel ended at a replica that is gone.
-var ErrReplicaGone = errors.New("the hub's replica that held the tunnel is gone")
+// ErrReplicaGone is the reason why a member is lost if its tunnel ended at a replica that is gone.
+var ErrReplicaGone = errors.New("the replica of the hub that held the tunnel is gone")
 
-// drainTimeout is how long the requests of an agent that disconnects may continue, shells included. The agent itself
-// gives them less time when it stops.
+// drainTimeout is how long the requests of a disconnecting agent may continue, including shells. The agent itself gives
+// them less time when it stops.
 const drainTimeout = time.Hour
 
-// RefusalMemory is how long a refusal is shown after it last happened. Refused agents come back within five minutes.
+// RefusalMemory is how long a rejection is shown after it last happened. Rejected agents try again within five minutes.
 const RefusalMemory = 10 * time.Minute
 
-// Session is one open tunnel. tunnel.Session is one.
+// Session is one open tunnel. tunnel.Session implements it.
 type Session interface {
 	http.RoundTripper
 	// Done is closed when the tunnel has ended.
 	Done() <-chan struct{}
-	// Err is why it ended.
+	// Err returns why the tunnel ended.
 	Err() error
-	// Drain takes no more requests, and ends the tunnel when those under way are done or ctx ends.
+	// Drain accepts no more requests, and ends the tunnel when the requests in progress have ended or ctx ends.
 	Drain(ctx context.Context) error
-	// Close ends it.
+	// Close ends the tunnel.
 	Close() error
 }
 
 // Peer is the agent at the other end of a session.
 type Peer struct {
-	// Cluster that the agent proved to be the agent of.
+	// Cluster is the Cluster whose agent the peer has proved to be.
 	Cluster protocol.ClusterRef `json:"cluster"`
-	// Key that it proved it with, as registration.KeyID has it.
+	// Key is the ID of the key that the agent used for this proof, in the form of registration.KeyID.
 	Key string `json:"key"`
-	// Instance names the agent's process among those of its cluster. Empty if it does not say.
+	// Instance distinguishes the agent's process from the other processes of its cluster. It is empty if the agent does
+	// not send a name.
 	Instance string `json:"instance,omitempty"`
-	// NodeAgent reports whether the process is a node agent: its tunnel carries requests while the member has no other.
+	// NodeAgent reports whether the process is a node agent. Its tunnel carries requests only while the member has no
+	// other.
 	NodeAgent bool `json:"nodeAgent,omitempty"`
 	// Leads reports whether the process said in its last report that it leads. The replica at which the tunnel ends
-	// tells the others.
+	// informs the other replicas.
 	Leads bool `json:"leads,omitempty"`
-	// TokenID is the ID of the connect token that opened the tunnel, which nothing else may open.
+	// TokenID is the ID of the connect token that opened the tunnel. The same token must not open another tunnel.
 	TokenID string `json:"tokenID,omitempty"`
-	// ID of the tunnel. Registry.Add makes it.
+	// ID is the ID of the tunnel. Registry.Add generates it.
 	ID string `json:"id"`
-	// Epoch orders tunnels: when it was accepted, in nanoseconds of the replica's clock, but later than all that were
-	// known of the Cluster there. Registry.Add makes it.
+	// Epoch orders tunnels. It is the time at which the replica accepted the tunnel, in nanoseconds of its clock, but
+	// always later than the epochs of the Cluster's tunnels that the replica knew. Registry.Add generates it.
 	Epoch int64 `json:"epoch"`
 }
 
-// Name of the Cluster on the hub.
+// Name returns the name of the Cluster on the hub.
 func (p Peer) Name() types.NamespacedName {
 	return types.NamespacedName{Namespace: p.Cluster.Namespace, Name: p.Cluster.Name}
 }
 
-// Rejection is why a client that claimed to be a member was turned away.
+// Rejection says why a client that claimed to be a member was rejected.
 type Rejection struct {
 	// Reason is one of the Reason constants of api/v1.
 	Reason  string    `json:"reason"`
 	Message string    `json:"message"`
 	At      time.Time `json:"at"`
-	// Unproven reports whether any client may have caused it: the client has shown neither a token nor a key of the
-	// member.
+	// Unproven reports whether any client could have caused the rejection, because the client has shown neither a token
+	// nor a key of the member.
 	Unproven bool `json:"unproven,omitempty"`
 }
 
-// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It is composed
-// of a part for each subject, which share one table and its lock. Take only the parts that you need. New makes a
-// Registry. All methods may be called concurrently.
+// Registry holds the tunnels that end in this process, and knows the tunnels that end at other replicas. It has one
+// part for each subject, and the parts share one table with its lock. Callers should accept only the parts that they
+// need. Use New to create a Registry. All methods can be called concurrently.
 type Registry struct {
 	*Tunnels
 	*Admission
@@ -109,7 +111,7 @@ type Registry struct {
 	*Replicas
 }
 
-// New makes an empty registry.
+// New returns an empty Registry.
 func New(log logr.Logger, now func() time.Time) *Registry {
 	t := newTable(log, now)
 	r := &Registry{States: &States{t}, Transports: &Transports{t}}

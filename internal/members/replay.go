@@ -11,25 +11,25 @@ import (
 	"sync/atomic"
 )
 
-// maxReplay is how many bytes of a request's body are kept, until there is an answer, for sending them once more.
+// maxReplay is how many bytes of a request's body are kept until there is a response, to send them again if necessary.
 const maxReplay = 64 << 10
 
-// errSpoilt says that a body cannot be sent again: more of it was read than is kept.
-var errSpoilt = errors.New("the body cannot be sent once more")
+// errSpoilt means that a body cannot be sent again, because more of it was read than is kept.
+var errSpoilt = errors.New("the body cannot be sent again")
 
-// replay is a request's body that may be sent more than once, as long as no more than maxReplay bytes of it were read.
-// A nil one is that of a request without a body.
+// replay is a request's body that can be sent more than once, as long as no more than maxReplay bytes of it have been
+// read. A nil replay stands for a request without a body.
 type replay struct {
 	body    io.ReadCloser
 	current *attempt
-	reading chan struct{} // has a token while no attempt reads body; its holder may use record and at
-	record  []byte        // what was read so far
-	spoiler *attempt      // the one that read more than is kept
+	reading chan struct{} // has a token while no attempt reads body; the holder of the token may use record and at
+	record  []byte        // the bytes that were read so far
+	spoiler *attempt      // the attempt that read more than is kept
 	spoilt  atomic.Bool   // whether there is a spoiler
 
 	mu        sync.Mutex // guards the rest
-	committed bool       // whether this attempt is the last, so that the body is the transport's
-	closed    bool       // whether the transport has closed it
+	committed bool       // whether the current attempt is the last, so that the transport owns the body
+	closed    bool       // whether the transport has closed the body
 }
 
 func newReplay(r *http.Request) *replay {
@@ -41,7 +41,7 @@ func newReplay(r *http.Request) *replay {
 	return p
 }
 
-// attach is a request like r that reads the body from its start.
+// attach returns a request like r that reads the body from its start.
 func (p *replay) attach(r *http.Request) *http.Request {
 	if p == nil {
 		return r
@@ -53,7 +53,7 @@ func (p *replay) attach(r *http.Request) *http.Request {
 	return out
 }
 
-// rewind gives up the present attempt and reports whether there can be another.
+// rewind gives up the current attempt and reports whether another one is possible.
 func (p *replay) rewind() bool {
 	if p == nil {
 		return true
@@ -65,7 +65,7 @@ func (p *replay) rewind() bool {
 	return !p.spoilt.Load()
 }
 
-// commit says that the present attempt is the last: the transport has the body.
+// commit says that the current attempt is the last, and that the transport owns the body.
 func (p *replay) commit() {
 	if p == nil {
 		return
@@ -75,26 +75,26 @@ func (p *replay) commit() {
 	closed := p.closed
 	p.mu.Unlock()
 	if closed {
-		_ = p.body.Close() // too late to report an error
+		_ = p.body.Close() // it is too late to report an error
 	}
 }
 
-// discard does what a RoundTripper owes a body that it did not send.
+// discard closes a body that was not sent, as a RoundTripper must.
 func (p *replay) discard() {
 	if p != nil {
 		_ = p.body.Close()
 	}
 }
 
-// attempt is the body as one transport sees it.
+// attempt is the body of one attempt, as the transport sees it.
 type attempt struct {
 	*replay
-	at   int         // bytes of record that were read
-	over atomic.Bool // whether it was given up
+	at   int         // the number of bytes of record that this attempt has read
+	over atomic.Bool // whether the attempt was given up
 }
 
-// Read returns what attempts before have read, and then what comes. What an attempt still reads after it was given up
-// is kept for the next.
+// Read returns first the bytes that earlier attempts have read, and then the rest of the body. If an attempt reads more
+// bytes after it was given up, they are kept for the next attempt.
 func (a *attempt) Read(p []byte) (int, error) {
 	<-a.reading
 	defer func() { a.reading <- struct{}{} }()
@@ -110,10 +110,10 @@ func (a *attempt) Read(p []byte) (int, error) {
 	}
 	n, err := a.body.Read(p)
 	a.keep(p[:n])
-	return n, err // a reader's errors stay as they are
+	return n, err // the errors of a reader are not wrapped
 }
 
-// keep remembers what was read if it may be needed again. The token of reading is held.
+// keep stores bytes that may be needed again. The token of reading is held.
 func (a *attempt) keep(p []byte) {
 	a.mu.Lock()
 	committed := a.committed

@@ -16,20 +16,22 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Reports that one agent can make the hub look at. Of those that come faster the hub looks at the newest.
+// Bounds on the reports of one agent that the hub processes. If reports arrive faster, the hub processes only the
+// newest.
 const (
 	reportsPerSecond = 1
 	reportBurst      = 10
 )
 
-// Reports that one tunnel takes. An agent sends one in 200 ms at most; what comes without end is no agent's, and ends
-// the tunnel. They are read as they come: what waits in a tunnel is held in memory, a megabyte for each.
+// Bounds on the reports that one tunnel accepts. An agent sends at most one report in 200 ms. A faster stream does not
+// come from a genuine agent, and ends the tunnel. The hub reads reports as they arrive, because unread data is held in
+// memory, up to a megabyte for each tunnel.
 const (
 	intakePerSecond = 20
 	intakeBurst     = 200
 )
 
-// watch reads the report of a session until its tunnel ends, and takes the session out then.
+// watch reads the reports of a session until its tunnel ends, and then removes the session.
 func (t *Tunnels) watch(s *session) {
 	defer t.table.work.Done()
 	defer t.ended(s)
@@ -39,7 +41,7 @@ func (t *Tunnels) watch(s *session) {
 	<-s.Done()
 }
 
-// noReports does what follows of the end of a session's reports.
+// noReports handles the end of a session's reports.
 func (t *Tunnels) noReports(s *session, err error) {
 	switch fast := (tooFast{}); {
 	case errors.Is(err, ErrReportEnded):
@@ -52,7 +54,7 @@ func (t *Tunnels) noReports(s *session, err error) {
 		t.admission.suspend(s.peer.Name(), fast.what)
 	case errors.Is(err, errNoReport):
 		t.setReport(s, nil, err)
-	default: // the tunnel is about to end, and says itself why; or this request alone was broken off
+	default: // the tunnel is about to end and says why, or only this request was aborted
 		s.Close()
 		<-s.Done()
 		if errors.Is(s.Err(), tunnel.ErrClosed) {
@@ -61,10 +63,10 @@ func (t *Tunnels) noReports(s *session, err error) {
 	}
 }
 
-// errNoReport says that an agent has no report to give.
+// errNoReport means that an agent does not report.
 var errNoReport = errors.New("the agent does not report")
 
-// readReports reads what comes from the agent of a session. Its errors are those of stream.read.
+// readReports reads reports and events from the agent of a session. Its errors are the errors of stream.read.
 func (t *Tunnels) readReports(ctx context.Context, s *session) error {
 	inbox := newLatestReports(func(report *protocol.Report) { t.setReport(s, report, nil) })
 	defer inbox.close()
@@ -76,23 +78,23 @@ func (t *Tunnels) readReports(ctx context.Context, s *session) error {
 	})
 }
 
-// latestReports publishes reports at a bounded rate. Of reports that come faster it publishes the newest.
+// latestReports publishes reports at a bounded rate. If reports arrive faster, it publishes the newest.
 type latestReports struct {
 	show func(*protocol.Report)
 	pace *rate.Limiter
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the following fields
 	newest *protocol.Report
 	timer  *time.Timer // runs while newest waits
 	closed bool
 }
 
-// newLatestReports publishes reports by a function.
+// newLatestReports returns a latestReports that publishes reports by calling show.
 func newLatestReports(show func(*protocol.Report)) *latestReports {
 	return &latestReports{show: show, pace: rate.NewLimiter(reportsPerSecond, reportBurst)}
 }
 
-// put shows a report, at once or when the pace allows it.
+// put publishes a report, either at once or when the rate allows it.
 func (i *latestReports) put(report *protocol.Report) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -106,7 +108,7 @@ func (i *latestReports) put(report *protocol.Report) {
 	i.newest = report
 }
 
-// flush shows the report that waited.
+// flush publishes the report that has been waiting.
 func (i *latestReports) flush() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -116,7 +118,7 @@ func (i *latestReports) flush() {
 	i.newest = nil
 }
 
-// close shows nothing more.
+// close stops publishing.
 func (i *latestReports) close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -133,14 +135,14 @@ func (t *Tunnels) setReport(s *session, report *protocol.Report, err error) {
 	t.notices.changed(s.peer.Name())
 }
 
-// known is the peer of a session, with its last report. table.mu is held.
+// known returns the peer of a session, updated from its last report. table.mu is held.
 func (s *session) known() Peer {
 	p := s.peer
 	p.Leads = s.report != nil && s.report.Leader
 	return p
 }
 
-// setCause notes why a session ends, unless that is known.
+// setCause records why a session ends, unless a cause is already recorded.
 func (t *Tunnels) setCause(s *session, cause error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

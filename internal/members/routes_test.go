@@ -319,7 +319,7 @@ func TestTheReportToGoBy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var said agentState
 			for _, s := range tt.said {
-				said = louder(said, s)
+				said = preferred(said, s)
 			}
 			if said.report.Version != tt.want {
 				t.Errorf("the version is %s, want that of the newest report", said.report.Version)

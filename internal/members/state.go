@@ -12,41 +12,42 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// State is what the registry knows of a member.
+// State is what the registry knows about a member.
 type State struct {
-	// Peers of the open tunnels, on whatever replica.
+	// Peers are the agents of the open tunnels at all replicas.
 	Peers []Peer
-	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads; nil before
-	// the first.
+	// Report is the newest report of a connected member's leading agent, or of any of its agents if none leads. It is nil
+	// before the first report.
 	Report *protocol.Report
-	// ReportErr is why a connected member's report cannot be had.
+	// ReportErr is why there is no report of a connected member.
 	ReportErr error
-	// LastSeen is when the last tunnel ended, zero if none ended since this process started.
+	// LastSeen is when the last tunnel ended, or zero if none has ended since this process started.
 	LastSeen time.Time
-	// Returning is until when a member without a tunnel may be on its way back because many lost theirs at the same time;
-	// zero if only a few did. At another replica whose clock is behind it is earlier.
+	// Returning is until when a member without a tunnel may be on its way back, because many members lost their tunnels at
+	// the same time. It is zero if only a few did. If the tunnel ended at another replica whose clock is behind, the time
+	// is earlier.
 	Returning time.Time
 	// LostBecause is why the last tunnel ended.
 	LostBecause error
-	// Left reports whether it ended because the agent disconnected: it stops, or moves.
+	// Left reports whether the last tunnel ended because the agent disconnected, in order to stop or to move.
 	Left bool
-	// NoLeader is since when no replica of the connected agent has led; zero if that is not so, or for less than
-	// LeaderPatience.
+	// NoLeader is since when no replica of the connected agent has led. It is zero if one leads, or if that time is
+	// shorter than LeaderPatience.
 	NoLeader time.Time
-	// Clones are two clusters that have the member's identity, nil while it is one.
+	// Clones are the two clusters that have the member's identity, or nil if it is a single cluster.
 	Clones *Clones
-	// Refusal is the last one of the past minutes, nil if there was none.
+	// Refusal is the latest rejection within RefusalMemory, or nil if there was none.
 	Refusal *Rejection
 }
 
 // Connected reports whether a tunnel is open.
 func (s State) Connected() bool { return len(s.Peers) > 0 }
 
-// ByNodeAgent reports whether the member is connected through node agents alone.
+// ByNodeAgent reports whether the member is connected only through node agents.
 func (s State) ByNodeAgent() bool { return s.Connected() && s.Agents() == 0 }
 
-// Agents is the number of the member's agents that are connected, without node agents. Of one that moves there is more
-// than one tunnel.
+// Agents returns the number of the member's connected agents without node agents. An agent that is moving has more than
+// one tunnel, but counts once.
 func (s State) Agents() int {
 	instances, nameless := map[string]struct{}{}, 0
 	for _, p := range s.Peers {
@@ -61,7 +62,7 @@ func (s State) Agents() int {
 	return len(instances) + nameless
 }
 
-// States returns the state of members, here and at other replicas.
+// States returns the state of members, including their tunnels at other replicas.
 type States struct{ table *table }
 
 // State returns the state of a member.
@@ -77,7 +78,7 @@ func (all *States) State(name types.NamespacedName) State {
 	if m.vacancy != nil && m.vacancy.long {
 		state.NoLeader = m.vacancy.since
 	}
-	said := m.stateHere()
+	reported := m.stateHere()
 	fresh := func(refusal *Rejection) bool {
 		return refusal != nil && all.table.now().Sub(refusal.At) < RefusalMemory
 	}
@@ -91,7 +92,7 @@ func (all *States) State(name types.NamespacedName) State {
 	for _, other := range m.remote {
 		record := other.record
 		state.Peers = append(state.Peers, record.Tunnels...)
-		said = louder(said, record.said())
+		reported = preferred(reported, record.state())
 		if lost := record.Loss; lost != nil && lost.At.After(state.LastSeen) {
 			state.LastSeen, state.LostBecause, state.Left = lost.At, errors.New(lost.Because), lost.Left
 		}
@@ -99,7 +100,7 @@ func (all *States) State(name types.NamespacedName) State {
 			refusal = record.Refusal
 		}
 	}
-	state.Report, state.ReportErr = said.report, said.err
+	state.Report, state.ReportErr = reported.report, reported.err
 	if !state.Connected() && !state.LastSeen.IsZero() {
 		state.Returning = all.table.losses.returning(state.LastSeen, len(all.table.members))
 	}
@@ -110,16 +111,16 @@ func (all *States) State(name types.NamespacedName) State {
 	return state
 }
 
-// agentState is what an agent reported of its cluster through one tunnel, or why it reported nothing.
+// agentState is what an agent reported about its cluster through one tunnel, or why it reported nothing.
 type agentState struct {
 	report *protocol.Report
 	err    error
 	epoch  int64 // of the tunnel
 }
 
-// louder is the one of two statements to go by: a leader's rather than another's, something rather than nothing, and
-// else the newer one.
-func louder(a, b agentState) agentState {
+// preferred returns the state to use out of two: a leader's before any other, any state before an empty one, and
+// otherwise the newer one.
+func preferred(a, b agentState) agentState {
 	rank := func(s agentState) int {
 		switch {
 		case s.report != nil && s.report.Leader:
@@ -141,16 +142,16 @@ func louder(a, b agentState) agentState {
 	return b
 }
 
-// stateHere returns the state reported through the tunnels that end here. table.mu is held.
+// stateHere returns the state that was reported through the tunnels at this replica. table.mu is held.
 func (m *member) stateHere() agentState {
-	var said agentState
+	var state agentState
 	for _, s := range m.sessions {
-		said = louder(said, agentState{report: s.report, err: s.reportErr, epoch: s.peer.Epoch})
+		state = preferred(state, agentState{report: s.report, err: s.reportErr, epoch: s.peer.Epoch})
 	}
-	return said
+	return state
 }
 
-// Size returns the number of connected members and of their tunnels, on all replicas.
+// Size returns the number of connected members and the number of their tunnels, at all replicas.
 func (all *States) Size() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -167,7 +168,7 @@ func (all *States) Size() (members, tunnels int) {
 	return members, tunnels
 }
 
-// LocalSize returns the number of members that are connected to this replica, and of their tunnels here.
+// LocalSize returns the number of members that are connected to this replica, and the number of their tunnels here.
 func (all *States) LocalSize() (members, tunnels int) {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()
@@ -180,7 +181,7 @@ func (all *States) LocalSize() (members, tunnels int) {
 	return members, tunnels
 }
 
-// Streams returns the number of requests in progress in all tunnels that end here.
+// Streams returns the number of requests in progress in all tunnels that end at this replica.
 func (all *States) Streams() int {
 	all.table.mu.Lock()
 	defer all.table.mu.Unlock()

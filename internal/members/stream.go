@@ -20,70 +20,72 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Bounds on what an agent sends beside its report: it is kept in memory, it causes reconciles, and the agent may be
-// malicious.
+// Bounds on the events that an agent sends in addition to its reports. Events are kept in memory and cause reconciles,
+// and the agent may be malicious.
 const (
-	// maxSets and maxPlans bound the report of everything that there is, in bytes. An event counts as its line and
-	// eventCost, which is what it takes in memory and in a queue besides: of the shortest lines, bytes alone would let
-	// half a million pass.
+	// maxSets and maxPlans bound the complete report of a subject, in bytes. An event counts as the size of its line plus
+	// eventCost, which is what it takes in memory and in a queue. Without eventCost, half a million of the shortest lines
+	// would fit within the bound.
 	maxSets, maxPlans = 16 << 20, 4 << 20
 	eventCost         = 512
-	// setRate and planRate are the changes that are read each second, the bursts those at once.
+	// setRate and planRate are the changes that are read per second; setBurst and planBurst are the bursts.
 	setRate, setBurst   = 200, 5000
 	planRate, planBurst = 20, 500
-	// maxAhead is how long an agent may exceed that.
+	// maxAhead is how long an agent may exceed these rates.
 	maxAhead = 10 * time.Second
 	// An agent reports everything when it begins to lead, which the Lease allows once in several seconds.
 	wholeEvery, wholeBurst = 10 * time.Second, 10
 )
 
-// usualLine is the size of the buffer that each stream keeps for its next line, in bytes. It grows for a longer one.
+// usualLine is the size of the buffer that each stream keeps for its next line, in bytes. The buffer grows for a longer
+// line.
 const usualLine = 128
 
-// errRestart ends a request whose stream is opened again.
+// errRestart ends a request in order to open its stream again.
 var errRestart = errors.New("the stream is opened again")
 
-// tooFast is ErrTooFast with what the agent sends too much of.
+// tooFast is ErrTooFast with the subject of which the agent sends too much.
 type tooFast struct{ what string }
 
 // Error implements error.
 func (e tooFast) Error() string { return ErrTooFast.Error() + ": " + e.what }
 
-// Is implements the matching of errors.Is.
+// Is reports whether target is ErrTooFast. It is used by errors.Is.
 func (e tooFast) Is(target error) bool { return target == ErrTooFast }
 
-// stream reads the lines of one agent. All but restart belongs to the goroutine that reads.
+// stream reads the lines of one agent. Only the goroutine that reads may use its fields, except restart.
 type stream struct {
 	followers *Followers
 	name      types.NamespacedName
-	reports   func(*protocol.Report) // nil if no reports are asked for
-	intake    *rate.Limiter          // of reports
-	offers    *reportBytes           // of all streams of the member
-	lines     *pace                  // likewise, of lines that are not offers
+	reports   func(*protocol.Report) // nil if no reports are requested
+	intake    *rate.Limiter          // limits reports
+	offers    *reportBytes           // shared by all streams of the member
+	lines     *pace                  // for lines that are not part of a complete report; its limiter is shared, too
 	sets      subject[*protocol.SetEvent]
 	plans     subject[*protocol.PlanEvent]
 	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it
 }
 
-// newStream returns a stream of a member's agent.
+// newStream returns a stream for one of a member's agents.
 func newStream(all *Followers, name types.NamespacedName, offers *reportBytes) *stream {
 	s := &stream{
-		followers: all, name: name, offers: offers, lines: newPace(offers.lines), intake: rate.NewLimiter(intakePerSecond, intakeBurst),
+		followers: all, name: name, offers: offers, lines: newPace(offers.lines),
+		intake: rate.NewLimiter(intakePerSecond, intakeBurst),
 	}
 	s.sets.bound(&all.following.sets, "changes of sets", maxSets, newPace(rate.NewLimiter(setRate, setBurst)))
 	s.plans.bound(&all.following.plans, "changes of plans", maxPlans, newPace(rate.NewLimiter(planRate, planBurst)))
 	return s
 }
 
-// streamRequest is what a stream asks which agent for.
+// streamRequest holds the agent from which a stream requests lines, and the subjects to request.
 type streamRequest struct {
 	agent    http.RoundTripper
 	subjects []string
 }
 
-// read reads lines until the stream ends, and opens it again whenever it is restarted. what returns what to ask. The
-// error is ErrReportEnded when the agent ended the stream well, ErrReportMalformed, ErrTooFast, errNoReport, or that of
-// the transport.
+// read reads lines until the stream ends, and opens the stream again whenever it is restarted. The function what
+// returns the request to send. The error is ErrReportEnded when the agent ended the stream normally,
+// ErrReportMalformed, ErrTooFast, errNoReport, or an error of the transport.
 func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) error {
 	for {
 		opened, cancel := s.restartable(ctx)
@@ -94,14 +96,14 @@ func (s *stream) read(ctx context.Context, what func() (streamRequest, error)) e
 	}
 }
 
-// restartable returns a context that restart ends.
+// restartable returns a context that restart cancels.
 func (s *stream) restartable(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	opened, cancel := context.WithCancelCause(ctx)
 	s.setRestart(cancel)
 	return opened, cancel
 }
 
-// restarted ends a context of restartable, and reports whether restart had ended it.
+// restarted cancels a context of restartable, and reports whether restart had already canceled it.
 func (s *stream) restarted(opened context.Context, cancel context.CancelCauseFunc) bool {
 	restarted := errors.Is(context.Cause(opened), errRestart)
 	s.setRestart(nil)
@@ -115,9 +117,9 @@ func (s *stream) setRestart(cancel context.CancelCauseFunc) {
 	s.restart = cancel
 }
 
-// readOnce reads the lines of one request. Each member has a goroutine that waits here. What it does beside waiting is
-// in functions of its own, so that little of its stack is used then, and the garbage collector halves it: it does so
-// where less than a quarter is used.
+// readOnce reads the lines of one request. A goroutine of each member waits here. Everything except the waiting is in
+// separate functions, so that the goroutine uses little of its stack while it waits. The garbage collector halves a
+// stack of which less than a quarter is used.
 func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error)) error {
 	body, lines, err := s.open(ctx, what)
 	if err != nil {
@@ -133,15 +135,15 @@ func (s *stream) readOnce(ctx context.Context, what func() (streamRequest, error
 	return reportEnd(lines.Err())
 }
 
-// open sends a request for lines. The caller closes the body that they are read from.
+// open requests lines. The caller must close the returned body.
 func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (io.Closer, *lines, error) {
 	ask, err := what()
 	if err != nil {
 		return nil, nil, err
 	}
 	resp, err := Ask(ctx, ask.agent, http.MethodGet, protocol.StreamPath(ask.subjects...), nil)
-	if IsStatus(err, http.StatusNotFound) { // an agent that does not know the path never will
-		return nil, nil, fmt.Errorf("%w: it answers %d to %s", errNoReport, http.StatusNotFound, protocol.PathReport)
+	if IsStatus(err, http.StatusNotFound) { // an agent that does not know the path will never report
+		return nil, nil, fmt.Errorf("%w: it answered %d to %s", errNoReport, http.StatusNotFound, protocol.PathReport)
 	}
 	if err != nil {
 		return nil, nil, err
@@ -151,7 +153,7 @@ func (s *stream) open(ctx context.Context, what func() (streamRequest, error)) (
 	return resp.Body, newLines(resp.Body, usualLine, protocol.MaxLine), nil
 }
 
-// reportEnd returns why a stream has ended, given the error of reading it.
+// reportEnd returns why a stream has ended, given the error from reading it.
 func reportEnd(err error) error {
 	switch {
 	case err == nil:
@@ -163,19 +165,19 @@ func reportEnd(err error) error {
 	}
 }
 
-// line parses the line that was read, and applies it.
+// line decodes the line that was read, and applies it.
 func (s *stream) line(ctx context.Context, read *lines) error {
 	line := &protocol.Line{}
 	if untrusted.JSON(read.Bytes(), line, untrusted.Large().WithBytes(protocol.MaxLine)) != nil {
 		if err := read.Err(); err != nil {
 			return err // cut off in the middle of the line
 		}
-		return fmt.Errorf("%w: a line is no report", ErrReportMalformed) // the cause quotes the line
+		return fmt.Errorf("%w: a line is not a report", ErrReportMalformed) // the cause quotes the line
 	}
 	return s.take(ctx, line, len(read.Bytes()))
 }
 
-// take applies a line of that many bytes.
+// take applies a line of size bytes.
 func (s *stream) take(ctx context.Context, line *protocol.Line, size int) error {
 	line.Bound()
 	switch set, plan := line.Set, line.Plan; {
@@ -198,7 +200,7 @@ func (s *stream) take(ctx context.Context, line *protocol.Line, size int) error 
 	return nil
 }
 
-// ahead waits for a pace to let a line pass.
+// ahead waits until a pace lets a line pass.
 func (s *stream) ahead(ctx context.Context, p *pace, n int, what string) error {
 	err := p.wait(ctx, n)
 	if errors.Is(err, ErrTooFast) {
@@ -207,34 +209,35 @@ func (s *stream) ahead(ctx context.Context, p *pace, n int, what string) error {
 	return err
 }
 
-// end says that the stream no longer speaks for the member.
+// end says that this stream no longer counts for the member.
 func (s *stream) end() {
 	s.sets.stop(s)
 	s.plans.stop(s)
 }
 
-// subject is what a stream carries beside reports.
+// subject is one subject that a stream carries in addition to reports.
 type subject[E any] struct {
 	topic  *topic[E]
 	what   string // for tooFast
-	most   int    // bytes of a report of everything
+	most   int    // maximum size of a complete report, in bytes
 	pace   *pace
-	wholes *rate.Limiter // of reports of everything
+	wholes *rate.Limiter // limits complete reports
 
 	asked  bool
 	synced bool
-	offer  []E // before synced
-	bytes  int // of offer
+	offer  []E // the events received before synced
+	bytes  int // the size of offer
 }
 
-// eventMark has what an event reports of the stream, and what it costs in bytes.
+// eventMark says what an event means for the stream, and what it costs in bytes.
 type eventMark struct {
 	synced, stopped bool
 	size            int
 }
 
 func (s *subject[E]) bound(topic *topic[E], what string, most int, pace *pace) {
-	s.topic, s.what, s.most, s.pace, s.wholes = topic, what, most, pace, rate.NewLimiter(rate.Every(wholeEvery), wholeBurst)
+	s.topic, s.what, s.most, s.pace = topic, what, most, pace
+	s.wholes = rate.NewLimiter(rate.Every(wholeEvery), wholeBurst)
 }
 
 func (s *subject[E]) begin(asked []string, subject string) {
@@ -245,7 +248,7 @@ func (s *subject[E]) begin(asked []string, subject string) {
 func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMark) error {
 	switch {
 	case !s.asked:
-		return fmt.Errorf("%w: a line is on a subject that was not asked for", ErrReportMalformed)
+		return fmt.Errorf("%w: a line belongs to a subject that was not requested", ErrReportMalformed)
 	case m.stopped:
 		if !s.wholes.Allow() {
 			return tooFast{s.what}
@@ -265,7 +268,7 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 		s.drop(from)
 	default:
 		if s.bytes+m.size > s.most {
-			return fmt.Errorf("%w: the agent offers more than %d bytes at once", ErrReportMalformed, s.most)
+			return fmt.Errorf("%w: the agent reports more than %d bytes at once", ErrReportMalformed, s.most)
 		}
 		if !from.offers.take(m.size) {
 			return tooFast{s.what}
@@ -277,7 +280,7 @@ func (s *subject[E]) take(ctx context.Context, from *stream, event E, m eventMar
 }
 
 // stop says that changes may be missed from now on. Another stream of the member that has reported everything is opened
-// again, so that it speaks for the member.
+// again, so that it takes the place of this one.
 func (s *subject[E]) stop(from *stream) {
 	s.drop(from)
 	if s.synced && s.topic.stopped(from) {
@@ -286,7 +289,7 @@ func (s *subject[E]) stop(from *stream) {
 	s.synced = false
 }
 
-// drop forgets what was offered.
+// drop forgets the events of an incomplete report.
 func (s *subject[E]) drop(from *stream) {
 	from.offers.give(s.bytes)
 	s.offer, s.bytes = nil, 0
@@ -301,7 +304,7 @@ func (s *Followers) restart(but *stream) {
 	}
 }
 
-// restartLocked opens the streams of a member again, but for those that are named.
+// restartLocked opens the streams of a member again, except the given ones.
 func (m *member) restartLocked(but ...*stream) {
 	var all []*stream
 	for _, s := range m.sessions {

@@ -16,20 +16,20 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// table holds the state of all members. The parts of a Registry share it. A method whose name ends in Locked is
+// table holds the state of all members. The parts of a Registry share it. Methods whose name ends in Locked must be
 // called with mu held.
 //
-// There is one lock because a change of a member is one step for all parts: with a new tunnel, the losses, the waiting
-// requests, the feeds and the count of the workspace change together.
+// There is only one lock, because a change of a member is one step for all parts. For example, a new tunnel changes the
+// losses, the waiting requests, the feeds and the tunnel count of the workspace together.
 type table struct {
 	log logr.Logger
 	now func() time.Time
 
-	work sync.WaitGroup  // one for each goroutine that watches a session, and for each that asks agents
-	ctx  context.Context // of what asks agents; stop ends it
+	work sync.WaitGroup  // counts the goroutines that watch a session or send requests to agents
+	ctx  context.Context // the context of requests to agents; stop cancels it
 	stop context.CancelFunc
 
-	mu      sync.Mutex // guards what follows; never held during I/O
+	mu      sync.Mutex // guards the following fields; never held during I/O
 	closed  bool
 	epoch   int64 // of the newest tunnel
 	members map[types.NamespacedName]*member
@@ -41,37 +41,37 @@ func newTable(log logr.Logger, now func() time.Time) *table {
 	return &table{log: log, now: now, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}}
 }
 
-// isHost reports whether a member is a Host, and no Cluster.
+// isHost reports whether a member is a Host rather than a Cluster.
 func isHost(name types.NamespacedName) bool {
 	_, ok := protocol.HostOf(name.Name)
 	return ok
 }
 
-// member holds the state of one Cluster, or Host. table.mu guards it.
+// member holds the state of one Cluster or Host. table.mu guards it.
 type member struct {
-	sessions  []*session    // the newest last
-	draining  []*session    // sessions that carry nothing new and no longer count as a connection
-	remote    []remote      // what other replicas know of it, one each
+	sessions  []*session    // sorted, the newest last
+	draining  []*session    // sessions that accept no new requests and no longer count as a connection
+	remote    []remote      // what other replicas know about the member, one element for each replica
 	far       *remoteStream // nil if nothing is read through another replica
 	offers    *reportBytes
-	loss      loss // of the last tunnel here
+	loss      loss // of the last tunnel at this replica
 	refusal   *Rejection
-	lastCall  *agentCall // the latest, nil if there is none
-	paused    time.Time  // until when it may open no tunnel
-	forgotten bool       // whether to drop this with the last tunnel
+	lastCall  *agentCall // the latest call, or nil if there is none
+	paused    time.Time  // until when the member cannot open a tunnel
+	forgotten bool       // whether to drop the member after its last tunnel
 	vacancy   *vacancy   // nil while its agent has a leader
-	// examination is nil unless its agents are asked whether they are of one cluster.
+	// examination is nil unless the hub is asking the agents whether they belong to one cluster.
 	examination *examination
-	arrival     chan struct{} // closed when there is a new way to it; nil while no request waits for one
+	arrival     chan struct{} // closed when there is a new route to the member; nil while no request waits for one
 }
 
-// loss is when and why a member lost its last tunnel, as one replica sees it.
+// loss says when and why a member lost its last tunnel at one replica.
 type loss struct {
 	at      time.Time
 	because error
 }
 
-// memberLocked returns a member, and adds it to the table if nothing is known of it.
+// memberLocked returns a member, and adds it to the table if it is not there yet.
 func (t *table) memberLocked(name types.NamespacedName) *member {
 	m := t.members[name]
 	if m == nil {
@@ -81,7 +81,7 @@ func (t *table) memberLocked(name types.NamespacedName) *member {
 	return m
 }
 
-// dropLocked forgets a member whose Cluster is gone and whose last tunnel has ended, or of which nothing is known.
+// dropLocked forgets a member without tunnels if its Cluster is gone or nothing else is known about it.
 func (t *table) dropLocked(name types.NamespacedName, m *member) {
 	if m.connected() || len(m.draining) > 0 {
 		return
@@ -96,24 +96,25 @@ func (t *table) dropLocked(name types.NamespacedName, m *member) {
 	}
 }
 
-// connected reports whether there is a tunnel, wherever it ends.
+// connected reports whether the member has a tunnel at any replica.
 func (m *member) connected() bool {
 	return len(m.sessions) > 0 || slices.ContainsFunc(m.remote, func(r remote) bool { return len(r.record.Tunnels) > 0 })
 }
 
-// arrivedLocked is called on a new tunnel, wherever it ends. It forgets the latest call and the loss of the tunnel
-// before. If the new one is lost, it was seen last, even if the replica that held it can no longer report that.
+// arrivedLocked must be called for each new tunnel at any replica. It forgets the latest call and the loss of the
+// previous tunnel. If the new tunnel is lost, it is then the one that was seen last, even if its replica can no longer
+// report the loss.
 func (m *member) arrivedLocked() {
 	m.lastCall, m.loss = nil, loss{}
 	m.wakeLocked()
 }
 
-// lost reports whether the member has had a tunnel, as far as this or another replica remembers.
+// lost reports whether the member has lost a tunnel, as far as any replica remembers.
 func (m *member) lost() bool {
 	return !m.loss.at.IsZero() || slices.ContainsFunc(m.remote, func(r remote) bool { return r.record.Loss != nil })
 }
 
-// wakeLocked wakes the requests that wait for a way to a member.
+// wakeLocked wakes the requests that wait for a route to a member.
 func (m *member) wakeLocked() {
 	if m.arrival != nil {
 		close(m.arrival)
@@ -121,8 +122,8 @@ func (m *member) wakeLocked() {
 	}
 }
 
-// epochLocked returns the epoch of a tunnel that a member opens now. It is later than all that are known, however the
-// clocks of replicas differ.
+// epochLocked returns the epoch for a new tunnel of a member. It is later than all known epochs of the member, even if
+// the clocks of the replicas differ.
 func (t *table) epochLocked(m *member) int64 {
 	t.epoch = max(t.epoch+1, t.now().UnixNano())
 	epoch := t.epoch
@@ -132,19 +133,19 @@ func (t *table) epochLocked(m *member) int64 {
 	return epoch
 }
 
-// lostLocked records when and why a member lost its last tunnel here.
+// lostLocked records when and why a member lost its last tunnel at this replica.
 func (t *table) lostLocked(m *member, cause error) {
 	if len(m.sessions) > 0 {
 		return
 	}
 	m.loss = loss{at: t.now(), because: cause}
-	// A Cluster that is deleted, or an agent that is revoked, does not come back.
+	// If the Cluster was deleted or the agent was revoked, the agent does not come back.
 	if !m.connected() && !errors.Is(cause, ErrRevoked) {
 		t.losses.lost(m.loss.at)
 	}
 }
 
-// servesLocked returns why nothing is sent to a member: ErrNotConnected or ErrClones.
+// servesLocked returns nil if requests can be sent to a member, or ErrNotConnected or ErrClones.
 func (t *table) servesLocked(name types.NamespacedName) error {
 	m := t.members[name]
 	switch {

@@ -16,26 +16,27 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// routePatience is how long after its beginning a request still waits for another way to a member whose last one has
-// gone. Most agents that lost a tunnel are back after one or two attempts, within a second.
+// routePatience is how long a request waits, counted from its start, for another route to a member after the last one
+// has gone. Most agents that lost a tunnel are back after one or two attempts, within a second.
 const routePatience = 1500 * time.Millisecond
 
-// leastPatience is how long a request waits at least that was under way for longer when its tunnel ended.
+// leastPatience is the minimum time that a request waits, even if its tunnel ended late.
 const leastPatience = 500 * time.Millisecond
 
-// attempts is how often a request is sent at most: a stale route is looked up once more, never in a loop.
+// attempts is the maximum number of times that a request is sent. A stale route is looked up once more, but never in a
+// loop.
 const attempts = 2
 
-// Transports carries requests to members' agents. Each request looks for its tunnel, so a transport stays good while
+// Transports carries requests to members' agents. Each request chooses its tunnel, so a transport stays valid while
 // tunnels come and go.
 type Transports struct{ table *table }
 
-// Transport carries requests to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected for
-// any other member, and ErrClones for one that is two clusters.
+// Transport returns a transport to a connected member's agent, wherever its tunnel ends. It returns ErrNotConnected if
+// the member is not connected, and ErrClones if it is two clusters.
 //
-// A request that no agent has seen, because its tunnel ended or had moved, or that only reads and whose tunnel ended
-// before an answer, is sent once more by another way if there is one within routePatience, and else fails with
-// ErrNotConnected.
+// A request is sent once more through another tunnel if no agent has seen it, because its tunnel ended or had moved.
+// The same is true for a request that only reads, if its tunnel ended before the response. If there is no other tunnel
+// within routePatience, the request fails with ErrNotConnected.
 func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -45,8 +46,9 @@ func (t *Transports) Transport(name types.NamespacedName) (http.RoundTripper, er
 	return way{transports: t, name: name}, nil
 }
 
-// Here carries requests to a member's agent by the tunnel of that ID, or for an empty one by the newest that ends here,
-// of the agent's Deployment if there is one. It returns ErrNotConnected if that tunnel, or none, ends here.
+// Here returns a transport through the tunnel with this ID. If id is empty, it uses the newest tunnel that ends at this
+// replica, and prefers tunnels of the agent's Deployment to those of node agents. It returns ErrNotConnected if the
+// tunnel does not end at this replica, or if no tunnel does.
 func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripper, error) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -70,7 +72,7 @@ func (t *Transports) Here(name types.NamespacedName, id string) (http.RoundTripp
 	return newest, nil
 }
 
-// way leads to one member, whichever its tunnels are at the moment.
+// way sends each request to one member through the best tunnel at that moment.
 type way struct {
 	transports *Transports
 	name       types.NamespacedName
@@ -90,7 +92,7 @@ func (w way) RoundTrip(r *http.Request) (*http.Response, error) {
 		response, err := next.carrier.RoundTrip(body.attach(r))
 		if err == nil || !errors.Is(err, tunnel.ErrNotProcessed) {
 			body.commit()
-			return response, err // it says what was done, and to whom is the caller's knowledge
+			return response, err // the error says what happened, and the caller knows the member
 		}
 		tried, cause = append(tried, next.id), err
 		if least := time.Now().Add(leastPatience); patience.Before(least) {
@@ -111,8 +113,10 @@ func withCause(err, cause error) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// await returns the best route that was not tried before, and waits for one until a time.
-func (t *Transports) await(ctx context.Context, name types.NamespacedName, tried []string, until time.Time) (route, error) {
+// await returns the best route that is not in tried. If there is none, it waits for one until the given time.
+func (t *Transports) await(
+	ctx context.Context, name types.NamespacedName, tried []string, until time.Time,
+) (route, error) {
 	if found, arrival := t.look(name, tried); found.carrier != nil {
 		return found, nil
 	} else if arrival == nil {
@@ -138,8 +142,8 @@ func (t *Transports) await(ctx context.Context, name types.NamespacedName, tried
 	}
 }
 
-// look returns the best route, or what is closed when there may be another; neither for a member that nothing is known
-// of. It is one step: no arrival falls between.
+// look returns the best route, or a channel that is closed when there may be another one. It returns neither if the
+// member is unknown. It does both under one lock, so that it misses no arrival.
 func (t *Transports) look(name types.NamespacedName, tried []string) (route, <-chan struct{}) {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()

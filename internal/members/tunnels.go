@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// Tunnels owns the tunnels that end in this process, from Add until they have ended.
+// Tunnels owns the tunnels that end in this process, from Add until their end.
 type Tunnels struct {
 	table     *table
 	notices   *Notices
@@ -27,12 +27,11 @@ type session struct {
 	stream    *stream
 	report    *protocol.Report
 	reportErr error
-	cause     error // why we ended it, nil if we did not
+	cause     error // why the hub ended it, or nil if it did not
 }
 
-// Add takes over an open tunnel until it ends, and gives it ID and epoch. The newest tunnel of a member carries its
-// requests. A closed registry closes it, and so does a registry that has heard of a tunnel with the same token at
-// another replica.
+// Add takes ownership of an open tunnel, and sets its ID and epoch. Requests to a member use its newest tunnel. Add
+// closes the tunnel if the registry is closed, or if another replica has reported a tunnel with the same token.
 func (t *Tunnels) Add(peer Peer, tunnel Session) {
 	peer.ID = rand.Text()
 	name := peer.Name()
@@ -43,7 +42,7 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 		return
 	}
 	m := t.table.memberLocked(name)
-	_, refused := t.admission.admitLocked(name) // again: others may have been admitted since this one was
+	_, refused := t.admission.admitLocked(name) // once more, because others may have been admitted in the meantime
 	if m.opened(peer) {
 		refused = ErrReplayed
 	}
@@ -78,9 +77,9 @@ func (t *Tunnels) Add(peer Peer, tunnel Session) {
 	}
 }
 
-// opened reports whether another replica has a tunnel that the same token opened. The token was not known to be used
-// when this one was admitted: a client that opens two at the same time can delay the handshake of one until the other
-// is known.
+// opened reports whether another replica has a tunnel that the same token opened. When this tunnel was admitted, the
+// token was not known to be used: a client that opens two tunnels at the same time can delay the handshake of one until
+// the other is known.
 func (m *member) opened(with Peer) bool {
 	return with.TokenID != "" && slices.ContainsFunc(m.remote, func(r remote) bool {
 		return slices.ContainsFunc(r.record.Tunnels, func(p Peer) bool {
@@ -89,7 +88,7 @@ func (m *member) opened(with Peer) bool {
 	})
 }
 
-// Local returns the peers of a member's tunnels that end here, also of tunnels that carry nothing new.
+// Local returns the peers of a member's tunnels that end at this replica, including tunnels that are draining.
 func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	t.table.mu.Lock()
 	defer t.table.mu.Unlock()
@@ -104,7 +103,7 @@ func (t *Tunnels) Local(name types.NamespacedName) []Peer {
 	return peers
 }
 
-// Disconnect ends the tunnels of a member that end here and whose peer does not satisfy keep.
+// Disconnect ends the member's tunnels at this replica for whose peer keep returns false.
 func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	var ended []*session
 	t.table.mu.Lock()
@@ -122,7 +121,7 @@ func (t *Tunnels) Disconnect(name types.NamespacedName, keep func(Peer) bool) {
 	}
 }
 
-// Forget ends all tunnels here of a Cluster that is gone and drops its state.
+// Forget ends all tunnels of a deleted Cluster at this replica and drops its state.
 func (t *Tunnels) Forget(name types.NamespacedName) {
 	t.Disconnect(name, func(Peer) bool { return false })
 	t.table.mu.Lock()
@@ -134,7 +133,7 @@ func (t *Tunnels) Forget(name types.NamespacedName) {
 	}
 }
 
-// Close ends all tunnels, takes no more and returns when everything that belonged to them has ended.
+// Close ends all tunnels, accepts no more, and returns when everything that belongs to them has ended.
 func (t *Tunnels) Close() {
 	var all []*session
 	t.table.mu.Lock()

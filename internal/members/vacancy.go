@@ -10,15 +10,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LeaderPatience is how long a connected agent may have no leader before that is worth telling. A leader that dies is
+// LeaderPatience is how long a connected agent may have no leader before the hub reports it. A leader that dies is
 // replaced within 19 s.
 const LeaderPatience = time.Minute
 
-// vacancy is the time in which replicas of a member's agent report and none leads. table.mu guards it.
+// vacancy is the time during which replicas of a member's agent report but none of them leads. table.mu guards it.
 type vacancy struct {
 	since time.Time
 	timer *time.Timer
-	long  bool // it has lasted for LeaderPatience
+	long  bool // whether it has lasted for LeaderPatience
 }
 
 // occupied ends the vacancy, if there is one.
@@ -29,7 +29,7 @@ func (m *member) occupied() {
 	}
 }
 
-// awaitLeaderLocked notes whether a member's agent has a leader, and notifies listeners once it has had none for
+// awaitLeaderLocked records whether a member's agent has a leader, and notifies listeners when it has had none for
 // LeaderPatience.
 func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	m := l.table.members[name]
@@ -54,7 +54,7 @@ func (l *leaders) awaitLeaderLocked(name types.NamespacedName) {
 	}
 }
 
-// reported reports whether a replica of the agent is connected that has reported; node agents are none. table.mu is
+// reported reports whether a replica of the agent is connected and has reported. Node agents do not count. table.mu is
 // held.
 func (m *member) reported() bool {
 	replica := func(p Peer) bool { return !p.NodeAgent }
