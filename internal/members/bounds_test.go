@@ -25,10 +25,10 @@ import (
 
 func TestBounds(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"a report without end ends the tunnel, and the member waits before it opens another": testTooFast,
-		"a workspace has so many tunnels, and another workspace has its own":                 testWorkspaceFull,
-		"refusals that come one after another are told once in a minute":                     testRefusalsArePaced,
-		"who proves nothing hides nothing, and costs next to nothing":                        testUnprovenRefusals,
+		"endless reports end the tunnel, and the member must wait before it opens another": testTooFast,
+		"each workspace has its own limit of tunnels":                                      testWorkspaceFull,
+		"repeated rejections are reported once a minute":                                   testRefusalsArePaced,
+		"a rejection without proof hides no other and is rarely reported":                  testUnprovenRefusals,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -51,93 +51,97 @@ func testTooFast(w *world) {
 		refused = append(refused, reason+": "+message)
 		w.Refused(name("member"), reason, message)
 	})
-	calm := w.serve("member", "key", reporting(said("calm"), "{}\n"))
+	calm := w.serve("member", "key", reporting(respond("calm"), "{}\n"))
 	a := w.serve("member", "key", flood("{\"version\":\"v1\"}\n"))
 	synctest.Wait()
 	state := w.State(name("member"))
 	if alive(a) || alive(calm) || state.Connected() || !errors.Is(state.LostBecause, members.ErrTooFast) {
 		w.t.Fatalf("state %+v, want both tunnels ended as too fast", state)
 	}
-	if state.Refusal == nil || state.Refusal.Reason != v1.ReasonAgentTooFast || len(refused) == 0 || !strings.Contains(refused[0], "reports") {
-		w.t.Errorf("refusal %+v, told %q, want AgentTooFast to be told for its reports", state.Refusal, refused)
+	if state.Refusal == nil || state.Refusal.Reason != v1.ReasonAgentTooFast || len(refused) == 0 ||
+		!strings.Contains(refused[0], "reports") {
+		w.t.Errorf("refusal %+v, listeners got %q, want AgentTooFast for reports in both", state.Refusal, refused)
 	}
 	if after, err := w.Admit(name("member")); !errors.Is(err, members.ErrTooFast) || after <= 0 || after > time.Minute {
-		w.t.Errorf("it may come back after %s: %v", after, err)
+		w.t.Errorf("after it was too fast: wait %s, %v, want %v and at most a minute", after, err, members.ErrTooFast)
 	}
 	if _, err := w.Admit(name("another")); err != nil {
-		w.t.Errorf("another member: %v", err)
+		w.t.Errorf("another member: got %v, want it admitted", err)
 	}
-	if early := w.serve("member", "key", reporting(said("early"), "{}\n")); alive(early) {
-		w.t.Error("it is let in at once")
+	if early := w.serve("member", "key", reporting(respond("early"), "{}\n")); alive(early) {
+		w.t.Error("the member was admitted at once, want it refused for a minute")
 	}
 	w.pass(time.Minute)
-	if late := w.serve("member", "key", reporting(said("late"), "{}\n")); !alive(late) || !w.State(name("member")).Connected() {
-		w.t.Error("it never comes back")
+	if late := w.serve("member", "key", reporting(respond("late"), "{}\n")); !alive(late) ||
+		!w.State(name("member")).Connected() {
+		w.t.Error("the member was refused after a minute, want it admitted")
 	}
 }
 
 func testWorkspaceFull(w *world) {
 	w.Bound(members.Bounds{ClusterTunnels: 2, WorkspaceTunnels: 3})
-	first := w.serve("one", "key", reporting(said("")))
-	w.serve("one", "key", reporting(said("")))
-	w.serve("one", "key", reporting(said(""))) // beyond the bound of the Cluster: the oldest ends
+	first := w.serve("one", "key", reporting(respond("")))
+	w.serve("one", "key", reporting(respond("")))
+	w.serve("one", "key", reporting(respond(""))) // beyond the limit of the Cluster, so the oldest tunnel ends
 	synctest.Wait()
 	if alive(first) {
-		w.t.Error("a Cluster has three tunnels")
+		w.t.Error("the Cluster has three tunnels, want two")
 	}
-	w.serve("two", "key", reporting(said("")))
-	if full := w.serve("three", "key", reporting(said(""))); alive(full) || w.State(name("three")).Connected() {
-		w.t.Error("the workspace has four tunnels")
+	w.serve("two", "key", reporting(respond("")))
+	if full := w.serve("three", "key", reporting(respond(""))); alive(full) || w.State(name("three")).Connected() {
+		w.t.Error("the workspace has four tunnels, want three")
 	}
 	after, err := w.Admit(name("three"))
 	if state := w.State(name("three")); !errors.Is(err, members.ErrWorkspaceFull) || after <= 0 || state.Refusal == nil ||
-		state.Refusal.Reason != v1.ReasonTooManyTunnels || !strings.Contains(state.Refusal.Message, "limits.workspace.tunnels") {
+		state.Refusal.Reason != v1.ReasonTooManyTunnels || !strings.Contains(state.Refusal.Message,
+		"limits.workspace.tunnels") {
 		w.t.Errorf("got %v, %+v, want TooManyTunnels with the name of the limit", err, state.Refusal)
 	}
 	if _, err := w.Admit(types.NamespacedName{Namespace: "team-b", Name: "one"}); err != nil {
-		w.t.Errorf("another workspace: %v", err)
+		w.t.Errorf("another workspace: got %v, want it admitted", err)
 	}
 	w.Disconnect(name("two"), func(members.Peer) bool { return false })
 	synctest.Wait()
-	if again := w.serve("three", "key", reporting(said(""))); !alive(again) {
-		w.t.Error("a place that became free is lost")
+	if again := w.serve("three", "key", reporting(respond(""))); !alive(again) {
+		w.t.Error("after a tunnel ended another one was refused, want it admitted")
 	}
 }
 
 func testRefusalsArePaced(w *world) {
-	told := 0
-	for i := range 120 { // each second another text, as whoever has a used token can have it
+	notified := 0
+	for i := range 120 { // another text each second, as a client with a used token can cause
 		if w.Refused(name("member"), v1.ReasonTokenUsed, fmt.Sprint("attempt ", i)) {
-			told++
+			notified++
 		}
 		w.pass(time.Second)
 	}
-	if told != 2 || w.changed() != 2 {
-		w.t.Errorf("told %d times, %d changes: each is a write of the status", told, w.changed())
+	if notified != 2 || w.changed() != 2 {
+		w.t.Errorf("got %d notifications and %d changes, want 2 of each, because each is a write of the status",
+			notified, w.changed())
 	}
 }
 
-// Whoever reaches the port can name any Cluster. That must neither hide what was proved, nor be told of a member that
-// is there.
+// Any client that reaches the port can name any Cluster. This must neither hide a rejection of a client that had proof,
+// nor be reported for a member that is connected.
 func testUnprovenRefusals(w *world) {
 	const unknown, thief = "an unknown key", "a used token"
 	says := func(want string) {
 		w.t.Helper()
 		if r := w.State(name("member")).Refusal; r == nil && want != "" || r != nil && r.Message != want {
-			w.t.Errorf("it says %+v, want %q", r, want)
+			w.t.Errorf("the refusal is %+v, want %q", r, want)
 		}
 	}
 	if !w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown) {
-		w.t.Error("it is not told")
+		w.t.Error("the first rejection was not reported, want it reported")
 	}
 	says(unknown)
 	if !w.Refused(name("member"), v1.ReasonIdentityMismatch, thief) {
-		w.t.Error("a thief of a token hides behind a client that named the Cluster a moment before")
+		w.t.Error("the thief of a token was not reported because another client had named the Cluster, want it reported")
 	}
 	for range 5 {
 		w.pass(time.Minute)
 		if w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown) {
-			w.t.Error("it takes the place of what was proved")
+			w.t.Error("a rejection without proof was reported, want the one with proof kept")
 		}
 		says(thief)
 	}
@@ -150,19 +154,19 @@ func testUnprovenRefusals(w *world) {
 	}
 	says(unknown)
 	if more := w.changed() - before; more != 1 {
-		w.t.Errorf("%d changes: each is a write of the status", more)
+		w.t.Errorf("got %d changes, want 1, because each is a write of the status", more)
 	}
 	w.pass(members.RefusalMemory)
-	w.serve("member", "key", reporting(said("")))
+	w.serve("member", "key", reporting(respond("")))
 	if w.Unproven(name("member"), v1.ReasonAwaitingAgent, unknown) {
-		w.t.Error("it is told of a member that is there")
+		w.t.Error("a rejection was reported for a connected member, want none")
 	}
 	says("")
 }
 
-// Twelve tunnels that stream reports without end cost 13.5 MiB for each Cluster: what the hub did not read yet was held
-// in the tunnels' windows. Here are four, with short lines: a machine that reads fewer reports than the hub lets
-// through never finds that they are too many.
+// Twelve tunnels with endless reports once cost 13.5 MiB for each Cluster, because data that the hub had not read was
+// held in the tunnels' windows. This test uses four tunnels and short lines. On a slow machine, which reads fewer
+// reports than the hub accepts, the registry would never find that there are too many.
 func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 	registry := members.New(logr.Discard(), time.Now)
 	defer registry.Close()
@@ -170,7 +174,8 @@ func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 	line := "{\"version\":\"" + strings.Repeat("v", 512) + "\"}\n"
 	var agents []agent
 	for i := range 4 {
-		member := fmt.Sprint("member-", i) // one each: the first that runs ahead would end the others of its Cluster
+		// one member each, because the first agent that is too fast would end the other tunnels of its Cluster
+		member := fmt.Sprint("member-", i)
 		a := newAgent(t, flood(line))
 		registry.Add(peer(member, "key"), a.session)
 		agents = append(agents, a)
@@ -185,7 +190,7 @@ func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 				return nil
 			})
 		case <-time.After(time.Minute):
-			t.Errorf("tunnel %d goes on", i)
+			t.Errorf("tunnel %d is still open, want it ended", i)
 		}
 	}
 	if grown := heap() - before; grown > 4<<20/3 {
@@ -193,7 +198,7 @@ func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
 	}
 }
 
-// heap is what is in use after a collection, in bytes.
+// heap returns the bytes of the heap that are in use after a collection.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()

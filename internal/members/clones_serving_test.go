@@ -17,12 +17,12 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// lease is what the API server of one cluster has.
+// lease is the Lease of the agents in one cluster.
 type lease struct {
 	mu    sync.Mutex // guards the rest
 	term  string
 	asked int
-	away  bool // it does not answer
+	hangs bool // whether the agent does not answer
 }
 
 func (l *lease) set(change func(*lease)) {
@@ -31,11 +31,11 @@ func (l *lease) set(change func(*lease)) {
 	change(l)
 }
 
-func (l *lease) get() (term string, away bool) {
+func (l *lease) get() (term string, hangs bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++
-	return l.term, l.away
+	return l.term, l.hangs
 }
 
 func (l *lease) questions() int {
@@ -44,15 +44,15 @@ func (l *lease) questions() int {
 	return l.asked
 }
 
-// leading connects a process of the agent that says that it leads, in the cluster with that Lease.
+// leading connects a process of the agent that says that it leads, in the cluster with this Lease.
 func (w *world) leading(instance string, l *lease) agent {
 	w.t.Helper()
 	answer := func(rw http.ResponseWriter, r *http.Request) {
-		term, away := l.get()
+		term, hangs := l.get()
 		switch {
 		case r.URL.Path != protocol.PathTerm:
 			http.NotFound(rw, r)
-		case away:
+		case hangs:
 			<-r.Context().Done()
 		default:
 			_ = json.NewEncoder(rw).Encode(protocol.Term{Term: term})
@@ -66,7 +66,7 @@ func (w *world) leading(instance string, l *lease) agent {
 	return a
 }
 
-// served returns why the member is not served, nil if it is.
+// served returns why the member is not served, or nil if it is.
 func (w *world) served() error {
 	_, users := w.Transport(name("member"))
 	_, sets := w.Leading(name("member"))
@@ -78,12 +78,12 @@ func (w *world) served() error {
 
 func TestTwoClustersWithOneIdentity(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"are served neither within a minute, and one is once the other is gone for a Lease": testClones,
-		"are found where another replica of the hub has the one":                            testClonesAcross,
-		"are not what a paused leader and its successor are":                                testPaused,
-		"are not what one leader is, which is asked nothing":                                testOneLeader,
-		"are given no sets before it is known whether they are two":                         testUndecided,
-		"are not what a leader and its predecessor are, which delay nothing":                testSuccessor,
+		"are both refused within a minute, until one is gone for the duration of a Lease": testClones,
+		"are found if one is connected to another replica of the hub":                     testClonesAcross,
+		"are not confused with a paused leader and its successor":                         testPaused,
+		"are not confused with a single leader, which gets no questions":                  testOneLeader,
+		"get no sets before it is known that they are two":                                testUndecided,
+		"are not confused with a leader and its predecessor, which cause no delay":        testSuccessor,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -95,27 +95,29 @@ func testClones(w *world) {
 	copied := w.leading("b", other)
 	w.pass(time.Minute)
 	state := w.State(name("member"))
-	if err := w.served(); !errors.Is(err, members.ErrClones) || state.Clones == nil || fmt.Sprint(state.Clones.Agents) != "[a b]" {
-		w.t.Fatalf("it is served with %v and the state is %+v, want neither of a and b served", err, state.Clones)
+	if err := w.served(); !errors.Is(err, members.ErrClones) || state.Clones == nil ||
+		fmt.Sprint(state.Clones.Agents) != "[a b]" {
+		w.t.Fatalf("the member is served with %v and the state is %+v, want neither a nor b served", err, state.Clones)
 	}
 	changes := w.changed()
 	w.pass(time.Hour)
 	if err := w.served(); !errors.Is(err, members.ErrClones) || w.changed() != changes {
-		w.t.Errorf("after an hour it is served with %v, after %d more changes; want it refused, and no change", err, w.changed()-changes)
+		w.t.Errorf("after an hour the member is served with %v, after %d more changes, want it refused without a change",
+			err, w.changed()-changes)
 	}
 	_ = copied.conn.Close()
 	w.pass(14 * time.Second)
 	if err := w.served(); !errors.Is(err, members.ErrClones) {
-		w.t.Errorf("14 s after one is gone it is served with %v, want it refused: that one may only be restarted", err)
+		w.t.Errorf("14 s after one is gone the member is served with %v, want it refused, because it may only restart", err)
 	}
 	w.pass(10 * time.Second)
 	if err := w.served(); err != nil || w.State(name("member")).Clones != nil {
-		w.t.Errorf("24 s after one is gone it is served with %v, want it served", err)
+		w.t.Errorf("24 s after one is gone the member is served with %v, want it served", err)
 	}
 	asked := one.questions()
 	w.pass(time.Hour)
 	if now := one.questions(); now != asked {
-		w.t.Errorf("one cluster is asked %d times in an hour, want none", now-asked)
+		w.t.Errorf("a single cluster got %d questions in an hour, want none", now-asked)
 	}
 }
 
@@ -131,28 +133,28 @@ func testClonesAcross(w *world) {
 	mirror.Update(members.Record{Namespace: "team-a", Name: "member", Tunnels: []members.Peer{p}})
 	w.pass(time.Minute)
 	if err := w.served(); !errors.Is(err, members.ErrClones) {
-		w.t.Errorf("it is served with %v, want it refused", err)
+		w.t.Errorf("the member is served with %v, want it refused", err)
 	}
 	feed := w.Feed()
 	defer feed.Close()
 	if records := feed.Take(1); len(records) != 1 || len(records[0].Tunnels) != 1 || !records[0].Tunnels[0].Leads {
-		w.t.Errorf("other replicas are told %+v, want that the agent leads", records)
+		w.t.Errorf("other replicas get %+v, want that the agent leads", records)
 	}
 	mirror.Close()
 }
 
 func testPaused(w *world) {
 	l := &lease{term: "1/a"}
-	w.leading("a", &lease{away: true}) // stopped by SIGSTOP: its report stays as it was, and it answers nothing
+	w.leading("a", &lease{hangs: true}) // stopped by SIGSTOP: its last report remains, and it answers nothing
 	w.leading("b", l)
 	l.set(func(l *lease) { l.term = "2/b" })
 	w.pass(time.Minute)
 	if err := w.sendSet(); err != nil {
-		w.t.Errorf("after a minute a set fails with %v, want it sent to the successor", err)
+		w.t.Errorf("after a minute sending a set fails with %v, want it sent to the successor", err)
 	}
 	w.pass(10 * time.Minute)
 	if err := w.served(); err != nil {
-		w.t.Errorf("it is served with %v, want it served", err)
+		w.t.Errorf("the member is served with %v, want it served", err)
 	}
 }
 
@@ -164,18 +166,19 @@ func testOneLeader(w *world) {
 	_ = a.conn.Close()
 	w.pass(time.Hour)
 	if err := w.served(); err != nil || l.questions() > 0 {
-		w.t.Errorf("it is served with %v and was asked %d times, want it served and not asked", err, l.questions())
+		w.t.Errorf("the member is served with %v after %d questions, want it served without questions", err, l.questions())
 	}
 }
 
-// sendSet asks the leader to take a set, and returns why that fails, nil if an agent was asked.
+// sendSet sends a request for a set to the leader, and returns why it fails, or nil if an agent got the request.
 func (w *world) sendSet() error {
 	w.t.Helper()
 	agents, err := w.Leading(name("member"))
 	if err != nil {
 		return err
 	}
-	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete, "http://agent"+protocol.SetPathAt("crtb.a", ""), nil)
+	request, err := http.NewRequestWithContext(w.t.Context(), http.MethodDelete,
+		"http://agent"+protocol.SetPathAt("crtb.a", ""), nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -186,24 +189,24 @@ func (w *world) sendSet() error {
 	return err
 }
 
-// A busy agent may answer late. The copy, which connected last, must not be given sets meanwhile.
+// A busy agent may answer late. Until then, the copy, which connected last, must not get any sets.
 func testUndecided(w *world) {
-	one := &lease{term: "1/a", away: true}
+	one := &lease{term: "1/a", hangs: true}
 	w.leading("a", one)
 	if err := w.sendSet(); err != nil {
-		w.t.Fatalf("with one leader a set fails with %v, want it sent", err)
+		w.t.Fatalf("with one leader sending a set fails with %v, want it sent", err)
 	}
 	w.leading("b", &lease{term: "1/b"})
 	for range 4 {
 		if err := w.sendSet(); !errors.Is(err, members.ErrUndecided) {
-			w.t.Fatalf("before the first agent has answered, a set fails with %v, want %v", err, members.ErrUndecided)
+			w.t.Fatalf("before the first agent has answered, sending a set fails with %v, want %v", err, members.ErrUndecided)
 		}
 		w.pass(4 * time.Second)
 	}
-	one.set(func(l *lease) { l.away = false })
+	one.set(func(l *lease) { l.hangs = false })
 	w.pass(20 * time.Second)
 	if err := w.sendSet(); !errors.Is(err, members.ErrClones) {
-		w.t.Errorf("once both have answered, a set fails with %v, want %v", err, members.ErrClones)
+		w.t.Errorf("after both have answered, sending a set fails with %v, want %v", err, members.ErrClones)
 	}
 }
 
@@ -212,17 +215,17 @@ func testSuccessor(w *world) {
 	w.leading("a", l)
 	w.leading("b", l)
 	if err := w.sendSet(); err != nil {
-		w.t.Errorf("once both have answered, a set fails with %v, want it sent", err)
+		w.t.Errorf("after both have answered, sending a set fails with %v, want it sent", err)
 	}
 }
 
-func TestWithoutALeader(t *testing.T) {
+func TestMissingLeaderIsReported(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"for a minute, that is told":                      testVacant,
-		"for less than a minute, nothing is":              testBriefly,
-		"node agents are not expected to have one":        testNodeAgentsAlone,
-		"a member that is lost is not without a leader":   testLostIsNotVacant,
-		"one that leads through another replica is known": testLeaderAcross,
+		"it is reported after a minute":                        testVacant,
+		"it is not reported within a minute":                   testBriefly,
+		"node agents are not expected to have a leader":        testNodeAgentsAlone,
+		"a lost member does not count as one without a leader": testLostIsNotVacant,
+		"a leader at another replica counts":                   testLeaderAcross,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -242,7 +245,7 @@ func (w *world) following(nodeAgent bool) agent {
 func (w *world) expectVacant(want bool) {
 	w.t.Helper()
 	if since := w.State(name("member")).NoLeader; since.IsZero() == want {
-		w.t.Errorf("without a leader since %s, want that told: %t", since, want)
+		w.t.Errorf("without a leader since %s, want that reported: %t", since, want)
 	}
 }
 
@@ -255,7 +258,7 @@ func testVacant(w *world) {
 	w.expectVacant(true)
 	w.pass(time.Hour)
 	if n := w.changed() - changes; n != 1 {
-		w.t.Errorf("it is told %d times, want once", n)
+		w.t.Errorf("the missing leader caused %d changes, want 1", n)
 	}
 	w.leading("a", &lease{})
 	w.expectVacant(false)

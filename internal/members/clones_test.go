@@ -9,24 +9,38 @@ import (
 	"time"
 )
 
-func TestTwoTermsAtOnceAreOfTwoClusters(t *testing.T) {
+func TestTwoTermsInForceAtOnceProveTwoClusters(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		seen   []sighting
 		proven bool
 	}{
-		"a term, another one, and the first again":                {[]sighting{{"a", "1"}, {"b", "2"}, {"a", "1"}}, true},
-		"the same, seen by a third process":                       {[]sighting{{"a", "1"}, {"b", "2"}, {"c", "1"}}, true},
-		"the leader changes":                                      {[]sighting{{"a", "1"}, {"b", "1"}, {"a", "2"}, {"b", "2"}}, false},
-		"the leader changes twice":                                {[]sighting{{"a", "1"}, {"b", "2"}, {"a", "2"}, {"b", "3"}}, false},
-		"one that was stopped goes on and sees what is in force":  {[]sighting{{"a", "2"}, {"b", "2"}, {"a", "2"}, {"b", "2"}}, false},
-		"one that does not answer":                                {[]sighting{{"a", ""}, {"b", "2"}, {"a", ""}, {"b", "2"}}, false},
-		"no process leads for a moment":                           {[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, false},
-		"they lead without a Lease, where Leases are forbidden":   {[]sighting{{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}, false},
-		"two terms, of which neither was seen again":              {[]sighting{{"a", "1"}, {"b", "2"}}, false},
-		"a single process whose leadership began anew":            {[]sighting{{"a", "1"}, {"a", "2"}}, false},
-		"no process is connected":                                 {nil, false},
-		"two clusters, one of which changes its leader meanwhile": {[]sighting{{"a", "1"}, {"b", "2"}, {"a", "3"}, {"b", "2"}}, true},
+		"one term, another, and the first again":                  {[]sighting{{"a", "1"}, {"b", "2"}, {"a", "1"}}, true},
+		"the same, but a third process sees the first term again": {[]sighting{{"a", "1"}, {"b", "2"}, {"c", "1"}}, true},
+		"the leader changes": {
+			[]sighting{{"a", "1"}, {"b", "1"}, {"a", "2"}, {"b", "2"}}, false,
+		},
+		"the leader changes twice": {
+			[]sighting{{"a", "1"}, {"b", "2"}, {"a", "2"}, {"b", "3"}}, false,
+		},
+		"a stopped process continues and sees the current term": {
+			[]sighting{{"a", "2"}, {"b", "2"}, {"a", "2"}, {"b", "2"}}, false,
+		},
+		"a process does not answer": {
+			[]sighting{{"a", ""}, {"b", "2"}, {"a", ""}, {"b", "2"}}, false,
+		},
+		"no process leads for a moment": {
+			[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, false,
+		},
+		"processes lead without a Lease, where Leases are forbidden": {
+			[]sighting{{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}, false,
+		},
+		"neither of two terms is seen again": {[]sighting{{"a", "1"}, {"b", "2"}}, false},
+		"a single process begins a new term": {[]sighting{{"a", "1"}, {"a", "2"}}, false},
+		"no process is connected":            {nil, false},
+		"one of two clusters changes its leader in the meantime": {
+			[]sighting{{"a", "1"}, {"b", "2"}, {"a", "3"}, {"b", "2"}}, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -37,23 +51,31 @@ func TestTwoTermsAtOnceAreOfTwoClusters(t *testing.T) {
 	}
 }
 
-func TestAMemberIsOneClusterAgainOnceAllAgreeForALease(t *testing.T) {
+func TestMemberCountsAsOneClusterAfterAllAgreeForALease(t *testing.T) {
 	t.Parallel()
 	two := []sighting{{"a", "1"}, {"b", "2"}, {"a", "1"}, {"b", "2"}}
 	for name, tt := range map[string]struct {
 		later []sighting // seen in each round after that
 		after time.Duration
-		want  bool // whether they are two still
+		want  bool // whether there are still two clusters
 	}{
-		"they are two still":                          {two, time.Hour, true},
-		"one is gone, for less than a Lease":          {[]sighting{{"a", "1"}, {"a", "1"}}, 14 * time.Second, true},
-		"one is gone for a Lease":                     {[]sighting{{"a", "1"}, {"a", "1"}}, 15 * time.Second, false},
-		"both are gone":                               {nil, 15 * time.Second, false},
-		"one is gone, and the other does not answer":  {[]sighting{{"a", ""}, {"a", ""}}, 15 * time.Second, false},
-		"one does not answer, and may be the copy":    {[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, time.Hour, true},
-		"neither answers":                             {[]sighting{{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}, time.Hour, true},
-		"one is gone, and the other has two replicas": {[]sighting{{"a", "1"}, {"c", "1"}, {"a", "1"}, {"c", "1"}}, 15 * time.Second, false},
-		"the copy has another leader":                 {[]sighting{{"a", "1"}, {"c", "3"}, {"a", "1"}, {"c", "3"}}, time.Hour, true},
+		"there are still two":                               {two, time.Hour, true},
+		"one is gone for less than the duration of a Lease": {[]sighting{{"a", "1"}, {"a", "1"}}, 14 * time.Second, true},
+		"one is gone for the duration of a Lease":           {[]sighting{{"a", "1"}, {"a", "1"}}, 15 * time.Second, false},
+		"both are gone":                                     {nil, 15 * time.Second, false},
+		"one is gone, and the other does not answer":        {[]sighting{{"a", ""}, {"a", ""}}, 15 * time.Second, false},
+		"one does not answer, but may be the copy": {
+			[]sighting{{"a", "1"}, {"b", ""}, {"a", "1"}, {"b", ""}}, time.Hour, true,
+		},
+		"neither answers": {
+			[]sighting{{"a", ""}, {"b", ""}, {"a", ""}, {"b", ""}}, time.Hour, true,
+		},
+		"one is gone, and the other has two replicas": {
+			[]sighting{{"a", "1"}, {"c", "1"}, {"a", "1"}, {"c", "1"}}, 15 * time.Second, false,
+		},
+		"the copy has another leader": {
+			[]sighting{{"a", "1"}, {"c", "3"}, {"a", "1"}, {"c", "3"}}, time.Hour, true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -73,16 +95,17 @@ func TestAMemberIsOneClusterAgainOnceAllAgreeForALease(t *testing.T) {
 	}
 }
 
-func TestTheAgentsThatAreNamedStayTheSame(t *testing.T) {
+func TestNamedAgentsStayWhileTheyAreConnected(t *testing.T) {
 	t.Parallel()
 	e := examination{}.after([]sighting{{"a", "1"}, {"b", "2"}, {"a", "1"}, {"b", "2"}}, time.Unix(0, 0))
 	first := e.found
 	e = e.after([]sighting{{"c", "2"}, {"a", "1"}, {"b", "2"}, {"c", "2"}, {"a", "1"}, {"b", "2"}}, time.Unix(5, 0))
 	if e.found != first {
-		t.Errorf("the agents are %v, want those from before while they are connected: each change writes a status", e.found.Agents)
+		t.Errorf("the agents are %v, want the earlier ones while they are connected, because each change writes a status",
+			e.found.Agents)
 	}
 	e = e.after([]sighting{{"c", "2"}, {"a", "1"}, {"c", "2"}, {"a", "1"}}, time.Unix(10, 0))
 	if !slices.Equal(e.found.Agents, []string{"a", "c"}) {
-		t.Errorf("the agents are %v, want a and c, since b is gone", e.found.Agents)
+		t.Errorf("the agents are %v, want a and c, because b is gone", e.found.Agents)
 	}
 }

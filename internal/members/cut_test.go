@@ -17,23 +17,30 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// TestRequestsWhoseTunnelIsCut cuts the tunnel under a request that the agent has seen and not answered.
-func TestRequestsWhoseTunnelIsCut(t *testing.T) {
-	back := func(w *world) { // the agent is back after 300 ms, as after a failure of the network
+// TestRequestsWhenTheirTunnelIsCut cuts the tunnel of a request that the agent has received but not answered.
+func TestRequestsWhenTheirTunnelIsCut(t *testing.T) {
+	back := func(w *world) { // the agent is back after 300 ms, as after a network failure
 		w.pass(300 * time.Millisecond)
-		w.serve("prod", "key", reporting(said("answered")))
+		w.serve("prod", "key", reporting(respond("answered")))
 	}
 	for name, tt := range map[string]struct {
 		method string
-		before func(*world) // the tunnels beside the one that is cut, which is the newest
+		before func(*world) // opens other tunnels before the one that is cut, which is the newest
 		after  func(*world)
-		want   error // nil for an answer
+		want   error // nil for a response
 	}{
-		"a GET goes by another tunnel":                                     {http.MethodGet, func(w *world) { w.serve("prod", "key", reporting(said("answered"))) }, nil, nil},
-		"a GET waits for the agent to return":                              {http.MethodGet, nil, back, nil},
-		"a HEAD waits for the agent to return":                             {http.MethodHead, nil, back, nil},
-		"a GET of a member that does not return is sent again by its user": {http.MethodGet, nil, nil, members.ErrNotConnected},
-		"a DELETE may have been done, and is not sent again":               {http.MethodDelete, func(w *world) { w.serve("prod", "key", reporting(said("answered"))) }, nil, tunnel.ErrPeerClosed},
+		"a GET is sent through another tunnel": {
+			http.MethodGet, func(w *world) { w.serve("prod", "key", reporting(respond("answered"))) }, nil, nil,
+		},
+		"a GET waits for the agent to return":  {http.MethodGet, nil, back, nil},
+		"a HEAD waits for the agent to return": {http.MethodHead, nil, back, nil},
+		"a GET fails if the agent does not return, so its user can repeat it": {
+			http.MethodGet, nil, nil, members.ErrNotConnected,
+		},
+		"a DELETE is not sent again, because it may have had an effect": {
+			http.MethodDelete, func(w *world) { w.serve("prod", "key", reporting(respond("answered"))) }, nil,
+			tunnel.ErrPeerClosed,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -67,7 +74,7 @@ func TestRequestsWhoseTunnelIsCut(t *testing.T) {
 	}
 }
 
-// roundTrip sends a request and reads the answer.
+// roundTrip sends a request and reads the response.
 func roundTrip(transport http.RoundTripper, method string) error {
 	r, err := http.NewRequestWithContext(context.Background(), method, "http://agent/api", nil)
 	if err != nil {
@@ -80,7 +87,7 @@ func roundTrip(transport http.RoundTripper, method string) error {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err == nil && method != http.MethodHead && string(body) != "answered" {
-		err = fmt.Errorf("the answer is %q", body)
+		err = fmt.Errorf("got the response %q, want %q", body, "answered")
 	}
 	return err
 }

@@ -25,18 +25,18 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// recorded is a follower that notes what it is told.
+// recorded is a follower that records its calls.
 type recorded[E any] struct {
 	short func(E) string
 
-	mu   sync.Mutex // guards told
-	told []string
+	mu    sync.Mutex // guards calls
+	calls []string
 }
 
 func (h *recorded[E]) note(text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.told = append(h.told, text)
+	h.calls = append(h.calls, text)
 }
 
 func (h *recorded[E]) Synced(member types.NamespacedName, all []E) {
@@ -53,13 +53,13 @@ func (h *recorded[E]) Event(member types.NamespacedName, event E) {
 
 func (h *recorded[E]) Stopped(member types.NamespacedName) { h.note(member.Name + " stopped") }
 
-// take returns what was told since the last call.
+// take returns the calls since the last take.
 func (h *recorded[E]) take() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	told := h.told
-	h.told = nil
-	return told
+	calls := h.calls
+	h.calls = nil
+	return calls
 }
 
 // follow registers followers of sets and plans.
@@ -84,7 +84,7 @@ func (w *world) follow() (*recorded[*protocol.SetEvent], *recorded[*protocol.Pla
 	return sets, plans
 }
 
-// lead begins to lead.
+// lead makes this replica the leader.
 func (w *world) lead() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -96,7 +96,7 @@ func (w *world) lead() {
 func (w *world) expect(what string, got []string, want ...string) {
 	w.t.Helper()
 	if !slices.Equal(got, want) {
-		w.t.Errorf("%s: the follower was told %q, want %q", what, got, want)
+		w.t.Errorf("%s: the follower got %q, want %q", what, got, want)
 	}
 }
 
@@ -114,18 +114,18 @@ func (w *world) connect(member string, sets *testkit.Sets) *testkit.Agent {
 
 func TestFollow(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"all that there is, then each change, on both subjects":                                  testFollow,
-		"a replica that does not lead asks for reports only":                                     testFollowOnlyLeading,
-		"an agent that stops leading, and one that begins":                                       testFollowLeader,
-		"of two tunnels the one that reported all last counts":                                   testFollowTwo,
-		"through another replica while the leading agent is there, opened again after it failed": testFollowFar,
-		"CVE-2024-58259: what an agent offers without end is not kept, and ends the tunnel":      testEndlessOffer,
-		"CVE-2024-58259: many events of a few bytes are not kept either":                         testTinyEvents,
-		"CVE-2024-58259: long lines of all tunnels of a member together end them sooner":         testLongLines,
-		"CVE-2024-58259: all tunnels of a member together offer no more than two agents have":    testManyOffers,
-		"CVE-2024-58259: an event that cannot be read, or was not asked for, ends the tunnel":    testMalformedEvents,
-		"CVE-2024-58259: changes without end end the tunnel, and the member waits":               testEndlessChanges,
-		"CVE-2024-58259: an agent that reports everything again and again ends its tunnel":       testEndlessRounds,
+		"followers of both subjects get the complete state and then each change":               testFollow,
+		"a replica that does not lead requests only reports":                                   testFollowOnlyLeading,
+		"an agent stops leading and begins again":                                              testFollowLeader,
+		"of two tunnels, the last to report everything counts":                                 testFollowTwo,
+		"a leading agent is followed through another replica, also after a failure":            testFollowFar,
+		"CVE-2024-58259: an endless complete report is not kept, and ends the tunnel":          testEndlessOffer,
+		"CVE-2024-58259: a complete report of many tiny events is not kept either":             testTinyEvents,
+		"CVE-2024-58259: the long lines of all tunnels of a member count together":             testLongLines,
+		"CVE-2024-58259: the complete reports of all tunnels of a member are bounded together": testManyOffers,
+		"CVE-2024-58259: a malformed event or one that was not requested ends the tunnel":      testMalformedEvents,
+		"CVE-2024-58259: endless changes end the tunnel, and the member must wait":             testEndlessChanges,
+		"CVE-2024-58259: repeated complete reports end the tunnel":                             testEndlessRounds,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -147,8 +147,10 @@ func testFollow(w *world) {
 	agent.Plans.Remove("k3s")
 	synctest.Wait()
 	w.expect("sets", sets.take(), "member crtb/b=Applied")
-	if got := plans.take(); !slices.Contains(got, "member k3s") || !slices.Contains(got, "member hold not now") || got[len(got)-1] != "member -k3s" {
-		w.t.Errorf("plans: the follower was told %q", got)
+	got := plans.take()
+	if !slices.Contains(got, "member k3s") || !slices.Contains(got, "member hold not now") ||
+		got[len(got)-1] != "member -k3s" {
+		w.t.Errorf("plans: the follower got %q, want the plan k3s, a hold, and at last the removal of k3s", got)
 	}
 	a.Kill()
 	synctest.Wait()
@@ -179,7 +181,7 @@ func testFollowOnlyLeading(w *world) {
 	}
 }
 
-// newAgentOf returns an agent of testkit as one of this package.
+// newAgentOf converts an agent of testkit into one of this package.
 func newAgentOf(a *testkit.Agent) agent { return agent{session: a.Session} }
 
 func testFollowLeader(w *world) {
@@ -215,7 +217,7 @@ func testFollowTwo(w *world) {
 	w.expect("after the newer is gone", sets.take(), "member stopped", "member synced crtb/old=Applied")
 }
 
-// through leads to an agent as another replica would.
+// through forwards requests to an agent as another replica does.
 type through struct {
 	to     http.RoundTripper
 	broken func() bool
@@ -266,7 +268,7 @@ func testFollowFar(w *world) {
 	}
 }
 
-// lying connects an agent that answers with lines, the last again and again.
+// lying connects an agent that answers with lines, and repeats the last one endlessly.
 func (w *world) lying(lines ...string) agent {
 	agent := testkit.NewSets()
 	agent.Serve(func(rw http.ResponseWriter, r *http.Request) {
@@ -294,12 +296,14 @@ func testEndlessOffer(w *world) {
 func testTinyEvents(w *world) {
 	sets, plans := w.follow()
 	w.lead()
-	for line, count := range map[string]int{`{"set":{"state":{"id":"a/%d"}}}`: 32_000, `{"plan":{"state":{"name":"%d"}}}`: 8_000} { // 1 MB, 256 KB
+	// 1 MB and 256 KB of lines
+	for line, count := range map[string]int{`{"set":{"state":{"id":"a/%d"}}}`: 32_000,
+		`{"plan":{"state":{"name":"%d"}}}`: 8_000} {
 		var offer strings.Builder
 		for i := range count {
 			fmt.Fprintf(&offer, line+"\n", i)
 		}
-		a := w.serve("member", "key", reporting(said(""), offer.String()))
+		a := w.serve("member", "key", reporting(respond(""), offer.String()))
 		if state := w.State(name("member")); alive(a) || !errors.Is(state.LostBecause, members.ErrReportMalformed) {
 			w.t.Errorf("%d events %s: state %+v, want the tunnel ended", count, line, state)
 		}
@@ -320,7 +324,7 @@ func testLongLines(w *world) {
 		sent := 0
 		lying := func(rw http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(rw, `{"set":{"synced":true}}`+"\n")
-			tenth := time.NewTicker(100 * time.Millisecond) // half as often as reports may come
+			tenth := time.NewTicker(100 * time.Millisecond) // half as often as reports are allowed
 			defer tenth.Stop()
 			for r.Context().Err() == nil && strings.HasPrefix(r.URL.Path, protocol.PathReport) {
 				if _, err := io.WriteString(rw, line); err != nil {
@@ -338,8 +342,10 @@ func testLongLines(w *world) {
 		}
 		w.pass(time.Minute)
 		mu.Lock()
-		if state := w.State(name("member")); alive(agents[0]) || !errors.Is(state.LostBecause, members.ErrTooFast) || sent > 700 {
-			w.t.Errorf("%s: %d lines of 60 KiB were sent, state %+v, want the tunnels ended after fewer than 700", what, sent, state)
+		if state := w.State(name("member")); alive(agents[0]) || !errors.Is(state.LostBecause, members.ErrTooFast) ||
+			sent > 700 {
+			w.t.Errorf("%s: %d lines of 60 KiB were sent, state %+v, want the tunnels ended after fewer than 700", what, sent,
+				state)
 		}
 		mu.Unlock()
 		for _, a := range agents {
@@ -348,7 +354,7 @@ func testLongLines(w *world) {
 		w.pass(2 * members.RefusalMemory)
 	}
 	if n := len(sets.take()); n > 700 {
-		w.t.Errorf("the follower was told %d times, want fewer than 700", n)
+		w.t.Errorf("the follower got %d events, want at most 700", n)
 	}
 }
 
@@ -356,13 +362,14 @@ func testManyOffers(w *world) {
 	w.follow()
 	w.lead()
 	line := `{"set":{"state":{"id":"crtb/a","message":"` + strings.Repeat("x", 60<<10) + `"}}}` + "\n"
-	offer := strings.Repeat(line, 8<<20/len(line)) // half of what one may
+	offer := strings.Repeat(line, 8<<20/len(line)) // half of what one agent is allowed
 	var agents []agent
 	for range 6 {
-		agents = append(agents, w.serve("member", "key", reporting(said(""), offer)))
+		agents = append(agents, w.serve("member", "key", reporting(respond(""), offer)))
 		synctest.Wait()
 	}
-	if state := w.State(name("member")); state.Connected() || !errors.Is(state.LostBecause, members.ErrTooFast) || alive(agents[0]) {
+	if state := w.State(name("member")); state.Connected() || !errors.Is(state.LostBecause, members.ErrTooFast) ||
+		alive(agents[0]) {
 		w.t.Errorf("6 tunnels that offer 8 MiB each: state %+v, want them ended", state)
 	}
 }
@@ -370,14 +377,17 @@ func testManyOffers(w *world) {
 func testMalformedEvents(w *world) {
 	w.follow()
 	if a := w.lying(`{"set":{"synced":true}}` + "\n"); alive(a) {
-		w.t.Error("what was not asked for is taken")
+		w.t.Error("the tunnel is open after an event that was not requested, want it ended")
 	}
 	w.lead()
-	for _, line := range []string{`{"set":{"state":{"id":"../uninstall"}}}`, `{"set":"secret"}`, "[" + strings.Repeat("[", 60<<10), `{"plan":` + strings.Repeat(" ", 70<<10)} {
+	for _, line := range []string{`{"set":{"state":{"id":"../uninstall"}}}`, `{"set":"secret"}`,
+		"[" + strings.Repeat("[", 60<<10), `{"plan":` + strings.Repeat(" ", 70<<10)} {
 		a := w.lying(line + "\n")
 		state := w.State(name("member"))
-		if alive(a) || !errors.Is(state.LostBecause, members.ErrReportMalformed) || strings.Contains(fmt.Sprint(state.LostBecause), "secret") {
-			w.t.Errorf("%.30s: state %+v, want the tunnel ended as malformed, and nothing of the line in the error", line, state)
+		if alive(a) || !errors.Is(state.LostBecause, members.ErrReportMalformed) ||
+			strings.Contains(fmt.Sprint(state.LostBecause), "secret") {
+			w.t.Errorf("%.30s: state %+v, want the tunnel ended as malformed, with nothing of the line in the error", line,
+				state)
 		}
 	}
 }
@@ -392,11 +402,13 @@ func testEndlessChanges(w *world) {
 		a := w.lying(lines...)
 		w.pass(30 * time.Second)
 		state := w.State(name("member"))
-		if alive(a) || !errors.Is(state.LostBecause, members.ErrTooFast) || state.Refusal == nil || !strings.Contains(state.Refusal.Message, subject) {
-			w.t.Errorf("%s: state %+v, refusal %+v, want the tunnel ended as too fast, with a refusal that names the subject", subject, state, state.Refusal)
+		if alive(a) || !errors.Is(state.LostBecause, members.ErrTooFast) || state.Refusal == nil ||
+			!strings.Contains(state.Refusal.Message, subject) {
+			w.t.Errorf("%s: state %+v, refusal %+v, want the tunnel ended as too fast, with a refusal that names the subject",
+				subject, state, state.Refusal)
 		}
 		if _, err := w.Admit(name("member")); !errors.Is(err, members.ErrTooFast) {
-			w.t.Errorf("%s: it may come back at once: %v", subject, err)
+			w.t.Errorf("%s: got %v, want the member to wait because of %v", subject, err, members.ErrTooFast)
 		}
 		w.pass(2 * members.RefusalMemory)
 	}
@@ -410,6 +422,6 @@ func testEndlessRounds(w *world) {
 		w.t.Errorf("state %+v, want the tunnel ended as too fast", state)
 	}
 	if n := len(sets.take()); n > 30 {
-		w.t.Errorf("the follower was told %d times", n)
+		w.t.Errorf("the follower got %d calls, want at most 30", n)
 	}
 }

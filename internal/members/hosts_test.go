@@ -15,7 +15,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestListenersOfClustersHearNothingOfHosts(t *testing.T) {
+func TestListenersOfClustersAreNotCalledForHosts(t *testing.T) {
 	t.Parallel()
 	r := members.New(logr.Discard(), time.Now)
 	t.Cleanup(r.Close)
@@ -33,10 +33,10 @@ func TestListenersOfClustersHearNothingOfHosts(t *testing.T) {
 				case what:
 					return
 				case "cluster changed host:m", "cluster opened host:m", "host changed m", "host opened m":
-					t.Errorf("heard %q", got)
+					t.Errorf("got a call of %q, want only listeners of the same kind called", got)
 				}
 			case <-limit:
-				t.Fatalf("nothing heard of %q", what)
+				t.Fatalf("got no call of %q, want one", what)
 			}
 		}
 	}

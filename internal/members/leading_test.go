@@ -36,11 +36,21 @@ func TestRequestsFindTheLeader(t *testing.T) {
 		want    string
 		err     error
 	}{
-		"the one that says that it leads is asked":     {[]carrier{answers("a"), answers("b")}, []*protocol.Report{leads, {}}, "a set", nil},
-		"one that does not lead sends on to the other": {[]carrier{answers("a"), follower}, []*protocol.Report{nil, nil}, "a set", nil},
-		"one that led until a moment ago, too":         {[]carrier{answers("a"), follower}, []*protocol.Report{nil, leads}, "a set", nil},
-		"a tunnel that has ended is passed over":       {[]carrier{answers("a"), gone}, []*protocol.Report{nil, leads}, "a set", nil},
-		"without a leader the error says so":           {[]carrier{follower, follower}, []*protocol.Report{nil, nil}, "", ErrNoLeader},
+		"the agent that says that it leads gets the request": {
+			[]carrier{answers("a"), answers("b")}, []*protocol.Report{leads, {}}, "a set", nil,
+		},
+		"after an agent that does not lead, the other is tried": {
+			[]carrier{answers("a"), follower}, []*protocol.Report{nil, nil}, "a set", nil,
+		},
+		"the same if it led until a moment ago": {
+			[]carrier{answers("a"), follower}, []*protocol.Report{nil, leads}, "a set", nil,
+		},
+		"a tunnel that has ended is skipped": {
+			[]carrier{answers("a"), gone}, []*protocol.Report{nil, leads}, "a set", nil,
+		},
+		"without a leader the error says so": {
+			[]carrier{follower, follower}, []*protocol.Report{nil, nil}, "", ErrNoLeader,
+		},
 	} {
 		t.Run(title, func(t *testing.T) {
 			r := New(logr.Discard(), time.Now)
@@ -50,7 +60,8 @@ func TestRequestsFindTheLeader(t *testing.T) {
 			mirror.Begin(func(p Peer) http.RoundTripper { return at[p.ID] })
 			record := Record{Namespace: name.Namespace, Name: name.Name}
 			for i, agent := range tt.agents {
-				p := Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name}, ID: fmt.Sprint(i), Instance: fmt.Sprint("agent-", i), Epoch: int64(i + 1)}
+				p := Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name}, ID: fmt.Sprint(i),
+					Instance: fmt.Sprint("agent-", i), Epoch: int64(i + 1)}
 				at[p.ID] = agent
 				record.Tunnels = append(record.Tunnels, p)
 				if report := tt.reports[i]; report != nil && report.Leader {
@@ -62,14 +73,15 @@ func TestRequestsFindTheLeader(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://agent/v1/sets/x", strings.NewReader(" set"))
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://agent/v1/sets/x",
+				strings.NewReader(" set"))
 			if err != nil {
 				t.Fatal(err)
 			}
 			resp, err := transport.RoundTrip(req)
 			if tt.err != nil {
 				if !errors.Is(err, tt.err) {
-					t.Fatal(err)
+					t.Fatalf("got the error %v, want %v", err, tt.err)
 				}
 				return
 			}
@@ -78,15 +90,15 @@ func TestRequestsFindTheLeader(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			if raw, err := io.ReadAll(resp.Body); err != nil || string(raw) != tt.want {
-				t.Errorf("the response is %q %v, want that of the leader", raw, err)
+				t.Errorf("the response is %q, %v, want %q from the leader", raw, err, tt.want)
 			}
 		})
 	}
-	t.Run("a member that is not connected is not dialled", func(t *testing.T) {
+	t.Run("a member that is not connected is an error", func(t *testing.T) {
 		r := New(logr.Discard(), time.Now)
 		defer r.Close()
 		if _, err := r.Leading(name); !errors.Is(err, ErrNotConnected) {
-			t.Error(err)
+			t.Errorf("got %v, want %v", err, ErrNotConnected)
 		}
 	})
 }

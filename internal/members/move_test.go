@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// movingAgent is an agent that knows how to move: it ends its report when it was asked to and has a new tunnel.
+// movingAgent is an agent that can move: it ends its report after it was asked to move and has a new tunnel.
 type movingAgent struct {
 	asked  chan protocol.MoveRequest
 	leave  chan struct{}
@@ -54,18 +54,18 @@ func (n *movingAgent) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func TestMove(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"it returns when all have moved, and says who stayed":         testMoved,
-		"an agent that promises and does not move is waited for 10 s": testMovePromised,
-		"agents are asked no faster than others can take them":        testMovePaced,
-		"a watch ends between two events when its agent takes leave":  testWatchLeave,
-		"a watch ends between two events when its agent is killed":    testWatchKill,
-		"a request that was just on its way to a tunnel gets through": testLate,
+		"it returns when all have moved or stayed, and counts both":    testMoved,
+		"it waits 10 s for an agent that agreed but does not move":     testMovePromised,
+		"it asks agents at a limited rate":                             testMovePaced,
+		"a watch ends between two events when its agent disconnects":   testWatchLeave,
+		"a watch ends between two events when its agent is killed":     testWatchKill,
+		"a request that is already on its way to the tunnel is served": testLate,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
 }
 
-// move runs Move beside the test.
+// move runs Move concurrently with the test.
 func (w *world) move(ctx context.Context) <-chan string {
 	result := make(chan string, 1)
 	go func() {
@@ -77,24 +77,25 @@ func (w *world) move(ctx context.Context) <-chan string {
 }
 
 func testMoved(w *world) {
-	n, old, gone := newMovingAgent(http.StatusAccepted), newMovingAgent(http.StatusNotFound), newMovingAgent(http.StatusAccepted)
+	n, old := newMovingAgent(http.StatusAccepted), newMovingAgent(http.StatusNotFound)
+	gone := newMovingAgent(http.StatusAccepted)
 	w.serve("member", "key", n.ServeHTTP)
 	w.serve("old", "key", old.ServeHTTP)
 	lost := w.serve("gone", "key", gone.ServeHTTP)
 	result := w.move(w.t.Context())
 	if got := <-n.asked; got.Keep() != 90*time.Second {
-		w.t.Errorf("it may keep the old tunnel for %s", got.Keep())
+		w.t.Errorf("the agent may keep the old tunnel for %s, want 90 s", got.Keep())
 	}
 	_ = lost.conn.Close()
 	if synctest.Wait(); len(result) > 0 {
-		w.t.Error("it does not wait")
+		w.t.Error("Move returned before the agent had moved, want it to wait")
 	}
 	close(n.leave)
 	if got := <-result; got != "2 moved, 1 stayed" {
 		w.t.Errorf("got %v, want 2 moved, 1 stayed", got)
 	}
 	if w.State(name("member")).Connected() || !w.State(name("old")).Connected() {
-		w.t.Error("who left is connected, or who stayed is not")
+		w.t.Error("the agent that left is connected or the one that stayed is not, want the opposite")
 	}
 }
 
@@ -102,18 +103,18 @@ func testMovePromised(w *world) {
 	w.serve("member", "key", newMovingAgent(http.StatusAccepted).ServeHTTP)
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
-	begun := time.Now()
-	if got := <-w.move(ctx); got != "0 moved, 1 stayed" || time.Since(begun) != 10*time.Second {
-		w.t.Errorf("%s after %s", got, time.Since(begun))
+	start := time.Now()
+	if got := <-w.move(ctx); got != "0 moved, 1 stayed" || time.Since(start) != 10*time.Second {
+		w.t.Errorf("got %s after %s, want \"0 moved, 1 stayed\" after 10 s", got, time.Since(start))
 	}
 	late := newMovingAgent(http.StatusAccepted)
 	w.serve("late", "key", late.ServeHTTP)
-	begun = time.Now()
+	start = time.Now()
 	result := w.move(ctx)
 	w.pass(9 * time.Second)
 	close(late.leave)
-	if got := <-result; got != "1 moved, 1 stayed" || time.Since(begun) != 19*time.Second {
-		w.t.Errorf("%s after %s: others that move are waited for", got, time.Since(begun))
+	if got := <-result; got != "1 moved, 1 stayed" || time.Since(start) != 19*time.Second {
+		w.t.Errorf("got %s after %s, want \"1 moved, 1 stayed\" after 19 s", got, time.Since(start))
 	}
 }
 
@@ -133,14 +134,14 @@ func testMovePaced(w *world) {
 	}
 	result := w.move(w.t.Context())
 	if n := asked.Load(); n > 60 {
-		w.t.Errorf("%d are asked at once", n)
+		w.t.Errorf("%d agents were asked at once, want at most 60", n)
 	}
 	if got := <-result; got != "0 moved, 300 stayed" || asked.Load() != members {
-		w.t.Errorf("%s, %d were asked, want \"0 moved, 300 stayed\" and %d", got, asked.Load(), members)
+		w.t.Errorf("got %q and %d asked, want \"0 moved, 300 stayed\" and %d", got, asked.Load(), members)
 	}
 }
 
-// watch follows a watch of a member to its end.
+// watch starts a watch of a member and returns a channel that receives its result.
 func (w *world) watch() <-chan string {
 	ended := make(chan string, 1)
 	go func() {
@@ -149,7 +150,7 @@ func (w *world) watch() <-chan string {
 	}()
 	synctest.Wait()
 	if len(ended) > 0 {
-		w.t.Error("the watch ended by itself")
+		w.t.Error("the watch has already ended, want it open")
 	}
 	return ended
 }
@@ -159,9 +160,9 @@ func testWatchLeave(w *world) {
 	w.serve("member", "key", n.ServeHTTP)
 	ended := w.watch()
 	close(n.leave)
-	begun := time.Now()
-	if got := <-ended; got != `"{}\n", <nil>` || time.Since(begun) > 0 {
-		w.t.Errorf("it ended with %s after %s", got, time.Since(begun))
+	start := time.Now()
+	if got := <-ended; got != `"{}\n", <nil>` || time.Since(start) > 0 {
+		w.t.Errorf("the watch ended with %s after %s, want one event and no error at once", got, time.Since(start))
 	}
 }
 
@@ -170,7 +171,7 @@ func testWatchKill(w *world) {
 	ended := w.watch()
 	_ = a.conn.Close()
 	if got := <-ended; got != `"{}\n", <nil>` {
-		w.t.Errorf("it ended with %s", got)
+		w.t.Errorf("the watch ended with %s, want one event and no error", got)
 	}
 }
 
@@ -184,7 +185,7 @@ func testLate(w *world) {
 	close(n.leave)
 	synctest.Wait()
 	if _, err := w.Here(name("member"), ""); err == nil {
-		w.t.Error("a tunnel that was left is still found")
+		w.t.Error("Here returns a tunnel that its agent has left, want an error")
 	}
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodGet, "http://agent/x", nil)
 	if err != nil {
@@ -192,7 +193,7 @@ func testLate(w *world) {
 	}
 	resp, err := late.RoundTrip(req)
 	if err != nil {
-		w.t.Fatalf("a request of a moment later: %v", err)
+		w.t.Fatalf("a request that had chosen the tunnel before: got %v, want it served", err)
 	}
 	_ = resp.Body.Close()
 }

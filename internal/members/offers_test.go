@@ -9,31 +9,31 @@ import (
 	"time"
 )
 
-func TestOffersOfAMemberAreBoundedTogether(t *testing.T) {
+func TestCompleteReportsOfAMemberAreBoundedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const whole = maxSets + maxPlans
 		o := newOffers()
 		if !o.take(whole) {
-			t.Error("one stream cannot report everything at once")
+			t.Error("one stream was refused a complete report, want it accepted")
 		}
 		if !o.take(whole) {
-			t.Error("two streams cannot report everything at once: an agent that moves could not")
+			t.Error("a second stream was refused a complete report, want it accepted, because an agent that moves sends two")
 		}
 		time.Sleep(time.Hour)
 		if o.take(1) {
-			t.Error("a third stream may be held beside the two, want that no more is held than two report")
+			t.Error("a third stream was accepted, want no more held than two complete reports")
 		}
 		o.give(2 * whole)
 		if !o.take(2 * whole) {
-			t.Error("what was given back is not free")
+			t.Error("released bytes are still held, want them free")
 		}
 		o.give(2 * whole)
 		if o.take(whole) {
-			t.Error("a member that reports everything again and again at once is read, want one whole report in 10 s")
+			t.Error("repeated complete reports were accepted, want at most one in 10 s")
 		}
 		time.Sleep(10 * time.Second)
 		if !o.take(whole) {
-			t.Error("after 10 s a whole report is not read")
+			t.Error("a complete report was refused after 10 s, want it accepted")
 		}
 	})
 }

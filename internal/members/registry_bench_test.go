@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// instant is a silent session that answers requests other than for its report at once.
+// instant is a silent session that answers all requests except the one for its report at once.
 type instant struct{ *silent }
 
 func (s instant) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -28,7 +28,7 @@ func (s instant) RoundTrip(r *http.Request) (*http.Response, error) {
 
 var answer = http.Response{StatusCode: http.StatusOK, Body: http.NoBody}
 
-// BenchmarkTransport measures what the registry adds to a request: the choice of a tunnel, among a thousand members.
+// BenchmarkTransport measures what the registry adds to a request: the choice of a tunnel among a thousand members.
 func BenchmarkTransport(b *testing.B) {
 	registry := members.New(logr.Discard(), time.Now)
 	b.Cleanup(registry.Close)
@@ -55,7 +55,7 @@ func BenchmarkTransport(b *testing.B) {
 	}
 }
 
-// BenchmarkIdleMember measures the heap that the registry holds for a member that is connected and reports nothing new.
+// BenchmarkIdleMember measures the heap that the registry uses for a connected member that reports nothing new.
 func BenchmarkIdleMember(b *testing.B) {
 	for b.Loop() {
 		registry := members.New(logr.Discard(), time.Now)

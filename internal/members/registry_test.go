@@ -30,11 +30,11 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// world is a registry in a bubble of its own: time is the bubble's, and a goroutine that outlives the test fails it.
+// world is a registry in a bubble of synctest. A goroutine that outlives the test fails it.
 type world struct {
 	*members.Registry
 	t *testing.T
-	// pass lets the bubble's time pass.
+	// pass lets time pass in the bubble.
 	pass func(time.Duration)
 
 	mu      sync.Mutex // guards changes
@@ -74,7 +74,7 @@ func peer(cluster, key string) members.Peer {
 	return members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: cluster, UID: cluster + "-uid"}, Key: key}
 }
 
-// add connects an agent in memory.
+// add connects a fake agent in memory.
 func (w *world) add(cluster string, report protocol.Report) *testkit.Agent {
 	w.t.Helper()
 	agent := testkit.ConnectAgent(w.t, report)
@@ -83,7 +83,7 @@ func (w *world) add(cluster string, report protocol.Report) *testkit.Agent {
 	return agent
 }
 
-// agent is the far end of a tunnel with a handler of the test's.
+// agent is the far end of a tunnel, with a handler of the test.
 type agent struct {
 	session *tunnel.Session
 	conn    *tunnel.Conn
@@ -105,7 +105,8 @@ func newAgent(t testing.TB, h http.Handler) agent {
 	return agent{session: opened.Session, conn: opened.Conn, stop: opened.Stop}
 }
 
-// reporting answers requests for the report with lines and then waits for the end of the request, and others with next.
+// reporting returns a handler that answers requests for the report with lines and then waits for the end of the
+// request. It passes other requests to next.
 func reporting(next http.HandlerFunc, lines ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != protocol.PathReport {
@@ -139,31 +140,31 @@ func (w *world) get(cluster, path string) (string, error) {
 	return string(raw), err
 }
 
-func said(text string) http.HandlerFunc {
+func respond(text string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }
 }
 
 func TestRegistry(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"an agent that connects is a connected member with a report":            testConnect,
-		"what an agent reports later replaces what it reported before":          testReports,
-		"a killed agent is lost, with the time and the reason":                  testLost,
-		"the newest tunnel carries requests, the other one takes over":          testReplace,
-		"a member has twelve tunnels at most":                                   testLimit,
-		"a report that is none ends the tunnel":                                 testMalformed,
-		"a line that does not end ends the tunnel":                              testOversize,
-		"an agent without a report stays connected and shows":                   testNoReport,
-		"an agent that disconnects gets no more requests and ends those it has": testLeave,
-		"requests of an agent that leaves do not go on for ever":                testLeaveStuck,
-		"an agent that leaves tunnel after tunnel keeps twelve":                 testLeaveOften,
-		"of reports that come fast the newest is shown, at a pace":              testFastReports,
-		"the tunnels of a revoked agent end and those of the rightful stay":     testDisconnect,
-		"a revoked agent that disconnects ends at once":                         testDisconnectLeaving,
-		"nothing is known of a member that is forgotten":                        testForget,
-		"a refusal shows for ten minutes":                                       testRefused,
-		"closing ends all tunnels, waits for them and takes no more":            testClose,
-		"settings are stored and uninstalling removes":                          testCalls,
-		"an agent that refuses what the hub asks is an error":                   testCallsRefused,
+		"an agent that connects is a connected member with a report":              testConnect,
+		"a later report replaces the earlier one":                                 testReports,
+		"a killed agent is lost, with the time and the reason":                    testLost,
+		"the newest tunnel carries requests, and the other one takes over":        testReplace,
+		"a member has at most twelve tunnels":                                     testLimit,
+		"a malformed report ends the tunnel":                                      testMalformed,
+		"an endless line ends the tunnel":                                         testOversize,
+		"an agent without a report stays connected, with the reason":              testNoReport,
+		"an agent that disconnects gets no more requests and completes open ones": testLeave,
+		"requests of an agent that disconnects end after an hour":                 testLeaveStuck,
+		"an agent that leaves one tunnel after another keeps at most twelve":      testLeaveOften,
+		"fast reports are published at a limited rate, including the newest":      testFastReports,
+		"the tunnels of a revoked agent end and the rightful agent's stay":        testDisconnect,
+		"a revoked agent that disconnects ends at once":                           testDisconnectLeaving,
+		"a forgotten member has no state":                                         testForget,
+		"a rejection is shown for ten minutes":                                    testRefused,
+		"closing ends all tunnels, waits for them and accepts no more":            testClose,
+		"settings are stored and an agent is uninstalled":                         testCalls,
+		"a call that the agent refuses returns an error":                          testCallsRefused,
 	} {
 		t.Run(name, func(t *testing.T) { inBubble(t, test) })
 	}
@@ -171,21 +172,22 @@ func TestRegistry(t *testing.T) {
 
 func testConnect(w *world) {
 	if _, err := w.Transport(name("member")); !errors.Is(err, members.ErrNotConnected) {
-		w.t.Errorf("before it connected: %v", err)
+		w.t.Errorf("before the member connected: got %v, want %v", err, members.ErrNotConnected)
 	}
 	w.add("member", testkit.HealthyReport())
 	state := w.State(name("member"))
-	if !state.Connected() || state.Peers[0].Key != "key" || state.Peers[0].Cluster != peer("member", "key").Cluster || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.ReportErr != nil {
-		w.t.Errorf("state %+v, want it connected with the peer and the report of its agent", state)
+	if !state.Connected() || state.Peers[0].Key != "key" || state.Peers[0].Cluster != peer("member", "key").Cluster ||
+		state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.ReportErr != nil {
+		w.t.Errorf("state %+v, want the member connected, with the peer and the report of its agent", state)
 	}
 	if members, tunnels := w.Size(); members != 1 || tunnels != 1 {
 		w.t.Errorf("%d members, %d tunnels, want one of each", members, tunnels)
 	}
 	if w.changed() != 2 { // connected, reported
-		w.t.Errorf("told of %d changes", w.changed())
+		w.t.Errorf("got %d changes, want 2", w.changed())
 	}
 	if w.State(name("other")).Connected() {
-		w.t.Error("another member is connected as well")
+		w.t.Error("another member is connected, want only one")
 	}
 }
 
@@ -194,7 +196,7 @@ func testReports(w *world) {
 	agent.Report(func(r *protocol.Report) { r.Version = "v1.37.0" })
 	synctest.Wait()
 	if got := w.State(name("member")).Report.Version; got != "v1.37.0" {
-		w.t.Errorf("version %s, want that of the second report", got)
+		w.t.Errorf("version %s, want v1.37.0 from the second report", got)
 	}
 }
 
@@ -206,24 +208,24 @@ func testLost(w *world) {
 	synctest.Wait()
 	state := w.State(name("member"))
 	if state.Connected() || !state.LastSeen.Equal(time.Now()) || state.Report != nil || state.ReportErr != nil {
-		w.t.Errorf("state %+v, want it lost now, without a report", state)
+		w.t.Errorf("state %+v, want the member lost now, without a report", state)
 	}
 	if !errors.Is(state.LostBecause, tunnel.ErrPeerClosed) || errors.Is(state.LostBecause, members.ErrReportEnded) {
-		w.t.Errorf("lost because %v", state.LostBecause)
+		w.t.Errorf("lost because of %v, want %v", state.LostBecause, tunnel.ErrPeerClosed)
 	}
 	if w.changed() != before+1 {
-		w.t.Errorf("told of %d changes", w.changed()-before)
+		w.t.Errorf("got %d changes, want 1", w.changed()-before)
 	}
 }
 
 func testReplace(w *world) {
-	old := w.serve("member", "key", reporting(said("old"), `{"version":"v1"}`+"\n"))
-	renewed := w.serve("member", "key", reporting(said("new"), `{"version":"v2"}`+"\n"))
+	old := w.serve("member", "key", reporting(respond("old"), `{"version":"v1"}`+"\n"))
+	renewed := w.serve("member", "key", reporting(respond("new"), `{"version":"v2"}`+"\n"))
 	if got, err := w.get("member", "/"); got != "new" {
 		w.t.Errorf("answered by %q, %v, want the new tunnel", got, err)
 	}
 	if got := w.State(name("member")).Report.Version; got != "v2" {
-		w.t.Errorf("report of %s, want the one of v2", got)
+		w.t.Errorf("the report has version %s, want v2", got)
 	}
 	_ = renewed.conn.Close()
 	synctest.Wait()
@@ -232,27 +234,27 @@ func testReplace(w *world) {
 	}
 	state := w.State(name("member"))
 	if state.Report.Version != "v1" || !state.LastSeen.IsZero() {
-		w.t.Errorf("a member with a tunnel left is lost: %+v", state)
+		w.t.Errorf("state %+v of a member that has a tunnel left, want it connected", state)
 	}
 	_ = old.conn.Close()
 	synctest.Wait()
 	if w.State(name("member")).LastSeen.IsZero() {
-		w.t.Error("never seen")
+		w.t.Error("LastSeen is zero after the last tunnel ended, want the time")
 	}
 }
 
 func testLimit(w *world) {
-	first := w.serve("member", "key", reporting(said("first")))
+	first := w.serve("member", "key", reporting(respond("first")))
 	for range 11 {
-		w.serve("member", "key", reporting(said("more")))
+		w.serve("member", "key", reporting(respond("more")))
 	}
 	if !alive(first) {
-		w.t.Fatal("twelve are too many")
+		w.t.Fatal("the first of twelve tunnels has ended, want it open")
 	}
-	w.serve("member", "key", reporting(said("newest")))
+	w.serve("member", "key", reporting(respond("newest")))
 	synctest.Wait()
 	if alive(first) {
-		w.t.Error("the oldest lives on")
+		w.t.Error("the oldest of thirteen tunnels is open, want it ended")
 	}
 	if n := len(w.State(name("member")).Peers); n != 12 {
 		w.t.Errorf("%d tunnels, want 12", n)
@@ -273,19 +275,20 @@ func alive(a agent) bool {
 
 func testMalformed(w *world) {
 	for _, line := range []string{"secret-in-the-line\n", "[1]\n", `{"nodes":"many"}` + "\n", "\n"} {
-		a := w.serve("member", "key", reporting(said(""), `{"version":"v1"}`+"\n", line))
+		a := w.serve("member", "key", reporting(respond(""), `{"version":"v1"}`+"\n", line))
 		state := w.State(name("member"))
-		if alive(a) || state.Connected() || state.ReportErr != nil || !errors.Is(state.LostBecause, members.ErrReportMalformed) {
+		if alive(a) || state.Connected() || state.ReportErr != nil ||
+			!errors.Is(state.LostBecause, members.ErrReportMalformed) {
 			w.t.Errorf("%q: state %+v, want the tunnel ended as malformed", line, state)
 		}
 		if strings.Contains(fmt.Sprint(state.LostBecause), "secret") {
-			w.t.Errorf("the line is quoted: %v", state.LostBecause)
+			w.t.Errorf("the error %v quotes the line, want it without", state.LostBecause)
 		}
 	}
 }
 
 func testOversize(w *world) {
-	a := w.serve("member", "key", reporting(said(""), `{"version":"`+strings.Repeat("x", protocol.MaxBody)))
+	a := w.serve("member", "key", reporting(respond(""), `{"version":"`+strings.Repeat("x", protocol.MaxBody)))
 	if state := w.State(name("member")); alive(a) || !errors.Is(state.LostBecause, members.ErrReportMalformed) {
 		w.t.Errorf("state %+v, want the tunnel ended as malformed", state)
 	}
@@ -300,20 +303,22 @@ func testNoReport(w *world) {
 		_, _ = io.WriteString(rw, "served")
 	})
 	state := w.State(name("member"))
-	if !alive(a) || !state.Connected() || state.Report != nil || state.ReportErr == nil || !strings.Contains(state.ReportErr.Error(), "404") {
-		w.t.Errorf("state %+v, want it connected, without a report because of 404", state)
+	if !alive(a) || !state.Connected() || state.Report != nil || state.ReportErr == nil ||
+		!strings.Contains(state.ReportErr.Error(), "404") {
+		w.t.Errorf("state %+v, want the member connected, without a report because of 404", state)
 	}
 	if got, err := w.get("member", "/"); got != "served" {
-		w.t.Errorf("got %q, %v, want that the tunnel serves", got, err)
+		w.t.Errorf("got %q, %v, want the tunnel to serve requests", got, err)
 	}
 	_ = a.conn.Close()
 	synctest.Wait()
 	if w.State(name("member")).Connected() {
-		w.t.Error("not lost with its tunnel")
+		w.t.Error("the member is connected after its tunnel ended, want it lost")
 	}
 }
 
-// leaving ends its report when told to, as an agent does that stops, and answers other requests when told to.
+// leaving is an agent that ends its report when leave is closed, as a stopping agent does, and answers other requests
+// when answer is closed.
 type leaving struct{ leave, answer chan struct{} }
 
 func (l leaving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -329,7 +334,8 @@ func (l leaving) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// leave has an agent take its leave while a request is under way, whose outcome comes through what it returns.
+// leave lets an agent disconnect while a request is in progress. The returned channel receives the result of the
+// request.
 func (w *world) leave() (agent, leaving, <-chan string) {
 	w.t.Helper()
 	l := leaving{leave: make(chan struct{}), answer: make(chan struct{})}
@@ -343,14 +349,15 @@ func (w *world) leave() (agent, leaving, <-chan string) {
 	close(l.leave)
 	synctest.Wait()
 	state := w.State(name("member"))
-	if state.Connected() || state.LastSeen.IsZero() || !errors.Is(state.LostBecause, members.ErrReportEnded) || state.ReportErr != nil {
-		w.t.Errorf("state %+v, want it lost because the report ended", state)
+	if state.Connected() || state.LastSeen.IsZero() || !errors.Is(state.LostBecause, members.ErrReportEnded) ||
+		state.ReportErr != nil {
+		w.t.Errorf("state %+v, want the member lost because the report ended", state)
 	}
 	if _, err := w.Transport(name("member")); !errors.Is(err, members.ErrNotConnected) {
-		w.t.Errorf("it still gets requests: %v", err)
+		w.t.Errorf("after the agent disconnected: got %v, want %v", err, members.ErrNotConnected)
 	}
 	if !alive(a) {
-		w.t.Fatal("its request was cut")
+		w.t.Fatal("the tunnel ended while a request was open, want it to stay")
 	}
 	return a, l, got
 }
@@ -361,18 +368,18 @@ func testLeave(w *world) {
 	close(l.answer)
 	synctest.Wait()
 	if text := <-got; text != "served<nil>" {
-		w.t.Errorf("its request got %s, want it served", text)
+		w.t.Errorf("the open request got %s, want it served", text)
 	}
-	w.pass(time.Second) // for those who looked it up just before
+	w.pass(time.Second) // for requests that had just chosen the tunnel
 	if alive(a) {
-		w.t.Error("the tunnel outlives its last request")
+		w.t.Error("the tunnel is open after its last request, want it ended")
 	}
 	if w.changed() != before {
-		w.t.Error("it is lost a second time")
+		w.t.Error("the end of the tunnel was another change, want none")
 	}
 }
 
-// testLeaveOften has agent after agent take its leave while a request is under way.
+// testLeaveOften lets one agent after another disconnect while a request is in progress.
 func testLeaveOften(w *world) {
 	const most = 12
 	var agents []agent
@@ -386,15 +393,15 @@ func testLeaveOften(w *world) {
 		synctest.Wait()
 	}
 	if alive(agents[0]) {
-		w.t.Error("the oldest one is still there")
+		w.t.Error("the oldest tunnel is open, want it ended")
 	}
 	for i, a := range agents[1:] {
 		if !alive(a) {
-			w.t.Errorf("one of the %d newest was cut: %d", most, i)
+			w.t.Errorf("tunnel %d of the %d newest has ended, want it open", i, most)
 		}
 	}
 	if got := len(w.Local(name("member"))); got != most {
-		w.t.Errorf("%d tunnels are kept", got)
+		w.t.Errorf("got %d tunnels, want %d", got, most)
 	}
 }
 
@@ -402,7 +409,7 @@ func testLeaveStuck(w *world) {
 	a, _, got := w.leave()
 	w.pass(time.Hour + time.Second)
 	if alive(a) {
-		w.t.Error("the tunnel is still there after an hour")
+		w.t.Error("the tunnel is open after an hour, want it ended")
 	}
 	if text := <-got; strings.Contains(text, "served") {
 		w.t.Errorf("got %s, want an error", text)
@@ -420,27 +427,28 @@ func testFastReports(w *world) {
 	})
 	w.pass(2 * time.Second)
 	if n := w.changed(); n > 20 {
-		w.t.Errorf("told of %d changes", n)
+		w.t.Errorf("got %d changes, want at most 20", n)
 	}
 	if got := w.State(name("member")).Report.Version; got != "v149" || !alive(a) {
-		w.t.Errorf("the last report is %s", got)
+		w.t.Errorf("the last report is %s, want v149 through an open tunnel", got)
 	}
 }
 
 func testDisconnect(w *world) {
-	revoked := w.serve("member", "old", reporting(said("old")))
-	rightful := w.serve("member", "new", reporting(said("new")))
-	other := w.serve("other", "old", reporting(said("other")))
+	revoked := w.serve("member", "old", reporting(respond("old")))
+	rightful := w.serve("member", "new", reporting(respond("new")))
+	other := w.serve("other", "old", reporting(respond("other")))
 	w.Disconnect(name("member"), func(p members.Peer) bool { return p.Key == "new" })
 	w.Disconnect(name("unknown"), func(members.Peer) bool { return false })
 	synctest.Wait()
 	if alive(revoked) || !alive(rightful) || !alive(other) {
-		w.t.Errorf("alive: revoked %t, rightful %t, other member's %t", alive(revoked), alive(rightful), alive(other))
+		w.t.Errorf("open tunnels: revoked %t, rightful %t, other member's %t, want false, true and true",
+			alive(revoked), alive(rightful), alive(other))
 	}
 	w.Disconnect(name("member"), func(members.Peer) bool { return false })
 	synctest.Wait()
 	if state := w.State(name("member")); !errors.Is(state.LostBecause, members.ErrRevoked) {
-		w.t.Errorf("lost because %v", state.LostBecause)
+		w.t.Errorf("lost because of %v, want %v", state.LostBecause, members.ErrRevoked)
 	}
 }
 
@@ -449,25 +457,25 @@ func testDisconnectLeaving(w *world) {
 	w.Disconnect(name("member"), func(members.Peer) bool { return false })
 	synctest.Wait()
 	if alive(a) {
-		w.t.Error("a revoked agent's requests go on")
+		w.t.Error("the tunnel of a revoked agent is still open, want it ended")
 	}
 	<-got
 }
 
 func testForget(w *world) {
-	a := w.serve("member", "key", reporting(said("")))
+	a := w.serve("member", "key", reporting(respond("")))
 	w.Refused(name("member"), v1.ReasonIdentityMismatch, "another agent")
 	w.Forget(name("member"))
 	synctest.Wait()
 	if alive(a) {
-		w.t.Error("its tunnel lives on")
+		w.t.Error("the tunnel of a forgotten member is open, want it ended")
 	}
 	if state := w.State(name("member")); !state.LastSeen.IsZero() || state.LostBecause != nil || state.Refusal != nil {
-		w.t.Errorf("a Cluster made again under its name inherits %+v", state)
+		w.t.Errorf("a new Cluster of the same name starts with %+v, want no state", state)
 	}
-	w.serve("member", "key", reporting(said("")))
+	w.serve("member", "key", reporting(respond("")))
 	if !w.State(name("member")).Connected() {
-		w.t.Error("it can't come back")
+		w.t.Error("a forgotten member cannot connect again, want it connected")
 	}
 	w.Forget(name("never seen"))
 }
@@ -475,34 +483,35 @@ func testForget(w *world) {
 func testRefused(w *world) {
 	w.Refused(name("member"), v1.ReasonIdentityMismatch, "another agent")
 	state := w.State(name("member"))
-	if state.Refusal == nil || state.Refusal.Message != "another agent" || !state.Refusal.At.Equal(time.Now()) || state.Connected() || w.changed() != 1 {
-		w.t.Fatalf("state %+v, want the refusal of now, and one change", state)
+	if state.Refusal == nil || state.Refusal.Message != "another agent" || !state.Refusal.At.Equal(time.Now()) ||
+		state.Connected() || w.changed() != 1 {
+		w.t.Fatalf("state %+v after %d changes, want a rejection with the present time, and one change", state, w.changed())
 	}
-	state.Refusal.Message = "changed" // it is a copy
+	state.Refusal.Message = "changed" // State returns a copy
 	w.pass(members.RefusalMemory - time.Second)
 	if got := w.State(name("member")).Refusal; got == nil || got.Message != "another agent" {
-		w.t.Errorf("refusal %+v, want it to stay", got)
+		w.t.Errorf("rejection %+v, want it unchanged", got)
 	}
 	w.pass(time.Second)
 	if got := w.State(name("member")).Refusal; got != nil {
-		w.t.Errorf("refusal %+v, want none after the agent connected", got)
+		w.t.Errorf("rejection %+v after ten minutes, want none", got)
 	}
 }
 
 func testClose(w *world) {
-	a, b := w.serve("a", "key", reporting(said(""))), w.serve("b", "key", reporting(said("")))
+	a, b := w.serve("a", "key", reporting(respond(""))), w.serve("b", "key", reporting(respond("")))
 	leaving, _, got := w.leave()
 	w.Close()
 	for _, closed := range []agent{a, b, leaving} {
 		if alive(closed) {
-			w.t.Error("a tunnel lives on")
+			w.t.Error("a tunnel is open after Close, want it ended")
 		}
 	}
 	<-got
-	late := newAgent(w.t, reporting(said("")))
+	late := newAgent(w.t, reporting(respond("")))
 	w.Add(peer("late", "key"), late.session)
 	if alive(late) || w.State(name("late")).Connected() {
-		w.t.Error("a closed registry takes a tunnel")
+		w.t.Error("a closed registry accepted a tunnel, want it closed")
 	}
 	w.Close()
 	if members, tunnels := w.Size(); members != 0 || tunnels != 0 {
@@ -510,7 +519,7 @@ func testClose(w *world) {
 	}
 }
 
-// await starts a call, and returns its outcome after a time that is enough for it.
+// await starts a call, waits long enough for it to end, and returns its result.
 func (w *world) await(start func() members.Call) members.Call {
 	start()
 	w.pass(30 * time.Second)
@@ -529,23 +538,23 @@ func testCalls(w *world) {
 	agent := w.add("member", testkit.HealthyReport())
 	settings := protocol.Settings{Servers: []string{"https://hub.example.com"}, CABundle: "PEM"}
 	if call := w.putSettings("member", settings); !call.Done() {
-		w.t.Fatalf("settings: %+v, want it done", call)
+		w.t.Fatalf("settings: %+v, want the call done", call)
 	}
 	if got := <-agent.Settings; got.Digest() != settings.Digest() {
-		w.t.Errorf("settings %+v, want those that were sent", got)
+		w.t.Errorf("the agent got the settings %+v, want %+v", got, settings)
 	}
 	synctest.Wait()
 	if got := w.State(name("member")).Report.SettingsDigest; got != settings.Digest() {
-		w.t.Errorf("the agent confirms %q", got)
+		w.t.Errorf("the agent confirms %q, want %q", got, settings.Digest())
 	}
 	if call := w.uninstall("member"); !call.Done() || len(call.Remaining) > 0 || len(agent.Uninstalled) != 1 {
-		w.t.Errorf("uninstall: %+v, want it done, once, with nothing left", call)
+		w.t.Errorf("uninstall: %+v, want it done once, with nothing remaining", call)
 	}
 }
 
 func testCallsRefused(w *world) {
 	if err := w.putSettings("member", protocol.Settings{}).Err; !errors.Is(err, members.ErrNotConnected) {
-		w.t.Errorf("not connected: %v", err)
+		w.t.Errorf("without a connection: got %v, want %v", err, members.ErrNotConnected)
 	}
 	w.serve("member", "key", reporting(func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == protocol.PathUninstall {
@@ -555,18 +564,18 @@ func testCallsRefused(w *world) {
 		http.Error(rw, "cannot store: the text of an agent", http.StatusInternalServerError)
 	}))
 	if err := w.putSettings("member", protocol.Settings{}).Err; err == nil || !strings.Contains(err.Error(), "500") {
-		w.t.Errorf("refused: %v, want an error with 500", err)
+		w.t.Errorf("refused settings: got %v, want an error with 500", err)
 	}
 	if err := w.uninstall("member").Err; err == nil || !strings.Contains(err.Error(), "malformed") {
-		w.t.Errorf("malformed: %v, want an error that says malformed", err)
+		w.t.Errorf("malformed response: got %v, want an error that says malformed", err)
 	}
 	w.serve("silent", "key", reporting(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 	if err := w.putSettings("silent", protocol.Settings{}).Err; !errors.Is(err, context.DeadlineExceeded) {
-		w.t.Errorf("silent: %v, want the deadline's error", err)
+		w.t.Errorf("an agent that does not answer: got %v, want %v", err, context.DeadlineExceeded)
 	}
 }
 
-// With everything at once the race detector and the bubble judge: no data race, no deadlock, nothing left behind.
+// This test does everything at once. The race detector and the bubble find data races, deadlocks and leaked goroutines.
 func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var all sync.WaitGroup
@@ -598,21 +607,21 @@ func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 	})
 }
 
-// synced counts the reports of everything.
+// synced counts the complete reports.
 type synced[E any] struct{ *sync.WaitGroup }
 
 func (s synced[E]) Synced(types.NamespacedName, []E) { s.Done() }
 func (s synced[E]) Event(types.NamespacedName, E)    {}
 func (s synced[E]) Stopped(types.NamespacedName)     {}
 
-// A member that does nothing costs the hub's leader three goroutines, with its report, its sets and its plans: two of
+// An idle member costs the leading replica of the hub three goroutines, including its report, sets and plans: two for
 // the tunnel and one that reads.
 func TestIdleMembersCostFewGoroutines(t *testing.T) {
 	const count, most = 50, 3
 	registry := members.New(logr.Discard(), time.Now)
 	t.Cleanup(registry.Close)
 	var everything sync.WaitGroup
-	everything.Add(2 * count) // sets, plans
+	everything.Add(2 * count) // sets and plans
 	registry.FollowSets(synced[*protocol.SetEvent]{&everything})
 	registry.FollowPlans(synced[*protocol.PlanEvent]{&everything})
 	ctx, stop := context.WithCancel(t.Context())
@@ -634,14 +643,15 @@ func TestIdleMembersCostFewGoroutines(t *testing.T) {
 				if len(protocol.Subjects(r.URL)) == 3 {
 					lines += `{"set":{"synced":true}}` + "\n" + `{"plan":{"synced":true}}` + "\n"
 				}
-				reporting(said(""), lines)(w, r)
+				reporting(respond(""), lines)(w, r)
 			}))
 		}()
 		t.Cleanup(func() {
 			_ = conn.Close()
 			<-served
 		})
-		pprof.Do(t.Context(), pprof.Labels("side", "hub"), func(ctx context.Context) { // what is started here is labelled
+		// goroutines that start here are labelled
+		pprof.Do(t.Context(), pprof.Labels("side", "hub"), func(ctx context.Context) {
 			session, err := tunnel.NewSession(ctx, hubEnd, tunnel.Config{})
 			if err != nil {
 				t.Error(err)
@@ -652,13 +662,13 @@ func TestIdleMembersCostFewGoroutines(t *testing.T) {
 	}
 	everything.Wait()
 	perMember := float64(labelled(t)) / count
-	t.Logf("%.1f goroutines for each idle member", perMember)
+	t.Logf("%.1f goroutines per idle member", perMember)
 	if perMember > most || perMember < 1 {
-		t.Errorf("%.1f goroutines for each idle member, want 1 to %d", perMember, most)
+		t.Errorf("%.1f goroutines per idle member, want 1 to %d", perMember, most)
 	}
 }
 
-// labelled counts the goroutines of the hub's side.
+// labelled counts the goroutines on the hub's side.
 func labelled(t *testing.T) int {
 	t.Helper()
 	var profile bytes.Buffer

@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// carrier is a transport of a test's.
+// carrier is a transport made of a function.
 type carrier func(*http.Request) (*http.Response, error)
 
 func (c carrier) RoundTrip(r *http.Request) (*http.Response, error) { return c(r) }
@@ -43,7 +43,8 @@ func answers(text string) carrier {
 	}
 }
 
-// stale takes n bytes of the body, as HTTP/2 does before there is an answer, and says that no agent saw the request.
+// stale returns a transport that reads n bytes of the body, as HTTP/2 does before a response, and then fails because no
+// agent saw the request.
 func stale(n int64) carrier {
 	return func(r *http.Request) (*http.Response, error) {
 		if r.Body != nil {
@@ -54,7 +55,7 @@ func stale(n int64) carrier {
 	}
 }
 
-func TestTheBestRoute(t *testing.T) {
+func TestBestRoute(t *testing.T) {
 	here := func(id, instance string, epoch int64) route {
 		return route{id: id, instance: instance, epoch: epoch, carrier: answers("")}
 	}
@@ -76,31 +77,65 @@ func TestTheBestRoute(t *testing.T) {
 		tried  []string
 		want   string // id, empty for none
 	}{
-		"no tunnel is no route":                                  {want: ""},
-		"the only one is the best":                               {routes: []route{hop("a", "one", 1)}, want: "a"},
-		"of one process the newest counts":                       {routes: []route{here("a", "one", 1), here("b", "one", 2)}, want: "b"},
-		"of one process the newest counts, wherever it ends":     {routes: []route{here("a", "one", 1), hop("b", "one", 2)}, want: "b"},
-		"of two processes the one that ends here":                {routes: []route{hop("b", "two", 2), here("a", "one", 1)}, want: "a"},
-		"of two that end here the one that came last":            {routes: []route{here("a", "one", 1), here("b", "two", 2)}, want: "b"},
-		"of two by hop the one that came last":                   {routes: []route{hop("b", "two", 2), hop("a", "one", 1)}, want: "b"},
-		"a stale one that ends here does not go before a hop":    {routes: []route{here("a", "one", 1), hop("b", "one", 2), hop("c", "two", 1)}, want: "b"},
-		"agents that say no name count as one":                   {routes: []route{here("a", "", 1), hop("b", "", 2)}, want: "b"},
-		"at the same time the greater id, the same everywhere":   {routes: []route{hop("b", "one", 1), hop("a", "one", 1)}, want: "b"},
-		"what was tried is none":                                 {routes: []route{here("a", "one", 1)}, tried: []string{"a"}, want: ""},
-		"after the newest of a process was tried, the older one": {routes: []route{here("a", "one", 1), hop("b", "one", 2)}, tried: []string{"b"}, want: "a"},
-		"what is out of reach is none":                           {routes: []route{unreachable(hop("a", "one", 1))}, want: ""},
-		"a node agent that is the only way":                      {routes: []route{node(here("a", "one", 1))}, want: "a"},
-		"a replica before a newer node agent":                    {routes: []route{node(here("b", "two", 2)), here("a", "one", 1)}, want: "a"},
-		"a replica by hop before a node agent that ends here":    {routes: []route{node(here("b", "two", 2)), hop("a", "one", 1)}, want: "a"},
-		"a node agent after the replica was tried":               {routes: []route{node(hop("b", "two", 2)), here("a", "one", 1)}, tried: []string{"a"}, want: "b"},
-		"a node agent before a replica that is out of reach":     {routes: []route{node(here("b", "two", 2)), unreachable(hop("a", "one", 1))}, want: "b"},
-		"of two node agents the one that came last":              {routes: []route{node(here("a", "one", 1)), node(here("b", "two", 2))}, want: "b"},
-		"what is out of reach makes no other stale":              {routes: []route{here("a", "one", 1), unreachable(hop("b", "one", 2))}, want: "a"},
+		"without a tunnel there is no route": {want: ""},
+		"the only tunnel":                    {routes: []route{hop("a", "one", 1)}, want: "a"},
+		"the newest tunnel of a process": {
+			routes: []route{here("a", "one", 1), here("b", "one", 2)}, want: "b",
+		},
+		"the newest tunnel of a process, wherever it ends": {
+			routes: []route{here("a", "one", 1), hop("b", "one", 2)}, want: "b",
+		},
+		"of two processes, the one whose tunnel ends here": {
+			routes: []route{hop("b", "two", 2), here("a", "one", 1)}, want: "a",
+		},
+		"of two tunnels that end here, the newer": {
+			routes: []route{here("a", "one", 1), here("b", "two", 2)}, want: "b",
+		},
+		"of two tunnels at other replicas, the newer": {
+			routes: []route{hop("b", "two", 2), hop("a", "one", 1)}, want: "b",
+		},
+		"a stale tunnel that ends here does not precede a hop": {
+			routes: []route{here("a", "one", 1), hop("b", "one", 2), hop("c", "two", 1)}, want: "b",
+		},
+		"agents without a name count as one": {
+			routes: []route{here("a", "", 1), hop("b", "", 2)}, want: "b",
+		},
+		"of two tunnels with the same epoch, the greater ID": {
+			routes: []route{hop("b", "one", 1), hop("a", "one", 1)}, want: "b",
+		},
+		"a tunnel that was tried is no route": {
+			routes: []route{here("a", "one", 1)}, tried: []string{"a"}, want: "",
+		},
+		"the older tunnel of a process after the newest was tried": {
+			routes: []route{here("a", "one", 1), hop("b", "one", 2)}, tried: []string{"b"}, want: "a",
+		},
+		"a tunnel at an unreachable replica is no route": {
+			routes: []route{unreachable(hop("a", "one", 1))}, want: "",
+		},
+		"a node agent with the only tunnel": {routes: []route{node(here("a", "one", 1))}, want: "a"},
+		"a replica of the agent before a newer node agent": {
+			routes: []route{node(here("b", "two", 2)), here("a", "one", 1)}, want: "a",
+		},
+		"a replica of the agent by a hop before a node agent here": {
+			routes: []route{node(here("b", "two", 2)), hop("a", "one", 1)}, want: "a",
+		},
+		"a node agent after the replica of the agent was tried": {
+			routes: []route{node(hop("b", "two", 2)), here("a", "one", 1)}, tried: []string{"a"}, want: "b",
+		},
+		"a node agent before an unreachable replica of the agent": {
+			routes: []route{node(here("b", "two", 2)), unreachable(hop("a", "one", 1))}, want: "b",
+		},
+		"of two node agents, the newer": {
+			routes: []route{node(here("a", "one", 1)), node(here("b", "two", 2))}, want: "b",
+		},
+		"an unreachable tunnel makes no other stale": {
+			routes: []route{here("a", "one", 1), unreachable(hop("b", "one", 2))}, want: "a",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found, ok := best(tt.routes, tt.tried)
 			if found.id != tt.want || ok != (tt.want != "") {
-				t.Errorf("%q, %t, want %q", found.id, ok, tt.want)
+				t.Errorf("got %q, %t, want %q", found.id, ok, tt.want)
 			}
 		})
 	}
@@ -108,7 +143,7 @@ func TestTheBestRoute(t *testing.T) {
 
 var prod = types.NamespacedName{Namespace: "team-a", Name: "prod"}
 
-// ways is a registry with ways to a member by other replicas, the first of them the best.
+// ways returns a registry with routes to a member through other replicas. The first route is the best.
 func ways(t *testing.T, carriers ...carrier) *Registry {
 	t.Helper()
 	r := New(logr.Discard(), time.Now)
@@ -123,7 +158,9 @@ func addWay(r *Registry, epoch int64, c carrier) *Mirror {
 	m := r.Mirror(fmt.Sprint("replica-", epoch))
 	m.Begin(func(Peer) http.RoundTripper { return c })
 	m.Update(Record{Namespace: prod.Namespace, Name: prod.Name, Tunnels: []Peer{{
-		Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name}, ID: fmt.Sprint(epoch), Instance: fmt.Sprint(epoch), Epoch: epoch}}})
+		Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name},
+		ID:      fmt.Sprint(epoch), Instance: fmt.Sprint(epoch), Epoch: epoch,
+	}}})
 	return m
 }
 
@@ -145,7 +182,7 @@ func send(r *Registry, body io.ReadCloser) (string, error) {
 	return string(answer), err
 }
 
-// bodyOf is a body that reports whether it was closed.
+// bodyOf is a body that counts the calls of Close.
 type bodyOf struct {
 	io.Reader
 	closed int
@@ -156,29 +193,50 @@ func (b *bodyOf) Close() error {
 	return nil
 }
 
-func TestARequestThatNoAgentSaw(t *testing.T) {
+func TestUnprocessedRequest(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 16<<10) // 256 KiB
 	for name, tt := range map[string]struct {
 		ways []carrier
 		body string
-		want string // answer, empty for ErrNotConnected
+		want string // response; empty for ErrNotConnected
 	}{
-		"goes by the next way":                                                {ways: []carrier{stale(0), answers("two ")}, body: "body", want: "two body"},
-		"goes by the next way with all of a body that was read":               {ways: []carrier{stale(1 << 20), answers("two ")}, body: "body", want: "two body"},
-		"goes by the next way with the rest of a body that was read in part":  {ways: []carrier{stale(1000), answers("two ")}, body: large, want: "two " + large},
-		"is not sent again with a body of which too much was read":            {ways: []carrier{stale(1 << 20), answers("two ")}, body: large},
-		"is looked up once, not for ever":                                     {ways: []carrier{stale(0), stale(0), answers("three ")}, body: "body"},
-		"is refused when there is no other way within its patience":           {ways: []carrier{stale(0)}, body: "body"},
-		"that fails for another reason is not sent again":                     {ways: []carrier{func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, answers("")}, body: "b", want: "unexpected EOF"},
-		"is answered by the first way if an agent sees it":                    {ways: []carrier{answers("one "), answers("two ")}, body: large, want: "one " + large},
-		"without a body goes by the next way":                                 {ways: []carrier{stale(0), answers("two ")}, want: "two "},
-		"without a body is looked up once, too":                               {ways: []carrier{stale(0), stale(0), answers("three ")}},
-		"with a body as long as is kept goes by the next way with all of it ": {ways: []carrier{stale(1 << 20), answers("")}, body: large[:maxReplay], want: large[:maxReplay]},
+		"is sent through the next tunnel": {
+			ways: []carrier{stale(0), answers("two ")}, body: "body", want: "two body",
+		},
+		"is sent through the next tunnel with a body that was read": {
+			ways: []carrier{stale(1 << 20), answers("two ")}, body: "body", want: "two body",
+		},
+		"is sent through the next tunnel with a body that was read in part": {
+			ways: []carrier{stale(1000), answers("two ")}, body: large, want: "two " + large,
+		},
+		"is not sent again if too much of its body was read": {
+			ways: []carrier{stale(1 << 20), answers("two ")}, body: large,
+		},
+		"is sent twice at most": {
+			ways: []carrier{stale(0), stale(0), answers("three ")}, body: "body",
+		},
+		"fails if there is no other tunnel in time": {ways: []carrier{stale(0)}, body: "body"},
+		"is not sent again if it fails for another reason": {
+			ways: []carrier{func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF }, answers("")},
+			body: "b", want: "unexpected EOF",
+		},
+		"is answered through the first tunnel if an agent sees it": {
+			ways: []carrier{answers("one "), answers("two ")}, body: large, want: "one " + large,
+		},
+		"without a body is sent through the next tunnel": {
+			ways: []carrier{stale(0), answers("two ")}, want: "two ",
+		},
+		"without a body is sent twice at most, too": {
+			ways: []carrier{stale(0), stale(0), answers("three ")},
+		},
+		"is sent through the next tunnel with a body of the maximum size": {
+			ways: []carrier{stale(1 << 20), answers("")}, body: large[:maxReplay], want: large[:maxReplay],
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := ways(t, tt.ways...)
-				begun := time.Now()
+				start := time.Now()
 				var body io.ReadCloser
 				given := &bodyOf{Reader: strings.NewReader(tt.body)}
 				if tt.body != "" {
@@ -189,23 +247,23 @@ func TestARequestThatNoAgentSaw(t *testing.T) {
 				case errors.Is(err, io.ErrUnexpectedEOF):
 					got = err.Error()
 				case tt.want == "" && !errors.Is(err, ErrNotConnected), tt.want != "" && err != nil:
-					t.Fatal(err)
+					t.Fatalf("got %v, want the response %.20q or %v", err, tt.want, ErrNotConnected)
 				}
 				if got != tt.want {
 					t.Errorf("got %d bytes, want %d", len(got), len(tt.want))
 				}
-				if took := time.Since(begun); took > routePatience {
-					t.Errorf("it took %s, want %s at most", took, routePatience)
+				if took := time.Since(start); took > routePatience {
+					t.Errorf("the request took %s, want at most %s", took, routePatience)
 				}
 				if tt.body != "" && given.closed == 0 && tt.want != "unexpected EOF" {
-					t.Error("its body stays open")
+					t.Error("the body is open after the request, want it closed")
 				}
 			})
 		})
 	}
 }
 
-func TestARequestWaitsForAnotherWay(t *testing.T) {
+func TestRequestWaitsForAnotherTunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := ways(t, stale(0))
 		got := make(chan string, 1)
@@ -216,26 +274,26 @@ func TestARequestWaitsForAnotherWay(t *testing.T) {
 		time.Sleep(time.Second)
 		addWay(r, 2, answers("back"))
 		if answer := <-got; answer != "back<nil>" {
-			t.Errorf("got %s, want the answer of the agent that is back", answer)
+			t.Errorf("got %s, want the response of the agent that is back", answer)
 		}
 	})
 }
 
-func TestARequestThatWasUnderWayForLongWaitsForAnotherWay(t *testing.T) {
+func TestLongRequestWaitsForAnotherTunnel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun := time.Now()
+		start := time.Now()
 		r := ways(t, func(r *http.Request) (*http.Response, error) {
-			time.Sleep(2*time.Second - time.Since(begun))
+			time.Sleep(2*time.Second - time.Since(start))
 			return stale(0)(r)
 		})
 		time.AfterFunc(2300*time.Millisecond, func() { addWay(r, 2, answers("back")) })
 		if answer, err := send(r, nil); answer != "back" {
-			t.Errorf("got %q, %v, want the answer of the agent that is back 300 ms after its tunnel ended", answer, err)
+			t.Errorf("got %q, %v, want the response of the agent that is back 300 ms after its tunnel ended", answer, err)
 		}
 	})
 }
 
-func TestARequestWaitsForAReplicaOutOfReach(t *testing.T) {
+func TestRequestWaitsForAnUnreachableReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := ways(t)
 		m := addWay(r, 1, answers("one"))
@@ -245,13 +303,14 @@ func TestARequestWaitsForAReplicaOutOfReach(t *testing.T) {
 			m.Begin(func(Peer) http.RoundTripper { return answers("again") })
 		}()
 		if answer, err := send(r, nil); answer != "again" {
-			t.Errorf("got %q, %v, want the answer of the second attempt", answer, err)
+			t.Errorf("got %q, %v, want the response of the second attempt", answer, err)
 		}
 	})
 }
 
-// A reader that was given up while it waited for the client takes what comes then; the next attempt must see it.
-func TestABodyThatIsReadWhileItsAttemptIsGivenUp(t *testing.T) {
+// A reader that was given up while it waited for the client still receives the next bytes, and the next attempt must
+// see them.
+func TestBodyBytesReadByAnAbandonedAttemptAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reader, writer := io.Pipe()
 		req, err := http.NewRequest(http.MethodPut, "http://member/", reader)
@@ -266,7 +325,7 @@ func TestABodyThatIsReadWhileItsAttemptIsGivenUp(t *testing.T) {
 		}
 		synctest.Wait() // the first attempt waits for more
 		if !p.rewind() {
-			t.Fatal("it cannot be sent again")
+			t.Fatal("the body cannot be sent again, want it possible")
 		}
 		second := p.attach(req).Body
 		p.commit()
@@ -275,78 +334,89 @@ func TestABodyThatIsReadWhileItsAttemptIsGivenUp(t *testing.T) {
 			_ = writer.Close()
 		}()
 		if got, err := io.ReadAll(second); string(got) != "abcd" || err != nil {
-			t.Errorf("the second body is %q, %v, want \"abcd\"", got, err)
+			t.Errorf("the second attempt read %q, %v, want \"abcd\"", got, err)
 		}
 	})
 }
 
-func TestAFeedHoldsTheLatestOnly(t *testing.T) {
+func TestFeedHoldsOnlyTheLatestState(t *testing.T) {
 	r := ways(t)
 	f := r.Feed()
 	defer f.Close()
-	begun := time.Now()
+	start := time.Now()
 	for i := range 1000 {
-		r.Notices.table.now = func() time.Time { return begun.Add(time.Duration(i) * refusalPause) }
+		r.Notices.table.now = func() time.Time { return start.Add(time.Duration(i) * refusalPause) }
 		r.Refused(prod, "IdentityMismatch", fmt.Sprint(i))
 	}
 	<-f.Wake()
 	records := f.Take(10)
 	if len(records) != 1 || records[0].Refusal.Message != "999" {
-		t.Errorf("the records are %+v, want one with the last refusal", records)
+		t.Errorf("got the records %+v, want one with the last rejection", records)
 	}
 	if again := f.Take(10); len(again) != 0 {
-		t.Errorf("told twice: %+v", again)
+		t.Errorf("got the records %+v a second time, want none", again)
 	}
 	r.Forget(prod)
 	if records := f.Take(10); len(records) != 1 || !records[0].empty() {
-		t.Errorf("the records are %+v, want one that says that the member has gone", records)
+		t.Errorf("got the records %+v, want one that says that the member is gone", records)
 	}
 }
 
-func TestTheReportToGoBy(t *testing.T) {
+func TestPreferredReport(t *testing.T) {
 	report := func(version string, leader bool) *protocol.Report {
 		return &protocol.Report{Version: version, Leader: leader}
 	}
 	for name, tt := range map[string]struct {
-		said []agentState
-		want string
+		states []agentState
+		want   string
 	}{
-		"the leader's, though another's tunnel is newer": {[]agentState{{report: report("a", true), epoch: 1}, {report: report("b", false), epoch: 2}}, "a"},
-		"of two leaders the newer one's":                 {[]agentState{{report: report("a", true), epoch: 2}, {report: report("b", true), epoch: 1}}, "a"},
-		"without a leader the newest":                    {[]agentState{{report: report("a", false), epoch: 1}, {report: report("b", false), epoch: 2}}, "b"},
-		"any rather than none":                           {[]agentState{{report: report("a", false), epoch: 1}, {epoch: 2}}, "a"},
+		"the leader's, although another tunnel is newer": {
+			[]agentState{{report: report("a", true), epoch: 1}, {report: report("b", false), epoch: 2}}, "a",
+		},
+		"of two leaders, the newer one's": {
+			[]agentState{{report: report("a", true), epoch: 2}, {report: report("b", true), epoch: 1}}, "a",
+		},
+		"without a leader, the newest": {
+			[]agentState{{report: report("a", false), epoch: 1}, {report: report("b", false), epoch: 2}}, "b",
+		},
+		"any report before none": {
+			[]agentState{{report: report("a", false), epoch: 1}, {epoch: 2}}, "a",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var said agentState
-			for _, s := range tt.said {
-				said = preferred(said, s)
+			var state agentState
+			for _, s := range tt.states {
+				state = preferred(state, s)
 			}
-			if said.report.Version != tt.want {
-				t.Errorf("the version is %s, want that of the newest report", said.report.Version)
+			if state.report.Version != tt.want {
+				t.Errorf("the preferred report is %s, want %s", state.report.Version, tt.want)
 			}
 		})
 	}
 }
 
-func TestRecordsAreCutToSize(t *testing.T) {
+func TestBoundLimitsARecord(t *testing.T) {
 	peer := Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "prod"}, ID: "x"}
 	long, foreign := peer, peer
 	long.Instance, foreign.Cluster.Name = strings.Repeat("x", 300), "other"
-	record := Record{Namespace: "team-a", Name: "prod", Tunnels: []Peer{long, foreign, {}, peer}, ReportErr: strings.Repeat("x", 5000),
-		Loss: &Loss{Because: strings.Repeat("x", 5000)}, Refusal: &Rejection{Message: strings.Repeat("x", 5000)}}
+	record := Record{Namespace: "team-a", Name: "prod", Tunnels: []Peer{long, foreign, {}, peer},
+		ReportErr: strings.Repeat("x", 5000),
+		Loss:      &Loss{Because: strings.Repeat("x", 5000)}, Refusal: &Rejection{Message: strings.Repeat("x", 5000)}}
 	for range 50 {
 		record.Tunnels = append(record.Tunnels, peer)
 	}
 	record.Bound()
-	if len(record.Tunnels) != maxTunnels || record.Tunnels[0] != peer || len(record.ReportErr)+len(record.Loss.Because)+len(record.Refusal.Message) != 3*maxText {
-		t.Errorf("%d tunnels, first %+v, want %d and texts of %d bytes", len(record.Tunnels), record.Tunnels[0], maxTunnels, maxText)
+	texts := len(record.ReportErr) + len(record.Loss.Because) + len(record.Refusal.Message)
+	if len(record.Tunnels) != maxTunnels || record.Tunnels[0] != peer || texts != 3*maxText {
+		t.Errorf("%d tunnels, first %+v, want %d and texts of %d bytes", len(record.Tunnels), record.Tunnels[0], maxTunnels,
+			maxText)
 	}
 	if !bytes.Contains([]byte(record.Loss.Error()), []byte("xxx")) {
-		t.Error("the loss does not say why")
+		t.Errorf("the loss says %q, want the cause", record.Loss.Error())
 	}
 }
 
-// tunnelStub is a tunnel that nothing comes through.
+// tunnelStub is a tunnel through which no request gets.
 type tunnelStub struct {
 	carrier
 	done chan struct{}
@@ -366,7 +436,7 @@ func (s *tunnelStub) Close() error {
 	return nil
 }
 
-// silent is a tunnel whose agent never begins its report.
+// silent returns a tunnel whose agent never begins its report.
 func silent() *tunnelStub {
 	s := newTunnelStub()
 	s.carrier = func(*http.Request) (*http.Response, error) {
@@ -376,43 +446,46 @@ func silent() *tunnelStub {
 	return s
 }
 
-// told is a registry that another replica, whose clock is ahead by so much, has told of one tunnel to prod.
-func told(t *testing.T, ahead time.Duration) *Registry {
+// mirrored returns a registry that knows one tunnel to prod from another replica, whose clock is ahead by the given
+// time.
+func mirrored(t *testing.T, ahead time.Duration) *Registry {
 	t.Helper()
 	r := New(logr.Discard(), time.Now)
 	t.Cleanup(r.Close)
 	m := r.Mirror("ahead")
 	m.Begin(func(Peer) http.RoundTripper { return answers("old") })
 	m.Update(Record{Namespace: prod.Namespace, Name: prod.Name, Tunnels: []Peer{{
-		Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name}, Key: "key", Instance: "one", TokenID: "token", ID: "old",
-		Epoch: time.Now().Add(ahead).UnixNano()}}})
+		Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name},
+		Key:     "key", Instance: "one", TokenID: "token", ID: "old", Epoch: time.Now().Add(ahead).UnixNano(),
+	}}})
 	return r
 }
 
 func peerOf(token string) Peer {
-	return Peer{Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name}, Key: "key", Instance: "one", TokenID: token}
+	return Peer{Cluster: protocol.ClusterRef{Namespace: prod.Namespace, Name: prod.Name}, Key: "key", Instance: "one",
+		TokenID: token}
 }
 
-func TestATunnelIsNewerThanThoseThatAreKnownWhateverTheClocks(t *testing.T) {
-	r := told(t, 5*time.Minute)
+func TestNewTunnelIsTheNewestWhateverTheClocks(t *testing.T) {
+	r := mirrored(t, 5*time.Minute)
 	for _, token := range []string{"second", "third"} {
 		r.Add(peerOf(token), silent())
 		local := r.Local(prod)
 		newest := local[len(local)-1]
 		if found, _ := r.look(prod, nil); found.id != newest.ID || newest.TokenID != token {
-			t.Errorf("of tunnels %+v requests go to %+v", local, found)
+			t.Errorf("with the tunnels %+v requests go to %+v, want the newest", local, found)
 		}
 	}
 }
 
-func TestATokenOpensNoTunnelHereThatOpenedOneElsewhere(t *testing.T) {
-	r := told(t, 0)
+func TestTokenUsedAtAnotherReplicaOpensNoTunnel(t *testing.T) {
+	r := mirrored(t, 0)
 	again := silent()
 	r.Add(peerOf("token"), again)
 	select {
 	case <-again.Done():
 	default:
-		t.Error("the tunnel stays open")
+		t.Error("the second tunnel with the same token is open, want it closed")
 	}
 	if local := r.Local(prod); len(local) != 0 {
 		t.Errorf("tunnels %+v, want none", local)
@@ -420,23 +493,24 @@ func TestATokenOpensNoTunnelHereThatOpenedOneElsewhere(t *testing.T) {
 	other := peerOf("token")
 	other.Key = "another agent's"
 	if r.Add(other, silent()); len(r.Local(prod)) != 1 {
-		t.Error("a token of another key is another token")
+		t.Error("a token of another key was refused, want it accepted, because it is another token")
 	}
 }
 
-func TestALossByAClockThatIsAhead(t *testing.T) {
+func TestLossFromAClockThatIsAheadIsSetToNow(t *testing.T) {
 	r := New(logr.Discard(), time.Now)
 	t.Cleanup(r.Close)
 	m := r.Mirror("ahead")
 	m.Begin(func(Peer) http.RoundTripper { return nil })
 	later := time.Now().Add(5 * time.Minute)
-	record := Record{Namespace: prod.Namespace, Name: prod.Name, Loss: &Loss{At: later, Left: true}, Refusal: &Rejection{At: later}}
+	record := Record{Namespace: prod.Namespace, Name: prod.Name, Loss: &Loss{At: later, Left: true},
+		Refusal: &Rejection{At: later}}
 	m.Update(record)
 	now := time.Now()
 	if state := r.State(prod); state.LastSeen.After(now) || !state.Left || state.Refusal.At.After(now) {
 		t.Errorf("state %+v at %s, want no time in the future", state, now)
 	}
 	if !record.Loss.At.Equal(later) {
-		t.Error("what was told is changed for others, too")
+		t.Error("the record of the caller has changed, want it unchanged")
 	}
 }

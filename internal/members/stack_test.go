@@ -20,7 +20,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 )
 
-// silent is a session whose agent begins to report and sends nothing.
+// silent is a session whose agent begins its report but sends nothing.
 type silent struct {
 	ended   chan struct{}
 	reading *sync.WaitGroup
@@ -36,7 +36,7 @@ func newSilent(reading *sync.WaitGroup) *silent {
 	return s
 }
 
-// RoundTrip needs as much stack as a request through a tunnel does at least.
+// RoundTrip needs at least as much stack as a request through a tunnel.
 func (s *silent) RoundTrip(*http.Request) (*http.Response, error) {
 	if deep(64) == 0 {
 		return nil, io.ErrUnexpectedEOF
@@ -53,7 +53,7 @@ func deep(calls int) int {
 	return 1 + int(local[0])
 }
 
-// Read implements io.Reader, as deep in the stack as the body of a tunnel's response.
+// Read implements io.Reader. It blocks as deep in the stack as the body of a tunnel's response does.
 func (s *silent) Read([]byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,9 @@ func (s *silent) Done() <-chan struct{}       { return s.ended }
 func (s *silent) Err() error                  { return io.EOF }
 func (s *silent) Drain(context.Context) error { return s.Close() }
 
-func TestAMemberThatReportsNothingNewTakesFourKilobytesOfStack(t *testing.T) {
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+func TestIdleMemberTakesFourKilobytesOfStack(t *testing.T) {
+	if info, ok := debug.ReadBuildInfo(); ok &&
+		slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
 		t.Skip("functions use more stack with the race detector")
 	}
 	const many = 1000
@@ -94,11 +95,11 @@ func TestAMemberThatReportsNothingNewTakesFourKilobytesOfStack(t *testing.T) {
 	}
 	reading.Wait()
 	if each := (stacks() - before) / many; each > 5<<10 {
-		t.Errorf("each takes %d bytes of stack, want the least that a request has left, 4096", each)
+		t.Errorf("each member takes %d bytes of stack, want 4096, the least that remains after a request", each)
 	}
 }
 
-// stacks is what goroutines' stacks take after collections that have shrunk them, in bytes.
+// stacks returns the bytes that the stacks of goroutines take after the garbage collector has shrunk them.
 func stacks() int64 {
 	for range 3 {
 		runtime.GC()

@@ -9,20 +9,22 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestNodeAgentsAreNoReplicas(t *testing.T) {
+func TestNodeAgentsDoNotCountAsReplicas(t *testing.T) {
 	for name, tt := range map[string]struct {
 		peers       []Peer
 		agents      int
 		byNodeAgent bool
 	}{
-		"a member that is not connected":           {nil, 0, false},
-		"two replicas, one of which moves":         {[]Peer{{Instance: "a"}, {Instance: "a"}, {Instance: "b"}}, 2, false},
-		"replicas without a name":                  {[]Peer{{}, {}}, 2, false},
-		"a node agent alone":                       {[]Peer{{Instance: "n", NodeAgent: true}}, 0, true},
-		"a node agent without a name, alone":       {[]Peer{{NodeAgent: true}}, 0, true},
-		"a node agent beside a replica":            {[]Peer{{Instance: "n", NodeAgent: true}, {Instance: "a"}}, 1, false},
-		"two node agents, one of which leaves":     {[]Peer{{Instance: "n", NodeAgent: true}, {Instance: "m", NodeAgent: true}}, 0, true},
-		"a node agent beside one that has no name": {[]Peer{{Instance: "n", NodeAgent: true}, {}}, 1, false},
+		"a member that is not connected":   {nil, 0, false},
+		"two replicas, one of them moving": {[]Peer{{Instance: "a"}, {Instance: "a"}, {Instance: "b"}}, 2, false},
+		"replicas without a name":          {[]Peer{{}, {}}, 2, false},
+		"only a node agent":                {[]Peer{{Instance: "n", NodeAgent: true}}, 0, true},
+		"only a node agent without a name": {[]Peer{{NodeAgent: true}}, 0, true},
+		"a node agent and a replica":       {[]Peer{{Instance: "n", NodeAgent: true}, {Instance: "a"}}, 1, false},
+		"two node agents": {
+			[]Peer{{Instance: "n", NodeAgent: true}, {Instance: "m", NodeAgent: true}}, 0, true,
+		},
+		"a node agent and a replica without a name": {[]Peer{{Instance: "n", NodeAgent: true}, {}}, 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := State{Peers: tt.peers}
@@ -42,9 +44,9 @@ func TestHerePrefersReplicas(t *testing.T) {
 		sessions []*session
 		want     string
 	}{
-		"the newest of replicas":                   {[]*session{tunnelOf("a", false), tunnelOf("b", false)}, "b"},
-		"a replica rather than a newer node agent": {[]*session{tunnelOf("a", false), tunnelOf("n", true)}, "a"},
-		"the newest of node agents":                {[]*session{tunnelOf("m", true), tunnelOf("n", true)}, "n"},
+		"the newest replica":                  {[]*session{tunnelOf("a", false), tunnelOf("b", false)}, "b"},
+		"a replica before a newer node agent": {[]*session{tunnelOf("a", false), tunnelOf("n", true)}, "a"},
+		"the newest node agent":               {[]*session{tunnelOf("m", true), tunnelOf("n", true)}, "n"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			r := Transports{&table{members: map[types.NamespacedName]*member{name: {sessions: tt.sessions}}}}
@@ -53,7 +55,7 @@ func TestHerePrefersReplicas(t *testing.T) {
 				t.Fatal(err)
 			}
 			if s, is := carrier.(*session); !is || s.peer.Instance != tt.want {
-				t.Errorf("it leads to %+v, want %s", carrier, tt.want)
+				t.Errorf("got the route %+v, want %s", carrier, tt.want)
 			}
 		})
 	}
