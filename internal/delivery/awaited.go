@@ -9,8 +9,8 @@ import (
 	"slices"
 )
 
-// Awaited returns the expected owners without a call of Replace yet, sorted. A store that is complete, or to which no
-// owners were announced yet, waits for none.
+// Awaited returns the expected owners for which Replace was not called yet, sorted. It returns none if the store is
+// complete or Expect was not called yet.
 func (d *Store) Awaited() []Key {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// want notes that an owner wants a set in a member.
+// want records that an owner wants a set in a member.
 func (d *Store) want(m *member, key Key, c content) {
 	id := c.set.ID
 	was := m.entry(id)
@@ -25,11 +25,11 @@ func (d *Store) want(m *member, key Key, c content) {
 		return
 	}
 	m.wants[id] = &wanted{key: key, content: c, since: time.Now()}
-	d.retries.clear(m, id) // a failure of other content does not matter for this one
+	d.retries.clear(m, id) // a failure of the old content does not matter for the new content
 	d.enqueue(m, id)
 }
 
-// withdraw notes that an owner does not want a set in a member any more.
+// withdraw records that an owner no longer wants a set in a member.
 func (d *Store) withdraw(m *member, id string, key Key) {
 	if m.entry(id).key != key {
 		return // another owner wants it there now
@@ -46,7 +46,7 @@ func (d *Store) withdraw(m *member, id string, key Key) {
 	d.drop(m)
 }
 
-// known returns the state of a member, which it may begin.
+// known returns the state of a member, and creates it if necessary.
 func (d *Store) known(name types.NamespacedName) *member {
 	m := d.members[name]
 	if m == nil {
@@ -56,15 +56,15 @@ func (d *Store) known(name types.NamespacedName) *member {
 	return m
 }
 
-// wantedIn returns the state of a member that an owner wants a set in. If Forget was called for it, its state begins
-// again.
+// wantedIn returns the state of a member in which an owner wants a set. If Forget was called for the member, wantedIn
+// replaces its state with a new one.
 func (d *Store) wantedIn(name types.NamespacedName) *member {
 	was := d.members[name]
 	if was != nil && !was.gone {
 		return was
 	}
 	m := newMember(name)
-	if was != nil { // its agent goes on to report
+	if was != nil { // its agent continues to report
 		m.has, m.synced, m.reported, m.hold, m.comparing = was.has, was.synced, was.reported, was.hold, was.comparing
 		was.has = map[string]*protocol.SetState{}
 	}
@@ -73,7 +73,7 @@ func (d *Store) wantedIn(name types.NamespacedName) *member {
 	return m
 }
 
-// drop forgets a member without state.
+// drop forgets a member about which there is nothing to remember.
 func (d *Store) drop(m *member) {
 	if d.queue != nil && len(m.wants) == 0 && !m.synced && len(m.sends) == 0 && !m.connected && d.members[m.name] == m {
 		delete(d.members, m.name)
@@ -81,22 +81,22 @@ func (d *Store) drop(m *member) {
 	}
 }
 
-// look reads a member's connection, and the profile in the spec of its Cluster. If that changed, the owners of the sets
-// that it lacks are notified.
+// look reads a member's connection, and the profile in the spec of its Cluster. If either has changed, look puts the
+// member's sets into the queue and notifies the owners of the sets that the member lacks.
 func (d *Store) look(m *member) {
 	if d.queue == nil {
 		return
 	}
 	state := d.State(m.name)
 	if m.gone {
-		m.connected = state.Connected() // for when to drop it
+		m.connected = state.Connected() // decides when to drop it
 		return
 	}
 	d.examine(m)
 	was := m.connection
 	if m.connection = connectionOf(state, was); d.ReadOnly != nil {
 		withheld, err := d.ReadOnly(d.ctx, m.name)
-		if m.withheld = withheld; err != nil { // it is not known: nothing changes
+		if m.withheld = withheld; err != nil { // the profile is unknown, so it stays as it was
 			m.withheld = was.withheld
 		}
 	}
@@ -109,11 +109,11 @@ func (d *Store) look(m *member) {
 	}
 }
 
-// maxUnowned bounds the sets without owner that are kept of one member, beyond those in the first report: the agent may
-// be malicious.
+// maxUnowned bounds the sets without an owner that the store remembers per member, in addition to the sets in the first
+// report. The agent may be malicious.
 const maxUnowned = 1024
 
-// Synced applies the report of all sets of a member. It implements members.Follower, as do Event and Stopped.
+// Synced applies the report of all sets of a member. Synced, Event and Stopped implement members.Follower.
 func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -121,7 +121,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 		return
 	}
 	m := d.known(name)
-	m.hold.Reach("") // what the agent does not report any more does not count, unless the member waits for it
+	m.hold.Reach("") // an earlier checkpoint no longer counts, unless the member waits for its confirmation
 	offer := make(map[string]*protocol.SetState, len(all))
 	for _, event := range all {
 		switch {
@@ -132,7 +132,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 			delete(offer, event.Removed)
 		}
 	}
-	d.affected = append(d.affected, m.lacking()...) // their state was unknown before; those that are there are added below
+	d.affected = append(d.affected, m.lacking()...) // their state was unknown; update adds the owners of existing sets
 	for id := range m.has {
 		if offer[id] == nil {
 			d.update(m, id, nil)
@@ -146,7 +146,7 @@ func (d *Store) Synced(name types.NamespacedName, all []*protocol.SetEvent) {
 	d.enqueueAll(m)
 }
 
-// Event applies the change of a set in a member.
+// Event applies a change of a set in a member.
 func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -167,7 +167,7 @@ func (d *Store) Event(name types.NamespacedName, event *protocol.SetEvent) {
 	}
 }
 
-// Stopped notes that the state of a member's sets may change without a report. What was reported is kept.
+// Stopped records that the sets of a member may change without a report. The last reported state is kept.
 func (d *Store) Stopped(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,8 +177,8 @@ func (d *Store) Stopped(name types.NamespacedName) {
 	}
 }
 
-// update applies the state of a set that an agent reported, nil for a set that is not there. The owner of the set is
-// notified if the state changed.
+// update applies the state of a set that an agent reported, where nil means that the set does not exist. If the state
+// has changed, the owner of the set is notified.
 func (d *Store) update(m *member, id string, state *protocol.SetState) {
 	want, was, had := m.entry(id), m.has[id], m.hasWanted(id)
 	if state == nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// TestASetThatCannotGoToAMemberSaysWhy changes what is known of the connection of a member whose agent takes sets.
-func TestASetThatCannotGoToAMemberSaysWhy(t *testing.T) {
+// TestOutcomeSaysWhyASetCannotBeSent changes the connection of a member whose agent accepts sets.
+func TestOutcomeSaysWhyASetCannotBeSent(t *testing.T) {
 	a := member("a")
 	for name, tt := range map[string]struct {
 		change func(*members.State)
@@ -58,7 +58,7 @@ func TestASetThatCannotGoToAMemberSaysWhy(t *testing.T) {
 				o.Synced(a, nil)
 			}
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
-			o.until("it says why", func() bool {
+			o.until("the outcome says why", func() bool {
 				o.Changed(a)
 				out := o.Outcomes("crtb/x", []types.NamespacedName{a})[0]
 				return out.Stage == tt.stage && out.Reason == tt.reason && len(out.Failures) == 1 && strings.Contains(out.Failures[0].Message, tt.text)
@@ -70,7 +70,7 @@ func TestASetThatCannotGoToAMemberSaysWhy(t *testing.T) {
 			changed.Store(false)
 			o.Changed(a)
 			if out := o.Outcomes("crtb/x", []types.NamespacedName{a})[0]; out.Reason == tt.reason {
-				t.Errorf("the outcome is %+v once that is over, want another", out)
+				t.Errorf("the outcome is %+v after the problem has ended, want another reason", out)
 			}
 		})
 	}

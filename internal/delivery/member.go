@@ -14,45 +14,45 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// member is the state of one Cluster: the sets that it should have, and those that it has. Store.mu guards it.
+// member is the state of one Cluster: the sets that it should have and the sets that it has. Store.mu guards it.
 type member struct {
 	name types.NamespacedName
 	connection
-	synced   bool // the agent has reported all its sets, and reports each change
-	gone     bool // Forget was called
-	reported bool // the agent has reported all its sets to this store at least once
-	// hold is what waits for a confirmation, and comparing reports whether unusedID is queued for it.
+	synced   bool // whether the agent has reported all its sets and reports each change
+	gone     bool // whether Forget was called
+	reported bool // whether the agent has ever reported all its sets to this store
+	// hold records what waits for a confirmation, and comparing reports whether unusedID is queued for it.
 	hold      unconfirmed
 	comparing bool
 
-	wants  map[string]*wanted            // pointers, since a map has room for eight values and most members have one
+	wants  map[string]*wanted            // pointers, because a map has room for eight values but most members have one
 	has    map[string]*protocol.SetState // as the agent last reported; kept while the member is away
 	failed map[string]*failure
 	flow
 }
 
-// connection is the state of a member that does not come from its sets.
+// connection is the part of a member's state that does not concern its sets.
 type connection struct {
-	connected bool // through a replica of its agent; while it is gone, node agents count as well
-	// refuses is why the agent takes no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends none,
-	// ReasonIdentityMismatch; empty if neither. What such a member had may still be there, but it is not maintained and
-	// does not count.
+	connected bool // by a replica of its agent; after Forget, node agents count as well
+	// refuses is the reason why the agent accepts no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends
+	// none, ReasonIdentityMismatch. It is empty if sets can be sent. Otherwise the member may still have its earlier
+	// sets, but they are not maintained and do not count.
 	refuses string
-	// withheld reports whether the spec of the Cluster says ReadOnly: nothing is sent, and what is there is removed.
+	// withheld reports whether the spec of the Cluster says ReadOnly. Nothing is sent then, and existing sets are removed.
 	withheld bool
 	// leaderless reports whether no replica of the agent has led for members.LeaderPatience.
 	leaderless bool
 }
 
-// connectionOf returns the connection of a member, by the state that its agents are in and the connection before.
+// connectionOf returns the connection of a member, given the state of its agents and its previous connection.
 func connectionOf(state members.State, was connection) connection {
 	now := was
-	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent takes no sets
+	now.connected, now.leaderless = state.Agents() > 0, !state.NoLeader.IsZero() // a node agent accepts no sets
 	report := state.Report
 	switch {
 	case state.Clones != nil:
 		now.refuses = v1.ReasonIdentityMismatch
-	case !now.connected || report == nil: // it is not known anew
+	case !now.connected || report == nil: // there is no new report, so the reason stays as it was
 	case report.Profile == string(v1.ProfileReadOnly):
 		now.refuses = v1.ReasonAgentReadOnly
 	case !report.Has(protocol.FeatureSets):
@@ -63,8 +63,8 @@ func connectionOf(state members.State, was connection) connection {
 	return now
 }
 
-// wanted is a set that an owner wants in a member. One without owner is absent: until the store is complete, it stands
-// for a set that was withdrawn.
+// wanted is a set that an owner wants in a member. An entry without an owner is absent: it stands for a withdrawn set
+// until the store is complete.
 type wanted struct {
 	key Key
 	content
@@ -76,12 +76,12 @@ func newMember(name types.NamespacedName) *member {
 		failed: map[string]*failure{}, flow: flow{sends: map[string]*sending{}, waiting: map[string]struct{}{}}}
 }
 
-// takes reports whether a member is connected, takes sets, and has reported those that it has.
+// takes reports whether a member is connected, accepts sets, and has reported its sets.
 func (m *member) takes() bool {
 	return m.connected && m.refuses == "" && !m.gone && m.synced
 }
 
-// entry returns what is wanted of an ID, nothing if no owner wants a set of it.
+// entry returns the wanted set with an ID, or a zero value if no owner wants one.
 func (m *member) entry(id string) wanted {
 	if w := m.wants[id]; w != nil {
 		return *w
@@ -89,7 +89,7 @@ func (m *member) entry(id string) wanted {
 	return wanted{}
 }
 
-// wanted returns the set that a member should have of this ID, nil for none.
+// wanted returns the set with this ID that a member should have, or nil if it should have none.
 func (m *member) wanted(id string) *set.Set {
 	want := m.entry(id).set
 	if m.withheld || IsAbsent(want) {
@@ -98,18 +98,19 @@ func (m *member) wanted(id string) *set.Set {
 	return want
 }
 
-// hasWanted reports whether a member has the set that it should have of this ID, applied or not.
+// hasWanted reports whether a member has the set with this ID that it should have, whether or not it is applied.
 func (m *member) hasWanted(id string) bool {
 	want, has := m.wanted(id), m.has[id]
 	return m.refuses == "" && want != nil && has != nil && has.Digest == want.Digest
 }
 
-// lacks reports whether a member is known to have no set of an ID: its agent reported so last, connected now or not.
+// lacks reports whether a member is known to have no set with this ID, because its agent last reported so. The member
+// need not be connected now.
 func (m *member) lacks(id string) bool {
 	return m.reported && m.refuses == "" && m.has[id] == nil && m.sends[id] == nil && (!m.connected || m.takes())
 }
 
-// refuse notes why the agent takes no sets, and returns the owners of the sets that the member lacks.
+// refuse records why the agent accepts no sets, and returns the owners of the sets that the member lacks.
 func (m *member) refuse(reason string) []Key {
 	m.refuses = reason
 	return m.lacking()
@@ -129,16 +130,15 @@ func (m *member) lacking() []Key {
 	return keys
 }
 
-// anyDigest is the digest of a set that matches what a member has, whatever that is. It is no digest of a set with
-// content.
+// anyDigest is the digest of a set that matches any set in a member. No set with content has this digest.
 const anyDigest = "*"
 
-// Unchanged returns a set that keeps what a member has of an ID: nothing is sent or removed until Replace is called
-// with another set.
+// Unchanged returns a set that keeps the member's present set with this ID: nothing is sent or removed until Replace is
+// called with another set.
 func Unchanged(id string) *set.Set { return &set.Set{ID: id, Digest: anyDigest} }
 
-// Absent returns a set that removes what a member has of an ID and notifies its owner as any other set does. Remains
-// counts where it is still there.
+// Absent returns a set that removes the member's set with this ID. Its owner is notified as for any other set. Remains
+// counts the members that still have it.
 func Absent(id string) *set.Set { return &set.Set{ID: id} }
 
 func unchanged(s *set.Set) bool {
@@ -148,13 +148,13 @@ func unchanged(s *set.Set) bool {
 // IsAbsent reports whether a set is Absent.
 func IsAbsent(s *set.Set) bool { return s != nil && s.Digest == "" }
 
-// excessDigest is the digest of a set that is not kept because its workspace has too many large ones.
+// excessDigest is the digest of a set that the store does not keep, because its workspace has too many large sets.
 const excessDigest = "*excess"
 
 func excess(s *set.Set) bool { return s != nil && s.Digest == excessDigest }
 
-// due reports whether a set is to be sent to a member or removed there now. If the member cannot take it, its
-// connection or the report of its sets puts it into the queue later, and so does the end of a send.
+// due reports whether a set must be sent to a member or removed from it now. If the member cannot take it now, the set
+// is queued again when the connection changes, when the agent reports its sets, or when a send ends.
 func (m *member) due(id string, r rule) bool {
 	switch {
 	case !m.takes() || m.sends[id] != nil:
@@ -169,11 +169,11 @@ func (m *member) due(id string, r rule) bool {
 	if want := m.wanted(id); want != nil {
 		return !unchanged(want) && !m.hasWanted(id)
 	}
-	// Without an owner a set is removed only if all owners have said what they want.
+	// A set without an owner is removed only after all owners have declared their sets.
 	return m.has[id] != nil && (r.complete || m.withheld || IsAbsent(m.entry(id).set))
 }
 
-// next returns the set that is to be sent to a member next, nil for a removal.
+// next returns the set to send to a member next, or nil for a removal.
 func (m *member) next(id string, r rule) *set.Set {
 	if m.outdated(id, r) {
 		return nil

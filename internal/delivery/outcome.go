@@ -15,32 +15,32 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// patience is the number of failures before a set counts as Failed: a tunnel that moves fails one or two sends.
+// patience is the number of failures after which a set counts as Failed. When a tunnel moves, one or two sends fail.
 const patience = 3
 
-// settleTime is how long after its start a store waits for agents to connect before it counts them as Away, as the
-// Cluster controller does.
+// settleTime is how long after its start a store waits for agents to connect before it counts them as Away. The Cluster
+// controller waits as long.
 const settleTime = 25 * time.Second
 
-// fewSends is the number of sends in progress from which on a member is busy.
+// fewSends is the number of sends in progress above which a member counts as busy.
 const fewSends = 8
 
 // Stage is the progress of a set in one member.
 type Stage int
 
-// Stages, from the best to the one that needs attention first.
+// Stages, from the best to the most urgent.
 const (
-	// Applied: the member has all of it.
+	// Applied means that the member has the whole set.
 	Applied Stage = iota
-	// Away: the member is not connected and gets it when it is.
+	// Away means that the member is not connected and gets the set when it connects.
 	Away
-	// Unreported: the member's agent has not reported yet what it has, or has not connected again yet.
+	// Unreported means that the member's agent has not reported its sets yet, or has not connected again yet.
 	Unreported
-	// Pending: it is being delivered.
+	// Pending means that the set is being delivered.
 	Pending
-	// Failed: it could not be applied, or not be sent.
+	// Failed means that the set could not be sent or applied.
 	Failed
-	// Refused: the agent takes no sets.
+	// Refused means that the agent accepts no sets, or that the hub sends none to it.
 	Refused
 )
 
@@ -48,21 +48,21 @@ const (
 type Outcome struct {
 	Cluster string
 	Stage   Stage
-	// Reason of the condition Ready, for Failed and Refused.
+	// Reason is the reason of the condition Ready, for Failed and Refused.
 	Reason string
 	// Failures are the objects that failed, for Failed and Refused.
 	Failures []v1.Failure
-	// Namespaces, Short and Spent are the agent's report on the namespaces that the set is expanded for.
+	// Namespaces, Short and Spent are the agent's report on the namespaces for which the set is expanded.
 	Namespaces   int32
 	Short, Spent []string
-	// Since is when Replace was called with it, for Pending.
+	// Since is when Replace was called with the set, for Pending.
 	Since time.Time
 	// Busy reports whether many other sets are being sent to the member.
 	Busy bool
 }
 
-// Outcomes returns the outcomes of one ID in members, sorted by the members' names. A member in which no set is wanted
-// counts as Pending.
+// Outcomes returns the outcomes of the set with this ID in members, sorted by the members' names. A member in which no
+// such set is wanted counts as Pending.
 func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	outcomes := make([]Outcome, 0, len(members))
 	d.mu.Lock()
@@ -86,8 +86,9 @@ func (d *Store) Outcomes(id string, members []types.NamespacedName) []Outcome {
 	return outcomes
 }
 
-// Remains counts, for a set that is to be Absent, the members that still have it, those that are away, take no sets or
-// wait for a confirmation and may have it, and those whose agents have not reported yet.
+// Remains counts the members that may still have a set that should be Absent. held are the members that have it. away
+// are the members that may have it, but are not connected, accept no sets or wait for a confirmation. unreported are
+// the members whose agents have not reported yet.
 func (d *Store) Remains(id string, members []types.NamespacedName) (held, away, unreported int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -114,7 +115,7 @@ func (m *member) outcome(id string) Outcome {
 	case m.entry(id).set == nil:
 		return Outcome{Stage: Pending}
 	case m.withheld:
-		return Outcome{Stage: Refused, Reason: v1.ReasonAgentReadOnly, Failures: []v1.Failure{{Object: wholeSet, Message: m.whyWithheld(id)}}}
+		return refusedOutcome(v1.ReasonAgentReadOnly, m.whyWithheld(id))
 	case excess(m.entry(id).set):
 		return excessOutcome(m.name.Namespace)
 	case unchanged(m.entry(id).set):
@@ -128,38 +129,45 @@ func (m *member) outcome(id string) Outcome {
 	case m.hold.Waits():
 		return unconfirmedOutcome()
 	case m.refuses != "":
-		return Outcome{Stage: Refused, Reason: m.refuses, Failures: []v1.Failure{{Object: wholeSet, Message: refusalText(m.refuses)}}}
+		return refusedOutcome(m.refuses, refusalText(m.refuses))
 	case f != nil && (f.refused || f.count >= patience):
-		return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: "It could not be sent: " + f.message}}}
+		return failedOutcome(v1.ReasonDeliveryFailed, "It could not be sent: "+f.message)
 	case !m.synced && m.leaderless:
-		return Outcome{Stage: Failed, Reason: v1.ReasonNoLeader, Failures: []v1.Failure{{Object: wholeSet,
-			Message: "No replica of the agent leads, so nothing is delivered; see the condition " +
-				v1.ConditionMaintained + " of the Cluster"}}}
+		return failedOutcome(v1.ReasonNoLeader, "No replica of the agent leads, so nothing is delivered; see the condition "+
+			v1.ConditionMaintained+" of the Cluster")
 	case !m.synced:
 		return Outcome{Stage: Unreported}
 	}
 	return Outcome{Stage: Pending, Since: m.entry(id).since}
 }
 
-// excessOutcome is the outcome of a set that is not kept.
+func refusedOutcome(reason, message string) Outcome {
+	return Outcome{Stage: Refused, Reason: reason, Failures: []v1.Failure{{Object: wholeSet, Message: message}}}
+}
+
+func failedOutcome(reason, message string) Outcome {
+	return Outcome{Stage: Failed, Reason: reason, Failures: []v1.Failure{{Object: wholeSet, Message: message}}}
+}
+
+// excessOutcome returns the outcome of a set that is not kept.
 func excessOutcome(workspace string) Outcome {
-	return Outcome{Stage: Failed, Reason: v1.ReasonDeliveryFailed, Failures: []v1.Failure{{Object: wholeSet, Message: fmt.Sprintf(
-		"The hub does not deliver it: what workspace %s delivers in pieces of more than %d KiB has more than %d MiB; name fewer or smaller Secrets in its plans and projects",
-		workspace, largeSet>>10, maxLarge>>20)}}}
+	return failedOutcome(v1.ReasonDeliveryFailed, fmt.Sprintf(
+		"The hub does not deliver it, because the sets of workspace %s that are larger than %d KiB exceed %d MiB in total; "+
+			"use fewer or smaller Secrets in its plans and projects", workspace, largeSet>>10, maxLarge>>20))
 }
 
 // whyWithheld describes the state of a set in a Cluster whose spec says ReadOnly.
 func (m *member) whyWithheld(id string) string {
-	const why = "spec.agent.profile of the Cluster is ReadOnly: nothing is delivered"
+	const why = "spec.agent.profile of the Cluster is ReadOnly, so nothing is delivered"
 	switch f := m.failed[id]; {
 	case f != nil:
-		return why + ", and what is there could not be taken back: " + f.message
+		return why + "; removing the existing objects failed: " + f.message
 	case m.has[id] != nil && m.hold.Waits():
 		return why + withheldUnconfirmed
 	case m.has[id] != nil && m.connected:
-		return why + ", and what is there is being taken back"
+		return why + "; the existing objects are being removed"
 	case m.has[id] != nil:
-		return why + "; what is there is still in force and is taken back when the member connects"
+		return why + "; the existing objects stay in force until the member connects, and are removed then"
 	}
 	return why
 }
@@ -167,18 +175,19 @@ func (m *member) whyWithheld(id string) string {
 func refusalText(reason string) string {
 	switch reason {
 	case v1.ReasonAgentReadOnly:
-		return "The agent has the profile ReadOnly and takes nothing; set spec.agent.profile of the Cluster to Full and apply its manifest in the member"
+		return "The agent has the profile ReadOnly and accepts nothing; set spec.agent.profile of the Cluster to Full " +
+			"and apply its manifest in the member"
 	case v1.ReasonIdentityMismatch:
-		return "Two clusters have the identity of this Cluster, so the hub changes nothing in either; " +
+		return "Two clusters have the identity of this Cluster, so the hub changes neither of them; " +
 			"see its condition Ready"
 	}
-	return "The agent is too old to take this; upgrade it"
+	return "The agent is too old to accept this; upgrade it"
 }
 
 // wholeSet is the object of a failure that concerns all objects of a set.
 const wholeSet = "set"
 
-// Explain returns a failure as one sentence: the object, unless it concerns all, and why.
+// Explain returns a failure as one sentence: the object, unless the failure concerns all objects, and the reason.
 func Explain(f v1.Failure) string {
 	if f.Object == wholeSet {
 		return f.Message
@@ -186,7 +195,7 @@ func Explain(f v1.Failure) string {
 	return f.Object + ": " + f.Message
 }
 
-// stateOutcome converts the state that an agent reported.
+// stateOutcome converts the state that an agent reported into an outcome.
 func stateOutcome(s *protocol.SetState) Outcome {
 	o := Outcome{Stage: Failed, Namespaces: s.Namespaces, Short: s.Short, Spent: s.Spent}
 	switch s.Phase {
@@ -201,7 +210,7 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Reason = v1.ReasonRoleMissing
 	case protocol.SetFailed:
 		o.Reason = v1.ReasonDeliveryFailed
-	default: // pending, or expired by a clock that is ahead of the hub's
+	default: // pending, or expired by a clock that is ahead of the hub's clock
 		o.Stage = Pending
 		return o
 	}
@@ -209,7 +218,7 @@ func stateOutcome(s *protocol.SetState) Outcome {
 		o.Failures = append(o.Failures, v1.Failure{Object: object.Object, Message: object.Message})
 	}
 	if len(o.Failures) == 0 {
-		o.Failures = []v1.Failure{{Object: wholeSet, Message: cmp.Or(s.Message, "The agent says "+string(s.Phase))}}
+		o.Failures = []v1.Failure{{Object: wholeSet, Message: cmp.Or(s.Message, "The agent reports "+string(s.Phase))}}
 	}
 	return o
 }

@@ -10,12 +10,13 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// owners are the objects on the hub that own sets, and which of them are expected to do so. Store.mu guards it.
+// owners holds the objects on the hub that own sets, and the owners that are expected to declare sets. Store.mu guards
+// it.
 type owners struct {
 	all map[Key]*owner
-	// expected has the owners for which Replace was not called yet; it is nil before Expect.
+	// expected has the owners for which Replace was not called yet. It is nil before Expect.
 	expected map[Key]struct{}
-	// early has the owners for which Replace was called before Expect; it is nil after Expect.
+	// early has the owners for which Replace was called before Expect. It is nil after Expect.
 	early map[Key]struct{}
 	// complete reports whether Replace was called for every expected owner.
 	complete bool
@@ -23,12 +24,12 @@ type owners struct {
 
 // owner is an object on the hub that owns sets.
 type owner struct {
-	members map[*member]string // the ID of its set there
+	members map[*member]string // the ID of its set in each member
 	sets    map[string]content // by digest, so that members share them
-	large   int                // bytes of its large sets
+	large   int                // the size of its large sets in bytes
 }
 
-// expect says which owners exist, and reports whether all of them are known now and were not before.
+// expect sets the owners that exist, and reports whether this has made them complete.
 func (o *owners) expect(keys []Key) (completed bool) {
 	before := o.expected
 	o.expected = make(map[Key]struct{}, len(keys))
@@ -48,7 +49,7 @@ func (o *owners) finish() (completed bool) {
 	return completed
 }
 
-// get returns an owner, which it may begin.
+// get returns an owner, and creates it if necessary.
 func (o *owners) get(key Key) *owner {
 	found := o.all[key]
 	if found == nil {
@@ -58,8 +59,8 @@ func (o *owners) get(key Key) *owner {
 	return found
 }
 
-// content returns a set as the owner's members share it. shared has the contents of the present call of Replace, by
-// digest.
+// content returns the content of a set, which all members of the owner share. shared has the contents of the current
+// call of Replace, by digest.
 func (o *owner) content(s *set.Set, shared map[string]content) content {
 	for _, known := range []map[string]content{shared, o.sets} {
 		if c, is := known[s.Digest]; is && c.set.ID == s.ID {
@@ -72,8 +73,8 @@ func (o *owner) content(s *set.Set, shared map[string]content) content {
 	return c
 }
 
-// replaced notes the sets that an owner has now. It returns the owners for whose sets there may be room now, and
-// reports whether all expected owners are known now and were not before.
+// replaced records the present sets of an owner. It returns the owners for whose sets there may be room now, and
+// reports whether the owners have become complete.
 func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []Key, completed bool) {
 	before := of.large
 	of.sets, of.large = sets, 0
@@ -96,7 +97,7 @@ func (o *owners) replaced(key Key, of *owner, sets map[string]content) (room []K
 	return room, o.finish()
 }
 
-// forget notes that no owner has a set in a member any more.
+// forget records that no owner has a set in a member any longer.
 func (o *owners) forget(m *member) {
 	for _, w := range m.wants {
 		if owner := o.all[w.key]; owner != nil {
@@ -105,15 +106,15 @@ func (o *owners) forget(m *member) {
 	}
 }
 
-// Bounds on what the sets of a workspace take in memory. Large sets have copies of Secrets, which any number of plans
-// may name.
+// Bounds on the memory for the sets of a workspace. Large sets contain copies of Secrets, and any number of plans may
+// name the same Secrets.
 const (
-	largeSet = 64 << 10  // bytes from which on a set counts
-	maxLarge = 128 << 20 // bytes of the large sets of a workspace
+	largeSet = 64 << 10  // bytes above which a set counts as large
+	maxLarge = 128 << 20 // bytes of all large sets of a workspace
 )
 
-// bound returns the sets of an owner, without content where the workspace would have too much of it: the member keeps
-// what it has.
+// bound returns the sets of an owner. If the workspace would exceed maxLarge, the owner's large sets are returned
+// without content, and the members keep their present sets.
 func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[types.NamespacedName]*set.Set {
 	room, seen := maxLarge, map[string]bool{}
 	for _, s := range sets {
@@ -143,7 +144,7 @@ func (o *owners) bound(key Key, sets map[types.NamespacedName]*set.Set) map[type
 	return bounded
 }
 
-// excessive returns the owners in a workspace with sets that are not kept.
+// excessive returns the owners in a workspace that have sets that are not kept.
 func (o *owners) excessive(workspace string) (keys []Key) {
 	for key, owner := range o.all {
 		if _, is := owner.sets[excessDigest]; is && key.Namespace == workspace {
@@ -153,7 +154,7 @@ func (o *owners) excessive(workspace string) (keys []Key) {
 	return keys
 }
 
-// size returns the number of bytes to send; 0 for nil, which is a removal.
+// size returns the number of bytes to send, or 0 for nil, which is a removal.
 func size(s *set.Set) int {
 	if s == nil {
 		return 0
@@ -161,17 +162,17 @@ func size(s *set.Set) int {
 	return len(s.JSON())
 }
 
-// content is a set that an owner wants, and its usual state in a member: both are kept once for all members.
+// content is a set that an owner wants, with its usual state in a member. All members share both.
 type content struct {
 	set     *set.Set
 	applied *protocol.SetState
 }
 
-// share returns the state to keep for a state that a member reported: the usual one, if it says only that the set is
-// applied.
+// share returns the state to keep for a state that a member reported. If the reported state says only that the set is
+// applied, it returns the shared state.
 func (c content) share(s *protocol.SetState) *protocol.SetState {
-	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" && len(s.Objects) == 0 && s.Failed == 0 &&
-		s.Namespaces == 0 && len(s.Short) == 0 {
+	if c.set != nil && s.Digest == c.set.Digest && s.Phase == protocol.SetApplied && s.Message == "" &&
+		len(s.Objects) == 0 && s.Failed == 0 && s.Namespaces == 0 && len(s.Short) == 0 {
 		return c.applied
 	}
 	return s

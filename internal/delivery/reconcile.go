@@ -31,28 +31,28 @@ const (
 
 // Bounds on the sends in progress.
 const (
-	// workers is the number of sets that are reconciled at once. One is occupied by a send for slowSend at most, so that
-	// members that do not respond, however many, delay the others by little.
+	// workers is the number of sets that are reconciled concurrently. A send occupies a worker for at most slowSend, so
+	// that even many members that do not respond delay the others only a little.
 	workers = 512
-	// slowSend is how long a worker waits for a send. A send that takes longer goes on without one.
+	// slowSend is how long a worker waits for a send. A slower send continues without a worker.
 	slowSend = 500 * time.Millisecond
 	// maxSlowSends bounds the sends in progress to a member that does not respond, while one of them takes longer than
-	// slowSend. 1,000 such members occupy the workers for seconds then, and not for minutes.
+	// slowSend. With this bound, 1,000 such members occupy the workers for seconds rather than minutes.
 	maxSlowSends = 8
-	// maxMemberSends bounds the sends in progress to one member. Its agent has its own bound; it responds when a set is
-	// stored, and applies many before it stores them.
+	// maxMemberSends bounds the sends in progress to one member. The agent has its own bound. It responds after it has
+	// stored a set, and applies many sets before it stores them.
 	maxMemberSends = 256
-	// maxMemberBytes bounds the bytes in progress to one member. One set may exceed it.
+	// maxMemberBytes bounds the bytes in progress to one member. A single set may exceed it.
 	maxMemberBytes = 4 << 20
 )
 
-// target is a set in a member: what the store reconciles.
+// target identifies a set in a member, which is the unit that the store reconciles.
 type target struct {
 	member types.NamespacedName
 	id     string
 }
 
-// Start sends until ctx ends, and returns when nothing is in progress.
+// Start sends sets until ctx ends, and returns when no send is in progress.
 func (d *Store) Start(ctx context.Context) error {
 	c, err := controller.NewTypedUnmanaged("delivery", controller.TypedOptions[target]{
 		Reconciler: reconcile.TypedFunc[target](d.reconcile), MaxConcurrentReconciles: workers, Logger: d.Log,
@@ -71,8 +71,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin gives the store the queue of its controller. Whatever changes what a member should have or has puts targets
-// there.
+// begin gives the store the queue of its controller. Every change of the sets that a member should have or has puts
+// targets into this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	d.mu.Lock()
 	defer d.unlock()
@@ -84,7 +84,7 @@ func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterf
 	return nil
 }
 
-// close ends all that is in progress. Its caller does not hold mu.
+// close ends all sends in progress. The caller must not hold mu.
 func (d *Store) close() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -92,10 +92,10 @@ func (d *Store) close() {
 	d.stop()
 }
 
-// reconcile sends a set to a member, or removes it there, if the member has another than it should. The end of a send
-// puts the target into the queue again if there is more to do. Its caller does not hold mu.
+// reconcile sends a set to a member or removes it, if the member's set differs from the wanted one. When the send ends,
+// the target is queued again if there is more to do. The caller must not hold mu.
 func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error) {
-	send, wait := d.begun(t)
+	send, wait := d.startSend(t)
 	if send == nil {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
@@ -111,9 +111,9 @@ func (d *Store) reconcile(_ context.Context, t target) (reconcile.Result, error)
 	return reconcile.Result{}, nil
 }
 
-// begun starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait. Its caller does
-// not hold mu.
-func (d *Store) begun(t target) (*sending, time.Duration) {
+// startSend starts a send if one is due. Otherwise it returns nil and, after a failure, the time to wait. The caller
+// must not hold mu.
+func (d *Store) startSend(t target) (*sending, time.Duration) {
 	d.mu.Lock()
 	defer d.unlock()
 	m := d.members[t.member]
@@ -143,8 +143,8 @@ func (d *Store) begun(t target) (*sending, time.Duration) {
 	return s, 0
 }
 
-// enqueue puts a set of which a member has, or should have, something else than before into the queue if it is due, and
-// reports whether it is.
+// enqueue queues a set that has changed in a member, or that the member should have changed, if it is due. It reports
+// whether the set is due.
 func (d *Store) enqueue(m *member, id string) bool {
 	d.compareLater(m)
 	due := d.queue != nil && m.due(id, d.rule(id))
@@ -154,7 +154,7 @@ func (d *Store) enqueue(m *member, id string) bool {
 	return due
 }
 
-// enqueueAll puts all sets in a member that are due into the queue.
+// enqueueAll queues all sets in a member that are due.
 func (d *Store) enqueueAll(m *member) {
 	for id := range m.wants {
 		d.enqueue(m, id)
@@ -164,7 +164,7 @@ func (d *Store) enqueueAll(m *member) {
 	}
 }
 
-// room reports whether one more set may be sent to the member now.
+// room reports whether another set may be sent to the member now.
 func (m *member) room(want *set.Set) bool {
 	bytes := 0
 	for _, s := range m.sends {
@@ -173,7 +173,7 @@ func (m *member) room(want *set.Set) bool {
 	return len(m.sends) < m.maxSends(time.Now()) && (bytes == 0 || bytes+size(want) <= maxMemberBytes)
 }
 
-// resume puts sets that were delayed by the bounds of a member into the queue, as many as there is room for.
+// resume queues the sets that the bounds of a member have delayed, as many as there is room for.
 func (d *Store) resume(m *member) {
 	if len(m.waiting) == 0 {
 		return
@@ -190,19 +190,19 @@ func (d *Store) resume(m *member) {
 	}
 }
 
-// sendTimeout bounds one send. The agent answers within protocol.SetTimeout; the rest is for the network.
+// sendTimeout bounds one send. The agent answers within protocol.SetTimeout, and the rest is for the network.
 const sendTimeout = protocol.SetTimeout + 20*time.Second
 
 // sending is a send in progress.
 type sending struct {
 	target
 	due  *set.Set // nil for a removal
-	slow bool     // it takes longer than slowSend
-	bare bool     // the member waits for a confirmation, and goes on to wait
+	slow bool     // whether it takes longer than slowSend
+	bare bool     // whether it is sent without a checkpoint, because the member continues to wait for a confirmation
 	done chan struct{}
 }
 
-// send sends a set, or removes it, and applies the result. Its caller does not hold mu.
+// send sends a set, or removes it, and applies the result. The caller must not hold mu.
 func (d *Store) send(m *member, s *sending) {
 	defer close(s.done)
 	var state *protocol.SetState
@@ -221,7 +221,7 @@ func (d *Store) send(m *member, s *sending) {
 	if !m.gone {
 		d.sent(m, s, state, err)
 	}
-	d.enqueue(m, s.id) // it failed, or another set is wanted now
+	d.enqueue(m, s.id) // the send failed, or another set is wanted now
 	d.resume(m)
 	d.drop(m)
 }
@@ -243,22 +243,22 @@ func (d *Store) sent(m *member, s *sending, state *protocol.SetState, err error)
 	case err == nil && state.Phase == protocol.SetReadOnly:
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentReadOnly)...)
 	case err == nil:
-		if f := m.failed[s.id]; f == nil || !f.lost { // a set that is lost each time would be sent without pauses
+		if f := m.failed[s.id]; f == nil || !f.lost { // keep the pauses of a set that the member loses each time
 			d.retries.clear(m, s.id)
 		}
 		m.has[s.id] = want.share(state)
 	case members.IsStatus(err, http.StatusNotFound):
 		d.affected = append(d.affected, m.refuse(v1.ReasonAgentTooOld)...)
-	default:
+	default: // the failure counts if the owner still wants the same
 		due := m.next(s.id, d.rule(s.id))
-		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) { // the owner wants it still
+		if (due == nil) == (s.due == nil) && (due == nil || due.Digest == s.due.Digest) {
 			d.retries.failed(m, s.id, err)
 		}
 	}
 }
 
-// transfer sends a set to the leader among a member's agents, or removes it there. It returns the state that the agent
-// reports of a set that was sent. It takes no lock.
+// transfer sends a set to the leading agent of a member, or removes it there. It returns the state that the agent
+// reports for a set that was sent. It takes no lock.
 func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.SetState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
@@ -268,13 +268,13 @@ func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.Set
 	} else {
 		body = s.due.JSON()
 	}
-	defer func(begun time.Time) {
+	defer func(start time.Time) {
 		result := "ok"
 		if err != nil {
 			result = "failed"
 		}
 		if o.Observer.Sent != nil {
-			o.Observer.Sent(verb, result, time.Since(begun))
+			o.Observer.Sent(verb, result, time.Since(start))
 		}
 	}(time.Now())
 	path, err := o.path(s)
@@ -296,50 +296,51 @@ func (o *Options) transfer(ctx context.Context, s *sending) (state *protocol.Set
 	return readState(resp.Body, s.due)
 }
 
-// readState reads an agent's response to a set that it was sent.
+// readState decodes an agent's response to a set.
 func readState(response io.Reader, sent *set.Set) (*protocol.SetState, error) {
 	state := &protocol.SetState{}
 	if err := untrusted.ReadJSON(response, state, untrusted.Large().WithBytes(protocol.MaxLine)); err != nil {
-		return nil, errors.New("the agent's response cannot be read") // the cause may quote it
+		return nil, errors.New("the agent's response cannot be decoded") // the cause may quote it
 	}
 	state.Bound()
-	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly { // otherwise it would be sent again at once, forever
-		return nil, errors.New("the agent reports another digest than was sent")
+	// Another digest is an error. Otherwise the set would be sent again at once, forever.
+	if state.Digest != sent.Digest && state.Phase != protocol.SetReadOnly {
+		return nil, errors.New("the agent reports a digest that differs from the set's")
 	}
-	state.ID, state.Digest = sent.ID, sent.Digest // so that the response's strings need not be kept
+	state.ID, state.Digest = sent.ID, sent.Digest // releases the strings of the response
 	return state, nil
 }
 
-// flow is what is being sent to a member, and how much the member has taken of late.
+// flow records the sends to a member, and how many sets the member has accepted recently.
 type flow struct {
 	sends map[string]*sending // in progress
-	// waiting are the IDs that are sent when there is room for them.
+	// waiting has the IDs of sets that are sent when there is room for them.
 	waiting map[string]struct{}
-	// taken counts the sends that succeeded in the period of slowSend since begun, and in the one before.
+	// taken counts the successful sends in the period of slowSend that began at start, and in the period before it.
 	taken [2]int
-	begun time.Time
+	start time.Time
 }
 
-// took counts a send that succeeded.
+// took counts a successful send.
 func (f *flow) took(now time.Time) {
-	switch since := now.Sub(f.begun); {
+	switch since := now.Sub(f.start); {
 	case since >= 2*slowSend:
-		f.taken, f.begun = [2]int{}, now
+		f.taken, f.start = [2]int{}, now
 	case since >= slowSend:
-		f.taken, f.begun = [2]int{0, f.taken[0]}, now
+		f.taken, f.start = [2]int{0, f.taken[0]}, now
 	}
 	f.taken[0]++
 }
 
-// maxSends returns how many sends to the member may be in progress. While one of them is slow, these are as many as the
-// member has taken of late: one that has much to do goes on at its pace, and one that does not respond occupies few
-// workers.
+// maxSends returns how many sends to the member may be in progress. While one of them is slow, this is the number of
+// sets that the member has accepted recently. A member that has much to do then continues at its pace, and a member
+// that does not respond occupies few workers.
 func (f *flow) maxSends(now time.Time) int {
 	for _, s := range f.sends {
 		if !s.slow {
 			continue
 		}
-		if now.Sub(f.begun) >= 2*slowSend {
+		if now.Sub(f.start) >= 2*slowSend {
 			return maxSlowSends
 		}
 		return min(max(maxSlowSends, f.taken[0]+f.taken[1]), maxMemberSends)
@@ -347,16 +348,16 @@ func (f *flow) maxSends(now time.Time) int {
 	return maxMemberSends
 }
 
-// failure is why a set was not delivered.
+// failure says why a set was not delivered.
 type failure struct {
 	count   int
-	refused bool // the agent rejected it, so that a retry is unlikely to help
-	lost    bool // the agent had it, and reports that it does not have it any more
+	refused bool // whether the agent rejected it, so that a retry is unlikely to help
+	lost    bool // whether the agent had the set and reports that it no longer has it
 	message string
 	retryAt time.Time
 }
 
-// retries decide when to send a set again. Store.mu guards them.
+// retries decides when to send a set again. Store.mu guards it.
 type retries struct {
 	backoff workqueue.TypedRateLimiter[target]
 }
@@ -365,19 +366,22 @@ type retries struct {
 func (r retries) failed(m *member, id string, err error) {
 	t := target{m.name, id}
 	wait := r.backoff.When(t)
-	refused := members.IsStatus(err, http.StatusUnprocessableEntity) || members.IsStatus(err, http.StatusRequestEntityTooLarge)
+	refused := members.IsStatus(err, http.StatusUnprocessableEntity) ||
+		members.IsStatus(err, http.StatusRequestEntityTooLarge)
 	if refused {
 		wait = maxPause
 	}
-	m.failed[id] = &failure{count: r.backoff.NumRequeues(t), refused: refused, message: err.Error(), retryAt: time.Now().Add(wait)}
+	count, retryAt := r.backoff.NumRequeues(t), time.Now().Add(wait)
+	m.failed[id] = &failure{count: count, refused: refused, message: err.Error(), retryAt: retryAt}
 }
 
-// lost records that a member does not have a set any more that it had. The pauses grow for as long as that goes on.
+// lost records that a member no longer has a set that it had. The pauses grow as long as this continues.
 func (r retries) lost(m *member, id string) {
 	if f := m.failed[id]; f != nil && time.Since(f.retryAt) > maxPause {
 		r.clear(m, id)
 	}
-	m.failed[id] = &failure{lost: true, message: "the agent has lost it", retryAt: time.Now().Add(r.backoff.When(target{m.name, id}))}
+	wait := r.backoff.When(target{m.name, id})
+	m.failed[id] = &failure{lost: true, message: "the agent has lost the set", retryAt: time.Now().Add(wait)}
 }
 
 // clear forgets the failures of a set.

@@ -73,8 +73,8 @@ func idAndDigest(raw []byte) (id, digest string, err error) {
 	return s.ID, s.Digest, err
 }
 
-// begun returns a store with that number of workers.
-func begun(t testing.TB, f interface {
+// startStore returns a running store with count workers.
+func startStore(t testing.TB, f interface {
 	State(name types.NamespacedName) members.State
 	Leading(name types.NamespacedName) (http.RoundTripper, error)
 }, count int,
@@ -210,7 +210,7 @@ func TestRoomOfAMember(t *testing.T) {
 }
 
 func TestWhatAMemberHasTakenOfLate(t *testing.T) {
-	begun := time.Now()
+	start := time.Now()
 	var f flow
 	for _, step := range []struct {
 		after time.Duration
@@ -219,7 +219,7 @@ func TestWhatAMemberHasTakenOfLate(t *testing.T) {
 		{0, [2]int{1, 0}}, {slowSend - 1, [2]int{2, 0}}, {slowSend, [2]int{1, 2}}, {2*slowSend - 1, [2]int{2, 2}}, {2 * slowSend, [2]int{1, 2}},
 		{4*slowSend - 1, [2]int{1, 1}}, {7 * slowSend, [2]int{1, 0}},
 	} {
-		if f.took(begun.Add(step.after)); f.taken != step.want {
+		if f.took(start.Add(step.after)); f.taken != step.want {
 			t.Errorf("after %s it has taken %v, want %v", step.after, f.taken, step.want)
 		}
 	}
@@ -234,7 +234,7 @@ func TestBoundsOfAMember(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeMembers{respond: make(chan struct{})}
-			d := begun(t, f, tt.workers)
+			d := startStore(t, f, tt.workers)
 			m := d.ready("a")
 			for i := range tt.count {
 				s := sized(t, fmt.Sprintf("crtb/x%d", i), tt.size)
@@ -266,7 +266,7 @@ func TestBoundsOfAMember(t *testing.T) {
 func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
 	const silent, sets, fewWorkers = 20, 100, 10 // each worker would wait for 200 sends, half a second each
 	f := &fakeMembers{respond: make(chan struct{})}
-	d := begun(t, f, fewWorkers)
+	d := startStore(t, f, fewWorkers)
 	defer close(f.respond)
 	for i := range silent {
 		m := d.ready(fmt.Sprint("silent-", i))
@@ -287,7 +287,7 @@ func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
 		}
 		return nil
 	})
-	// Each worker may have begun a send to a member before the first was slow.
+	// Each worker may have start a send to a member before the first was slow.
 	const most = silent * max(maxSlowSends, fewWorkers)
 	if got := f.now.Load(); got > most {
 		t.Errorf("%d sends have occupied a worker, want at most %d: the members of others waited for them", got, most)

@@ -14,22 +14,22 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// This file has all that the store does for a hub whose etcd was restored from a backup. internal/checkpoint decides
-// which members wait for a confirmation, and how their sets are treated meanwhile.
+// This file contains the part of the store that handles a hub whose etcd was restored from a backup.
+// internal/checkpoint decides which members wait for a confirmation, and how their sets are treated in the meantime.
 
-// Unconfirmed returns what a restored hub does not change in a member before that is confirmed, nil for nothing, and
-// whether that is known.
+// Unconfirmed returns the changes in a member that a restored hub makes only after a confirmation, or nil if there are
+// none. known reports whether the changes are known.
 type Unconfirmed func(member types.NamespacedName) (difference *checkpoint.Difference, known bool)
 
-// unconfirmed is what waits for a confirmation in one member.
+// unconfirmed records what waits for a confirmation in one member.
 type unconfirmed = checkpoint.Hold
 
-// unusedID is an ID that no set has. To remove it brings an agent the present checkpoint, and nothing else.
+// unusedID is an ID that no set has. Its removal brings an agent the present checkpoint, and has no other effect.
 const unusedID = "checkpoint"
 
-// rule is what decides, beside the member, whether a set is due.
+// rule has the facts that decide, in addition to the member's state, whether a set is due.
 type rule struct {
-	revocable bool // whether a set of its kind is revoked at once
+	revocable bool // whether sets of its kind are revoked at once
 	complete  bool // whether all owners have declared their sets
 }
 
@@ -37,19 +37,19 @@ func (d *Store) rule(id string) rule {
 	return rule{revocable: d.Restore.Rule(id).RevokedAtOnce, complete: d.owners.complete}
 }
 
-// path returns the path of a send, with the checkpoint that the agent gets with it.
+// path returns the path of a send, including the checkpoint for the agent.
 func (o *Options) path(s *sending) (string, error) {
 	reached := o.Restore.Checkpoint()
 	if s.bare {
 		reached = ""
 	}
 	if s.id == unusedID && reached == "" {
-		return "", errors.New("this manager has no checkpoint yet that the agent could take")
+		return "", errors.New("this manager has no checkpoint for the agent yet")
 	}
 	return protocol.SetPathAt(s.id, reached), nil
 }
 
-// reaches notes the checkpoint of a line, and reports whether it has one.
+// reaches records the checkpoint of an event, and reports whether the event has one.
 func (m *member) reaches(event *protocol.SetEvent) bool {
 	if event.Checkpoint == "" {
 		return false
@@ -58,16 +58,16 @@ func (m *member) reaches(event *protocol.SetEvent) bool {
 	return true
 }
 
-// countAsWithdrawn notes that an owner has withdrawn a set, where that may be after a restore: then it is removed
-// without a confirmation.
+// countAsWithdrawn records that an owner has withdrawn a set, if this may have happened after a restore. Such a set is
+// removed without a confirmation.
 func (m *member) countAsWithdrawn(id string, policy *checkpoint.Policy) {
 	if policy.Lost != nil && (!m.synced || m.hold.Waits()) && policy.Rule(id).CountsAsWithdrawn {
 		m.hold.Withdraw(id)
 	}
 }
 
-// Unconfirmed returns the changes that are not sent to a member until an administrator confirms them, nil for none. It
-// is not known before all owners have declared their sets and the agent has reported its own.
+// Unconfirmed returns the changes that are not sent to a member until an administrator confirms them, or nil if there
+// are none. They are not known before all owners have declared their sets and the agent has reported its own.
 func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.Difference, known bool) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -85,24 +85,25 @@ func (d *Store) Unconfirmed(name types.NamespacedName) (difference *checkpoint.D
 	return m.hold.Difference(m.synced)
 }
 
-// examine decides whether a member waits for a confirmation. If that changed, all its sets are looked at again.
+// examine decides whether a member waits for a confirmation. If this has changed, it looks at all sets of the member
+// again.
 func (d *Store) examine(m *member) {
 	changed := d.Restore.Examine(d.ctx, m.name, &m.hold, m.synced)
 	d.compareLater(m)
 	if changed {
-		d.released(m)
+		d.holdChanged(m)
 	}
 }
 
-// released looks at all sets of a member that does not wait any more, or has begun to, and notifies the owners that
-// this may matter to.
-func (d *Store) released(m *member) {
+// holdChanged looks at all sets of a member that has started or stopped waiting for a confirmation, and notifies the
+// owners that may be affected.
+func (d *Store) holdChanged(m *member) {
 	d.enqueueAll(m)
 	d.affected = append(append(d.affected, m.lacking()...), m.ownOwners(&d.Restore)...)
 }
 
-// compareLater compares a member that waits for a confirmation with its intended sets, a moment later: an agent may
-// report any number of changes.
+// compareLater schedules compare for a member that waits for a confirmation. It delays the comparison a little, because
+// an agent may report any number of changes.
 func (d *Store) compareLater(m *member) {
 	if m.hold.Waits() && !m.comparing && d.queue != nil {
 		m.comparing = true
@@ -110,7 +111,7 @@ func (d *Store) compareLater(m *member) {
 	}
 }
 
-// compare finds the difference that waits in a member, and notifies the member's owners if it is another than before.
+// compare computes the difference that waits in a member, and notifies the member's owners if it has changed.
 func (d *Store) compare(m *member) {
 	m.comparing = false
 	var now *checkpoint.Difference
@@ -122,7 +123,7 @@ func (d *Store) compare(m *member) {
 	}
 }
 
-// ownOwners returns the owners of the sets that belong to a member itself.
+// ownOwners returns the owners of the sets that belong to the member itself.
 func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 	for kind, of := range policy.Rules {
 		if of.OfMember {
@@ -132,14 +133,14 @@ func (m *member) ownOwners(policy *checkpoint.Policy) (keys []Key) {
 	return keys
 }
 
-// endHold ends the wait of a member whose agent has got the present checkpoint.
+// endHold ends the wait of a member whose agent has received the present checkpoint.
 func (d *Store) endHold(m *member) {
 	m.hold.End(d.Restore.Checkpoint())
-	d.released(m)
+	d.holdChanged(m)
 }
 
-// outdated reports whether a member that waits for a confirmation has another set than it should, of a kind that is
-// revoked at once. The set is removed, and sent again after the confirmation.
+// outdated reports whether a member that waits for a confirmation has an outdated set of a kind that is revoked at
+// once. Such a set is removed, and sent again after the confirmation.
 func (m *member) outdated(id string, r rule) bool {
 	if !r.revocable || !m.hold.Waits() || !r.complete || m.has[id] == nil {
 		return false
@@ -148,9 +149,10 @@ func (m *member) outdated(id string, r rule) bool {
 	return want == nil || !unchanged(want) && m.has[id].Digest != want.Digest
 }
 
-// agrees reports whether a member that waits has all that it should have and nothing else: then there is nothing to
-// confirm. The hold ends when the agent has the present checkpoint, since a later leader would hold the member again
-// for the one that it has. An owner that has not decided yet may want a change.
+// agrees reports whether a waiting member has exactly the sets that it should have, so that there is nothing to
+// confirm. The hold ends when the agent has the present checkpoint, because a later leader would hold the member again
+// for the checkpoint that the agent has. A member does not agree while an owner has not decided yet, because that owner
+// may want a change.
 func (m *member) agrees() bool {
 	if !m.hold.Agrees() {
 		return false
@@ -188,13 +190,13 @@ func (m *member) difference() *checkpoint.Difference {
 }
 
 func unconfirmedOutcome() Outcome {
-	const message = "The hub's etcd was restored from a backup that is older than what the member has: nothing is changed " +
-		"there before an administrator has run \"kubectl drover restored\""
+	const message = "The hub's etcd was restored from a backup that is older than the state of the member; the hub " +
+		"changes nothing there until an administrator runs \"kubectl drover restored\""
 	return Outcome{
 		Stage: Refused, Reason: v1.ReasonHubRestored, Failures: []v1.Failure{{Object: wholeSet, Message: message}},
 	}
 }
 
-// withheldUnconfirmed says why a set is still in a member that is to have none.
-const withheldUnconfirmed = "; what is there is still in force, and is taken back after an administrator has run " +
-	"\"kubectl drover restored\", since the hub's etcd was restored from a backup"
+// withheldUnconfirmed says why a set is still in a member that should have none.
+const withheldUnconfirmed = "; the hub's etcd was restored from a backup, so the existing objects stay in force " +
+	"until an administrator runs \"kubectl drover restored\", and are removed then"

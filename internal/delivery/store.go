@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delivery brings sets to members: it holds what each should have and what it has, and sends the difference.
+// Package delivery brings sets to members. It holds the sets that each member should have and the sets that it has, and
+// sends the difference.
 //
-// A Store runs on the leading manager: a controller whose requests are a member and the ID of a set. It sends nothing
-// to a member that is not connected; the connection puts its sets into the queue.
+// A Store runs on the leading manager. It is a controller whose requests consist of a member and the ID of a set. It
+// sends nothing to a member that is not connected. When the member connects, its sets are queued.
 package delivery
 
 import (
@@ -23,93 +24,98 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// Key names the object on the hub that owns sets. The store does not interpret it.
+// Key identifies the object on the hub that owns sets. The store does not interpret it.
 type Key struct {
-	// Kind is the kind of the owner: OnResult registers functions by kind.
+	// Kind is the kind of the owner. OnResult registers functions by kind.
 	Kind      string
 	Namespace string
 	Name      string
 }
 
-// String is for logs.
+// String returns the key in the form for logs.
 func (k Key) String() string { return k.Kind + " " + k.Namespace + "/" + k.Name }
 
-// Options of a Store.
+// Options are the options of a Store.
 type Options struct {
 	// State returns the state of a member.
 	State func(member types.NamespacedName) members.State
-	// Leading returns a transport to the agent of a member that takes sets.
+	// Leading returns a transport to the agent of a member that accepts sets.
 	Leading func(member types.NamespacedName) (http.RoundTripper, error)
-	// Leaving reports whether a member's Cluster is being deleted or gone: nothing more is sent there. Nil means never.
+	// Leaving reports whether a member's Cluster is being deleted or gone, so that nothing more is sent to the member. Nil
+	// means never.
 	Leaving func(context.Context, types.NamespacedName) bool
 	// ReadOnly reports whether the spec of a member's Cluster has the profile ReadOnly. Then nothing is delivered,
-	// whatever the agent reports, and what is there is removed. Call Store.Changed when it changes. Nil means never. It
-	// must not call an API server.
+	// whatever the agent reports, and existing sets are removed. Store.Changed must be called when the profile changes.
+	// Nil means never. The function must not call an API server.
 	ReadOnly func(context.Context, types.NamespacedName) (bool, error)
-	// Restore says what waits for a confirmation after a restore of the hub's etcd. The zero value means nothing.
+	// Restore decides what waits for a confirmation after a restore of the hub's etcd. The zero value means nothing.
 	Restore checkpoint.Policy
-	// Observer observes what is sent. Its functions may be nil.
+	// Observer observes the sends. Its functions may be nil.
 	Observer Observer
-	// Pause is the wait after a first failure; it doubles up to maxPause. Zero means firstPause.
+	// Pause is the wait after the first failure. It doubles with each failure, up to maxPause. Zero means firstPause.
 	Pause time.Duration
 	Log   logr.Logger
 }
 
-// Observer observes what is sent, for metrics.
+// Observer observes the sends, for metrics.
 type Observer struct {
-	// Sent is called after each set that was sent or removed: "put" or "delete", "ok" or "failed", and how long it took.
+	// Sent is called after each send or removal, with "put" or "delete", with "ok" or "failed", and with its duration.
 	Sent func(verb, result string, took time.Duration)
-	// Awaited is called with the owners that the store waits for, while it is not complete: every few seconds, and at last
-	// with none.
+	// Awaited is called every few seconds with the owners for which the store is waiting, until it is complete. The last
+	// call has no owners.
 	Awaited func([]Key)
 }
 
-// Deliverer brings sets to members, and reports their outcomes. A Store is one.
+// Deliverer brings sets to members, and reports their outcomes. A Store implements it.
 type Deliverer interface {
 	Replace(Key, map[types.NamespacedName]*set.Set)
 	Outcomes(id string, members []types.NamespacedName) []Outcome
 }
 
-// Store holds what each member should have and what it has. It sends the difference after Start. All exported methods
-// may be called concurrently. The others, and the methods of member and owners, are called with mu held unless their
-// comments say otherwise.
+// Store holds the sets that each member should have and the sets that it has, and sends the difference after Start. All
+// exported methods can be called concurrently. All other methods, and the methods of member and owners, must be called
+// with mu held unless their comments say otherwise.
 type Store struct {
 	Options
-	ctx   context.Context // of all sends; stop ends it
+	ctx   context.Context // the context of all sends; stop cancels it
 	stop  context.CancelFunc
 	sends sync.WaitGroup
 
-	mu       sync.Mutex                                   // guards what follows and all members; never held during I/O
+	// mu guards the following fields and all members. It is never held during I/O.
+	mu       sync.Mutex
 	started  time.Time                                    // when Start was called
-	queue    workqueue.TypedRateLimitingInterface[target] // nil unless Start runs
+	queue    workqueue.TypedRateLimitingInterface[target] // nil unless Start is running
 	closed   bool
 	retries  retries
 	members  map[types.NamespacedName]*member
 	owners   owners
 	result   map[string][]func(Key)
-	affected []Key // owners that unlock notifies
+	affected []Key // owners to be notified by unlock
 }
 
-// New returns a store. It accepts sets at once, and sends nothing before Start.
+// New returns a Store. It accepts sets at once, but sends nothing before Start.
 func New(o Options) *Store {
 	if o.Pause == 0 {
 		o.Pause = firstPause
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	return &Store{
-		Options: o, ctx: ctx, stop: stop, members: map[types.NamespacedName]*member{}, owners: owners{all: map[Key]*owner{}, early: map[Key]struct{}{}}, result: map[string][]func(Key){},
+		Options: o, ctx: ctx, stop: stop, result: map[string][]func(Key){},
+		members: map[types.NamespacedName]*member{},
+		owners:  owners{all: map[Key]*owner{}, early: map[Key]struct{}{}},
 		retries: retries{workqueue.NewTypedItemExponentialFailureRateLimiter[target](o.Pause, maxPause)},
 	}
 }
 
-// OnResult calls f after the outcome of a set changed, for owners of one kind. f must not block.
+// OnResult registers a function that is called after the outcome of a set has changed, for owners of one kind. f must
+// not block.
 func (d *Store) OnResult(kind string, f func(Key)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.result[kind] = append(d.result[kind], f)
 }
 
-// unlock releases mu, and then notifies the owners that are affected by what was done under it.
+// unlock releases mu, and then notifies the owners that were affected while mu was held.
 func (d *Store) unlock() {
 	affected := d.affected
 	d.affected = nil
@@ -125,8 +131,9 @@ func (d *Store) unlock() {
 	}
 }
 
-// Expect says which owners exist. When Replace was called for each of them, the store is complete: from then on it
-// removes from members the sets that have no owner. A second call drops the owners that are gone since the first.
+// Expect sets the owners that exist. When Replace has been called for each of them, the store is complete, and from
+// then on it removes sets without an owner from members. A second call drops the owners that are gone since the first
+// call.
 func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -135,7 +142,7 @@ func (d *Store) Expect(keys []Key) {
 	}
 }
 
-// complete looks again at all members, since the store has become complete.
+// complete looks at all members again, because the store has become complete.
 func (d *Store) complete() {
 	for _, m := range d.members {
 		maps.DeleteFunc(m.wants, func(_ string, w *wanted) bool { return w.key == Key{} })
@@ -151,8 +158,9 @@ func (d *Store) Complete() bool {
 	return d.owners.complete
 }
 
-// Replace sets what an owner wants in which members, one set in each. Its sets in other members are removed. Unchanged
-// sets cost nothing. Two owners must not want a set of one ID in one member; if they do, the later one owns it.
+// Replace declares the sets that an owner wants, at most one in each member. The owner's sets in other members are
+// removed. Unchanged sets cost nothing. Two owners must not want a set with the same ID in the same member; if they do,
+// the later one owns it.
 func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -179,8 +187,8 @@ func (d *Store) Replace(key Key, sets map[types.NamespacedName]*set.Set) {
 	}
 }
 
-// Kept returns the set that a member should have of an ID, if the member has one of that ID. It is nil if the member
-// has none, or if the set is Unchanged: then it is not known what the member has.
+// Kept returns the set with this ID that a member should have, if the member has any set with this ID. It returns nil
+// if the member has none, or if the wanted set is Unchanged, because the member's set is not known then.
 func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -195,8 +203,8 @@ func (d *Store) Kept(id string, member types.NamespacedName) *set.Set {
 	return want.set
 }
 
-// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent there until an owner wants a set
-// there again: its agent itself removes what is there, or keeps it.
+// Forget drops the state of a member whose Cluster is being deleted. Nothing is sent to the member until an owner wants
+// a set there again. The agent itself removes its objects, or keeps them.
 func (d *Store) Forget(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -209,7 +217,7 @@ func (d *Store) Forget(name types.NamespacedName) {
 	d.drop(m)
 }
 
-// Changed looks at a member's connection. It is for members.Registry.OnChange.
+// Changed looks at a member's connection again. It can be passed to members.Registry.OnChange.
 func (d *Store) Changed(name types.NamespacedName) {
 	d.mu.Lock()
 	defer d.unlock()
@@ -221,7 +229,7 @@ func (d *Store) Changed(name types.NamespacedName) {
 	d.drop(m)
 }
 
-// Size returns the number of members, and of sets that are wanted in them.
+// Size returns the number of members, and the number of sets that are wanted in them.
 func (d *Store) Size() (members, sets int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

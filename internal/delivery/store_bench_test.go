@@ -23,7 +23,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// swift are members that are all connected, and take each set at once.
+// swift stands for members that are all connected and accept each set at once.
 type swift struct{ taken atomic.Int64 }
 
 func (f *swift) State(types.NamespacedName) members.State {
@@ -50,7 +50,7 @@ func heap() int64 {
 	return int64(stats.HeapAlloc)
 }
 
-// BenchmarkThousandMembers measures what the hub spends on a set in a member, besides HTTP. Run it with -benchtime 3x.
+// BenchmarkThousandMembers measures the cost of a set in a member for the hub, without HTTP. Run it with -benchtime 3x.
 func BenchmarkThousandMembers(b *testing.B) {
 	const count, each = 1000, 20
 	b.ReportAllocs()
@@ -72,7 +72,7 @@ func BenchmarkThousandMembers(b *testing.B) {
 		arrived := func(want int64) {
 			testkit.Eventually(b, time.Minute, func(context.Context) error {
 				if got := f.taken.Load(); got != want {
-					return fmt.Errorf("%d of %d sets arrived", got, want)
+					return fmt.Errorf("got %d sets, want %d", got, want)
 				}
 				return nil
 			})

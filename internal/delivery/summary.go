@@ -19,40 +19,42 @@ import (
 
 // Times for controllers that write a summary.
 const (
-	// hold is how long a set may be Pending before that is worth a write.
+	// hold is how long a set may be Pending before the status is written.
 	hold = time.Second
-	// burst is how long a set may be in a member that is busy before that is worth a write: the writes for a burst of sets
-	// would delay it.
+	// burst is how long a set may be in a busy member before the status is written. The status writes for a burst of sets
+	// would delay the burst itself.
 	burst = 2 * time.Second
-	// lookAgain is when to look whether the members of a set are busy still.
+	// lookAgain is the pause before the next look at members that are busy.
 	lookAgain = 500 * time.Millisecond
-	// listenAgain is when to look again at agents that have not reported yet. Usually their report wakes the owner first.
+	// listenAgain is the pause before the next look at agents that have not reported yet. Usually their report wakes the
+	// owner first.
 	listenAgain = 5 * time.Second
 )
 
-// Summary is the outcome for all members.
+// Summary is the outcome in all members.
 type Summary struct {
 	// Ready is the status of the condition Ready, with Reason and Message. Stalled reports whether a user must act.
 	Ready   bool
 	Reason  string
 	Message string
 	Stalled bool
-	// Incomplete is the condition Complete: it is about all members, those that are away included.
+	// Incomplete describes the condition Complete, which covers all members, including members that are away.
 	Incomplete Incomplete
-	// Refused reports whether the hub itself does not deliver all of it.
+	// Refused reports whether the hub itself refuses to deliver all or a part of the object.
 	Refused bool
-	// Unreported reports whether agents have not reported yet.
+	// Unreported reports whether some agents have not reported yet.
 	Unreported bool
-	// Since is the latest Since of the outcomes that are Pending, zero if none is.
+	// Since is the latest Since of the outcomes that are Pending, or zero if there are none.
 	Since time.Time
-	// Busy is the latest Since of the outcomes in members that are busy, zero if none is.
+	// Busy is the latest Since of the outcomes in busy members, or zero if there are none.
 	Busy     time.Time
 	Clusters v1.ClusterCount
-	// Failures are the first ones, sorted by cluster and object.
+	// Failures are the first failures, sorted by cluster and object.
 	Failures []v1.Failure
 }
 
-// Incomplete is why a set is not in all members although Ready is True. The zero value means the same as Ready.
+// Incomplete says why a set is not in all members although Ready is True. The zero value means that Complete equals
+// Ready.
 type Incomplete struct{ Reason, Message string }
 
 // Summarize returns the summary of outcomes.
@@ -83,13 +85,15 @@ func Summarize(outcomes []Outcome) Summary {
 		v.Message = fmt.Sprintf("%d of %d clusters do not have all of it. In cluster %s: %s",
 			v.Clusters.Failed, v.Clusters.Desired, worst.Cluster, Explain(worst.Failures[0]))
 	case counts[Pending]+counts[Unreported] > 0:
-		v.Reason, v.Message = v1.ReasonDelivering, fmt.Sprintf("%s clusters have it; it is on its way to the others that are connected", v.Clusters.Summary)
+		v.Reason = v1.ReasonDelivering
+		v.Message = fmt.Sprintf("%s clusters have it; it is being sent to the others that are connected", v.Clusters.Summary)
 	case counts[Away] > 0:
 		v.Ready, v.Reason = true, v1.ReasonApplied
 		if counts[Applied] == 0 {
 			v.Reason = v1.ReasonMembersAway
 		}
-		v.Message = fmt.Sprintf("%s clusters have it; %d are not connected and get it when they are", v.Clusters.Summary, counts[Away])
+		v.Message = fmt.Sprintf("%s clusters have it; %d are not connected and get it when they are",
+			v.Clusters.Summary, counts[Away])
 		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: v.Message}
 	case len(outcomes) == 0:
 		v.Ready, v.Reason, v.Message = true, v1.ReasonNoClusters, "No cluster is selected at present"
@@ -99,8 +103,8 @@ func Summarize(outcomes []Outcome) Summary {
 	return v
 }
 
-// Delay returns how long to wait before a summary is written, 0 for now: a summary that is about to change is not
-// written. observed reports whether the status is about the present generation.
+// Delay returns how long to wait before the summary is written, or 0 to write it now. A summary that is about to change
+// should not be written. observed reports whether the status belongs to the present generation.
 func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	if v.Unreported && observed {
 		return listenAgain
@@ -108,13 +112,13 @@ func (v Summary) Delay(observed bool, now time.Time) time.Duration {
 	return max(0, v.Since.Add(hold).Sub(now), min(lookAgain, v.Busy.Add(burst).Sub(now)))
 }
 
-// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed is
-// as for Delay, was is the count in the status.
+// Urgent reports whether the summary may have changed because of the hub, and not only because of members. observed has
+// the same meaning as for Delay, and was is the count in the status.
 func (v Summary) Urgent(observed bool, was *v1.ClusterCount) bool {
 	return !observed || v.Refused || was == nil || was.Desired != v.Clusters.Desired
 }
 
-// Refuse replaces the summary by the reason why an object is not, or not all of it, delivered to that number of
+// Refuse replaces the summary with the reason why an object is not delivered, or not completely, to this number of
 // members.
 func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	v.Ready, v.Reason, v.Message, v.Stalled, v.Refused, v.Unreported, v.Since, v.Busy, v.Incomplete =
@@ -124,20 +128,28 @@ func (v *Summary) Refuse(members int, reason, message string, stalled bool) {
 	}
 }
 
-// Expire replaces the summary by the expiry of a binding. held, away and unreported are the counts of Remains. While
-// there are unreported members the status does not change, so that a manager that starts changes none.
+// Expire replaces the summary with the expiry of a binding. held, away and unreported are the counts of Remains. While
+// there are unreported members, the status does not change, so that a manager that starts changes no status.
 func (v *Summary) Expire(message string, held, away, unreported int) {
-	*v = Summary{Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0, Clusters: v1.ClusterCount{Summary: "0/0"}}
+	*v = Summary{
+		Ready: true, Reason: v1.ReasonExpired, Message: message, Refused: true, Unreported: unreported > 0,
+		Clusters: v1.ClusterCount{Summary: "0/0"},
+	}
 	switch {
 	case held+unreported > 0:
 		held += unreported
-		v.Incomplete = Incomplete{Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being taken away in %d clusters", held)}
+		v.Incomplete = Incomplete{
+			Reason: v1.ReasonDelivering, Message: fmt.Sprintf("It is being removed from %d clusters", held),
+		}
 	case away > 0:
-		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf("%d clusters are not connected, or wait for a confirmation after a restore of the hub: their agents take it away by their own clocks", away)}
+		v.Incomplete = Incomplete{Reason: v1.ReasonMembersAway, Message: fmt.Sprintf(
+			"%d clusters are not connected, or wait for a confirmation after a restore of the hub; their agents remove it "+
+				"by their own clocks", away)}
 	}
 }
 
-// Write writes a summary into conditions, and reports whether its reason is worth an event. ReasonDelivering never is.
+// Write writes the summary into conditions, and reports whether its reason deserves an event. ReasonDelivering never
+// does.
 func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now time.Time) (news bool) {
 	was := meta.FindStatusCondition(*conditions, v1.ConditionReady)
 	if v.Reason == v1.ReasonMembersAway && !delivered(was) {
@@ -145,7 +157,10 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	}
 	news = (was == nil || was.Reason != v.Reason) && v.Reason != v1.ReasonDelivering
 	set := func(kind string, is bool, reason, message string) {
-		c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now)}
+		c := metav1.Condition{
+			Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message,
+			ObservedGeneration: generation, LastTransitionTime: metav1.NewTime(now),
+		}
 		if is {
 			c.Status = metav1.ConditionTrue
 		}
@@ -163,20 +178,20 @@ func (v Summary) Write(conditions *[]metav1.Condition, generation int64, now tim
 	return news
 }
 
-// delivered reports whether a condition Ready says that a member has the object. While no member is connected, no other
-// evidence exists.
+// delivered reports whether the condition Ready says that a member has the object. While no member is connected, there
+// is no other evidence.
 func delivered(ready *metav1.Condition) bool {
 	return ready != nil && ready.Status == metav1.ConditionTrue && ready.Reason != v1.ReasonNoClusters
 }
 
-// Status is the part of an object's status that a summary is written into.
+// Status is the part of an object's status into which a summary is written.
 type Status struct {
 	Observed   *int64
 	Conditions *[]metav1.Condition
 	Clusters   **v1.ClusterCount
 }
 
-// Change returns the change of the status of an object of a generation. more, if it is not nil, changes the rest of the
+// Change returns the change of an object's status for this generation. If more is not nil, it changes the rest of the
 // status.
 func (v Summary) Change(generation int64, s Status, now time.Time, more func(*status.Update)) status.Change {
 	observed := *s.Observed == generation
@@ -192,7 +207,7 @@ func (v Summary) Change(generation int64, s Status, now time.Time, more func(*st
 	}}
 }
 
-// stalling returns the reasons that only a person can remove.
+// stalling returns the reasons that only a person can resolve.
 func stalling() []string {
 	return []string{
 		v1.ReasonRoleMissing, v1.ReasonConflict, v1.ReasonFighting, v1.ReasonHubRestored, v1.ReasonIdentityMismatch,
@@ -207,7 +222,7 @@ func rank(reason string) int {
 	}, reason)
 }
 
-// firstFailures returns the first failures by cluster and object, one for each object.
+// firstFailures returns the first failures, sorted by cluster and object, with at most one for each object.
 func firstFailures(all []v1.Failure) []v1.Failure {
 	slices.SortStableFunc(all, func(a, b v1.Failure) int {
 		return cmp.Or(strings.Compare(a.Cluster, b.Cluster), strings.Compare(a.Object, b.Object))
