@@ -30,8 +30,14 @@ func TestOutcomeSaysWhyASetCannotBeSent(t *testing.T) {
 		reason string
 		text   string
 	}{
-		"two clusters have its identity": {func(s *members.State) { s.Clones = &members.Clones{Agents: []string{"a", "b"}} }, true, delivery.Refused, v1.ReasonIdentityMismatch, "in either"},
-		"none of its replicas leads":     {func(s *members.State) { s.NoLeader = time.Now() }, false, delivery.Failed, v1.ReasonNoLeader, v1.ConditionMaintained},
+		"two clusters have its identity": {
+			func(s *members.State) { s.Clones = &members.Clones{Agents: []string{"a", "b"}} }, true, delivery.Refused,
+			v1.ReasonIdentityMismatch, "neither",
+		},
+		"none of its replicas leads": {
+			func(s *members.State) { s.NoLeader = time.Now() }, false, delivery.Failed, v1.ReasonNoLeader,
+			v1.ConditionMaintained,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			registry := members.New(logr.Discard(), time.Now)
@@ -61,7 +67,8 @@ func TestOutcomeSaysWhyASetCannotBeSent(t *testing.T) {
 			o.until("the outcome says why", func() bool {
 				o.Changed(a)
 				out := o.Outcomes("crtb/x", []types.NamespacedName{a})[0]
-				return out.Stage == tt.stage && out.Reason == tt.reason && len(out.Failures) == 1 && strings.Contains(out.Failures[0].Message, tt.text)
+				return out.Stage == tt.stage && out.Reason == tt.reason && len(out.Failures) == 1 &&
+					strings.Contains(out.Failures[0].Message, tt.text)
 			})
 			summary := delivery.Summarize(o.Outcomes("crtb/x", []types.NamespacedName{a}))
 			if summary.Ready || summary.Reason != tt.reason {

@@ -28,7 +28,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fakeMembers are members whose agents respond to each PUT once respond is closed.
+// fakeMembers stands for members whose agents respond to each PUT after respond is closed.
 type fakeMembers struct {
 	respond          chan struct{}
 	now, most, taken atomic.Int64
@@ -62,7 +62,7 @@ func (f *fakeMembers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(bytes.NewReader(body))}, err
 }
 
-// idAndDigest reads the beginning of a set. To parse all of one of 4 MiB takes seconds with the race detector.
+// idAndDigest reads the beginning of a set. Parsing a whole set of 4 MiB takes seconds with the race detector.
 func idAndDigest(raw []byte) (id, digest string, err error) {
 	begin, _, found := bytes.Cut(raw, []byte(`,"content":`))
 	if !found {
@@ -103,7 +103,7 @@ func startStore(t testing.TB, f interface {
 	return d
 }
 
-// newContent returns a set as an owner's only member has it.
+// newContent returns the content of a set that an owner wants in a single member.
 func newContent(s *set.Set) content { return (&owner{}).content(s, map[string]content{}) }
 
 // ready adds a member that is connected and has reported its sets.
@@ -119,14 +119,15 @@ func (d *Store) ready(name string) *member {
 func sized(t testing.TB, id string, size int) *set.Set {
 	t.Helper()
 	s, err := set.New(id, nil, set.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
-		"kind": "ConfigMap", "metadata": map[string]any{"name": "x"}, "data": map[string]any{"x": strings.Repeat("x", size)}}}}})
+		"kind": "ConfigMap", "metadata": map[string]any{"name": "x"}, "data": map[string]any{"x": strings.Repeat("x",
+			size)}}}}})
 	if err != nil {
 		t.Fatalf("make set: %v", err)
 	}
 	return s
 }
 
-func TestWhatIsDue(t *testing.T) {
+func TestDue(t *testing.T) {
 	const id = "crtb/x"
 	mine := sized(t, id, 1)
 	state := func(digest string) map[string]*protocol.SetState {
@@ -137,29 +138,57 @@ func TestWhatIsDue(t *testing.T) {
 		change func(d *Store, m *member)
 		want   bool
 	}{
-		"what a member lacks is sent":                       {func(_ *Store, m *member) { m.wants = want(mine) }, true},
-		"what it has with another digest is sent":           {func(_ *Store, m *member) { m.wants, m.has = want(mine), state("other") }, true},
-		"what it has is not sent, applied or not":           {func(_ *Store, m *member) { m.wants, m.has = want(mine), state(mine.Digest) }, false},
-		"nothing is sent twice at once":                     {func(_ *Store, m *member) { m.wants, m.sends[id] = want(mine), &sending{} }, false},
-		"nothing is sent to a member that is away":          {func(_ *Store, m *member) { m.wants, m.connected = want(mine), false }, false},
-		"nothing is sent before it reported all its sets":   {func(_ *Store, m *member) { m.wants, m.synced = want(mine), false }, false},
-		"nothing is sent to an agent that takes no sets":    {func(_ *Store, m *member) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false},
-		"nothing is sent when its Cluster is being deleted": {func(_ *Store, m *member) { m.wants, m.gone = want(mine), true }, false},
-		"nothing is sent after the end":                     {func(d *Store, m *member) { m.wants, d.queue = want(mine), nil }, false},
+		"a set that the member lacks is sent": {
+			func(_ *Store, m *member) { m.wants = want(mine) }, true,
+		},
+		"a set that it has with another digest is sent": {
+			func(_ *Store, m *member) { m.wants, m.has = want(mine), state("other") }, true,
+		},
+		"a set that it has is not sent, whether or not it is applied": {
+			func(_ *Store, m *member) { m.wants, m.has = want(mine), state(mine.Digest) }, false,
+		},
+		"a set is not sent twice at once": {
+			func(_ *Store, m *member) { m.wants, m.sends[id] = want(mine), &sending{} }, false,
+		},
+		"nothing is sent to a member that is away": {
+			func(_ *Store, m *member) { m.wants, m.connected = want(mine), false }, false,
+		},
+		"nothing is sent before it has reported all its sets": {
+			func(_ *Store, m *member) { m.wants, m.synced = want(mine), false }, false,
+		},
+		"nothing is sent to an agent that accepts no sets": {
+			func(_ *Store, m *member) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false,
+		},
+		"nothing is sent while its Cluster is being deleted": {
+			func(_ *Store, m *member) { m.wants, m.gone = want(mine), true }, false,
+		},
+		"nothing is sent after the store has stopped": {
+			func(d *Store, m *member) { m.wants, d.queue = want(mine), nil }, false,
+		},
 		"an unchanged set is neither sent nor removed": {func(d *Store, m *member) {
 			m.wants, m.has, d.owners.complete = want(Unchanged(id)), state("other"), true
 		}, false},
 		"an unchanged set that is lacking is not sent": {func(_ *Store, m *member) { m.wants = want(Unchanged(id)) }, false},
-		"an absent set is removed":                     {func(_ *Store, m *member) { m.wants, m.has = want(Absent(id)), state("other") }, true},
+		"an absent set is removed": {
+			func(_ *Store, m *member) { m.wants, m.has = want(Absent(id)), state("other") }, true,
+		},
 		"an absent set that is lacking is not removed": {func(_ *Store, m *member) { m.wants = want(Absent(id)) }, false},
 		"a withdrawn set is removed before the store is complete": {func(d *Store, m *member) {
 			m.has, m.wants = state("other"), want(mine)
 			d.withdraw(m, id, Key{})
 		}, true},
-		"a set without owner stays until the store is complete": {func(_ *Store, m *member) { m.has = state("other") }, false},
-		"a set without owner is removed once it is complete":    {func(d *Store, m *member) { m.has, d.owners.complete = state("other"), true }, true},
-		"CVE-2021-36782: ReadOnly in the spec takes back":       {func(_ *Store, m *member) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true},
-		"CVE-2021-36782: ReadOnly in the spec sends nothing":    {func(_ *Store, m *member) { m.wants, m.withheld = want(mine), true }, false},
+		"a set without an owner stays until the store is complete": {
+			func(_ *Store, m *member) { m.has = state("other") }, false,
+		},
+		"a set without an owner is removed after the store is complete": {
+			func(d *Store, m *member) { m.has, d.owners.complete = state("other"), true }, true,
+		},
+		"CVE-2021-36782: ReadOnly in the spec removes sets": {
+			func(_ *Store, m *member) { m.wants, m.has, m.withheld = want(mine), state("other"), true }, true,
+		},
+		"CVE-2021-36782: ReadOnly in the spec sends nothing": {
+			func(_ *Store, m *member) { m.wants, m.withheld = want(mine), true }, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := New(Options{Log: logr.Discard()})
@@ -176,23 +205,23 @@ func TestWhatIsDue(t *testing.T) {
 	}
 }
 
-func TestRoomOfAMember(t *testing.T) {
+func TestRoom(t *testing.T) {
 	for name, tt := range map[string]struct {
 		sends int
 		slow  bool
 		want  bool
-		taken int           // sends that succeeded
-		ago   time.Duration // how long ago
+		taken int           // successful sends
+		ago   time.Duration // how long ago they were
 	}{
-		"many sends at once":                         {maxMemberSends - 1, false, true, 0, 0},
-		"no more than the bound":                     {maxMemberSends, false, false, 0, 0},
-		"few while one of them is slow":              {maxSlowSends - 1, true, true, 0, 0},
-		"no more than few while one of them is slow": {maxSlowSends, true, false, 0, 0},
-		"a member that takes many has more":          {49, true, true, 50, 0},
-		"no more than it has taken":                  {50, true, false, 50, 0},
-		"no more than the bound, whatever it takes":  {maxMemberSends, true, false, 2 * maxMemberSends, 0},
-		"one that takes few has few":                 {maxSlowSends, true, false, maxSlowSends - 1, 0},
-		"one that has taken many before has few":     {maxSlowSends, true, false, 50, 2 * slowSend},
+		"many sends at once":                              {maxMemberSends - 1, false, true, 0, 0},
+		"no more than the bound":                          {maxMemberSends, false, false, 0, 0},
+		"few while one of them is slow":                   {maxSlowSends - 1, true, true, 0, 0},
+		"no more than few while one of them is slow":      {maxSlowSends, true, false, 0, 0},
+		"more for a member that accepts many":             {49, true, true, 50, 0},
+		"no more than it has accepted":                    {50, true, false, 50, 0},
+		"no more than the bound, however many it accepts": {maxMemberSends, true, false, 2 * maxMemberSends, 0},
+		"few for a member that accepts few":               {maxSlowSends, true, false, maxSlowSends - 1, 0},
+		"few for a member that accepted many earlier":     {maxSlowSends, true, false, 50, 2 * slowSend},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := newMember(types.NamespacedName{Namespace: "team", Name: "a"})
@@ -203,34 +232,40 @@ func TestRoomOfAMember(t *testing.T) {
 				m.took(time.Now().Add(-tt.ago))
 			}
 			if got := m.room(nil); got != tt.want {
-				t.Errorf("room beside %d sends: %t, want %t", tt.sends, got, tt.want)
+				t.Errorf("room in addition to %d sends: %t, want %t", tt.sends, got, tt.want)
 			}
 		})
 	}
 }
 
-func TestWhatAMemberHasTakenOfLate(t *testing.T) {
+func TestTookCountsRecentSends(t *testing.T) {
 	start := time.Now()
 	var f flow
 	for _, step := range []struct {
 		after time.Duration
 		want  [2]int
 	}{
-		{0, [2]int{1, 0}}, {slowSend - 1, [2]int{2, 0}}, {slowSend, [2]int{1, 2}}, {2*slowSend - 1, [2]int{2, 2}}, {2 * slowSend, [2]int{1, 2}},
+		{0, [2]int{1, 0}}, {slowSend - 1, [2]int{2, 0}}, {slowSend, [2]int{1, 2}}, {2*slowSend - 1,
+			[2]int{2, 2}}, {2 * slowSend, [2]int{1, 2}},
 		{4*slowSend - 1, [2]int{1, 1}}, {7 * slowSend, [2]int{1, 0}},
 	} {
 		if f.took(start.Add(step.after)); f.taken != step.want {
-			t.Errorf("after %s it has taken %v, want %v", step.after, f.taken, step.want)
+			t.Errorf("after %s the member has accepted %v, want %v", step.after, f.taken, step.want)
 		}
 	}
 }
 
-func TestBoundsOfAMember(t *testing.T) {
+func TestBoundsOnSendsToAMember(t *testing.T) {
 	for name, tt := range map[string]struct{ count, size, workers, least, atOnce int }{
-		"sends in progress are bounded, and the rest follows":        {maxMemberSends + 100, 1, workers, maxSlowSends, maxMemberSends}, // fewer if one is slow already
-		"bytes in progress are bounded, and one set may exceed that": {5, maxMemberBytes + 1, workers, 1, 1},
-		"sets that fit together into the bound of bytes go at once":  {9, maxMemberBytes/3 - 1000, workers, 3, 3},
-		"an agent that does not respond does not occupy the workers": {maxMemberSends, 1, maxSlowSends, maxSlowSends, maxSlowSends},
+		// fewer sends than the bound if one is already slow
+		"sends in progress are bounded, and the rest follows": {
+			maxMemberSends + 100, 1, workers, maxSlowSends, maxMemberSends,
+		},
+		"bytes in progress are bounded, and one set may exceed the bound": {5, maxMemberBytes + 1, workers, 1, 1},
+		"sets that fit into the bound of bytes are sent together":         {9, maxMemberBytes/3 - 1000, workers, 3, 3},
+		"an agent that does not respond does not occupy all workers": {
+			maxMemberSends, 1, maxSlowSends, maxSlowSends, maxSlowSends,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeMembers{respond: make(chan struct{})}
@@ -245,14 +280,15 @@ func TestBoundsOfAMember(t *testing.T) {
 				held := len(m.waiting)
 				d.mu.Unlock()
 				if got := int(f.now.Load()); got < tt.least || got > tt.atOnce || got+held != tt.count {
-					return fmt.Errorf("%d sends are in progress and %d sets are held back, want %d to %d, and the rest of %d", got, held, tt.least, tt.atOnce, tt.count)
+					return fmt.Errorf("%d sends are in progress and %d sets are waiting, want %d to %d, and the rest of %d",
+						got, held, tt.least, tt.atOnce, tt.count)
 				}
 				return nil
 			})
 			close(f.respond)
 			testkit.Eventually(t, 30*time.Second, func(context.Context) error {
 				if got := f.taken.Load(); got != int64(tt.count) {
-					return fmt.Errorf("%d sets arrived, want %d", got, tt.count)
+					return fmt.Errorf("got %d sets, want %d", got, tt.count)
 				}
 				return nil
 			})
@@ -283,18 +319,18 @@ func TestMembersThatDoNotRespondLeaveWorkersToOthers(t *testing.T) {
 			held += len(m.waiting)
 		}
 		if sends := int(f.now.Load()); d.queue.Len() > 0 || sends+held != silent*sets {
-			return fmt.Errorf("%d sets are sent, %d held and %d queued, want none queued", sends, held, d.queue.Len())
+			return fmt.Errorf("%d sets are being sent, %d waiting and %d queued, want none queued", sends, held, d.queue.Len())
 		}
 		return nil
 	})
-	// Each worker may have start a send to a member before the first was slow.
+	// Each worker may have started a send to a member before the first send was slow.
 	const most = silent * max(maxSlowSends, fewWorkers)
 	if got := f.now.Load(); got > most {
-		t.Errorf("%d sends have occupied a worker, want at most %d: the members of others waited for them", got, most)
+		t.Errorf("%d sends have occupied a worker, want at most %d, so that others need not wait", got, most)
 	}
 }
 
-func TestWhatAMemberKeeps(t *testing.T) {
+func TestKept(t *testing.T) {
 	const id = "secrets/x"
 	mine, name := sized(t, id, 1), types.NamespacedName{Namespace: "team", Name: "a"}
 	has := map[string]*protocol.SetState{id: {ID: id, Digest: "earlier", Phase: protocol.SetApplied}}
@@ -303,27 +339,27 @@ func TestWhatAMemberKeeps(t *testing.T) {
 		has   map[string]*protocol.SetState
 		want  *set.Set
 	}{
-		"what it should have and has, of any digest": {mine, has, mine},
-		"nothing that it was never sent":             {mine, nil, nil},
-		"nothing that is known, if it is unchanged":  {Unchanged(id), has, nil},
-		"an absent set until it is removed":          {Absent(id), has, Absent(id)},
-		"nothing of what no owner wants":             {nil, has, nil},
-		"nothing of what was withdrawn":              {nil, has, nil},
+		"the wanted set if the member has any version of it": {mine, has, mine},
+		"nothing if the member has no version of it":         {mine, nil, nil},
+		"nothing if the wanted set is Unchanged":             {Unchanged(id), has, nil},
+		"an absent set until it is removed":                  {Absent(id), has, Absent(id)},
+		"nothing if no owner wants it":                       {nil, has, nil},
+		"nothing if it was withdrawn":                        {nil, has, nil},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			m := &member{name: name, has: tt.has, wants: map[string]*wanted{}}
 			if tt.wants != nil {
 				m.wants[id] = &wanted{key: Key{Name: "x"}, content: newContent(tt.wants)}
 			}
-			if behaviour == "nothing of what was withdrawn" {
+			if behaviour == "nothing if it was withdrawn" {
 				m.wants[id] = &wanted{content: newContent(Absent(id))}
 			}
 			d := &Store{members: map[types.NamespacedName]*member{name: m}}
 			if got := d.Kept(id, name); (got == nil) != (tt.want == nil) || got != nil && got.Digest != tt.want.Digest {
-				t.Errorf("kept %+v, want %+v", got, tt.want)
+				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 			if got := d.Kept(id, types.NamespacedName{Name: "other"}); got != nil {
-				t.Errorf("kept %+v of a member that is not known, want nothing", got)
+				t.Errorf("got %+v for an unknown member, want nothing", got)
 			}
 		})
 	}

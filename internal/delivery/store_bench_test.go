@@ -39,7 +39,8 @@ func (f *swift) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	f.taken.Add(1)
-	return &http.Response{StatusCode: http.StatusOK, Body: io.NopCloser(strings.NewReader(`{"id":"` + put.ID + `","digest":"` + put.Digest + `","phase":"Applied"}`))}, nil
+	return &http.Response{StatusCode: http.StatusOK,
+		Body: io.NopCloser(strings.NewReader(`{"id":"` + put.ID + `","digest":"` + put.Digest + `","phase":"Applied"}`))}, nil
 }
 
 // heap returns the bytes of the heap that are in use.

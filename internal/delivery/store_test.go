@@ -30,19 +30,20 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// fixture is a store with a registry that agents in memory connect to.
+// fixture is a store with a registry to which fake agents in memory connect.
 type fixture struct {
 	*delivery.Store
 	t        *testing.T
 	registry *members.Registry
 
 	stop          func()
-	leaving       atomic.Pointer[types.NamespacedName] // the member whose Cluster is going
-	leavingCalled atomic.Bool                          // the store has called Leaving for it
+	leaving       atomic.Pointer[types.NamespacedName] // the member whose Cluster is being deleted
+	leavingCalled atomic.Bool                          // whether the store has called Leaving for it
 
 	readOnly  atomic.Pointer[types.NamespacedName] // the member whose spec says ReadOnly
-	confirmed atomic.Pointer[string]               // the checkpoint that the hub does not remember and that is confirmed
-	waits     atomic.Pointer[string]               // the checkpoint for which the status of Clusters says that they wait
+	confirmed atomic.Pointer[string]               // the confirmed checkpoint, which the hub does not remember
+	// the checkpoint that waits for a confirmation, according to the status of Clusters
+	waits atomic.Pointer[string]
 
 	mu       sync.Mutex // guards notified
 	notified []delivery.Key
@@ -55,25 +56,29 @@ func open(t *testing.T) *fixture {
 	return o.replace()
 }
 
-// replace starts a new store, as a manager does that begins to lead.
+// replace starts a new store, like a manager that begins to lead.
 func (o *fixture) replace() *fixture {
 	next := &fixture{t: o.t, registry: o.registry}
 	next.readOnly.Store(o.readOnly.Load())
-	store := delivery.New(delivery.Options{State: o.registry.State, Leading: o.registry.Leading, Pause: time.Millisecond, Log: logr.Discard(),
+	store := delivery.New(delivery.Options{
+		State: o.registry.State, Leading: o.registry.Leading, Pause: time.Millisecond, Log: logr.Discard(),
 		ReadOnly: func(_ context.Context, name types.NamespacedName) (bool, error) {
 			readOnly := next.readOnly.Load()
 			return readOnly != nil && *readOnly == name, nil
 		},
-		Restore: checkpoint.Policy{Current: func() string { return "present" }, Rules: kinds.Rules(), Lost: func(_ context.Context, _ types.NamespacedName, checkpoint string) string {
-			confirmed, waits := next.confirmed.Load(), next.waits.Load()
-			if checkpoint == "" && waits != nil {
-				checkpoint = *waits
-			}
-			if checkpoint != "lost" || confirmed != nil && *confirmed == checkpoint {
-				return ""
-			}
-			return checkpoint
-		}},
+		Restore: checkpoint.Policy{
+			Current: func() string { return "present" }, Rules: kinds.Rules(),
+			Lost: func(_ context.Context, _ types.NamespacedName, checkpoint string) string {
+				confirmed, waits := next.confirmed.Load(), next.waits.Load()
+				if checkpoint == "" && waits != nil {
+					checkpoint = *waits
+				}
+				if checkpoint != "lost" || confirmed != nil && *confirmed == checkpoint {
+					return ""
+				}
+				return checkpoint
+			},
+		},
 		Leaving: func(_ context.Context, name types.NamespacedName) bool {
 			leaving := next.leaving.Load()
 			if leaving == nil || *leaving != name {
@@ -81,7 +86,8 @@ func (o *fixture) replace() *fixture {
 			}
 			next.leavingCalled.Store(true)
 			return true
-		}})
+		},
+	})
 	next.Store = store
 	store.OnResult("test", func(k delivery.Key) {
 		next.mu.Lock()
@@ -119,7 +125,8 @@ func (o *fixture) connect(name string, sets *testkit.Sets, change ...func(*proto
 		f(&report)
 	}
 	agent := testkit.ConnectAgentWith(o.t, report, sets)
-	o.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"}, agent.Session)
+	o.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: name, UID: "u"}, Key: "k"},
+		agent.Session)
 	return agent
 }
 
@@ -151,7 +158,9 @@ func newSet(t testing.TB, id, text string) *set.Set {
 
 func content(text string) set.Content {
 	return set.Content{Objects: []*unstructured.Unstructured{{Object: map[string]any{
-		"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "x", "namespace": "default"}, "data": map[string]any{"text": text}}}}}
+		"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": "x", "namespace": "default"}, "data": map[string]any{"text": text},
+	}}}}
 }
 
 func key(name string) delivery.Key {
@@ -169,7 +178,7 @@ func to(s *set.Set, members ...types.NamespacedName) map[types.NamespacedName]*s
 func TestStore(t *testing.T) {
 	a, b := member("a"), member("b")
 	for name, test := range map[string]func(*testing.T, *fixture){
-		"what is wanted is sent, what is changed is sent again, what is no longer wanted is removed": func(t *testing.T, o *fixture) {
+		"a set is sent, sent again after a change, and removed when it is no longer wanted": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
@@ -186,13 +195,13 @@ func TestStore(t *testing.T) {
 			o.mu.Lock()
 			defer o.mu.Unlock()
 			if !slices.Contains(o.notified, key("x")) {
-				t.Error("the owner was not notified")
+				t.Error("the owner was not notified, want it notified")
 			}
 		},
-		"a member that is away gets it when it connects, and loses what was withdrawn meanwhile": func(t *testing.T, o *fixture) {
+		"a member that was away gets its sets, and loses sets that were withdrawn": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
-			o.until("no member has it", func() bool { // away, or about to come back as far as a store knows that has just started
+			o.until("no member has it", func() bool { // away, or expected soon, because the store has just started
 				return !slices.ContainsFunc(o.Outcomes("crtb/x", []types.NamespacedName{a, b}), func(out delivery.Outcome) bool {
 					return out.Stage != delivery.Away && out.Stage != delivery.Unreported
 				})
@@ -201,7 +210,7 @@ func TestStore(t *testing.T) {
 			o.stage("crtb/x", delivery.Applied, a)
 			agent.Kill()
 			o.until("lost", func() bool { return !o.registry.State(a).Connected() })
-			o.stage("crtb/x", delivery.Applied, a) // it has it still
+			o.stage("crtb/x", delivery.Applied, a) // the member still has it
 			o.Replace(key("x"), nil)
 			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a))
 			o.Expect(nil)
@@ -209,7 +218,7 @@ func TestStore(t *testing.T) {
 			o.stage("crtb/y", delivery.Applied, a)
 			o.until("removal", func() bool { return slices.Equal(sets.Held(), []string{"crtb/y"}) })
 		},
-		"what is there is not sent again by a new manager, and nothing is removed before all is known": func(t *testing.T, o *fixture) {
+		"a new manager keeps existing sets until all owners have declared theirs": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			for _, name := range []string{"x", "y", "z"} {
@@ -222,15 +231,19 @@ func TestStore(t *testing.T) {
 			next.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			next.stage("crtb/x", delivery.Applied, a)
 			if next.Complete() || len(sets.Held()) != 3 || len(sets.Calls()) != 3 {
-				t.Errorf("complete, held and calls are %v, %v, %v, want not complete, three sets and no removal", next.Complete(), sets.Held(), sets.Calls())
+				t.Errorf("complete, held and calls are %v, %v, %v, want not complete, three sets and no removal",
+					next.Complete(), sets.Held(), sets.Calls())
 			}
 			next.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a))
-			next.until("z is removed, which has no owner", func() bool { return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"}) })
+			next.until("z, which has no owner, is removed", func() bool {
+				return slices.Equal(sets.Held(), []string{"crtb/x", "crtb/y"})
+			})
 			if got := len(sets.Calls()); got != 4 {
-				t.Errorf("the agent was asked %v, want one removal more", sets.Calls())
+				t.Errorf("the agent got %v, want one more removal", sets.Calls())
 			}
 		},
-		"an owner that wants a set absent is notified of members that come back with it, or without it": func(t *testing.T, o *fixture) {
+		"an owner that wants a set absent is notified of members that return with or without it": func(t *testing.T,
+			o *fixture) {
 			sets := testkit.NewSets()
 			agent := o.connect("a", sets)
 			o.connect("b", testkit.NewSets())
@@ -245,8 +258,8 @@ func TestStore(t *testing.T) {
 				}
 			}
 			o.Replace(key("x"), to(delivery.Absent("crtb/x"), a, b))
-			o.until("one is away with it, the other never had it", remains(0, 1, 0))
-			o.until("notifications of what was before", func() bool { return o.notifications("x") > 0 })
+			o.until("one member is away with it, and the other never had it", remains(0, 1, 0))
+			o.until("earlier notifications have arrived", func() bool { return o.notifications("x") > 0 })
 			again := o.connect("a", sets)
 			o.until("removal", remains(0, 0, 0))
 			o.until("the owner is notified", func() bool { return o.notifications("x") > 0 })
@@ -256,24 +269,28 @@ func TestStore(t *testing.T) {
 			again.Kill()
 			o.until("lost again", func() bool { return !o.registry.State(a).Connected() })
 			if !remains(0, 0, 0)() {
-				t.Error("a member that had lost it counts again when it goes")
+				t.Error("a member that no longer had it counts again after it disconnected, want it not counted")
 			}
 		},
-		"a member that is reached by a node agent alone is away: it reports no sets, and takes none": func(t *testing.T, o *fixture) {
+		"a member that is connected only by a node agent is away, because a node agent accepts no sets": func(t *testing.T,
+			o *fixture) {
 			sets := testkit.NewSets()
 			agent := o.connect("a", sets)
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			node := testkit.ConnectNodeAgent(t, testkit.HealthyReport())
-			o.registry.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "a", UID: "u"}, Key: "k", Instance: "n", NodeAgent: true}, node.Session)
+			o.registry.Add(members.Peer{
+				Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "a", UID: "u"}, Key: "k", Instance: "n", NodeAgent: true,
+			}, node.Session)
 			agent.Kill()
-			o.until("a node agent alone is connected", func() bool { return o.registry.State(a).ByNodeAgent() })
+			o.until("only a node agent is connected", func() bool { return o.registry.State(a).ByNodeAgent() })
 			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), a))
 			o.stage("crtb/y", delivery.Away, a)
 			o.stage("crtb/x", delivery.Applied, a)
 			o.Replace(key("x"), to(delivery.Absent("crtb/x"), a))
 			for id, want := range map[string]int{"crtb/x": 1, "crtb/never": 0} {
-				if held, away, unreported := o.Remains(id, []types.NamespacedName{a}); held != 0 || away != want || unreported != 0 {
+				held, away, unreported := o.Remains(id, []types.NamespacedName{a})
+				if held != 0 || away != want || unreported != 0 {
 					t.Errorf("%s remains in %d, %d away, %d unreported, want %d away", id, held, away, unreported, want)
 				}
 			}
@@ -281,7 +298,7 @@ func TestStore(t *testing.T) {
 			o.stage("crtb/y", delivery.Applied, a)
 			o.until("removal", func() bool { return slices.Equal(sets.Held(), []string{"crtb/y"}) })
 		},
-		"a withdrawal does not wait for the others": func(t *testing.T, o *fixture) {
+		"a withdrawn set is removed before all owners have declared their sets": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Expect([]delivery.Key{key("never")})
 			o.connect("a", sets)
@@ -290,7 +307,7 @@ func TestStore(t *testing.T) {
 			o.Replace(key("x"), nil)
 			o.until("removal", func() bool { return len(sets.Held()) == 0 })
 		},
-		"what fails is retried and reported": func(t *testing.T, o *fixture) {
+		"a set that fails is retried and reported": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			sets.Answer(http.StatusInternalServerError)
 			o.connect("a", sets)
@@ -299,7 +316,8 @@ func TestStore(t *testing.T) {
 			sets.Answer(0)
 			o.stage("crtb/x", delivery.Applied, a)
 		},
-		"what is refused permanently is reported at once, and not sent again until it changes": func(t *testing.T, o *fixture) {
+		"a set that the agent rejects is reported at once, and not sent again until it changes": func(t *testing.T,
+			o *fixture) {
 			sets := testkit.NewSets()
 			sets.Answer(http.StatusUnprocessableEntity)
 			o.connect("a", sets)
@@ -309,7 +327,7 @@ func TestStore(t *testing.T) {
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "2"), a))
 			o.stage("crtb/x", delivery.Applied, a)
 			if got := len(sets.Calls()); got != 2 {
-				t.Errorf("the agent was asked %v, want two calls", sets.Calls())
+				t.Errorf("the agent got %v, want two calls", sets.Calls())
 			}
 		},
 		"an agent that does not respond does not delay others": func(t *testing.T, o *fixture) {
@@ -318,7 +336,7 @@ func TestStore(t *testing.T) {
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
-		"agents that do not respond do not delay others, however much is sent to them": func(t *testing.T, o *fixture) {
+		"agents that do not respond do not delay others, however many sets they should get": func(t *testing.T, o *fixture) {
 			for _, name := range []string{"c", "d", "e"} {
 				o.connect(name, testkit.NewSets()).StopAnswering()
 				for i := range 256 {
@@ -329,8 +347,9 @@ func TestStore(t *testing.T) {
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), b))
 			o.stage("crtb/x", delivery.Applied, b)
 		},
-		"an agent that knows no sets, or takes none, is reported": func(t *testing.T, o *fixture) {
-			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = []string{"sets"} }) // as the version before
+		"an agent that does not know sets or accepts none is reported": func(t *testing.T, o *fixture) {
+			// as in the previous version
+			o.connect("a", testkit.NewSets(), func(r *protocol.Report) { r.Features = []string{"sets"} })
 			o.connect("b", testkit.NewSets(), func(r *protocol.Report) { r.Profile = "ReadOnly" })
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
 			o.stage("crtb/x", delivery.Refused, a, b)
@@ -339,7 +358,7 @@ func TestStore(t *testing.T) {
 				t.Errorf("the outcomes are %v, want AgentTooOld and AgentReadOnly", outcomes)
 			}
 		},
-		"CVE-2021-36782: a spec that says ReadOnly has all taken back, whatever the agent reports, and nothing sent": func(t *testing.T, o *fixture) {
+		"CVE-2021-36782: ReadOnly in the spec removes all sets, whatever the agent reports": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Expect([]delivery.Key{key("never")}) // the store is not complete
 			o.connect("a", sets)
@@ -349,11 +368,12 @@ func TestStore(t *testing.T) {
 			o.readOnly.Store(&a)
 			o.Changed(a)
 			o.stage("crtb/x", delivery.Refused, a)
-			o.until("what cannot be taken back shows", func() bool {
-				return strings.Contains(o.Outcomes("crtb/x", []types.NamespacedName{a})[0].Failures[0].Message, "could not be taken back")
+			o.until("the failed removal is reported", func() bool {
+				message := o.Outcomes("crtb/x", []types.NamespacedName{a})[0].Failures[0].Message
+				return strings.Contains(message, "removing the existing objects failed")
 			})
 			sets.Answer(0)
-			o.until("it is taken back", func() bool { return len(sets.Held()) == 0 })
+			o.until("it is removed", func() bool { return len(sets.Held()) == 0 })
 			puts := func() int {
 				return len(slices.DeleteFunc(sets.Calls(), func(call string) bool { return !strings.HasPrefix(call, "PUT") }))
 			}
@@ -363,15 +383,17 @@ func TestStore(t *testing.T) {
 			o.connect("b", testkit.NewSets())
 			o.stage("crtb/y", delivery.Applied, b)
 			o.stage("crtb/x", delivery.Refused, a)
-			if got := o.Outcomes("crtb/y", []types.NamespacedName{a})[0]; got.Stage != delivery.Refused || got.Reason != v1.ReasonAgentReadOnly || puts() != before {
-				t.Errorf("%+v, calls %v", got, sets.Calls())
+			got := o.Outcomes("crtb/y", []types.NamespacedName{a})[0]
+			if got.Stage != delivery.Refused || got.Reason != v1.ReasonAgentReadOnly || puts() != before {
+				t.Errorf("got %+v and the calls %v, want Refused with AgentReadOnly and nothing sent", got, sets.Calls())
 			}
 			o.readOnly.Store(nil)
 			o.Changed(a)
 			o.stage("crtb/x", delivery.Applied, a)
 			o.stage("crtb/y", delivery.Applied, a)
 		},
-		"a new manager sends nothing where the spec says ReadOnly, and takes back what is there": func(t *testing.T, o *fixture) {
+		"a new manager sends nothing where the spec says ReadOnly, and removes existing sets": func(t *testing.T,
+			o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
@@ -381,13 +403,13 @@ func TestStore(t *testing.T) {
 			next := o.replace()
 			next.Expect([]delivery.Key{key("never")})
 			next.Replace(key("x"), to(newSet(t, "crtb/x", "2"), a))
-			next.until("it is taken back", func() bool { return len(sets.Held()) == 0 })
+			next.until("it is removed", func() bool { return len(sets.Held()) == 0 })
 			next.stage("crtb/x", delivery.Refused, a)
 			if got := len(sets.Calls()); got != 2 {
-				t.Errorf("the agent was asked %v, want two calls", sets.Calls())
+				t.Errorf("the agent got %v, want two calls", sets.Calls())
 			}
 		},
-		"an agent that comes to take none keeps nothing, until it takes them again": func(t *testing.T, o *fixture) {
+		"sets of an agent that changes to ReadOnly count as refused until it changes back": func(t *testing.T, o *fixture) {
 			agent := o.connect("a", testkit.NewSets())
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
 			o.stage("crtb/x", delivery.Applied, a)
@@ -396,19 +418,22 @@ func TestStore(t *testing.T) {
 			agent.Report(func(r *protocol.Report) { r.Profile = "" })
 			o.stage("crtb/x", delivery.Applied, a)
 		},
-		"what happens in the member is reported": func(t *testing.T, o *fixture) {
+		"a change in the member is reported": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			s := newSet(t, "crtb/x", "1")
 			o.Replace(key("x"), to(s, a))
 			o.stage("crtb/x", delivery.Applied, a)
-			sets.SetState(protocol.SetState{ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back"})
+			sets.SetState(protocol.SetState{
+				ID: s.ID, Digest: s.Digest, Phase: protocol.SetFighting, Message: "kustomize-controller changes it back",
+			})
 			o.stage("crtb/x", delivery.Failed, a)
-			if v := delivery.Summarize(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting || !v.Stalled {
+			if v := delivery.Summarize(o.Outcomes(s.ID, []types.NamespacedName{a})); v.Reason != v1.ReasonFighting ||
+				!v.Stalled {
 				t.Errorf("the summary is %+v, want Fighting, stalled", v)
 			}
 		},
-		"a member whose Cluster goes is left alone": func(t *testing.T, o *fixture) {
+		"a member whose Cluster was deleted is left alone": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Expect(nil)
@@ -424,7 +449,7 @@ func TestStore(t *testing.T) {
 				t.Errorf("the agent holds %v, want one set", got)
 			}
 		},
-		"what is withdrawn because a Cluster goes stays in the member, even if that is said first": func(t *testing.T, o *fixture) {
+		"a set stays if it is withdrawn shortly before its Cluster is deleted": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a))
@@ -436,10 +461,10 @@ func TestStore(t *testing.T) {
 			o.Replace(key("y"), to(newSet(t, "crtb/y", "1"), b))
 			o.stage("crtb/y", delivery.Applied, b)
 			if got := sets.Calls(); !slices.Equal(got, []string{"PUT crtb/x"}) {
-				t.Errorf("the agent was asked %v, want PUT crtb/x only", got)
+				t.Errorf("the agent got %v, want only PUT crtb/x", got)
 			}
 		},
-		"large sets of a workspace are kept up to a bound, and the others when there is room": func(t *testing.T, o *fixture) {
+		"large sets of a workspace are kept up to a bound, and the rest when there is room": func(t *testing.T, o *fixture) {
 			const most = 128 / 7                                     // sets of 7 MiB
 			large := newSet(t, "plan/p", strings.Repeat("x", 7<<20)) // each owner wants it in another member
 			refused := func(id string, m types.NamespacedName) bool {
@@ -452,21 +477,22 @@ func TestStore(t *testing.T) {
 			last, other := member(fmt.Sprint(most)), types.NamespacedName{Namespace: "team-b", Name: "b"}
 			o.Replace(delivery.Key{Kind: "test", Namespace: "team-b", Name: "p"}, to(large, other))
 			if !refused(large.ID, last) || refused(large.ID, member("0")) || refused("crtb/x", a) || refused(large.ID, other) {
-				t.Error("want the last large set of the workspace refused, and none before it, no small one and none of another workspace")
+				t.Error("want the last large set of the workspace refused, but no other set")
 			}
-			if v := delivery.Summarize(o.Outcomes(large.ID, []types.NamespacedName{last})); v.Reason != v1.ReasonDeliveryFailed || !strings.Contains(v.Message, "128 MiB") {
+			v := delivery.Summarize(o.Outcomes(large.ID, []types.NamespacedName{last}))
+			if v.Reason != v1.ReasonDeliveryFailed || !strings.Contains(v.Message, "128 MiB") {
 				t.Errorf("the summary is %+v, want DeliveryFailed with the bound", v)
 			}
 			o.notifications(fmt.Sprint(most))
 			o.Replace(key("0"), nil)
 			if o.notifications(fmt.Sprint(most)) == 0 {
-				t.Error("the owner is not notified that there is room, want it to be")
+				t.Error("the owner was not notified that there is room, want it notified")
 			}
 			if o.Replace(key(fmt.Sprint(most)), to(large, last)); refused(large.ID, last) {
-				t.Error("the last set is refused although there is room")
+				t.Error("the last set is refused although there is room, want it kept")
 			}
 		},
-		"many sets at once all arrive, each once": func(t *testing.T, o *fixture) {
+		"many sets that are wanted at once are all sent, each once": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.connect("a", sets)
 			for i := range 200 {
@@ -476,7 +502,7 @@ func TestStore(t *testing.T) {
 				o.stage(fmt.Sprintf("crtb/x%d", i), delivery.Applied, a)
 			}
 			if got := len(sets.Calls()); got != 200 {
-				t.Errorf("%d calls", got)
+				t.Errorf("got %d calls, want 200", got)
 			}
 		},
 	} {
@@ -484,21 +510,22 @@ func TestStore(t *testing.T) {
 	}
 }
 
-// An agent may be malicious.
-func TestALyingAgentCostsTheHubLittle(t *testing.T) {
+func TestMaliciousAgentCostsTheHubLittle(t *testing.T) {
 	a, b := member("a"), member("b")
 	for name, test := range map[string]func(*testing.T, *fixture, *testkit.Sets){
-		"one that reports another digest is sent the set again after pauses": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+		"an agent that reports another digest gets the set again only after pauses": func(t *testing.T, o *fixture,
+			sets *testkit.Sets) {
 			sets.Become(func(set.Content) protocol.SetState {
 				return protocol.SetState{Digest: "other", Phase: protocol.SetApplied}
 			})
 			o.connect("a", sets)
 			o.stage("crtb/x", delivery.Failed, a)
 			if got := len(sets.Calls()); got > 20 {
-				t.Errorf("%d calls", got)
+				t.Errorf("got %d calls, want at most 20", got)
 			}
 		},
-		"one that loses a set each time is sent it again after pauses": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+		"an agent that loses a set each time gets it again only after pauses": func(t *testing.T, o *fixture,
+			sets *testkit.Sets) {
 			lost := make(chan struct{})
 			done := sync.OnceFunc(func() { close(lost) })
 			sets.Serve(func(w http.ResponseWriter, r *http.Request) {
@@ -516,14 +543,15 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 			<-lost
 			o.until("the set is sent again", func() bool { return len(sets.Calls()) > 3 })
 			if got := len(sets.Calls()); got > 20 {
-				t.Errorf("%d calls, want fewer than 20", got)
+				t.Errorf("got %d calls, want at most 20", got)
 			}
 		},
-		"the number of sets without owner that are remembered is bounded": func(t *testing.T, o *fixture, sets *testkit.Sets) {
+		"the number of sets without an owner that are remembered is bounded": func(t *testing.T, o *fixture,
+			sets *testkit.Sets) {
 			o.Expect([]delivery.Key{key("never")})
 			o.connect("a", sets)
 			o.stage("crtb/x", delivery.Applied, a)
-			s := newSet(t, "crtb/z", "1") // the agent reports changes in the order of their IDs: this one is the last
+			s := newSet(t, "crtb/z", "1") // the last one, because the agent reports changes in the order of their IDs
 			o.Replace(key("z"), to(s, a))
 			o.stage(s.ID, delivery.Applied, a)
 			for i := range 3000 {
@@ -536,7 +564,7 @@ func TestALyingAgentCostsTheHubLittle(t *testing.T) {
 			o.Replace(key("last"), to(newSet(t, "crtb/last", "1"), a))
 			o.stage("crtb/last", delivery.Applied, a)
 			if got := len(sets.Calls()); got > 1100 {
-				t.Errorf("%d calls", got)
+				t.Errorf("got %d calls, want at most 1100", got)
 			}
 		},
 	} {
