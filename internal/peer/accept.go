@@ -21,10 +21,10 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// How long the members of a replica that is out of reach still count as connected. It ends within ten seconds after the
-// replica was last heard of, and leaves its agents time to come to another replica meanwhile.
+// How long the members of an unreachable replica still count as connected. This ends within ten seconds after the
+// replica was last heard of, and gives its agents time to connect to another replica.
 const (
-	grace      = 9500 * time.Millisecond // after it was last heard of
+	grace      = 9500 * time.Millisecond // counted from when it was last heard of
 	leastGrace = time.Second
 )
 
@@ -33,45 +33,45 @@ type peer struct {
 	mirror *members.Mirror
 	free   chan struct{} // holds one value while no link uses mirror
 
-	// Network.mu guards what follows.
+	// Network.mu guards the following fields.
 	current  *link
-	complete bool // whether it has ever reported all that it knows
+	complete bool // whether it has ever reported all its members
 }
 
 // link is one tunnel of a peer.
 type link struct {
 	session    *tunnel.Session
-	begun      time.Time
-	heard      atomic.Int64  // when something came last, in nanoseconds after begun: no change of the clock matters
-	superseded chan struct{} // closed when there is a newer one
+	start      time.Time
+	heard      atomic.Int64  // when data last arrived, in nanoseconds after start, so that clock changes do not matter
+	superseded chan struct{} // closed when there is a newer link
 	down       bool          // Network.mu guards it
 }
 
-// newLink makes a link of the session that start returns. It records when data last came: the cause of the end of a
-// session does not tell for how long a peer was silent.
-func (n *Network) newLink(start func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
-	l := &link{begun: time.Now(), superseded: make(chan struct{})}
+// newLink returns a link with the session that open returns. The link records when data last arrived, because the cause
+// of a session's end does not tell how long the peer was silent.
+func (n *Network) newLink(open func(tunnel.Config) (*tunnel.Session, error)) (*link, error) {
+	l := &link{start: time.Now(), superseded: make(chan struct{})}
 	cfg := n.config()
-	cfg.Observer.BytesRead = func(int) { l.heard.Store(int64(time.Since(l.begun))) }
+	cfg.Observer.BytesRead = func(int) { l.heard.Store(int64(time.Since(l.start))) }
 	var err error
-	l.session, err = start(cfg)
+	l.session, err = open(cfg)
 	return l, err
 }
 
-// grace returns how long the members of the peer still count as connected after the end of its link.
+// grace returns how long the members of the peer still count as connected after the end of the link.
 func (l *link) grace() time.Duration {
-	return max(leastGrace, grace-(time.Since(l.begun)-time.Duration(l.heard.Load())))
+	return max(leastGrace, grace-(time.Since(l.start)-time.Duration(l.heard.Load())))
 }
 
-// accept makes a link of another replica's request and keeps it until it ends.
+// accept turns a request of another replica into a link and keeps it until it ends.
 func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get(headerReplica)
 	switch {
 	case id == "" || len(id) > maxID || strings.ContainsFunc(id, func(c rune) bool { return c < '!' || c > '~' }):
-		http.Error(w, headerReplica+" has to be the id of a replica", http.StatusBadRequest)
+		http.Error(w, headerReplica+" must be the id of a replica", http.StatusBadRequest)
 		return
 	case id == n.id:
-		http.Error(w, "this is yourself", http.StatusConflict)
+		http.Error(w, "a replica cannot link with itself", http.StatusConflict)
 		return
 	}
 	n.mu.Lock()
@@ -85,13 +85,13 @@ func (n *Network) accept(w http.ResponseWriter, r *http.Request) {
 	defer n.running.Done()
 	l, err := n.newLink(func(cfg tunnel.Config) (*tunnel.Session, error) { return tunnel.Accept(w, r, cfg) })
 	if err != nil {
-		n.options.Log.V(1).Info("no link with replica", "replica", id, "cause", err.Error())
+		n.options.Log.V(1).Info("linking with replica failed", "replica", id, "cause", err.Error())
 		return
 	}
 	n.hold(id, l)
 }
 
-// hold mirrors a peer's members until its link has ended and its grace is over.
+// hold mirrors a peer's members until its link has ended and its grace period is over.
 func (n *Network) hold(id string, l *link) {
 	defer l.session.Close()
 	p := n.enter(id, l)
@@ -125,8 +125,8 @@ func (n *Network) hold(id string, l *link) {
 	}
 }
 
-// enter makes a link the current one of its peer, and ends the one before: the peer has given it up, or has two routes
-// here.
+// enter makes a link the current one of its peer, and ends the previous one. The peer has given up the previous link,
+// or has two routes to this replica.
 func (n *Network) enter(id string, l *link) *peer {
 	n.mu.Lock()
 	p := n.peers[id]
@@ -145,7 +145,7 @@ func (n *Network) enter(id string, l *link) *peer {
 	return p
 }
 
-// leave drops a peer and reports whether its last link is still l.
+// leave drops a peer if its current link is still l, and reports whether it did.
 func (n *Network) leave(id string, p *peer, l *link) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,7 +156,7 @@ func (n *Network) leave(id string, p *peer, l *link) bool {
 	return true
 }
 
-// follow reads what a peer reports of its members until the link ends, and returns why.
+// follow reads what a peer reports about its members until the link ends, and returns the reason.
 func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	stop := context.AfterFunc(n.ctx, func() { _ = session.Close() })
 	defer stop()
@@ -167,11 +167,11 @@ func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	req.Header.Set(headerReplica, n.id)
 	resp, err := session.RoundTrip(req)
 	if err != nil {
-		return fmt.Errorf("ask for members: %w", err)
+		return fmt.Errorf("request members: %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask for members: the replica answers %d: it may be of another version", resp.StatusCode)
+		return fmt.Errorf("request members: the replica answered %d; it may have another version", resp.StatusCode)
 	}
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(make([]byte, 0, 4<<10), maxLine)
@@ -185,7 +185,7 @@ func (n *Network) follow(session *tunnel.Session, p *peer) error {
 	if err := lines.Err(); err != nil {
 		return fmt.Errorf("read members: %w", err)
 	}
-	return errors.New("read members: the replica tells no more of them: it stops")
+	return errors.New("read members: the replica has ended its report, because it is stopping")
 }
 
 func (n *Network) take(p *peer, m message) {
@@ -200,7 +200,7 @@ func (n *Network) take(p *peer, m message) {
 	}
 }
 
-// quietLog passes what net/http logs to a logger at debug level.
+// quietLog returns a logger for net/http that logs at debug level.
 func quietLog(logger logr.Logger) *log.Logger {
 	return slog.NewLogLogger(logr.ToSlogHandler(logger.V(1)), slog.LevelInfo)
 }

@@ -31,17 +31,20 @@ import (
 var member = types.NamespacedName{Namespace: "team-a", Name: "prod"}
 
 func agentOf(name types.NamespacedName, instance string) members.Peer {
-	return members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key", Instance: instance, TokenID: "token-" + instance}
+	return members.Peer{
+		Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"},
+		Key:     "key", Instance: instance, TokenID: "token-" + instance,
+	}
 }
 
-// bubble is a test with a time of its own.
+// bubble is a test in a bubble of synctest.
 type bubble struct {
 	*testing.T
-	// pass lets the time pass.
+	// pass lets time pass in the bubble.
 	pass func(time.Duration)
 }
 
-// node is a replica without a port, in a bubble of time.
+// node is a replica without a port.
 type node struct {
 	*Network
 	fleet *members.Registry
@@ -69,7 +72,7 @@ type wire struct {
 	dead atomic.Bool
 }
 
-// Read swallows what comes through a dead wire.
+// Read swallows the data on a dead wire.
 func (w *wire) Read(p []byte) (int, error) {
 	for {
 		n, err := w.Conn.Read(p)
@@ -87,7 +90,10 @@ func (n *node) offerTo(t *bubble, to *node) *wire {
 	conn := tunnel.NewConn(near, n.config())
 	d := &dial{wanted: true}
 	n.running.Go(func() { _ = conn.Serve(n.ctx, n.offered(d)) })
-	l, err := to.newLink(func(cfg tunnel.Config) (*tunnel.Session, error) { return tunnel.NewSession(t.Context(), w, cfg) })
+	l, err := to.newLink(func(cfg tunnel.Config) (*tunnel.Session,
+		error) {
+		return tunnel.NewSession(t.Context(), w, cfg)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,17 +122,17 @@ func get(n *node, name types.NamespacedName) (string, error) {
 
 func TestMembersOfAnotherReplica(t *testing.T) {
 	for name, test := range map[string]func(*bubble){
-		"are told without hosts to a replica that does not ask for them, as one of a release before": testReleaseBefore,
-		"are known with their reports, and what changes of them":                                     testMirror,
-		"are lost ten seconds after it died, with the reason":                                        testDeath,
-		"are lost ten seconds after it was last heard of, if it hangs":                               testHang,
-		"that come back elsewhere in time are never shown as lost":                                   testComeBack,
-		"stay as they are if it links again":                                                         testRelink,
-		"that it told of before it died and that were lost already stay lost for the cause":          testLostBefore,
-		"are no longer routed to once it is out of reach":                                            testUnreachable,
-		"are not reached by two hops":                                                                testOneHop,
-		"that are connected anew are not shown with the loss of long ago":                            testOldLoss,
-		"whose connect token is used here, too, have the later tunnel ended":                         testReplay,
+		"are reported without hosts to a replica of the previous release, which does not request them": testReleaseBefore,
+		"are known with their reports and changes":                                                     testMirror,
+		"are lost ten seconds after the replica died, with the reason":                                 testDeath,
+		"are lost ten seconds after a hanging replica was last heard of":                               testHang,
+		"are never shown as lost if they connect elsewhere in time":                                    testComeBack,
+		"stay connected if the replica links again":                                                    testRelink,
+		"keep the cause of a loss before the replica died":                                             testLostBefore,
+		"get no requests while the replica is unreachable":                                             testUnreachable,
+		"are not reached through two hops":                                                             testOneHop,
+		"do not show an old loss after they connect again":                                             testOldLoss,
+		"lose the later of two tunnels with the same connect token":                                    testReplay,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -146,29 +152,30 @@ func testMirror(t *bubble) {
 	a.fleet.Add(agentOf(member, "one"), agent.Session)
 	synctest.Wait()
 	state := b.fleet.State(member)
-	if !state.Connected() || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" || state.Peers[0].Instance != "one" {
-		t.Fatalf("state %+v, want it connected at replica one, with the first report", state)
+	if !state.Connected() || state.Report == nil || state.Report.Version != "v1.36.3+k3s1" ||
+		state.Peers[0].Instance != "one" {
+		t.Fatalf("state %+v, want the member connected with its first report", state)
 	}
 	agent.Report(func(r *protocol.Report) { r.Version = "v1.37.0" })
 	synctest.Wait()
 	if got := b.fleet.State(member).Report.Version; got != "v1.37.0" {
-		t.Errorf("version %s, want that of the second report", got)
+		t.Errorf("version %s, want v1.37.0 from the second report", got)
 	}
 	a.fleet.Refused(member, "IdentityMismatch", "another agent")
 	agent.Kill()
 	synctest.Wait()
 	state = b.fleet.State(member)
 	if state.Connected() || state.LastSeen.IsZero() || state.LostBecause == nil || state.Refusal == nil || state.Left {
-		t.Errorf("state %+v, want it lost and refused, as the other replica has it", state)
+		t.Errorf("state %+v, want the member lost and rejected, as at the other replica", state)
 	}
 	a.fleet.Forget(member)
 	synctest.Wait()
 	if state := b.fleet.State(member); !state.LastSeen.IsZero() || state.Refusal != nil {
-		t.Errorf("a forgotten member: %+v", state)
+		t.Errorf("a forgotten member has the state %+v, want none", state)
 	}
 }
 
-// connected is two replicas and a member of the first, which the second knows.
+// connected returns two linked replicas. A member is connected to the first, and the second knows it.
 func connected(t *bubble) (a, b *node, w *wire) {
 	t.Helper()
 	a, b = newNode(t), newNode(t)
@@ -176,31 +183,32 @@ func connected(t *bubble) (a, b *node, w *wire) {
 	a.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
 	synctest.Wait()
 	if !b.fleet.State(member).Connected() {
-		t.Fatal("not mirrored")
+		t.Fatal("the second replica does not know the member, want it connected")
 	}
 	return a, b, w
 }
 
-// lostAfter is how long it takes until a member is lost.
+// lostAfter returns how long it takes until the member is lost.
 func (t *bubble) lostAfter(n *node) time.Duration {
-	begun := time.Now()
-	for n.fleet.State(member).Connected() && time.Since(begun) < time.Minute {
+	start := time.Now()
+	for n.fleet.State(member).Connected() && time.Since(start) < time.Minute {
 		t.pass(100 * time.Millisecond)
 	}
-	return time.Since(begun)
+	return time.Since(start)
 }
 
 func testDeath(t *bubble) {
 	_, b, w := connected(t)
 	_ = w.Close()
 	if took := t.lostAfter(b); took < 5*time.Second || took > 10*time.Second {
-		t.Errorf("lost after %s", took)
+		t.Errorf("lost after %s, want 5 to 10 s", took)
 	}
-	if state := b.fleet.State(member); !errors.Is(state.LostBecause, members.ErrReplicaGone) || time.Since(state.LastSeen) > 10*time.Second {
+	if state := b.fleet.State(member); !errors.Is(state.LostBecause, members.ErrReplicaGone) ||
+		time.Since(state.LastSeen) > 10*time.Second {
 		t.Errorf("state %+v, want ErrReplicaGone, seen within 10 s", state)
 	}
 	if heard, _ := b.Links(); heard != 0 {
-		t.Errorf("hears %d, want no replica", heard)
+		t.Errorf("the replica hears %d others, want none", heard)
 	}
 }
 
@@ -208,7 +216,7 @@ func testHang(t *bubble) {
 	_, b, w := connected(t)
 	w.dead.Store(true)
 	if took := t.lostAfter(b); took > 10*time.Second {
-		t.Errorf("lost after %s", took)
+		t.Errorf("lost after %s, want at most 10 s", took)
 	}
 }
 
@@ -217,18 +225,18 @@ func testComeBack(t *bubble) {
 	_ = w.Close()
 	t.pass(8 * time.Second)
 	back := agentOf(member, "one")
-	back.TokenID = "another" // it makes one for each attempt
+	back.TokenID = "another" // an agent makes another token for each attempt
 	b.fleet.Add(back, testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
 	over := false
 	b.fleet.OnChange(func(types.NamespacedName) {
 		if !over && !b.fleet.State(member).Connected() {
-			t.Error("shown as lost")
+			t.Error("the member was shown as lost, want it connected all the time")
 		}
 	})
 	t.pass(time.Minute)
 	over = true
 	if state := b.fleet.State(member); !state.Connected() || len(state.Peers) != 1 {
-		t.Errorf("state %+v, want it connected by one tunnel", state)
+		t.Errorf("state %+v, want the member connected through one tunnel", state)
 	}
 }
 
@@ -244,15 +252,15 @@ func testRelink(t *bubble) {
 	synctest.Wait()
 	a.fleet.Forget(gone)
 	if !b.fleet.State(gone).Connected() {
-		t.Error("it cannot know yet")
+		t.Error("the member is lost while the link is down, want it connected")
 	}
 	a.offerTo(t, b)
 	if state := b.fleet.State(gone); state.Connected() {
-		t.Errorf("what it does not tell of any more is still there: %+v", state)
+		t.Errorf("state %+v of a member that is not reported any more, want it lost", state)
 	}
 	t.pass(time.Minute)
 	if !b.fleet.State(member).Connected() {
-		t.Error("lost although the replica is linked")
+		t.Error("the member is lost although the replica is linked, want it connected")
 	}
 }
 
@@ -269,7 +277,7 @@ func testLostBefore(t *bubble) {
 	t.pass(time.Minute)
 	after := b.fleet.State(member)
 	if !after.LastSeen.Equal(before.LastSeen) || after.LostBecause.Error() != before.LostBecause.Error() {
-		t.Errorf("before %+v, after %+v", before, after)
+		t.Errorf("state %+v before and %+v after, want the same loss", before, after)
 	}
 }
 
@@ -277,10 +285,10 @@ func testUnreachable(t *bubble) {
 	_, b, w := connected(t)
 	_ = w.Close()
 	synctest.Wait()
-	begun := time.Now()
+	start := time.Now()
 	_, err := get(b, member)
-	if !errors.Is(err, members.ErrNotConnected) || time.Since(begun) > 3*time.Second {
-		t.Errorf("%v after %s", err, time.Since(begun))
+	if !errors.Is(err, members.ErrNotConnected) || time.Since(start) > 3*time.Second {
+		t.Errorf("got %v after %s, want %v within 3 s", err, time.Since(start), members.ErrNotConnected)
 	}
 }
 
@@ -293,11 +301,12 @@ func testReplay(t *bubble) {
 	a.offerTo(t, b)
 	b.offerTo(t, a)
 	if len(a.fleet.Local(member)) != 1 || len(b.fleet.Local(member)) != 0 {
-		t.Errorf("first %v, second %v, want the tunnel at the first alone", a.fleet.Local(member), b.fleet.Local(member))
+		t.Errorf("tunnels at the first %v, at the second %v, want only the first", a.fleet.Local(member),
+			b.fleet.Local(member))
 	}
 }
 
-// What another replica asks for by hop goes to a tunnel that ends there, or comes back.
+// A request that comes from another replica by a hop is sent through a tunnel that ends here, or refused.
 func testOneHop(t *bubble) {
 	a, b, _ := connected(t)
 	ask := func(n *node) *httptest.ResponseRecorder {
@@ -306,11 +315,11 @@ func testOneHop(t *bubble) {
 		n.offered(&dial{}).ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
 		return answer
 	}
-	if got := ask(a); got.Code != http.StatusNotFound || got.Header().Get(headerHop) != "" { // the agent's answer
-		t.Errorf("where the tunnel ends: %d %v", got.Code, got.Header())
+	if got := ask(a); got.Code != http.StatusNotFound || got.Header().Get(headerHop) != "" { // the agent's response
+		t.Errorf("where the tunnel ends: got %d %v, want the agent's 404", got.Code, got.Header())
 	}
 	if got := ask(b); got.Code != http.StatusMisdirectedRequest || got.Header().Get(headerHop) != hopMisdirected {
-		t.Errorf("where it is mirrored: %d %v", got.Code, got.Header())
+		t.Errorf("where the member is mirrored: got %d %v, want 421 from the replica itself", got.Code, got.Header())
 	}
 }
 
@@ -324,18 +333,18 @@ func testOldLoss(t *bubble) {
 	first.Kill()
 	synctest.Wait()
 	if c.fleet.State(member).LastSeen.IsZero() {
-		t.Fatal("the loss is not known")
+		t.Fatal("the third replica does not know the loss, want it known")
 	}
 	t.pass(time.Hour)
 	b.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
 	synctest.Wait()
-	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // it does not hear b
-		t.Errorf("state %+v, want it never seen", state)
+	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // c has no link from b
+		t.Errorf("state %+v, want no loss", state)
 	}
 }
 
-// testReleaseBefore: a replica of a release before ends the stream, and so forgets all members, at a name that is no
-// Cluster's.
+// testReleaseBefore checks that hosts are left out. At a name that is not a Cluster's, a replica of the previous
+// release ends the stream, and so forgets all members.
 func testReleaseBefore(t *bubble) {
 	n := newNode(t)
 	for _, name := range []string{"host:rack1", member.Name, "host:rack2", "test"} {
@@ -343,7 +352,10 @@ func testReleaseBefore(t *bubble) {
 		n.fleet.Add(agentOf(types.NamespacedName{Namespace: member.Namespace, Name: name}, name), agent.Session)
 	}
 	t.pass(time.Second)
-	for target, want := range map[string]string{pathMembers: "prod test", pathMembers + "?hosts=true": "host:rack1 host:rack2 prod test", pathMembers + "?hosts=other": "prod test"} {
+	for target, want := range map[string]string{
+		pathMembers: "prod test", pathMembers + "?hosts=true": "host:rack1 host:rack2 prod test",
+		pathMembers + "?hosts=other": "prod test",
+	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		answer, ended := httptest.NewRecorder(), make(chan struct{})
 		go func() {
@@ -353,7 +365,7 @@ func testReleaseBefore(t *bubble) {
 		t.pass(time.Second)
 		cancel()
 		<-ended
-		told := map[string]bool{}
+		reported := map[string]bool{}
 		complete := false
 		for line := range bytes.Lines(answer.Body.Bytes()) {
 			m, err := parse(line)
@@ -361,11 +373,11 @@ func testReleaseBefore(t *bubble) {
 				t.Fatal(err)
 			}
 			if complete = complete || m.Complete; m.Member != nil {
-				told[m.Member.Name] = true
+				reported[m.Member.Name] = true
 			}
 		}
-		if got := strings.Join(slices.Sorted(maps.Keys(told)), " "); got != want || !complete {
-			t.Errorf("%s tells of %q, complete: %t; want %q, complete", target, got, complete, want)
+		if got := strings.Join(slices.Sorted(maps.Keys(reported)), " "); got != want || !complete {
+			t.Errorf("%s reports %q, complete: %t, want %q, complete", target, got, complete, want)
 		}
 	}
 }

@@ -15,26 +15,26 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// Waits between two attempts to dial a replica.
+// Pauses between two attempts to dial a replica.
 const (
 	firstWait   = 100 * time.Millisecond
 	longestWait = 2 * time.Second
 	healthy     = 10 * time.Second
-	// selfWait is for an address that is this replica's own. Another replica may get the address later.
+	// selfWait is the pause for an address of this replica itself. Another replica may get the address later.
 	selfWait = time.Minute
 )
 
 // dial is an address of a replica. Network.mu guards it.
 type dial struct {
 	address string
-	wanted  bool   // whether the Finder named it last
-	self    bool   // whether it is this one
+	wanted  bool   // whether the Finder found it most recently
+	self    bool   // whether it is an address of this replica
 	up      bool   // whether there is a link
-	peer    string // id of the replica there, empty until it has asked for members
+	peer    string // id of the replica there, empty until it has requested the members
 }
 
-// found applies the addresses of the replicas. A link to an address that is no longer among them continues: a replica
-// that stops still has tunnels.
+// found applies the addresses of the replicas. A link to an address that is no longer among them continues, because a
+// replica that is stopping still has tunnels.
 func (n *Network) found(addresses []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,16 +56,16 @@ func (n *Network) found(addresses []string) {
 	}
 }
 
-// keep links with the replica at an address, and again whenever the link ends, while the address is wanted.
+// keep links with the replica at an address while the address is wanted, and links again whenever the link ends.
 func (n *Network) keep(d *dial) {
 	failures := 0
 	for n.wanted(d) {
-		begun := time.Now()
+		start := time.Now()
 		up, err := n.offer(d)
 		if n.ctx.Err() != nil {
 			return
 		}
-		if up && time.Since(begun) >= healthy {
+		if up && time.Since(start) >= healthy {
 			failures = 0
 		}
 		pause := wait.Jitter(min(longestWait, firstWait<<min(failures, 10))/2, 1)
@@ -74,16 +74,16 @@ func (n *Network) keep(d *dial) {
 		}
 		log := n.options.Log
 		if failures > 0 {
-			log = log.V(1) // the first failure was logged
+			log = log.V(1) // the first failure was logged as an error
 		}
 		if failures++; !isSelf(err) {
-			log.Error(err, "no link to replica", "address", d.address, "linked", up)
+			log.Error(err, "replica is not linked", "address", d.address, "linked", up)
 		}
 		n.wait(pause)
 	}
 }
 
-// wanted reports whether to dial an address. If not, it is forgotten.
+// wanted reports whether to dial an address. If not, the address is forgotten.
 func (n *Network) wanted(d *dial) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -103,14 +103,15 @@ func (n *Network) wait(d time.Duration) {
 	}
 }
 
-// offer dials a replica and offers it the members here until the link ends. It returns whether there was one, and why
-// it ended.
+// offer dials a replica and offers it the members here until the link ends. It returns whether there was a link, and
+// why it ended.
 func (n *Network) offer(d *dial) (up bool, err error) {
 	config, err := n.options.TLS()
 	if err != nil {
 		return false, err
 	}
-	dialer := &tunnel.Dialer{Config: n.config(), TLS: config, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
+	noProxy := func(*http.Request) (*url.URL, error) { return nil, nil }
+	dialer := &tunnel.Dialer{Config: n.config(), TLS: config, Proxy: noProxy}
 	conn, err := dialer.Dial(n.ctx, "wss://"+d.address+PathLink, http.Header{headerReplica: {n.id}})
 	n.mu.Lock()
 	d.self, d.up = isSelf(err), err == nil
@@ -131,7 +132,7 @@ func isSelf(err error) bool {
 	return errors.As(err, &refused) && refused.StatusCode == http.StatusConflict
 }
 
-// offered is what the replica at the far end of a link can ask for.
+// offered returns the handler for the requests of the replica at the far end of a link.
 func (n *Network) offered(d *dial) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -5,7 +5,7 @@ package peer
 
 import "context"
 
-// FindUntil is what Serve does about discovery.
+// FindUntil runs only the discovery of Serve, until ctx ends.
 func FindUntil(ctx context.Context, n *Network) {
 	n.begin(ctx)
 	n.find(ctx)

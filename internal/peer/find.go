@@ -22,10 +22,10 @@ import (
 // portName is the name of the replicas' port in their Service.
 const portName = "peers"
 
-// Finder finds the replicas: it calls found with all their addresses (host:port) whenever these change, until ctx ends.
+// Finder finds the replicas. It calls found with all their addresses (host:port) whenever they change, until ctx ends.
 type Finder func(ctx context.Context, found func(addresses []string)) error
 
-// Static finds replicas whose addresses never change.
+// Static returns a Finder for replicas whose addresses never change.
 func Static(addresses []string) Finder {
 	return func(ctx context.Context, found func([]string)) error {
 		found(addresses)
@@ -34,7 +34,7 @@ func Static(addresses []string) Finder {
 	}
 }
 
-// Endpoints finds the replicas behind a headless Service, whose EndpointSlices the cache has.
+// Endpoints returns a Finder for the replicas behind a headless Service. The cache must contain its EndpointSlices.
 func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	return func(ctx context.Context, found func([]string)) error {
 		informer, err := endpoints.GetInformer(ctx, &discoveryv1.EndpointSlice{})
@@ -65,7 +65,8 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 			case <-changed:
 			}
 			var list discoveryv1.EndpointSliceList
-			if err := endpoints.List(ctx, &list, client.InNamespace(namespace), client.MatchingLabels{discoveryv1.LabelServiceName: service}); err != nil {
+			service := client.MatchingLabels{discoveryv1.LabelServiceName: service}
+			if err := endpoints.List(ctx, &list, client.InNamespace(namespace), service); err != nil {
 				return fmt.Errorf("list endpoints of service %s: %w", service, err)
 			}
 			found(addresses(list.Items))
@@ -73,15 +74,17 @@ func Endpoints(endpoints cache.Cache, namespace, service string) Finder {
 	}
 }
 
-// addresses returns one address of each replica in the slices of their Service, IPv4 if there is one. Replicas that are
-// not ready are included: one that stops still has tunnels.
+// addresses returns one address of each replica in the slices of their Service, and prefers IPv4. It includes replicas
+// that are not ready, because a replica that is stopping still has tunnels.
 func addresses(endpointSlices []discoveryv1.EndpointSlice) []string {
 	byReplica := map[string]string{}
 	slices.SortFunc(endpointSlices, func(a, b discoveryv1.EndpointSlice) int { // IPv6 first, so that IPv4 replaces it
 		return strings.Compare(string(b.AddressType), string(a.AddressType))
 	})
 	for _, slice := range endpointSlices {
-		port := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == portName && p.Port != nil })
+		port := slices.IndexFunc(slice.Ports, func(p discoveryv1.EndpointPort) bool {
+			return p.Name != nil && *p.Name == portName && p.Port != nil
+		})
 		if port < 0 || slice.AddressType == discoveryv1.AddressTypeFQDN {
 			continue
 		}

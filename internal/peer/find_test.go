@@ -31,7 +31,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// found keeps what a Finder says.
+// found records the addresses from a Finder.
 type found struct {
 	mu   sync.Mutex // guards last
 	last []string
@@ -60,8 +60,7 @@ const (
 	peersService = "drover-peers"
 )
 
-// asManager is a cache as the manager configures it, of a user who has the manager's Role in its namespace and nothing
-// else.
+// asManager returns a cache as the manager configures it, for a user who has only the manager's Role in its namespace.
 func asManager(t *testing.T, env *testkit.Env) cache.Cache {
 	t.Helper()
 	file, err := os.Open(testkit.Path(t, "config/rbac/role.yaml"))
@@ -72,7 +71,7 @@ func asManager(t *testing.T, env *testkit.Env) cache.Cache {
 	for documents := yaml.NewYAMLOrJSONDecoder(file, 4096); ; {
 		role := &rbacv1.Role{}
 		if err := documents.Decode(role); err != nil {
-			t.Fatalf("the manager's Role is not in %s: %v", file.Name(), err)
+			t.Fatalf("find the manager's Role in %s: %v", file.Name(), err)
 		}
 		if role.Kind == "Role" {
 			env.Apply(t, role)
@@ -84,7 +83,8 @@ func asManager(t *testing.T, env *testkit.Env) cache.Cache {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "drover-manager"},
 		Subjects:   []rbacv1.Subject{{Kind: rbacv1.UserKind, Name: "manager"}},
 	})
-	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, server: {urls: [\"https://127.0.0.1\"]}, peers: {service: " + peersService + "}}"))
+	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ManagerConfig, " +
+		"server: {urls: [\"https://127.0.0.1\"]}, peers: {service: " + peersService + "}}"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,23 +116,27 @@ func during(t *testing.T, run func(context.Context) error) {
 	})
 }
 
-// slice is one of a Service's, with endpoints that are ready or not.
+// slice returns an EndpointSlice of a Service, with endpoints that are ready or not.
 func slice(service, name string, addresses map[string]bool) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
-		ObjectMeta:  metav1.ObjectMeta{Namespace: hubNamespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: hubNamespace, Name: name,
+			Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 		AddressType: discoveryv1.AddressTypeIPv4,
-		Ports:       []discoveryv1.EndpointPort{{Name: new("peers"), Port: new(int32(8444)), Protocol: new(corev1.ProtocolTCP)}},
+		Ports: []discoveryv1.EndpointPort{{Name: new("peers"), Port: new(int32(8444)),
+			Protocol: new(corev1.ProtocolTCP)}},
 	}
 	for address, ready := range addresses {
 		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
-			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(ready), Serving: new(ready), Terminating: new(!ready)},
-			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: hubNamespace, Name: "manager-" + strings.ReplaceAll(address, ".", "-")},
+			Addresses: []string{address}, Conditions: discoveryv1.EndpointConditions{Ready: new(ready), Serving: new(ready),
+				Terminating: new(!ready)},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: hubNamespace,
+				Name: "manager-" + strings.ReplaceAll(address, ".", "-")},
 		})
 	}
 	return s
 }
 
-func TestReplicasBehindAService(t *testing.T) {
+func TestEndpointsFindsTheReplicasBehindAService(t *testing.T) {
 	env := testkit.Start(t)
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hubNamespace}})
 	endpoints := asManager(t, env)
@@ -157,11 +161,11 @@ func TestReplicasBehindAService(t *testing.T) {
 	}
 	seen.want(t, "10.0.0.1:8444") // and none of another Service
 	change("one", map[string]bool{"10.0.0.1": true, "10.0.0.2": false})
-	seen.want(t, "10.0.0.1:8444", "10.0.0.2:8444") // one that is not ready counts
+	seen.want(t, "10.0.0.1:8444", "10.0.0.2:8444") // a replica that is not ready counts
 	env.Apply(t, slice(peersService, "two", map[string]bool{"10.0.1.1": true}))
 	seen.want(t, "10.0.0.1:8444", "10.0.0.2:8444", "10.0.1.1:8444")
 	change("one", map[string]bool{"10.0.0.1": false})
-	seen.want(t, "10.0.0.1:8444", "10.0.1.1:8444") // and one that is gone does not
+	seen.want(t, "10.0.0.1:8444", "10.0.1.1:8444") // a replica that is gone does not count
 	if err := env.Client.Delete(t.Context(), slice(peersService, "two", nil)); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +174,7 @@ func TestReplicasBehindAService(t *testing.T) {
 	seen.want(t)
 }
 
-func TestReplicasAreLookedForAgainWhenThatFails(t *testing.T) {
+func TestDiscoveryIsRepeatedAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var tries int
@@ -181,10 +185,10 @@ func TestReplicasAreLookedForAgainWhenThatFails(t *testing.T) {
 				}
 				return errors.New("the API server is away")
 			}})
-		begun := time.Now()
+		start := time.Now()
 		peer.FindUntil(ctx, n)
-		if took := time.Since(begun); tries != 3 || took < 2*time.Second || took > 10*time.Second {
-			t.Errorf("%d tries in %s, want 3 in 2 to 10 s", tries, took)
+		if took := time.Since(start); tries != 3 || took < 2*time.Second || took > 10*time.Second {
+			t.Errorf("got %d attempts in %s, want 3 in 2 to 10 s", tries, took)
 		}
 	})
 }

@@ -26,9 +26,9 @@ import (
 )
 
 const (
-	// headerHop marks a response of the other replica itself, not of the member.
+	// headerHop marks a response of the other replica itself rather than of the member.
 	headerHop = "Drover-Hop"
-	// headerTunnel of a request has the ID of the tunnel that it is for. It ends at the other replica.
+	// headerTunnel in a request has the ID of the tunnel for the request. The tunnel ends at the other replica.
 	headerTunnel = "Drover-Tunnel"
 )
 
@@ -36,15 +36,15 @@ const (
 const (
 	hopMisdirected = "misdirected" // the tunnel is not there, and no agent has seen the request
 	hopFailed      = "failed"      // the tunnel there failed; the body says how
-	hopTimeout     = "timeout"     // as hopFailed, because one side took too long
-	hopFull        = "full"        // there is no room for one more there; the body says what is full
-	hopHeader      = "header"      // the header of the request is larger than the agent takes
+	hopTimeout     = "timeout"     // like hopFailed, because one side took too long
+	hopFull        = "full"        // there is no room for another request; the body says what is full
+	hopHeader      = "header"      // the header of the request is larger than the agent accepts
 )
 
 // maxReason bounds the text of a failure, in bytes.
 const maxReason = 1 << 10
 
-// hop sends requests by a tunnel of a member through the replica where it ends.
+// hop sends requests through a tunnel of a member that ends at another replica.
 type hop struct {
 	session   *tunnel.Session
 	to        members.Peer
@@ -70,7 +70,7 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	response, err := h.session.RoundTrip(out)
 	if err != nil {
 		h.forwarded("failed")
-		return nil, fmt.Errorf("by way of another replica: %w", err)
+		return nil, fmt.Errorf("through another replica: %w", err)
 	}
 	kind := response.Header.Get(headerHop)
 	if kind == "" {
@@ -81,39 +81,39 @@ func (h hop) RoundTrip(r *http.Request) (*http.Response, error) {
 	defer response.Body.Close()
 	if kind == hopMisdirected {
 		h.forwarded("misdirected")
-		return nil, fmt.Errorf("by way of another replica: %w: the tunnel has moved", tunnel.ErrNotProcessed)
+		return nil, fmt.Errorf("through another replica: %w: the tunnel has moved", tunnel.ErrNotProcessed)
 	}
 	if kind == hopFull {
 		h.forwarded("refused")
-		return nil, fmt.Errorf("by way of another replica: %w", full(response.Body))
+		return nil, fmt.Errorf("through another replica: %w", full(response.Body))
 	}
 	h.forwarded("failed")
 	if kind == hopHeader {
-		return nil, fmt.Errorf("by way of another replica: %w", tunnel.ErrHeaderTooLarge)
+		return nil, fmt.Errorf("through another replica: %w", tunnel.ErrHeaderTooLarge)
 	}
-	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // what there is of it
+	reason, _ := io.ReadAll(io.LimitReader(response.Body, maxReason)) // use the part that could be read
 	return nil, &failure{reason: strings.TrimSpace(string(reason)), timeout: kind == hopTimeout}
 }
 
 // full returns the error for the response of a replica without room.
 func full(body io.Reader) error {
-	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // what there is of it
+	scope, _ := io.ReadAll(io.LimitReader(body, maxReason)) // use the part that could be read
 	if strings.TrimSpace(string(scope)) == string(limit.ScopeAll) {
 		return &limit.FullError{Scope: limit.ScopeAll}
 	}
 	return &limit.FullError{Scope: limit.ScopeMember}
 }
 
-// failure is why a request failed at the other replica.
+// failure says why a request failed at the other replica.
 type failure struct {
 	reason  string
 	timeout bool
 }
 
 // Error implements error.
-func (f *failure) Error() string { return "by way of another replica: " + f.reason }
+func (f *failure) Error() string { return "through another replica: " + f.reason }
 
-// Timeout reports whether it is a timeout, as in net.Error.
+// Timeout reports whether the failure is a timeout. It implements net.Error.
 func (f *failure) Timeout() bool { return f.timeout }
 
 // Temporary implements net.Error.
@@ -124,15 +124,15 @@ var _ net.Error = (*failure)(nil)
 // errNoMember means that a path names no member.
 var errNoMember = errors.New("the path names no member")
 
-// target is the member that a request by hop is for, and its path there.
+// target is the member to which a request by hop is sent, and the path there.
 type target struct {
 	member        types.NamespacedName
 	path, rawPath string
 	transport     http.RoundTripper
 }
 
-// parseTarget splits a path into the member and the path there, which it does not change: the API server decides what
-// it means.
+// parseTarget splits a path into the member and the path there. It does not change that path, because the API server
+// decides what it means.
 func parseTarget(u *url.URL) (target, error) {
 	rest, found := strings.CutPrefix(u.Path, pathMembers+"/")
 	namespace, rest, slash := strings.Cut(rest, "/")
@@ -159,8 +159,8 @@ func targetOf(ctx context.Context) *target {
 	return t
 }
 
-// forward sends a request on by a tunnel that ends here, and never further: there is no second hop. A user's request
-// goes to any of the member's agents if its tunnel has gone; another one is for a certain agent.
+// forward forwards a request through a tunnel that ends here. It never forwards a request to a third replica. If the
+// tunnel is gone, a user's request goes to any of the member's agents. Other requests are meant for one certain agent.
 func (n *Network) forward(w http.ResponseWriter, r *http.Request) {
 	t, err := parseTarget(r.URL)
 	if err != nil {
@@ -185,7 +185,7 @@ func misdirected(w http.ResponseWriter) {
 	http.Error(w, "the member is not connected to this replica", http.StatusMisdirectedRequest)
 }
 
-// newForwarder makes the proxy for all requests of other replicas.
+// newForwarder returns the proxy for all requests of other replicas.
 func newForwarder() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -195,22 +195,22 @@ func newForwarder() *httputil.ReverseProxy {
 			}
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "member"
 			p.Out.URL.Path, p.Out.URL.RawPath = t.path, t.rawPath
-			p.Out.URL.RawQuery = p.In.URL.RawQuery // httputil drops what it can't parse
+			p.Out.URL.RawQuery = p.In.URL.RawQuery // httputil drops parts that it cannot parse
 			p.Out.Host = p.In.Host
 		},
 		Transport: forwardTransport{},
 		ModifyResponse: func(r *http.Response) error {
-			r.Header.Del(headerHop) // ours alone
+			r.Header.Del(headerHop) // only a replica may set it
 			request.EndResponse(r, r.Request)
 			return nil
 		},
 		ErrorHandler: forwardFailed,
 		BufferPool:   &request.Buffers{},
-		ErrorLog:     log.New(io.Discard, "", 0), // the caller learns of responses that break off
+		ErrorLog:     log.New(io.Discard, "", 0), // the caller notices interrupted responses
 	}
 }
 
-// forwardTransport sends each request by its target's transport.
+// forwardTransport sends each request through the transport of its target.
 type forwardTransport struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -219,10 +219,10 @@ func (forwardTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if t == nil {
 		return nil, errNoMember
 	}
-	return t.transport.RoundTrip(r) // forwardFailed knows its errors
+	return t.transport.RoundTrip(r) // forwardFailed examines its errors
 }
 
-// forwardFailed responds to the other replica with the reason why there is no response.
+// forwardFailed responds to the other replica with the reason why there is no response of the member.
 func forwardFailed(w http.ResponseWriter, _ *http.Request, err error) {
 	var network net.Error
 	kind := hopFailed

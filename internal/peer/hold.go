@@ -16,10 +16,10 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// window is the most bytes of a response that are in memory here: the stream window of a tunnel.
+// window is the maximum size of the part of a response that is in memory here: the stream window of a tunnel.
 const window = 1 << 20
 
-// serve forwards a request once there is room for it, and counts the bytes of its response that wait for the other
+// serve forwards a request when there is room for it, and counts the bytes of its response that wait for the other
 // replica.
 func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	t := targetOf(r.Context())
@@ -39,9 +39,9 @@ func (n *Network) serve(w http.ResponseWriter, r *http.Request) {
 	n.forwarder.ServeHTTP(h, r)
 }
 
-// seat returns a seat for a user's request. The hub's own requests to an agent need none: they must reach a member that
-// is full. Members are served round-robin. These seats are not those of users who connect to this replica: otherwise
-// two full replicas would wait for each other.
+// seat returns a seat for a user's request. The hub's own requests to an agent need none, because they must reach a
+// member that is full. Members are served round-robin. These seats are separate from the seats of users who connect to
+// this replica. Otherwise two full replicas would wait for each other.
 func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	path, users := strings.CutPrefix(t.path, protocol.PathKubernetes)
 	if !users {
@@ -51,18 +51,19 @@ func (n *Network) seat(r *http.Request, t *target) (*limit.Seat, error) {
 	return n.options.Limiter.Enter(r.Context(), limit.Requester{User: member, Member: member}, request.Of(r, path).Long)
 }
 
-// guard wraps a response so that it is counted.
+// guard wraps a response so that its waiting bytes are counted.
 func (n *Network) guard(w http.ResponseWriter, t *target) *held {
 	h := &held{ResponseWriter: w, control: http.NewResponseController(w)}
 	from := limit.Origin{Workspace: t.member.Namespace, Member: t.member.String(), Window: window}
 	h.flowTo = func(deadline func(time.Time) error) *limit.Flow {
-		return n.options.Limiter.Backlog.Flow(from, func() { _ = deadline(time.Unix(1, 0)) }) // ends the write under way at once
+		// ends the current write at once
+		return n.options.Limiter.Backlog.Flow(from, func() { _ = deadline(time.Unix(1, 0)) })
 	}
 	h.flow = h.flowTo(h.control.SetWriteDeadline)
 	return h
 }
 
-// held is a response that is counted while a write waits for the other replica, and ended when too much waits.
+// held is a response that is counted while a write waits for the other replica, and ended when too many bytes wait.
 type held struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -70,7 +71,7 @@ type held struct {
 	flowTo  func(deadline func(time.Time) error) *limit.Flow
 }
 
-// Unwrap lets http.ResponseController find what held does not do itself.
+// Unwrap gives http.ResponseController access to the methods that held does not implement.
 func (h *held) Unwrap() http.ResponseWriter { return h.ResponseWriter }
 
 // Write implements io.Writer.
@@ -80,14 +81,14 @@ func (h *held) Write(p []byte) (int, error) {
 	return h.ResponseWriter.Write(p)
 }
 
-// FlushError is what http.ResponseController calls to flush.
+// FlushError flushes the response. http.ResponseController calls it.
 func (h *held) FlushError() error {
 	h.flow.Begin()
 	defer h.flow.End()
 	return h.control.Flush()
 }
 
-// Hijack returns the stream, counted in the same way. Upgrades call it.
+// Hijack returns the stream, which is counted in the same way. Upgrades call it.
 func (h *held) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := h.control.Hijack()
 	if err != nil {
@@ -111,7 +112,7 @@ func (c *heldConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite ends the stream in this direction. The far end may still send.
+// CloseWrite ends the stream in this direction. The far end can still send.
 func (c *heldConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

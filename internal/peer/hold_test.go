@@ -16,11 +16,13 @@ import (
 	"github.com/drover-dev/drover/internal/peer"
 )
 
-// window is that of one answer, in bytes.
+// window is the window of one response, in bytes.
 const window = 1 << 20
 
-// bounded are two replicas with such bounds for hops, and a member of the second that answers with handler.
-func bounded(t *testing.T, s limit.Settings, o limit.Observers, handler http.HandlerFunc) (here *replica, there *limit.Limiter) {
+// bounded returns the first of two replicas with these bounds for hops, and the limiter of the second. A member of the
+// second answers with handler.
+func bounded(t *testing.T, s limit.Settings, o limit.Observers, handler http.HandlerFunc) (here *replica,
+	there *limit.Limiter) {
 	t.Helper()
 	var limits []*limit.Limiter
 	all := hubs(t, 2, func(options *peer.Options) {
@@ -32,7 +34,7 @@ func bounded(t *testing.T, s limit.Settings, o limit.Observers, handler http.Han
 	return all[0], limits[1]
 }
 
-// flood answers without end, by an upgrade if one is asked for.
+// flood answers endlessly, and upgrades the connection if requested.
 func flood(w http.ResponseWriter, r *http.Request) {
 	to := io.Writer(w)
 	if r.Header.Get("Upgrade") != "" {
@@ -51,29 +53,30 @@ func flood(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func TestAnswersThatWaitForAnotherReplicaCountWhereTheTunnelEnds(t *testing.T) {
+func TestWaitingResponsesCountWhereTheTunnelEnds(t *testing.T) {
 	for name, header := range map[string]http.Header{
-		"answers":  nil,
-		"sessions": {"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}},
+		"responses": nil,
+		"sessions":  {"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cut := make(chan limit.Scope, 1)
 			backlog := limit.BacklogBounds{Member: window, Grace: 200 * time.Millisecond}
-			here, there := bounded(t, limit.Settings{Backlog: backlog}, limit.Observers{Cut: func(s limit.Scope) { cut <- s }}, flood)
+			here, there := bounded(t, limit.Settings{Backlog: backlog}, limit.Observers{Cut: func(s limit.Scope) { cut <- s }},
+				flood)
 			stalled := here.send(t, http.MethodGet, "/v1/k8s/flood", nil, header)
-			until(t, "it counts", func() bool { return there.Backlog.Held() == window })
+			until(t, "the response counts", func() bool { return there.Backlog.Held() == window })
 			other := here.send(t, http.MethodGet, "/v1/k8s/flood", nil, header)
 			if _, err := io.CopyN(io.Discard, other.Body, 4*window); err != nil {
-				t.Errorf("one that is read: %v", err)
+				t.Errorf("read of another response: got %v, want no error", err)
 			}
 			if scope := <-cut; scope != limit.ScopeMember {
-				t.Errorf("one is cut because of the bound of %s", scope)
+				t.Errorf("a response was cut because of the bound %s, want %s", scope, limit.ScopeMember)
 			}
 			if _, err := io.CopyN(io.Discard, other.Body, 4*window); err != nil {
-				t.Errorf("one that is read again: %v", err)
+				t.Errorf("second read of the other response: got %v, want no error", err)
 			}
 			if n, err := io.Copy(io.Discard, io.LimitReader(stalled.Body, 4*window)); err == nil {
-				t.Errorf("%d bytes came of one that was beyond the bound of its member", n)
+				t.Errorf("read %d bytes of the response that exceeded the bound, want an error", n)
 			}
 			_ = other.Body.Close()
 			_ = stalled.Body.Close()
@@ -85,15 +88,16 @@ func TestAnswersThatWaitForAnotherReplicaCountWhereTheTunnelEnds(t *testing.T) {
 	}
 }
 
-func TestRequestsByHopAreBoundedWhereTheTunnelEnds(t *testing.T) {
+func TestHopsAreBoundedWhereTheTunnelEnds(t *testing.T) {
 	bounds := limit.Bounds{Member: 1}
-	here, there := bounded(t, limit.Settings{Short: bounds, Long: bounds}, limit.Observers{}, func(w http.ResponseWriter, r *http.Request) {
-		if !strings.HasSuffix(r.URL.Path, "/pods") {
-			return
-		}
-		_ = http.NewResponseController(w).Flush()
-		<-r.Context().Done()
-	})
+	here, there := bounded(t, limit.Settings{Short: bounds, Long: bounds}, limit.Observers{},
+		func(w http.ResponseWriter, r *http.Request) {
+			if !strings.HasSuffix(r.URL.Path, "/pods") {
+				return
+			}
+			_ = http.NewResponseController(w).Flush()
+			<-r.Context().Done()
+		})
 	const pods = "/v1/k8s/api/v1/pods"
 	ask := func(target string) error {
 		t.Helper()
@@ -118,14 +122,14 @@ func TestRequestsByHopAreBoundedWhereTheTunnelEnds(t *testing.T) {
 	for _, target := range []string{pods, pods + "?watch=1"} {
 		var full *limit.FullError
 		if err := ask(target); !errors.As(err, &full) || full.Scope != limit.ScopeMember {
-			t.Errorf("one more %s: %v, want the member's bound reached", target, err)
+			t.Errorf("another %s: got %v, want the member's bound reached", target, err)
 		}
 		if result := here.results.Load(); result == nil || *result != "refused" {
-			t.Errorf("one more %s is counted as %v", target, result)
+			t.Errorf("another %s is counted as %v, want refused", target, result)
 		}
 	}
 	if err := ask("/v1/settings"); err != nil {
-		t.Errorf("what the hub itself asks of the agent: %v", err)
+		t.Errorf("the hub's own request to the agent: got %v, want no error", err)
 	}
 	_ = list.Body.Close()
 	_ = watch.Body.Close()

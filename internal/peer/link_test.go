@@ -32,7 +32,7 @@ import (
 
 var member = types.NamespacedName{Namespace: "team-a", Name: "prod"}
 
-// authority is a hub's CA.
+// authority returns a new CA of a hub.
 func authority(t testing.TB) trust.State {
 	t.Helper()
 	pair, err := trust.NewAuthority(time.Now())
@@ -42,7 +42,7 @@ func authority(t testing.TB) trust.State {
 	return trust.State{Active: pair}
 }
 
-// holder is what a hub with that CA serves with.
+// holder returns the certificates with which a hub with this CA serves.
 func holder(t testing.TB, state trust.State) *trust.Holder {
 	t.Helper()
 	h, err := trust.New([]string{"https://hub.example.com"}, []string{"127.0.0.1"}, time.Now)
@@ -57,7 +57,7 @@ func holder(t testing.TB, state trust.State) *trust.Holder {
 	return h
 }
 
-// replica is one replica with a port.
+// replica is a replica with a port.
 type replica struct {
 	*peer.Network
 	fleet   *members.Registry
@@ -66,7 +66,7 @@ type replica struct {
 	kill    context.CancelFunc
 }
 
-// hubs are replicas that know each other.
+// hubs returns n replicas that are linked with each other.
 func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*replica {
 	t.Helper()
 	state := authority(t)
@@ -92,7 +92,8 @@ func hubs(t testing.TB, n int, change ...func(*peer.Options)) []*replica {
 	return all
 }
 
-func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string, change ...func(*peer.Options)) *replica {
+func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, error), addresses []string,
+	change ...func(*peer.Options)) *replica {
 	h := &replica{fleet: members.New(logr.Discard(), time.Now), address: listener.Addr().String()}
 	options := peer.Options{
 		Members: h.fleet.Replicas, Transports: h.fleet.Transports, TLS: config,
@@ -118,7 +119,7 @@ func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, erro
 	return h
 }
 
-// until waits for a condition that the replicas bring about by themselves.
+// until waits for a condition that the replicas meet on their own.
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
@@ -133,7 +134,7 @@ func until(t testing.TB, what string, is func() bool) {
 	}
 }
 
-// connect connects an agent that answers with handler, as instance, and returns how to cut it.
+// connect connects an agent with this instance name that answers with handler. The returned function cuts its tunnel.
 func (h *replica) connect(t testing.TB, instance string, handler http.Handler) (cut func()) {
 	t.Helper()
 	opened := testkit.OpenTunnel(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -146,12 +147,13 @@ func (h *replica) connect(t testing.TB, instance string, handler http.Handler) (
 		<-r.Context().Done()
 	}))
 	h.fleet.Add(members.Peer{
-		Cluster: protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name, UID: "uid"}, Key: "key", Instance: instance,
+		Cluster: protocol.ClusterRef{Namespace: member.Namespace, Name: member.Name,
+			UID: "uid"}, Key: "key", Instance: instance,
 	}, opened.Session)
 	return opened.Cut
 }
 
-// knows waits until a replica has a way to the member.
+// knows waits until the replica has a route to the member.
 func (h *replica) knows(t testing.TB) {
 	t.Helper()
 	until(t, "the member is known", func() bool { return h.fleet.State(member).Report != nil })
@@ -196,35 +198,36 @@ func TestRequestsByHop(t *testing.T) {
 			handler(w, r)
 			return
 		}
-		w.Header().Set("Seen", fmt.Sprint(r.Method, " ", r.URL.RequestURI(), " ", r.Header["X-One"], " ", r.Header["Impersonate-User"], " ", r.Host))
+		w.Header().Set("Seen", fmt.Sprint(r.Method, " ", r.URL.RequestURI(), " ", r.Header["X-One"], " ",
+			r.Header["Impersonate-User"], " ", r.Host))
 		w.WriteHeader(http.StatusTeapot)
 	}))
 	here.knows(t)
 	idle := there.fleet.Streams()
 	for name, test := range map[string]func(*testing.T, *replica){
-		"go as they came: path, query and headers":           testAsItCame,
-		"stream: an event is there as soon as it happens":    testStream,
-		"upgrade, and either end may end its writing":        testUpgrade,
-		"carry a body of 16 MiB there and back":              testBulk,
-		"that the member answers with 421 are answered so":   testOwn421,
-		"pass on a refusal to upgrade":                       testNoUpgrade,
-		"do not claim by a header what is the replicas' own": testForgedMark,
-		"are cut where the answer was cut":                   testCut,
-		"with a header that is nearly too large just fit":    testLargeHeader,
-		"bring what the member says at the end":              testTrailer,
+		"keep their path, query and headers":                 testAsItCame,
+		"stream each event at once":                          testStream,
+		"upgrade, and either end can close its writing side": testUpgrade,
+		"carry a body of 16 MiB in both directions":          testBulk,
+		"return the member's own 421":                        testOwn421,
+		"return a refusal to upgrade":                        testNoUpgrade,
+		"cannot forge the headers of replicas":               testForgedMark,
+		"are cut where the response was cut":                 testCut,
+		"may have a header that is almost too large":         testLargeHeader,
+		"return the member's trailer":                        testTrailer,
 	} {
 		t.Run(name, func(t *testing.T) { test(t, here) })
 	}
-	t.Run("end there when their user has gone", func(t *testing.T) {
-		until(t, "the requests before have ended", func() bool { return there.fleet.Streams() == idle })
+	t.Run("end at the member when their user is gone", func(t *testing.T) {
+		until(t, "the earlier requests have ended", func() bool { return there.fleet.Streams() == idle })
 		resp := here.send(t, http.MethodGet, "/v1/k8s/events", nil, nil)
-		until(t, "the request is there", func() bool { return there.fleet.Streams() > idle })
+		until(t, "the request has arrived", func() bool { return there.fleet.Streams() > idle })
 		_ = resp.Body.Close()
 		until(t, "the request ends", func() bool { return there.fleet.Streams() == idle })
 	})
 }
 
-// handlers is what the member answers with.
+// handlers returns the handlers with which the member answers.
 func handlers() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"events": func(w http.ResponseWriter, r *http.Request) {
@@ -257,8 +260,9 @@ func handlers() map[string]http.HandlerFunc {
 				panic(err)
 			}
 			defer conn.Close()
-			_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+r.Header.Get("Upgrade")+"\r\n\r\nhello ")
-			all, _ := io.ReadAll(rw) // to the end of their writing
+			_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\nhello ",
+				r.Header.Get("Upgrade"))
+			all, _ := io.ReadAll(rw) // to the end of the client's writing
 			_, _ = fmt.Fprintf(conn, "%s, and more after that", all)
 		},
 	}
@@ -275,14 +279,17 @@ func testAsItCame(t *testing.T, h *replica) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := (&http.Request{Method: "PATCH", URL: &url.URL{Scheme: "http", Host: "member", Path: plain, RawPath: path, RawQuery: query},
-		Header: http.Header{"X-One": {"a", "b"}, "Impersonate-User": {"alice"}, "Connection": {"Impersonate-User"}}}).WithContext(t.Context())
+	req := (&http.Request{Method: "PATCH",
+		URL: &url.URL{Scheme: "http", Host: "member", Path: plain, RawPath: path, RawQuery: query},
+		Header: http.Header{"X-One": {"a", "b"}, "Impersonate-User": {"alice"},
+			"Connection": {"Impersonate-User"}}}).WithContext(t.Context())
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if got := resp.Header.Get("Seen"); resp.StatusCode != http.StatusTeapot || got != "PATCH "+raw+" [a b] [alice] member" {
+	if got := resp.Header.Get("Seen"); resp.StatusCode != http.StatusTeapot ||
+		got != "PATCH "+raw+" [a b] [alice] member" {
 		t.Errorf("got %d %s, want the request's method, path, query, user and member", resp.StatusCode, got)
 	}
 }
@@ -298,7 +305,8 @@ func testStream(t *testing.T, h *replica) {
 }
 
 func testUpgrade(t *testing.T, h *replica) {
-	resp := h.send(t, http.MethodGet, "/v1/k8s/shell", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}})
+	resp := h.send(t, http.MethodGet, "/v1/k8s/shell", nil,
+		http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}})
 	if resp.StatusCode != http.StatusSwitchingProtocols || resp.Header.Get("Upgrade") != "SPDY/3.1" {
 		t.Fatalf("got %d %v, want 101 with SPDY/3.1", resp.StatusCode, resp.Header)
 	}
@@ -307,7 +315,7 @@ func testUpgrade(t *testing.T, h *replica) {
 		CloseWrite() error
 	})
 	if !ok {
-		t.Fatalf("a body of %T", resp.Body)
+		t.Fatalf("got a body of type %T, want one with CloseWrite", resp.Body)
 	}
 	if _, err := io.WriteString(stream, "world"); err != nil {
 		t.Fatal(err)
@@ -336,20 +344,23 @@ func sumOf(p []byte) []byte {
 
 func testOwn421(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/421", nil, nil)
-	if got := text(t, resp); resp.StatusCode != http.StatusMisdirectedRequest || got != "mine\n" || resp.Header.Get("Drover-Hop") != "" {
+	if got := text(t, resp); resp.StatusCode != http.StatusMisdirectedRequest || got != "mine\n" ||
+		resp.Header.Get("Drover-Hop") != "" {
 		t.Errorf("got %d %q %v, want the member's own 421, without the header of the hop", resp.StatusCode, got, resp.Header)
 	}
 }
 
 func testNoUpgrade(t *testing.T, h *replica) {
-	resp := h.send(t, http.MethodGet, "/v1/k8s/forbidden", nil, http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}})
+	resp := h.send(t, http.MethodGet, "/v1/k8s/forbidden", nil,
+		http.Header{"Connection": {"Upgrade"}, "Upgrade": {"websocket"}})
 	if got := text(t, resp); resp.StatusCode != http.StatusForbidden || got != "no\n" {
 		t.Errorf("got %d %q, want the member's 403", resp.StatusCode, got)
 	}
 }
 
 func testForgedMark(t *testing.T, h *replica) {
-	resp := h.send(t, http.MethodPost, "/v1/k8s/echo", strings.NewReader("x"), http.Header{"Drover-Hop": {"failed"}, "Drover-Replica": {"me"}})
+	resp := h.send(t, http.MethodPost, "/v1/k8s/echo", strings.NewReader("x"),
+		http.Header{"Drover-Hop": {"failed"}, "Drover-Replica": {"me"}})
 	if got := text(t, resp); resp.StatusCode != http.StatusOK || got != "x" {
 		t.Errorf("got %d %q, want 200 with the body", resp.StatusCode, got)
 	}
@@ -358,7 +369,7 @@ func testForgedMark(t *testing.T, h *replica) {
 func testCut(t *testing.T, h *replica) {
 	resp := h.send(t, http.MethodGet, "/v1/k8s/cut", nil, nil)
 	if body, err := io.ReadAll(resp.Body); err == nil || string(body) != "half" {
-		t.Errorf("%q, %v: it looks whole", body, err)
+		t.Errorf("got %q, %v, want a part of the body and an error", body, err)
 	}
 }
 

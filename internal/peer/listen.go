@@ -12,13 +12,14 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// connectionsPerSource is more than the replicas behind one address need. It keeps a client that can reach the port
-// from taking all connections.
+// connectionsPerSource is more than the replicas behind one address need. It prevents a client that can reach the port
+// from using all connections.
 const connectionsPerSource = 32
 
-// bound returns a listener with a bound on its open connections, in all and from one address.
+// bound returns a listener that bounds the number of its open connections, both in total and from one address.
 func bound(listener net.Listener) net.Listener {
-	return netutil.LimitListener(boundedListener{listener, limit.NewGate(limit.Bounds{User: connectionsPerSource}, limit.Observer{})}, maxConnections)
+	gate := limit.NewGate(limit.Bounds{User: connectionsPerSource}, limit.Observer{})
+	return netutil.LimitListener(boundedListener{listener, gate}, maxConnections)
 }
 
 // boundedListener closes new connections from an address that has too many.
@@ -32,9 +33,10 @@ func (f boundedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := f.Listener.Accept()
 		if err != nil {
-			return nil, err // net/http knows the listener's errors
+			return nil, err // net/http examines the listener's errors
 		}
-		seat, err := f.gate.Enter(context.Background(), limit.Requester{User: limit.Source(conn.RemoteAddr().String())}) // never waits
+		source := limit.Requester{User: limit.Source(conn.RemoteAddr().String())}
+		seat, err := f.gate.Enter(context.Background(), source) // never waits
 		if err == nil {
 			return &boundedConn{conn, seat}, nil
 		}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// arriving are connections that come in, each from its address.
+// arriving is a listener that accepts the connections in the channel.
 type arriving chan net.Conn
 
 func (a arriving) Accept() (net.Conn, error) { return <-a, nil }
@@ -28,7 +28,7 @@ func (f from) Close() error {
 	return nil
 }
 
-func TestAClientWithTooManyConnectionsLeavesRoomForOthers(t *testing.T) {
+func TestClientWithTooManyConnectionsLeavesRoomForOthers(t *testing.T) {
 	conns := make(arriving, 2*connectionsPerSource)
 	come := func(host string, port int) *bool {
 		closed := new(bool)
@@ -43,7 +43,7 @@ func TestAClientWithTooManyConnectionsLeavesRoomForOthers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := conn.RemoteAddr().String(); got != want {
-			t.Fatalf("%s is let in, want %s", got, want)
+			t.Fatalf("accepted %s, want %s", got, want)
 		}
 		return conn
 	}
@@ -59,7 +59,7 @@ func TestAClientWithTooManyConnectionsLeavesRoomForOthers(t *testing.T) {
 	come("192.0.2.2", 1)
 	accept("192.0.2.2:1")
 	if !*refused {
-		t.Error("one more connection stays open")
+		t.Error("a connection beyond the bound is open, want it closed")
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)

@@ -19,31 +19,31 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// pathMembers answers GET with a stream of messages, one JSON object a line. Below it are the members themselves:
-// "/v1/members/<namespace>/<name>" is the prefix of what is sent to their agents.
+// pathMembers answers GET with a stream of messages, one JSON object per line. The members themselves are below it:
+// "/v1/members/<namespace>/<name>" is the prefix for requests to their agents.
 const pathMembers = "/v1/members"
 
-// queryHosts in a request for members says that the replica that asks knows hosts, by the value "true". One of a
-// release before does not: the name of a host is malformed to it, and it would lose all members.
+// queryHosts in a request for members says by the value "true" that the requesting replica knows hosts. A replica of
+// the previous release does not know them. It would reject the name of a host as malformed and lose all members.
 const queryHosts = "hosts"
 
 // Bounds of the stream.
 const (
-	maxLine = 256 << 10 // bytes: a report of 64 KiB, as it may grow in JSON, and what is around it
+	maxLine = 256 << 10 // bytes: a report of 64 KiB, which may grow in JSON, and the rest of a record
 	batch   = 256       // members between two flushes
 )
 
-// message is one line: exactly one of its fields is set. A reader ignores a line of which it knows none.
+// message is one line. Exactly one of its fields is set. A reader ignores a line without a known field.
 type message struct {
-	// Member is what the replica knows of one member. It replaces what was reported of the member before.
+	// Member is the replica's knowledge about one member. It replaces the earlier record of the member.
 	Member *members.Record `json:"member,omitempty"`
 	// Complete reports whether every member has been reported once.
 	Complete bool `json:"complete,omitempty"`
 }
 
-var errMalformed = errors.New("a line cannot be understood: the replica may be of another version")
+var errMalformed = errors.New("a line cannot be decoded; the replica may have another version")
 
-// parse reads a line and cuts it to size.
+// parse decodes a line and bounds its content.
 func parse(line []byte) (message, error) {
 	var m message
 	if err := untrusted.JSON(line, &m, untrusted.Large().WithBytes(maxLine)); err != nil {
@@ -52,7 +52,7 @@ func parse(line []byte) (message, error) {
 	if m.Member == nil {
 		return m, nil
 	}
-	name, _ := protocol.HostOf(m.Member.Name) // of a Cluster as it is
+	name, _ := protocol.HostOf(m.Member.Name) // the name of a Cluster is returned unchanged
 	if len(validation.IsDNS1123Label(m.Member.Namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 		return message{}, fmt.Errorf("%w: it names no member", errMalformed)
 	}
@@ -60,14 +60,14 @@ func parse(line []byte) (message, error) {
 	return m, nil
 }
 
-// tell writes one line. A line that the other replica does not take would end the link, for all members here, and again
-// whenever it comes back. An agent chooses most of its record, so one that would become too long goes without the
-// report.
-func tell(w io.Writer, m message) error {
+// writeMessage writes one line. A line that the other replica does not accept would end the link for all members, and
+// again after each new link. An agent chooses most of its record, so a record that would become too long is sent
+// without the report.
+func writeMessage(w io.Writer, m message) error {
 	line, err := encode(m)
 	if err == nil && len(line) > maxLine && m.Member != nil {
 		short := *m.Member
-		short.Report, short.ReportErr = nil, "the report is too long to be told to other replicas of the hub"
+		short.Report, short.ReportErr = nil, "the report is too long for the other replicas of the hub"
 		short.Tunnels = slices.Clone(short.Tunnels)
 		short.Bound()
 		line, err = encode(message{Member: &short})
@@ -79,8 +79,8 @@ func tell(w io.Writer, m message) error {
 	return err
 }
 
-// encode returns a message as a line. Without the escapes for HTML, which make six bytes of one, any report of an agent
-// fits.
+// encode returns a message as a line. It does not escape characters for HTML, which would turn one byte into six, so
+// that any report of an agent fits.
 func encode(m message) ([]byte, error) {
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -89,7 +89,7 @@ func encode(m message) ([]byte, error) {
 	return line.Bytes(), err
 }
 
-// report responds with what is known of the members here, and then with what changes, until the request or this replica
+// report responds with the records of the members here, and then with their changes, until the request or this replica
 // ends.
 func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 	feed := n.options.Members.Feed()
@@ -103,13 +103,13 @@ func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 			if _, isHost := protocol.HostOf(records[i].Name); isHost && !hosts {
 				continue
 			}
-			if tell(w, message{Member: &records[i]}) != nil {
+			if writeMessage(w, message{Member: &records[i]}) != nil {
 				return // the link has ended
 			}
 		}
 		if len(records) == 0 && !complete {
 			complete = true
-			if tell(w, message{Complete: true}) != nil {
+			if writeMessage(w, message{Complete: true}) != nil {
 				return
 			}
 		}
@@ -124,7 +124,7 @@ func (n *Network) report(w http.ResponseWriter, r *http.Request) {
 		case <-r.Context().Done():
 			return
 		case <-n.ctx.Done():
-			panic(http.ErrAbortHandler) // not an end of the members
+			panic(http.ErrAbortHandler) // must not look like the normal end of the stream
 		}
 	}
 }

@@ -29,24 +29,27 @@ func TestParseLine(t *testing.T) {
 		"a host":   {`{"member":{"namespace":"team-a","name":"host:rack1"}}`, true},
 		"a host's name that leads out of its path": {`{"member":{"namespace":"team-a","name":"host:../x"}}`, false},
 		"the end of the snapshot":                  {`{"complete":true}`, true},
-		"something that a later version tells":     {`{"weather":"fine","member":{"namespace":"a","name":"b","mood":1}}`, true},
-		"no JSON":                                  {`member`, false},
-		"a member without a name":                  {`{"member":{"namespace":"team-a"}}`, false},
-		"a name that leads out of its path":        {`{"member":{"namespace":"team-a","name":"../x"}}`, false},
-		"a namespace that has another's in it":     {`{"member":{"namespace":"a/b","name":"x"}}`, false},
-		"a member of another form than expected":   {`{"member":["team-a","prod"]}`, false},
+		"fields of a later version": {
+			`{"weather":"fine","member":{"namespace":"a","name":"b","mood":1}}`, true,
+		},
+		"no JSON":                           {`member`, false},
+		"a member without a name":           {`{"member":{"namespace":"team-a"}}`, false},
+		"a name that leads out of its path": {`{"member":{"namespace":"team-a","name":"../x"}}`, false},
+		"a namespace with a slash":          {`{"member":{"namespace":"a/b","name":"x"}}`, false},
+		"a member that is not an object":    {`{"member":["team-a","prod"]}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := parse([]byte(tt.line)); (err == nil) != tt.good || err != nil && !errors.Is(err, errMalformed) {
-				t.Errorf("got %v, want an error if and only if the line is malformed", err)
+				t.Errorf("got %v, want an error: %t", err, !tt.good)
 			}
 		})
 	}
 }
 
 func FuzzParseLine(f *testing.F) {
-	line, err := json.Marshal(message{Member: &members.Record{Namespace: "team-a", Name: "prod", Tunnels: []members.Peer{agentOf(member, "one")},
-		Loss: &members.Loss{At: time.Unix(1, 0), Because: "closed"}, Refusal: &members.Rejection{Reason: "X"}}})
+	line, err := json.Marshal(message{Member: &members.Record{Namespace: "team-a", Name: "prod",
+		Tunnels: []members.Peer{agentOf(member, "one")},
+		Loss:    &members.Loss{At: time.Unix(1, 0), Because: "closed"}, Refusal: &members.Rejection{Reason: "X"}}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -64,30 +67,32 @@ func FuzzParseLine(f *testing.F) {
 		}
 		out, err := json.Marshal(m)
 		if err != nil || len(out) > maxLine {
-			t.Errorf("%d bytes told on, %v", len(out), err)
+			t.Errorf("the message takes %d bytes, %v, want at most %d", len(out), err, maxLine)
 		}
 	})
 }
 
-// What ends a link ends it for all members, so no member makes a line that the other replica does not take.
-func TestALineIsNeverLongerThanTheOtherReplicaTakes(t *testing.T) {
+// A malformed line ends a link for all members, so no member must cause a line that the other replica does not accept.
+func TestLinesAreNeverLongerThanAReplicaAccepts(t *testing.T) {
 	long := strings.Repeat("\u2028", maxLine/6) // six bytes in JSON, three in memory
-	record := members.Record{Namespace: "team-a", Name: "prod", Report: &protocol.Report{DirectAuthority: long, Remnants: protocol.Remnants{Left: []string{long}}}}
+	record := members.Record{Namespace: "team-a", Name: "prod",
+		Report: &protocol.Report{DirectAuthority: long, Remnants: protocol.Remnants{Left: []string{long}}}}
 	for range 1000 {
 		p := agentOf(member, strings.Repeat("\x01", 128))
 		p.ID = "tunnel"
 		record.Tunnels = append(record.Tunnels, p)
 	}
 	var line bytes.Buffer
-	if err := tell(&line, message{Member: &record}); err != nil || line.Len() > maxLine {
-		t.Fatalf("a line of %d bytes, %v, want at most %d", line.Len(), err, maxLine)
+	if err := writeMessage(&line, message{Member: &record}); err != nil || line.Len() > maxLine {
+		t.Fatalf("got a line of %d bytes, %v, want at most %d", line.Len(), err, maxLine)
 	}
 	got, err := parse(bytes.TrimSpace(line.Bytes()))
-	if err != nil || got.Member == nil || got.Member.Report != nil || got.Member.ReportErr == "" || len(got.Member.Tunnels) == 0 {
-		t.Errorf("got %+v, %v, want the tunnels, and why there is no report", got.Member, err)
+	if err != nil || got.Member == nil || got.Member.Report != nil || got.Member.ReportErr == "" ||
+		len(got.Member.Tunnels) == 0 {
+		t.Errorf("got %+v, %v, want the tunnels and the reason why there is no report", got.Member, err)
 	}
 	if len(record.Tunnels) != 1000 || record.Tunnels[999].ID == "" || record.Report == nil {
-		t.Error("the record of the registry was changed, want it as it was")
+		t.Error("the record of the registry was changed, want it unchanged")
 	}
 }
 
@@ -113,7 +118,7 @@ func TestParseTarget(t *testing.T) {
 			}
 			got, err := parseTarget(u)
 			if (err == nil) != (want.path != "") || got != want {
-				t.Errorf("got %+v, %v, want another path, or an error", got, err)
+				t.Errorf("got %+v, %v, want %+v, or an error if that is empty", got, err, want)
 			}
 		})
 	}
@@ -134,15 +139,22 @@ func TestAddresses(t *testing.T) {
 		slices []discoveryv1.EndpointSlice
 		want   string
 	}{
-		"none":                          {nil, ""},
-		"those that are not ready, too": {[]discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, pod("b", "10.0.0.2"), pod("a", "10.0.0.1"))}, "10.0.0.1:8444 10.0.0.2:8444"},
-		"one of each replica": {[]discoveryv1.EndpointSlice{
-			slice(discoveryv1.AddressTypeIPv4, pod("a", "10.0.0.1")), slice(discoveryv1.AddressTypeIPv6, pod("a", "fd00::1"), pod("b", "fd00::2"))}, "10.0.0.1:8444 [fd00::2]:8444"},
-		"none without the port": {[]discoveryv1.EndpointSlice{{AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{pod("a", "10.0.0.1")}}}, ""},
+		"none": {nil, ""},
+		"replicas that are not ready": {
+			[]discoveryv1.EndpointSlice{slice(discoveryv1.AddressTypeIPv4, pod("b", "10.0.0.2"), pod("a", "10.0.0.1"))},
+			"10.0.0.1:8444 10.0.0.2:8444",
+		},
+		"one address of each replica": {[]discoveryv1.EndpointSlice{
+			slice(discoveryv1.AddressTypeIPv4, pod("a", "10.0.0.1")), slice(discoveryv1.AddressTypeIPv6, pod("a", "fd00::1"),
+				pod("b", "fd00::2"))}, "10.0.0.1:8444 [fd00::2]:8444"},
+		"no address without the port": {
+			[]discoveryv1.EndpointSlice{{AddressType: discoveryv1.AddressTypeIPv4,
+				Endpoints: []discoveryv1.Endpoint{pod("a", "10.0.0.1")}}}, "",
+		},
 	} {
 		t.Run(title, func(t *testing.T) {
 			if got := strings.Join(addresses(tt.slices), " "); got != tt.want {
-				t.Errorf("%q, want %q", got, tt.want)
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer links the replicas of the hub: each knows the members of all, and forwards requests to those of others
-// in one hop.
+// Package peer links the replicas of the hub. Each replica knows the members of all replicas, and forwards requests to
+// the other replicas' members in one hop.
 //
-// Each replica dials every other by internal/tunnel, over mutual TLS, and offers its members: the dialled replica
-// mirrors them in its registry and sends requests to them back through the same tunnel.
-// docs/design/0002-replicas-and-moves.md says why.
+// Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialled
+// replica mirrors them in its registry, and sends requests to them back through the same tunnel.
+// docs/design/0002-replicas-and-moves.md has the reasons.
 package peer
 
 import (
@@ -33,7 +33,7 @@ import (
 // PathLink is the WebSocket upgrade that becomes the link between two replicas.
 const PathLink = "/v1/link"
 
-// headerReplica has the id of the replica that dials, or asks.
+// headerReplica has the id of the replica that dials or sends the request.
 const headerReplica = "Drover-Replica"
 
 // Limits of the port.
@@ -47,48 +47,49 @@ const (
 // SyncPatience is how long after its start a replica waits for the others before it decides without them.
 const SyncPatience = 10 * time.Second
 
-// Options of a Network.
+// Options are the options of a Network.
 type Options struct {
 	// Listen is the address of the port for other replicas.
 	Listen string
-	// Members tells the other replicas about the members here, and takes in theirs.
+	// Members reports the members here to the other replicas, and receives theirs.
 	Members *members.Replicas
 	// Transports lead to the members here.
 	Transports *members.Transports
-	// TLS returns the configuration of one connection, for either end. It must admit replicas only.
+	// TLS returns the configuration of one connection, for either end. It must admit only replicas.
 	TLS func() (*tls.Config, error)
-	// Find finds the replicas. This one may be among them.
+	// Find finds the replicas. This replica may be among them.
 	Find Finder
-	// Memory is shared with the tunnels of agents; nil makes some.
+	// Memory is shared with the tunnels of agents. Nil means that the Network has its own.
 	Memory *tunnel.Memory
-	// Calls, if set, sees the requests that other replicas send to members through this one.
+	// Calls, if set, wraps the handler of requests that other replicas send to members through this replica.
 	Calls func(http.Handler) http.Handler
-	// Limiter bounds them, by member; users have seats of their own. Nil makes one with the defaults.
+	// Limiter bounds these requests by member; users have separate seats. Nil means a Limiter with the defaults.
 	Limiter *limit.Limiter
-	// Forwarded receives the outcome of each request that was sent to another replica: "answered", "misdirected" if the
-	// member is there no longer, "refused" if there was no room, "failed". May be nil; must not block.
+	// Forwarded is called with the result of each request that was sent to another replica: "answered", "misdirected" if
+	// the member is no longer there, "refused" if there was no room, or "failed". It may be nil, and must not block.
 	Forwarded func(result string)
 	Log       logr.Logger
 }
 
-// Network is this replica among the others. New makes it. All methods may be called concurrently.
+// Network is this replica's part of the network of replicas. Use New to create it. All methods can be called
+// concurrently.
 type Network struct {
 	options   Options
 	id        string // of this process
 	forwarder http.Handler
-	served    http.Handler // forwarder with all that is around it
+	served    http.Handler // forwarder with its wrappers
 
 	running sync.WaitGroup // one for each goroutine
 
-	mu         sync.Mutex // guards the rest
+	mu         sync.Mutex // guards the following fields
 	ctx        context.Context
-	begun      time.Time // when Serve was called
-	discovered bool      // whether it is known where the others are
+	start      time.Time // when Serve was called
+	discovered bool      // whether the addresses of the others are known
 	dials      map[string]*dial
 	peers      map[string]*peer
 }
 
-// New makes a replica with an id of its own.
+// New returns a Network for a replica with a new id.
 func New(o Options) *Network {
 	if o.Memory == nil {
 		o.Memory = &tunnel.Memory{}
@@ -116,8 +117,8 @@ func (n *Network) Run(ctx context.Context) error {
 	return n.Serve(ctx, listener)
 }
 
-// Serve links this replica with the others until ctx ends, and returns when all that belongs to it has ended. Call it
-// once.
+// Serve links this replica with the others until ctx ends, and returns when everything that belongs to it has ended. It
+// must be called only once.
 func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer n.running.Wait()
@@ -133,7 +134,7 @@ func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 			MinVersion:         tls.VersionTLS13,
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return n.options.TLS() },
 		},
-		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // a tunnel is made of HTTP/1.1
+		TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}, // a tunnel needs HTTP/1.1
 		ErrorLog:     quietLog(n.options.Log),
 	}
 	n.options.Log.Info("serving replicas", "address", listener.Addr().String(), "id", n.id)
@@ -151,21 +152,21 @@ func (n *Network) Serve(ctx context.Context, listener net.Listener) error {
 func (n *Network) begin(ctx context.Context) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.ctx, n.begun = ctx, time.Now()
+	n.ctx, n.start = ctx, time.Now()
 }
 
-// find runs the Finder until ctx ends, and again when it fails: a failure of the API server must not leave this replica
-// without the others.
+// find runs the Finder until ctx ends, and runs it again when it fails, so that a failure of the API server does not
+// leave this replica without the others.
 func (n *Network) find(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.options.Find(ctx, n.found); err != nil && ctx.Err() == nil {
-			n.options.Log.Error(err, "other replicas are not found", "retryIn", longestWait.String())
+			n.options.Log.Error(err, "looking for other replicas failed", "retryIn", longestWait.String())
 		}
 		n.wait(longestWait)
 	}
 }
 
-// serveTLS needs no certificate files: each connection gets its configuration.
+// serveTLS needs no certificate files, because each connection gets its own configuration.
 func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	err := server.Serve(tls.NewListener(listener, server.TLSConfig))
 	if errors.Is(err, http.ErrServerClosed) {
@@ -174,20 +175,22 @@ func (n *Network) serveTLS(server *http.Server, listener net.Listener) error {
 	return err
 }
 
-// Synced reports whether the members of the other replicas are known, or the wait for them is over. Before, a member
-// that is not connected here may be connected to another replica.
+// Synced reports whether the members of the other replicas are known, or the time to wait for them is over. Until then,
+// a member that is not connected here may be connected to another replica.
 func (n *Network) Synced() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
-	case n.begun.IsZero():
+	case n.start.IsZero():
 		return false
-	case time.Since(n.begun) >= SyncPatience:
+	case time.Since(n.start) >= SyncPatience:
 		return true
 	case !n.discovered:
 		return false
 	}
-	return !slices.ContainsFunc(slices.Collect(maps.Values(n.dials)), func(d *dial) bool { return d.wanted && !n.syncedLocked(d) })
+	return !slices.ContainsFunc(slices.Collect(maps.Values(n.dials)), func(d *dial) bool {
+		return d.wanted && !n.syncedLocked(d)
+	})
 }
 
 func (n *Network) syncedLocked(d *dial) bool {
@@ -195,7 +198,8 @@ func (n *Network) syncedLocked(d *dial) bool {
 	return d.self || p != nil && p.complete
 }
 
-// Links is the number of other replicas that this one hears, and of those that hear it.
+// Links returns the number of replicas whose members this replica knows (heard), and of replicas that know its members
+// (hearing).
 func (n *Network) Links() (heard, hearing int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -212,7 +216,7 @@ func (n *Network) Links() (heard, hearing int) {
 	return heard, hearing
 }
 
-// config has the settings of a link: a peer that hangs is noticed within eight seconds.
+// config returns the settings of a link. A peer that hangs is noticed within eight seconds.
 func (n *Network) config() tunnel.Config {
 	return tunnel.Config{
 		PingInterval:          pingInterval,
@@ -227,13 +231,13 @@ func (n *Network) config() tunnel.Config {
 	}
 }
 
-// Settings of a link that differ from those of an agent's tunnel.
+// Settings of a link that differ from the settings of an agent's tunnel.
 const (
 	pingInterval = 3 * time.Second
 	pingTimeout  = 5 * time.Second
-	// drainTimeout is what requests by hop get when this replica stops: they had time before.
+	// drainTimeout is how long requests by hop may continue when this replica stops. They had time before.
 	drainTimeout = time.Second
-	// linkHeaderBytes and linkRequestBytes leave room for what a hop adds to a header that an agent's tunnel lets
-	// through.
+	// linkHeaderBytes and linkRequestBytes leave room for the additions of a hop to the largest header that an agent's
+	// tunnel accepts.
 	linkHeaderBytes, linkRequestBytes = 68 << 10, 1<<20 + 4<<10
 )

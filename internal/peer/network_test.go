@@ -26,14 +26,14 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// name answers with a text.
+// name returns a handler that answers with a text.
 func name(text string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
 }
 
 func TestThreeReplicas(t *testing.T) {
 	all := hubs(t, 3)
-	t.Run("each reaches a member of any", func(t *testing.T) {
+	t.Run("each replica reaches a member of any other", func(t *testing.T) {
 		cut := all[0].connect(t, "one", name("one"))
 		for i, h := range all {
 			h.knows(t)
@@ -46,7 +46,7 @@ func TestThreeReplicas(t *testing.T) {
 			until(t, "the loss is known", func() bool { return !h.fleet.State(member).Connected() })
 		}
 	})
-	t.Run("the newest tunnel of a process counts, wherever it ends, and else the one that ends here", func(t *testing.T) {
+	t.Run("the newest tunnel of a process counts, and otherwise the one that ends here", func(t *testing.T) {
 		all[0].connect(t, "one", name("old"))
 		all[0].knows(t)
 		cut := all[1].connect(t, "one", name("new"))
@@ -63,7 +63,7 @@ func TestThreeReplicas(t *testing.T) {
 		})
 		cut()
 	})
-	t.Run("a replica that stops takes its ways with it, and requests go on by others", func(t *testing.T) {
+	t.Run("after a replica has stopped, requests use the tunnels at others", func(t *testing.T) {
 		all[1].connect(t, "three", name("three"))
 		all[0].connect(t, "four", name("four"))
 		until(t, "both are known", func() bool { return all[2].fleet.State(member).Agents() == 2 })
@@ -74,10 +74,13 @@ func TestThreeReplicas(t *testing.T) {
 	})
 }
 
-func TestRequestsForTheLeaderReachItThoughAnotherAgentsTunnelIsNewerThere(t *testing.T) {
+func TestRequestsForTheLeaderIgnoreNewerTunnelsOfOtherAgents(t *testing.T) {
 	all := hubs(t, 2)
 	all[1].connect(t, "leads", name("led"))
-	all[1].connect(t, "follows", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMisdirectedRequest) }))
+	all[1].connect(t, "follows", http.HandlerFunc(func(w http.ResponseWriter,
+		_ *http.Request) {
+		w.WriteHeader(http.StatusMisdirectedRequest)
+	}))
 	until(t, "both are known", func() bool { return all[0].fleet.State(member).Agents() == 2 })
 	transport, err := all[0].fleet.Leading(member)
 	if err != nil {
@@ -89,14 +92,14 @@ func TestRequestsForTheLeaderReachItThoughAnotherAgentsTunnelIsNewerThere(t *tes
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		t.Fatalf("the request came to no leader: %v", err)
+		t.Fatalf("send to the leader: %v", err)
 	}
 	if got := text(t, resp); got != "led" {
 		t.Errorf("%q answered, want the agent that leads", got)
 	}
 }
 
-func TestAStaleRouteIsLookedUpOnce(t *testing.T) {
+func TestStaleRouteIsLookedUpOnlyOnce(t *testing.T) {
 	all := hubs(t, 2)
 	var asked atomic.Int32
 	leave := make(chan struct{})
@@ -118,14 +121,14 @@ func TestAStaleRouteIsLookedUpOnce(t *testing.T) {
 	watch := testkit.StartStopwatch()
 	_, err = transport.RoundTrip(req)
 	if took := watch.Took(); !errors.Is(err, members.ErrNotConnected) || took > 4*time.Second {
-		t.Errorf("%v after %s", err, took)
+		t.Errorf("got %v after %s, want %v within 4 s", err, took, members.ErrNotConnected)
 	}
 	if !body.closed.Load() {
-		t.Error("the body stays open")
+		t.Error("the body is open, want it closed")
 	}
 	close(leave)
 	if asked.Load() != 0 {
-		t.Error("an agent saw the request")
+		t.Error("an agent saw the request, want that none did")
 	}
 }
 
@@ -139,8 +142,8 @@ func (c *closer) Close() error {
 	return nil
 }
 
-// CVE-2026-73842, CVE-2026-39429: a port that is only for parts of the system asks no caller who they are.
-func TestWhoMayLink(t *testing.T) {
+// CVE-2026-73842, CVE-2026-39429: a port that is meant only for parts of a system does not authenticate its callers.
+func TestOnlyReplicasOfTheSameHubCanLink(t *testing.T) {
 	state := authority(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -173,15 +176,19 @@ func TestWhoMayLink(t *testing.T) {
 		config *tls.Config
 		good   bool
 	}{
-		"a replica of the same hub":                                {replicaOf(state), true},
-		"no client without a certificate":                          {with(replicaOf(state), nil), false},
-		"not the serving certificate of the hub's own port":        {with(replicaOf(state), serving(t, state, "hub.example.com")), false},
-		"not one that merely has the replicas' name":               {with(replicaOf(state), serving(t, state, trust.ReplicaName)), false},
-		"not a replica of another hub":                             {with(replicaOf(authority(t)), replicaCert(t, authority(t))), false},
-		"not one that it signed itself with the right name":        {with(replicaOf(state), selfSigned(t)), false},
-		"a replica that has loaded the next CA already":            {replicaOf(rotating), true},
-		"not one whose CA is not vouched for":                      {replicaOf(revoked), false},
-		"no replica that does not trust the hub, for its own sake": {replicaOf(authority(t)), false},
+		"a replica of the same hub":      {replicaOf(state), true},
+		"a client without a certificate": {with(replicaOf(state), nil), false},
+		"the serving certificate of the hub's own port": {
+			with(replicaOf(state), serving(t, state, "hub.example.com")), false,
+		},
+		"a serving certificate with the replicas' name": {
+			with(replicaOf(state), serving(t, state, trust.ReplicaName)), false,
+		},
+		"a certificate of another hub's CA":             {with(replicaOf(authority(t)), replicaCert(t, authority(t))), false},
+		"a self-signed certificate with the right name": {with(replicaOf(state), selfSigned(t)), false},
+		"a replica that has already loaded the next CA": {replicaOf(rotating), true},
+		"a replica whose CA is not trusted":             {replicaOf(revoked), false},
+		"a replica that does not trust the hub":         {replicaOf(authority(t)), false},
 	} {
 		t.Run(title, func(t *testing.T) {
 			dialer := tunnel.Dialer{TLS: tt.config, Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
@@ -194,7 +201,7 @@ func TestWhoMayLink(t *testing.T) {
 			}
 		})
 	}
-	t.Run("a replica does not link with a hub whose certificate is not a replica's", func(t *testing.T) {
+	t.Run("a replica does not link with a server without a replica's certificate", func(t *testing.T) {
 		config := replicaOf(state)
 		config.Certificates = []tls.Certificate{*serving(t, state, "127.0.0.1", "hub.example.com")}
 		config.ClientAuth = tls.NoClientCert
@@ -214,10 +221,10 @@ func TestWhoMayLink(t *testing.T) {
 			handshake <- err
 		}()
 		if _, err := tls.Dial("tcp", impostor.Addr().String(), replicaOf(state)); err == nil {
-			t.Error("it trusts the impostor")
+			t.Error("the replica trusts the impostor, want an error")
 		}
 		if err := <-handshake; err == nil {
-			t.Error("the impostor got through")
+			t.Error("the handshake of the impostor succeeded, want an error")
 		}
 	})
 }
@@ -240,7 +247,7 @@ func replicaCert(t testing.TB, s trust.State) *tls.Certificate {
 	return cert
 }
 
-// selfSigned is a replica's certificate whose chain holds a CA of its owner's.
+// selfSigned returns a replica's certificate whose chain contains a CA of its own.
 func selfSigned(t testing.TB) *tls.Certificate {
 	t.Helper()
 	own := authority(t)
@@ -256,15 +263,15 @@ func selfSigned(t testing.TB) *tls.Certificate {
 	return cert
 }
 
-func TestAReplicaThatFindsOnlyItselfHasNoError(t *testing.T) {
+func TestReplicaThatFindsOnlyItselfIsSynced(t *testing.T) {
 	h := hubs(t, 1)[0] // its own address is the only one
 	if heard, hearing := h.Links(); heard+hearing != 0 || !h.Synced() {
-		t.Errorf("hears %d, is heard by %d, synced %t", heard, hearing, h.Synced())
+		t.Errorf("hears %d, is heard by %d, synced %t, want 0, 0 and true", heard, hearing, h.Synced())
 	}
 }
 
-// CVE-2026-73842: it forwards no plain request.
-func TestThePortRefuses(t *testing.T) {
+// CVE-2026-73842: the port does not forward plain requests.
+func TestPortRefusesPlainRequests(t *testing.T) {
 	state := authority(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -288,13 +295,13 @@ func TestThePortRefuses(t *testing.T) {
 			}
 			defer resp.Body.Close()
 			if resp.StatusCode != want {
-				t.Errorf("got %d, want another code", resp.StatusCode)
+				t.Errorf("got %d, want %d", resp.StatusCode, want)
 			}
 		})
 	}
 }
 
-// What a hop costs beyond a tunnel that ends here.
+// BenchmarkGet measures the cost of a hop compared with a tunnel that ends here.
 func BenchmarkGet(b *testing.B) {
 	all := hubs(b, 2)
 	all[0].connect(b, "one", name(strings.Repeat("x", 1<<10)))
@@ -307,7 +314,7 @@ func BenchmarkGet(b *testing.B) {
 			}
 			var took []time.Duration
 			for b.Loop() {
-				begun := time.Now()
+				start := time.Now()
 				req, err := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://member/v1/k8s/api/v1/configmaps", nil)
 				if err != nil {
 					b.Fatal(err)
@@ -318,7 +325,7 @@ func BenchmarkGet(b *testing.B) {
 				}
 				_, _ = io.Copy(io.Discard, resp.Body)
 				_ = resp.Body.Close()
-				took = append(took, time.Since(begun))
+				took = append(took, time.Since(start))
 			}
 			slices.Sort(took)
 			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")

@@ -17,19 +17,21 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// An agent chooses its report. One whose characters become six bytes each must not end the link that carries all
+// An agent chooses its report. A report whose characters become six bytes each must not end the link that carries all
 // members.
-func TestAReportThatGrowsEndsNoLink(t *testing.T) {
+func TestReportThatGrowsInJSONEndsNoLink(t *testing.T) {
 	t.Parallel()
 	all := hubs(t, 2)
 	hostile := types.NamespacedName{Namespace: "team-x", Name: "hostile"}
 	all[1].reports(t, hostile, growing(t))
-	until(t, "the other replica has the report that grows", func() bool { return all[0].fleet.State(hostile).Report != nil })
+	until(t, "the other replica has the report that grows",
+		func() bool { return all[0].fleet.State(hostile).Report != nil })
 	all[1].reports(t, member, []byte(`{}`))
 	all[0].knows(t)
 }
 
-// growing is a line that an agent may send, and of which encoding/json by default makes more than a link takes.
+// growing returns a line that an agent may send. With the default settings of encoding/json, it would become larger
+// than a link accepts.
 func growing(t *testing.T) []byte {
 	t.Helper()
 	long := strings.Repeat("<", 512)
@@ -40,7 +42,10 @@ func growing(t *testing.T) []byte {
 		return all
 	}
 	report := &protocol.Report{
-		Remnants: protocol.Remnants{Unclaimed: many(16)}, Host: &protocol.HostReport{Machine: protocol.HostMachine{Addresses: many(16), Labels: many(32), Taints: many(32)}},
+		Remnants: protocol.Remnants{Unclaimed: many(16)},
+		Host: &protocol.HostReport{
+			Machine: protocol.HostMachine{Addresses: many(16), Labels: many(32), Taints: many(32)},
+		},
 	}
 	var line bytes.Buffer
 	encoder := json.NewEncoder(&line)
@@ -51,7 +56,7 @@ func growing(t *testing.T) []byte {
 	return line.Bytes()
 }
 
-// reports connects an agent of a member that reports a line.
+// reports connects an agent of a member that reports this line.
 func (h *replica) reports(t *testing.T, name types.NamespacedName, line []byte) {
 	t.Helper()
 	opened := testkit.OpenTunnel(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -63,5 +68,6 @@ func (h *replica) reports(t *testing.T, name types.NamespacedName, line []byte) 
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}))
-	h.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"}, Key: "key-" + name.Name, Instance: "one"}, opened.Session)
+	h.fleet.Add(members.Peer{Cluster: protocol.ClusterRef{Namespace: name.Namespace, Name: name.Name, UID: "uid"},
+		Key: "key-" + name.Name, Instance: "one"}, opened.Session)
 }

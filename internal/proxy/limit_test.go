@@ -100,7 +100,7 @@ func TestTooManyRequests(t *testing.T) {
 func TestAFullReplicaIsNamed(t *testing.T) {
 	h := newHubSide(t)
 	for scope, words := range map[limit.Scope]string{limit.ScopeMember: `in cluster "team-a/prod"`, limit.ScopeAll: "the hub has too many"} {
-		h.members.transport = failing{fmt.Errorf("by way of another replica: %w", &limit.FullError{Scope: scope})}
+		h.members.transport = failing{fmt.Errorf("through another replica: %w", &limit.FullError{Scope: scope})}
 		response, body := h.do(t, h.request(t, http.MethodGet, podsPath, nil, nil))
 		wantStatus(t, response, body, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, words)
 		if response.Header.Get("Retry-After") == "" {
