@@ -27,25 +27,25 @@ func TestForgot(t *testing.T) {
 		checkpoint string
 		forgot     bool
 	}{
-		"of the present leader":                        {"lease/6/c/350", false},
-		"after all that the present leader wrote":      {"lease/6/c/351", true},
-		"the last of a former leader":                  {"lease/5/b/300", false},
-		"an early one of a former leader":              {"lease/4/a/10", false},
-		"after the backup, in the term of the backup":  {"lease/5/b/301", true},
-		"of a leader that the hub never had":           {"lease/6/x/10", true},
-		"of a leader that came later":                  {"lease/9/y/10", true},
-		"of a leader that is too old to be remembered": {"lease/3/z/9999", false},
-		"of another Lease":                             {"other/9/y/9999", false},
-		"none":                                         {"", false},
-		"no checkpoint":                                {"lease/9", false},
-		"a number that is too large":                   {"lease/9/y/99999999999999999999", false},
+		"the latest of the present leader":                 {"lease/6/c/350", false},
+		"later than every renewal of the present leader":   {"lease/6/c/351", true},
+		"the last of a former leader":                      {"lease/5/b/300", false},
+		"an early one of a former leader":                  {"lease/4/a/10", false},
+		"later than the backup, in the term of the backup": {"lease/5/b/301", true},
+		"from a leader that the hub never had":             {"lease/6/x/10", true},
+		"from a later leader":                              {"lease/9/y/10", true},
+		"from a leader that is too old for the history":    {"lease/3/z/9999", false},
+		"from another Lease":                               {"other/9/y/9999", false},
+		"an empty text":                                    {"", false},
+		"an incomplete checkpoint":                         {"lease/9", false},
+		"a number that is too large":                       {"lease/9/y/99999999999999999999", false},
 	} {
 		p, ok := parsePoint(test.checkpoint)
 		if got := ok && h.forgot(p); got != test.forgot {
-			t.Errorf("%s: forgot is %t", name, got)
+			t.Errorf("%s: forgot is %t, want %t", name, got, test.forgot)
 		}
 		if ok && p.String() != test.checkpoint {
-			t.Errorf("%s is written as %s", test.checkpoint, p)
+			t.Errorf("%s is written as %s, want it unchanged", test.checkpoint, p)
 		}
 	}
 }
@@ -58,28 +58,29 @@ func TestHistoryIsBounded(t *testing.T) {
 			h = h.renew(n, fmt.Sprintf("process%05d", n))
 		}
 	}
-	if last := h.terms[maxTerms-1]; len(h.terms) != 500 || h.terms[0].number != 10 || h.terms[0].renewals != 1 || last.renewals != 2 {
-		t.Errorf("the history is %s", h)
+	last := h.terms[len(h.terms)-1]
+	if len(h.terms) != 500 || h.terms[0].number != 10 || h.terms[0].renewals != 1 || last.renewals != 2 {
+		t.Errorf("the history is %s, want 500 terms from number 10", h)
 	}
 	if size := len(h.String()); size > 13<<10 {
-		t.Errorf("it takes %d bytes", size)
+		t.Errorf("the history takes %d bytes, want at most %d", size, 13<<10)
 	}
-	for number, forgot := range map[int32]bool{9: false, 10: true} { // of processes that are none of the history's
+	for number, forgot := range map[int32]bool{9: false, 10: true} { // terms of processes that are not in the history
 		if h.forgot(point{lease: "lease", term: term{number: number, id: "x", renewals: 1}}) != forgot {
-			t.Errorf("of term %d, forgot is %t", number, !forgot)
+			t.Errorf("for term %d, forgot is %t, want %t", number, !forgot, forgot)
 		}
 	}
 	if again := parseHistory("lease", h.String()); again.String() != h.String() {
-		t.Errorf("it is read as %s", again)
+		t.Errorf("the history is read as %s, want %s", again, h)
 	}
 	for _, text := range []string{"nonsense", "1/a", strings.Repeat("1/a/2 ", 3) + "x"} {
 		if h := parseHistory("lease", text); len(h.terms) > 0 {
-			t.Errorf("%q is read as %s", text, h)
+			t.Errorf("%q is read as %s, want an empty history", text, h)
 		}
 	}
 }
 
-// fakeLeases is a client of one Lease. It has no other method than those that are called.
+// fakeLeases is a client for one Lease. It implements only the methods that are called.
 type fakeLeases struct {
 	leasesv1.LeaseInterface
 	lease    *coordinationv1.Lease
@@ -95,28 +96,32 @@ func (f *fakeLeases) Get(context.Context, string, metav1.GetOptions) (*coordinat
 	return f.lease.DeepCopy(), nil
 }
 
-func (f *fakeLeases) Create(_ context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (f *fakeLeases) Create(
+	_ context.Context, lease *coordinationv1.Lease, _ metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	f.revision += 10
 	f.lease = lease.DeepCopy()
 	f.lease.UID, f.lease.ResourceVersion = "lease", strconv.Itoa(f.revision)
 	return f.lease.DeepCopy(), nil
 }
 
-func (f *fakeLeases) Update(ctx context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (f *fakeLeases) Update(
+	ctx context.Context, lease *coordinationv1.Lease, _ metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	if lease.ResourceVersion != f.lease.ResourceVersion {
 		return nil, errors.New("conflict")
 	}
 	return f.Create(ctx, lease, metav1.CreateOptions{})
 }
 
-// restore brings a Lease back. The revision grows nevertheless, as after "etcdutl snapshot restore --bump-revision".
+// restore restores an earlier Lease. The revision still grows, as after "etcdutl snapshot restore --bump-revision".
 func (f *fakeLeases) restore(lease *coordinationv1.Lease) {
 	f.revision += 1000
 	f.lease = lease.DeepCopy()
 	f.lease.ResourceVersion = strconv.Itoa(f.revision)
 }
 
-// write writes the Lease as a holder, empty for one that gives it up, and returns it as stored.
+// write writes the Lease for a holder and returns it as stored. An empty holder gives the Lease up.
 func (r *Recorder) write(t *testing.T, number int32, holder string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := r.Leases("").Get(t.Context(), "", metav1.GetOptions{})
@@ -141,46 +146,49 @@ func (r *Recorder) write(t *testing.T, number int32, holder string) *coordinatio
 
 func TestRecorder(t *testing.T) {
 	t.Parallel()
-	for name, revision := range map[string]int{"and revisions grow": 0, "and revisions begin anew": -1_000_000} {
+	for name, revision := range map[string]int{"revisions grow": 0, "revisions start again": -1_000_000} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			client := &fakeLeases{}
 			first, second, restored := NewRecorder(client), NewRecorder(client), NewRecorder(client)
 			if first.Current() != "" || first.Forgot("lease/1/a/1") {
-				t.Error("a manager that never led has a checkpoint")
+				t.Error("a manager that never led has a checkpoint, want none")
 			}
 			first.write(t, 0, "first")
 			early := first.Current()
 			backup := first.write(t, 0, "first")
 			kept := first.Current()
-			client.revision += revision // the data was copied into another etcd, with all UIDs
+			client.revision += revision // the data was copied into another etcd, including all UIDs
 			client.restore(backup)
 			first.write(t, 0, "first")
 			later := first.Current()
-			first.write(t, 0, "") // it gives the Lease up
+			first.write(t, 0, "") // the first leader gives the Lease up
 			if early == kept || kept == later {
-				t.Errorf("checkpoints %s, %s, %s do not differ", early, kept, later)
+				t.Errorf("got the checkpoints %s, %s and %s, want three different ones", early, kept, later)
 			}
 			lease := second.write(t, 1, "second")
 			last := second.Current()
 			for _, checkpoint := range []string{early, kept, later, last} {
 				if second.Forgot(checkpoint) {
-					t.Errorf("the next leader has forgotten %s, its history is %s", checkpoint, lease.Annotations[v1.AnnotationTerms])
+					t.Errorf("the next leader has forgotten %s, want it remembered by its history %s",
+						checkpoint, lease.Annotations[v1.AnnotationTerms])
 				}
 			}
 			client.restore(backup)
 			restored.write(t, 1, "third")
-			for checkpoint, forgot := range map[string]bool{early: false, kept: false, later: true, last: true, restored.Current(): false} {
+			for checkpoint, forgot := range map[string]bool{
+				early: false, kept: false, later: true, last: true, restored.Current(): false,
+			} {
 				if restored.Forgot(checkpoint) != forgot {
-					t.Errorf("after a restore, forgot is %t for %s", !forgot, checkpoint)
+					t.Errorf("after a restore, forgot is %t for %s, want %t", !forgot, checkpoint, forgot)
 				}
 			}
 		})
 	}
 }
 
-// A replica that runs through a restore does not lead afterwards: what it has in memory is not what the hub has.
-func TestAReplicaNoticesThatTheLeaseWasRestored(t *testing.T) {
+// A replica that runs during a restore must not lead afterwards, because its memory differs from the hub.
+func TestReplicaNoticesARestoredLease(t *testing.T) {
 	t.Parallel()
 	client := &fakeLeases{}
 	leader, standby := NewRecorder(client), NewRecorder(client)
@@ -193,33 +201,33 @@ func TestAReplicaNoticesThatTheLeaseWasRestored(t *testing.T) {
 	backup := leader.write(t, 0, "leader")
 	held := leader.write(t, 0, "leader")
 	if err := errors.Join(look(standby), look(leader)); err != nil || len(noticed) > 0 {
-		t.Fatalf("before the restore: %v, %v", err, noticed)
+		t.Fatalf("before the restore: got %v, noticed %v, want neither an error nor a notice", err, noticed)
 	}
 	client.restore(held)
 	if err := errors.Join(look(standby), look(leader)); err != nil || len(noticed) > 0 {
-		t.Errorf("a backup that lacks nothing: %v, %v", err, noticed)
+		t.Errorf("after a restore that lost nothing: got %v, noticed %v, want neither an error nor a notice", err, noticed)
 	}
 	client.restore(backup)
 	if err := look(standby); !errors.Is(err, ErrRestored) {
-		t.Errorf("the standby reads the Lease with %v", err)
+		t.Errorf("the standby reads the Lease with %v, want %v", err, ErrRestored)
 	}
 	if _, err := leader.Leases("").Update(t.Context(), held, metav1.UpdateOptions{}); err == nil {
-		t.Error("the leader renews a Lease that was restored")
+		t.Error("the leader renewed a restored Lease, want an error")
 	}
 	for range 2 { // it does not lead later either
 		if err := look(leader); !errors.Is(err, ErrRestored) {
-			t.Errorf("the leader reads the Lease with %v", err)
+			t.Errorf("the leader reads the Lease with %v, want %v", err, ErrRestored)
 		}
 	}
 	if noticed["leader"] != 2 || noticed["standby"] != 1 {
-		t.Errorf("noticed %v", noticed)
+		t.Errorf("noticed %v, want twice by the leader and once by the standby", noticed)
 	}
 	if err := look(NewRecorder(client)); err != nil {
-		t.Errorf("a replica that has started since: %v", err)
+		t.Errorf("a replica that started after the restore: got %v, want no error", err)
 	}
 }
 
-func TestAHistoryThatWasRemovedIsWrittenAgain(t *testing.T) {
+func TestRemovedHistoryIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	client := &fakeLeases{}
 	r := NewRecorder(client)
@@ -228,6 +236,6 @@ func TestAHistoryThatWasRemovedIsWrittenAgain(t *testing.T) {
 	sent := r.Current()
 	client.lease.Annotations = nil
 	if r.write(t, 0, "leader"); r.Forgot(sent) || r.Current() == sent {
-		t.Errorf("after %s the checkpoint is %s", sent, r.Current())
+		t.Errorf("after %s the checkpoint is %s, want another one and %s remembered", sent, r.Current(), sent)
 	}
 }

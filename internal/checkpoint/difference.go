@@ -11,21 +11,21 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// maxNamed is the number of sets of each kind of change that a status names.
+// maxNamed is the maximum number of sets that a status lists for each kind of change.
 const maxNamed = 50
 
-// Difference is what a restored hub would change in a member, by sorted IDs of sets.
+// Difference has the changes that a restored hub would make in a member, as sorted IDs of sets.
 type Difference struct {
 	// Checkpoint is the checkpoint that the agent has or had, and that the hub does not remember.
 	Checkpoint string
-	// Add has the sets that the member lacks, Change those that it has with other content, and Remove those that no object
-	// of the hub wants.
+	// Add has the sets that the member lacks, Change has the sets whose content differs, and Remove has the sets that no
+	// object on the hub wants.
 	Add, Change, Remove []string
 }
 
 func (d *Difference) empty() bool { return len(d.Add)+len(d.Change)+len(d.Remove) == 0 }
 
-// digest returns the digest of all that would change, by names.
+// digest returns a digest of all IDs in the difference.
 func (d *Difference) digest() string {
 	hash := sha256.New()
 	for _, ids := range [][]string{d.Add, d.Change, d.Remove} {
@@ -34,7 +34,7 @@ func (d *Difference) digest() string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// Status returns the difference as the status of a Cluster shows it, nil for nil.
+// Status returns the difference in the form for the status of a Cluster, or nil for nil.
 func (d *Difference) Status() *v1.RestoreStatus {
 	if d == nil {
 		return nil
@@ -46,7 +46,7 @@ func (d *Difference) Status() *v1.RestoreStatus {
 	}
 }
 
-// Summary returns the number of changes in words.
+// Summary describes the number of changes in words.
 func Summary(add, change, remove []string) string {
 	return fmt.Sprintf("%d to add, %d to change, %d to remove", len(add), len(change), len(remove))
 }

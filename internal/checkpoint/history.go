@@ -1,13 +1,13 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint tells a hub whose etcd was restored from one that was restarted, and holds back what a restored
-// hub would change in its members and hosts until an administrator confirms it.
+// Package checkpoint distinguishes a hub whose etcd was restored from a backup from a hub that was merely restarted. It
+// holds back the changes that a restored hub would make in its members and hosts until an administrator confirms them.
 //
-// A checkpoint is one renewal of the leader's Lease. The leader sends the latest with each set, and agents keep it. The
-// Lease has the history of leaders and how often each renewed it, so a leader can tell whether the hub remembers a
-// checkpoint. A restored hub does not remember those that were sent after the backup, whatever its revisions are now.
-// Nothing is written for this beside the Lease.
+// A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
+// keep it. The Lease contains the history of leaders and of the number of their renewals, so a leader can tell whether
+// the hub remembers a checkpoint. A restored hub does not remember the checkpoints that were sent after the backup,
+// whatever its revisions are now. Nothing else is written for this purpose.
 package checkpoint
 
 import (
@@ -17,19 +17,20 @@ import (
 	"strings"
 )
 
-// maxTerms is the number of terms that a history has, about 13 KB of text. Older checkpoints count as remembered.
+// maxTerms is the maximum number of terms in a history, which take about 13 KB of text. Older checkpoints count as
+// remembered.
 const maxTerms = 500
 
-// term is the time in which one manager led.
+// term is the time during which one manager led.
 type term struct {
-	number   int32  // transitions of the Lease
+	number   int32  // LeaseTransitions of the Lease
 	id       string // of the manager's process
-	renewals uint64 // of the Lease in this term, the first is 1
+	renewals uint64 // of the Lease in this term; the first one is 1
 }
 
 // history has the latest terms of one Lease, the oldest first.
 type history struct {
-	lease string // UID of the Lease: a Lease that was made anew has another history
+	lease string // UID of the Lease, because a Lease that was created again has another history
 	terms []term
 }
 
@@ -44,7 +45,7 @@ func (p point) String() string {
 	return fmt.Sprintf("%s/%d/%s/%d", p.lease, p.number, p.id, p.renewals)
 }
 
-// term returns the name of the latest term. All checkpoints of one term have it in common.
+// term returns the name of the latest term. It is the common part of all checkpoints of that term.
 func (h history) term() string {
 	last, ok := h.last()
 	if !ok {
@@ -55,7 +56,7 @@ func (h history) term() string {
 
 var pointForm = regexp.MustCompile(`^([a-zA-Z0-9-]{1,64})/([0-9]{1,9})/([a-zA-Z0-9]{1,32})/([0-9]{1,19})$`)
 
-// parsePoint reads a checkpoint. An agent may have sent anything.
+// parsePoint decodes a checkpoint. An agent may have sent anything.
 func parsePoint(text string) (point, bool) {
 	parts := pointForm.FindStringSubmatch(text)
 	if parts == nil {
@@ -69,7 +70,7 @@ func parsePoint(text string) (point, bool) {
 	return point{lease: parts[1], term: term{number: int32(number), id: parts[3], renewals: renewals}}, err == nil
 }
 
-// renew returns the history with one more renewal by a process. Its term begins with the first.
+// renew returns the history with another renewal by a process. The first renewal of a process begins its term.
 func (h history) renew(number int32, id string) history {
 	terms := append([]term(nil), h.terms...)
 	if n := len(terms); n == 0 || terms[n-1].id != id {
@@ -79,9 +80,10 @@ func (h history) renew(number int32, id string) history {
 	return history{lease: h.lease, terms: terms[max(0, len(terms)-maxTerms):]}
 }
 
-// forgot reports whether a checkpoint is one of this hub's that its history has no place for.
+// forgot reports whether a checkpoint belongs to this hub but is missing from its history.
 //
-// A checkpoint of another Lease is none of this hub's: it was restored into another cluster, or the Lease was deleted.
+// A checkpoint of another Lease does not belong to this hub: the hub was restored into another cluster, or the Lease
+// was deleted.
 func (h history) forgot(p point) bool {
 	if p.lease != h.lease || len(h.terms) == 0 {
 		return false
@@ -102,7 +104,7 @@ func (h history) last() (point, bool) {
 	return point{lease: h.lease, term: h.terms[len(h.terms)-1]}, true
 }
 
-// String returns the terms as the Lease's annotation has them.
+// String returns the terms in the form of the Lease's annotation.
 func (h history) String() string {
 	parts := make([]string, len(h.terms))
 	for i, t := range h.terms {
@@ -111,7 +113,7 @@ func (h history) String() string {
 	return strings.Join(parts, " ")
 }
 
-// parseHistory reads the annotation of a Lease. One that cannot be read is none: a history begins.
+// parseHistory decodes the annotation of a Lease. It returns an empty history if the annotation is malformed.
 func parseHistory(lease, text string) history {
 	h := history{lease: lease}
 	for part := range strings.FieldsSeq(text) {

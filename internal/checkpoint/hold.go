@@ -11,33 +11,34 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Policy holds back what a restored hub would change in its members. The zero value holds nothing back.
+// Policy holds back the changes that a restored hub would make in its members. The zero value holds nothing back.
 type Policy struct {
-	// Current returns the checkpoint that is sent with each set, empty for none. Nil means always empty.
+	// Current returns the checkpoint to send with each set, or an empty string if there is none. Nil means that there is
+	// none.
 	Current func() string
-	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member. Its
-	// argument is the checkpoint that the member's agent has, empty for none. The result is empty if the member does not
-	// wait. Nil means that no member waits. It must not call an API server.
+	// Lost returns the checkpoint that the hub does not remember and that no administrator has confirmed for a member. has
+	// is the checkpoint of the member's agent, or empty if it has none. The result is empty if the member does not wait.
+	// Nil means that no member waits. Lost must not call an API server.
 	Lost func(ctx context.Context, member types.NamespacedName, has string) string
-	// Rules are the rules for sets, by their kinds.
+	// Rules has the rules for sets, by kind of set.
 	Rules map[string]Rule
 }
 
-// Rule says what happens to the sets of one kind while a member waits. With the zero value all changes wait for the
+// Rule says what happens to the sets of one kind while a member waits. With the zero value, all changes wait for the
 // confirmation.
 type Rule struct {
 	// CountsAsWithdrawn means that a set is removed at once when its owner withdraws it after the restore. A user has
-	// asked for that, so it is not a consequence of the restore.
+	// requested this removal, so it is not a consequence of the restore.
 	CountsAsWithdrawn bool
-	// RevokedAtOnce means that a set is removed at once if it differs from what the hub wants, and sent again after the
-	// confirmation. An older version of it may grant what has ended since.
+	// RevokedAtOnce means that a set that differs from the wanted one is removed at once, and sent again after the
+	// confirmation. An outdated version of such a set may grant access that has ended since.
 	RevokedAtOnce bool
-	// OfMember means that the set belongs to the member itself, and that its owner is notified when the member begins or
-	// ends to wait.
+	// OfMember means that the set belongs to the member itself, and that its owner is notified when the member starts or
+	// stops waiting.
 	OfMember bool
 }
 
-// Checkpoint returns the present checkpoint, empty for none.
+// Checkpoint returns the present checkpoint, or an empty string if there is none.
 func (p *Policy) Checkpoint() string {
 	if p.Current == nil {
 		return ""
@@ -51,8 +52,8 @@ func (p *Policy) Rule(id string) Rule {
 	return p.Rules[kind]
 }
 
-// Examine decides whether a member waits, and reports whether that changed. settled reports whether the agent reports
-// each change: then withdrawn sets need no record while the member does not wait.
+// Examine decides whether a member waits, and reports whether that has changed. settled says that the agent reports
+// each change, so that withdrawn sets need no record while the member does not wait.
 func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Hold, settled bool) (changed bool) {
 	was := h.Waits()
 	h.lost = ""
@@ -68,27 +69,27 @@ func (p *Policy) Examine(ctx context.Context, member types.NamespacedName, h *Ho
 	return was != h.Waits()
 }
 
-// Hold is the state of one member after a restore of the hub's etcd. Only one goroutine may use it at a time.
+// Hold is the state of one member after a restore of the hub's etcd. It must not be used concurrently.
 type Hold struct {
-	reached    string              // the checkpoint that the agent reported, empty for none
-	lost       string              // the checkpoint for whose confirmation the member waits, empty if it does not wait
+	reached    string              // the checkpoint that the agent reported, empty if there is none
+	lost       string              // the checkpoint that needs a confirmation, empty if the member does not wait
 	difference *Difference         // nil while it is not known
-	withdrawn  map[string]struct{} // IDs of sets that their owners withdrew after the restore
+	withdrawn  map[string]struct{} // IDs of the sets that their owners withdrew after the restore
 }
 
-// Reach notes the checkpoint that the agent reported, empty for none.
+// Reach records the checkpoint that the agent reported, or an empty string if there is none.
 func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 
 // Waits reports whether changes in the member wait for a confirmation.
 func (h *Hold) Waits() bool { return h.lost != "" }
 
-// Holds reports whether a set is neither sent nor removed. wanted reports whether it has an owner.
+// Holds reports whether a set must be neither sent nor removed. wanted says whether the set has an owner.
 func (h *Hold) Holds(id string, wanted bool) bool {
 	_, withdrawn := h.withdrawn[id]
 	return h.Waits() && (wanted || !withdrawn)
 }
 
-// Withdraw notes that the owner of a set withdrew it after the restore.
+// Withdraw records that the owner of a set withdrew it after the restore.
 func (h *Hold) Withdraw(id string) {
 	if h.withdrawn == nil {
 		h.withdrawn = map[string]struct{}{}
@@ -96,10 +97,11 @@ func (h *Hold) Withdraw(id string) {
 	h.withdrawn[id] = struct{}{}
 }
 
-// Settle notes that a set has an owner again, or was removed.
+// Settle records that a set has an owner again, or was removed.
 func (h *Hold) Settle(id string) { delete(h.withdrawn, id) }
 
-// Compared notes what differs in the member, nil if that is not known, and reports whether that changed.
+// Compared records the difference in the member, where nil means that it is not known. It reports whether a known
+// difference has changed.
 func (h *Hold) Compared(now *Difference) (changed bool) {
 	if now != nil {
 		now.Checkpoint = h.lost
@@ -109,20 +111,20 @@ func (h *Hold) Compared(now *Difference) (changed bool) {
 	return changed
 }
 
-// Agrees reports whether it is known that nothing differs: then there is nothing to confirm.
+// Agrees reports whether the difference is known to be empty, so that there is nothing to confirm.
 func (h *Hold) Agrees() bool { return h.difference != nil && h.difference.empty() }
 
-// Difference returns what waits for a confirmation, nil if nothing does, and whether that is known. settled is as for
-// Examine.
+// Difference returns the difference that waits for a confirmation, or nil if nothing waits. known reports whether it is
+// known. settled has the same meaning as for Examine.
 func (h *Hold) Difference(settled bool) (difference *Difference, known bool) {
 	switch {
 	case !h.Waits():
 		return nil, true
-	case h.difference == nil, settled && h.difference.empty(): // the agent is about to get the present checkpoint instead
+	case h.difference == nil, settled && h.difference.empty(): // the agent is about to receive the present checkpoint
 		return nil, false
 	}
 	return h.difference, true
 }
 
-// End ends the wait of a member whose agent has got a checkpoint. The agent is about to report it.
+// End ends the wait of a member whose agent has received a checkpoint. The agent is about to report it.
 func (h *Hold) End(checkpoint string) { *h = Hold{reached: checkpoint} }

@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func TestAHoldKeepsChangesBack(t *testing.T) {
+func TestHoldKeepsChangesBack(t *testing.T) {
 	t.Parallel()
 	lost := ""
 	policy := Policy{Lost: func(context.Context, types.NamespacedName, string) string { return lost }}
@@ -22,39 +22,41 @@ func TestAHoldKeepsChangesBack(t *testing.T) {
 		}
 	}
 	if policy.Examine(t.Context(), member, &hold, false) {
-		t.Error("a member that has lost nothing begins to wait, want that nothing changes")
+		t.Error("a member that has lost nothing has started to wait, want no change")
 	}
-	hold.Withdraw("crtb/early") // before the agent reported
+	hold.Withdraw("crtb/early") // before the agent has reported
 	expect("a member that does not wait", "crtb/x", true, false)
 
 	lost = "lease/1/a/2"
 	if !policy.Examine(t.Context(), member, &hold, true) || !hold.Waits() {
-		t.Error("a member that has lost a checkpoint does not begin to wait")
+		t.Error("a member that has lost a checkpoint does not wait, want it to wait")
 	}
 	expect("a wanted set", "crtb/x", true, true)
-	expect("a set without owner", "crtb/y", false, true)
-	expect("a set that was withdrawn", "crtb/early", false, false)
-	expect("a set that was withdrawn and is wanted again", "crtb/early", true, true)
+	expect("a set without an owner", "crtb/y", false, true)
+	expect("a withdrawn set", "crtb/early", false, false)
+	expect("a withdrawn set that is wanted again", "crtb/early", true, true)
 	if _, known := hold.Difference(true); known {
-		t.Error("the difference is known before it was compared, want that it is not")
+		t.Error("the difference is known before the comparison, want it unknown")
 	}
 	if !hold.Compared(&Difference{Add: []string{"crtb/x"}}) || hold.Compared(&Difference{Add: []string{"crtb/x"}}) {
-		t.Error("want that the first comparison changes the difference, and the second does not")
+		t.Error("the result of Compared is wrong, want a change by the first comparison and none by the second")
 	}
 	if d, known := hold.Difference(true); !known || d == nil || d.Checkpoint != lost || hold.Agrees() {
-		t.Errorf("the difference is %+v, known: %v, agrees: %v, want one for checkpoint %s that does not agree", d, known, hold.Agrees(), lost)
+		t.Errorf("the difference is %+v, known %v, agrees %v, want one for checkpoint %s that does not agree",
+			d, known, hold.Agrees(), lost)
 	}
 	hold.Compared(&Difference{})
 	if _, known := hold.Difference(true); known || !hold.Agrees() {
-		t.Errorf("an empty difference is known: %v, agrees: %v, want that it agrees, and is not shown", known, hold.Agrees())
+		t.Errorf("an empty difference is known %v, agrees %v, want that it agrees and is not shown", known, hold.Agrees())
 	}
 	hold.End("lease/2/b/1")
 	if hold.Waits() || hold.reached != "lease/2/b/1" {
-		t.Errorf("after the end the member waits: %v, at checkpoint %q, want that it does not, and has the present one", hold.Waits(), hold.reached)
+		t.Errorf("after the end the member waits %v, with checkpoint %q, want it not to wait, with the present checkpoint",
+			hold.Waits(), hold.reached)
 	}
 }
 
-func TestARuleIsForTheKindOfTheSet(t *testing.T) {
+func TestRuleAppliesToTheKindOfTheSet(t *testing.T) {
 	t.Parallel()
 	policy := Policy{Rules: map[string]Rule{"direct": {RevokedAtOnce: true}}}
 	for id, want := range map[string]bool{"direct": true, "direct/x": true, "directly": false, "plan/direct": false} {

@@ -16,16 +16,22 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// The history has forgotten nothing here, as one whose oldest term is younger than the checkpoint.
-func TestAMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
+// The history has forgotten nothing here. This is also the case for a history whose oldest term is younger than the
+// checkpoint.
+func TestMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
 	t.Parallel()
 	const has = "lease/1/a/2"
 	waiting := func(name, confirmed string) client.Object {
-		return &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, Annotations: map[string]string{v1.AnnotationRestored: confirmed}},
-			Status: v1.ClusterStatus{Restore: &v1.RestoreStatus{Checkpoint: has}}}
+		return &v1.Cluster{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "a", Name: name, Annotations: map[string]string{v1.AnnotationRestored: confirmed},
+			},
+			Status: v1.ClusterStatus{Restore: &v1.RestoreStatus{Checkpoint: has}},
+		}
 	}
-	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).WithObjects(waiting("waits", "lease/1/a/1"), waiting("confirmed", has),
-		&v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "other"}}).Build()
+	other := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "other"}}
+	hub := fake.NewClientBuilder().WithScheme(testkit.Scheme(t)).
+		WithObjects(waiting("waits", "lease/1/a/1"), waiting("confirmed", has), other).Build()
 	holds := checkpoint.NewRecorder(nil).Policy(hub, nil).Lost
 	for name, want := range map[string]string{"waits": has, "confirmed": "", "other": "", "missing": ""} {
 		for _, reported := range []string{has, ""} { // an agent that has lost its checkpoint waits as well
@@ -35,6 +41,6 @@ func TestAMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
 		}
 	}
 	if holds(t.Context(), types.NamespacedName{Namespace: "a", Name: "waits"}, "lease/9/b/1") != "" {
-		t.Error("a member whose agent has another checkpoint since is held")
+		t.Error("a member whose agent has received another checkpoint since waits, want it not to wait")
 	}
 }

@@ -16,20 +16,22 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// ErrRestored ends a replica: the hub's etcd was restored while it ran. Its caches may have what the hub has forgotten.
-var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: the hub's etcd was restored from a backup while the manager ran. " +
-	"The replica ends, since its caches may be newer than the hub, and starts again with what the hub has now")
+// ErrRestored ends a replica because the hub's etcd was restored while the replica was running. Its caches may contain
+// objects that the hub has forgotten.
+var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: " +
+	"the hub's etcd was restored from a backup while the manager was running. The replica exits, because its caches " +
+	"may be newer than the hub, and starts again with the hub's present state")
 
-// Recorder is the client of Leases through which a manager elects itself. It keeps the history in the Lease's
+// Recorder is the client for Leases that a manager uses for leader election. It keeps the history in the Lease's
 // annotation.
 type Recorder struct {
 	leasesv1.LeasesGetter
-	// Restored is called when a Lease lacks a renewal that was seen before, if it is not nil.
+	// Restored, if it is not nil, is called when a Lease lacks a renewal that was seen before.
 	Restored func()
 
 	id   string
-	own  atomic.Pointer[history] // of the Lease as this process stored it last, nil if it never led
-	seen history                 // of the Lease as it was read or stored last; only the election uses it
+	own  atomic.Pointer[history] // of the Lease as this process last stored it, nil if it never led
+	seen history                 // of the Lease as it was last read or stored; only the leader election uses it
 }
 
 // NewRecorder returns a Recorder that reads and writes Leases with a client.
@@ -37,7 +39,7 @@ func NewRecorder(client leasesv1.LeasesGetter) *Recorder {
 	return &Recorder{LeasesGetter: client, id: rand.Text()[:12]}
 }
 
-// Current returns the latest checkpoint of this leader, empty if it never led.
+// Current returns the latest checkpoint of this leader, or an empty string if it never led.
 func (r *Recorder) Current() string {
 	h := r.load()
 	if h == nil {
@@ -47,7 +49,7 @@ func (r *Recorder) Current() string {
 	return last.String()
 }
 
-// Term returns the term in which this leader leads, empty if it never led.
+// Term returns the term of this leader, or an empty string if it never led.
 func (r *Recorder) Term() string {
 	if h := r.load(); h != nil {
 		return h.term()
@@ -55,11 +57,11 @@ func (r *Recorder) Term() string {
 	return ""
 }
 
-// Term returns the term of the leader that a Lease names, empty if its history has none.
+// Term returns the term of the leader in a Lease, or an empty string if the history of the Lease has none.
 func Term(lease *coordinationv1.Lease) string { return historyOf(lease).term() }
 
-// Forgot reports whether a checkpoint that an agent has is one that the hub does not remember: its etcd was restored
-// from a backup which is older.
+// Forgot reports whether an agent's checkpoint is one that the hub does not remember, because its etcd was restored
+// from an older backup.
 func (r *Recorder) Forgot(checkpoint string) bool {
 	h := r.load()
 	p, ok := parsePoint(checkpoint)
@@ -67,7 +69,7 @@ func (r *Recorder) Forgot(checkpoint string) bool {
 }
 
 func (r *Recorder) load() *history {
-	if r == nil { // there is no election
+	if r == nil { // there is no leader election
 		return nil
 	}
 	return r.own.Load()
@@ -83,9 +85,9 @@ type leases struct {
 	recorder *Recorder
 }
 
-// Get implements LeaseInterface. Each replica reads the Lease every few seconds; the leader only when it could not
-// renew it, as after a restore. It fails from then on, so that a replica whose caches may be older or newer than the
-// hub does not lead.
+// Get implements LeaseInterface. A standby replica reads the Lease every few seconds. The leader reads it only when it
+// could not renew it, for example after a restore. After a restore, Get fails, so that a replica whose caches differ
+// from the hub does not lead.
 func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions) (*coordinationv1.Lease, error) {
 	lease, err := l.LeaseInterface.Get(ctx, name, options)
 	if err != nil {
@@ -103,7 +105,9 @@ func (l leases) Get(ctx context.Context, name string, options metav1.GetOptions)
 }
 
 // Create implements LeaseInterface.
-func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions) (*coordinationv1.Lease, error) {
+func (l leases) Create(
+	ctx context.Context, lease *coordinationv1.Lease, options metav1.CreateOptions,
+) (*coordinationv1.Lease, error) {
 	stored, err := l.LeaseInterface.Create(ctx, l.recorder.renew(lease), options)
 	if err == nil {
 		l.recorder.stored(stored)
@@ -111,9 +115,11 @@ func (l leases) Create(ctx context.Context, lease *coordinationv1.Lease, options
 	return stored, err
 }
 
-// Update implements LeaseInterface. It fails if the Lease has changed since it was read: so no renewal of another
+// Update implements LeaseInterface. It fails if the Lease has changed since it was read, so that no renewal by another
 // process is lost.
-func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions) (*coordinationv1.Lease, error) {
+func (l leases) Update(
+	ctx context.Context, lease *coordinationv1.Lease, options metav1.UpdateOptions,
+) (*coordinationv1.Lease, error) {
 	stored, err := l.LeaseInterface.Update(ctx, l.recorder.renew(lease), options)
 	if err == nil {
 		l.recorder.stored(stored)
@@ -121,7 +127,7 @@ func (l leases) Update(ctx context.Context, lease *coordinationv1.Lease, options
 	return stored, err
 }
 
-// renew returns a Lease that this process is about to hold with one more renewal.
+// renew returns a Lease with another renewal, if this process is about to hold it.
 func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if holder := lease.Spec.HolderIdentity; holder == nil || *holder == "" {
 		return lease
@@ -134,7 +140,7 @@ func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	if n := lease.Spec.LeaseTransitions; n != nil {
 		number = *n
 	}
-	lease = lease.DeepCopy() // of a write that fails nothing is kept
+	lease = lease.DeepCopy() // a failed write must not leave a trace
 	if lease.Annotations == nil {
 		lease.Annotations = map[string]string{}
 	}
@@ -142,7 +148,7 @@ func (r *Recorder) renew(lease *coordinationv1.Lease) *coordinationv1.Lease {
 	return lease
 }
 
-// stored takes a Lease that was written.
+// stored records a Lease that was written.
 func (r *Recorder) stored(lease *coordinationv1.Lease) {
 	r.seen = historyOf(lease)
 	if last, ok := r.seen.last(); ok && last.id == r.id {

@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/status"
 )
 
-// Policy returns the policy of the hub whose Lease the Recorder renews. clusters reads from a cache.
+// Policy returns the policy of the hub whose Lease the Recorder renews. clusters must read from a cache.
 func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy {
 	lost := func(ctx context.Context, member types.NamespacedName, has string) string {
 		cluster := &v1.Cluster{}
-		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a Cluster that is not there confirms nothing
+		_ = clusters.Get(ctx, member, cluster, client.UnsafeDisableDeepCopy) // a missing Cluster confirms nothing
 		if lost, confirmed := Lost(cluster, cluster.Status.Restore, has, r.Forgot); !confirmed {
 			return lost
 		}
@@ -28,10 +28,10 @@ func (r *Recorder) Policy(clusters client.Reader, rules map[string]Rule) Policy 
 	return Policy{Current: r.Current, Rules: rules, Lost: lost}
 }
 
-// Lost returns the checkpoint of a Cluster or Host that the hub does not remember, empty for none, and whether an
-// administrator has confirmed what the hub would change there. waits is in the status of the object, and has is the
-// checkpoint that its agent reports. An object that has begun to wait goes on to wait when the history no longer
-// reaches back to that checkpoint, and when the agent has lost it.
+// Lost returns the checkpoint of a Cluster or Host that the hub does not remember, or an empty string if there is none.
+// confirmed reports whether an administrator has confirmed the hub's changes there. waits comes from the status of the
+// object, and has is the checkpoint that its agent reports. An object that has started to wait continues to wait when
+// the history no longer reaches back to that checkpoint, and also when the agent has lost the checkpoint.
 func Lost(
 	object metav1.Object, waits *v1.RestoreStatus, has string, forgot func(string) bool,
 ) (lost string, confirmed bool) {
@@ -44,17 +44,17 @@ func Lost(
 	return lost, lost != "" && object.GetAnnotations()[v1.AnnotationRestored] == lost
 }
 
-// Status is the part of the status of a Cluster or Host that shows what waits.
+// Status is the part of the status of a Cluster or Host that shows the changes that wait.
 type Status struct {
 	Restore    **v1.RestoreStatus
 	Conditions *[]metav1.Condition
 	Generation int64
-	// Now is the time at which the condition changes. Zero means the present.
+	// Now is the time of a change of the condition. Zero means the present time.
 	Now metav1.Time
 }
 
-// Write shows what waits for a confirmation, nil for nothing, and records an event when that begins. message says what
-// to do about it, and action is what the controller would have done.
+// Write writes the changes that wait for a confirmation, where nil means none, and records an event when the wait
+// begins. message says how to resolve the wait, and action is what the controller would have done.
 func (s Status) Write(held *v1.RestoreStatus, action, message string, update *status.Update) {
 	*s.Restore = held
 	if held == nil {
