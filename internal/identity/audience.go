@@ -14,26 +14,26 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// Local is the member that a request to the hub's own API server goes to.
+// Local is the name of the member for requests to the hub's own API server.
 const Local = "local"
 
-// maxAudiences bounds the audiences of one token that the API server is asked about.
+// maxAudiences bounds the audiences of one token for which the API server is asked.
 const maxAudiences = 8
 
-// Audiences are what tokens of the hub's API server can be made for, besides that API server itself: the hub, which is
-// all its members, and one member. The zero value knows none.
+// Audiences are the audiences that a token of the hub's API server can have, other than that API server itself: the
+// hub, which stands for all its members, or a single member. The zero value has none.
 type Audiences struct {
-	// Hub has the base URLs of the hub, without a slash at the end. Each is an audience.
+	// Hub has the base URLs of the hub, without a trailing slash. Each is an audience.
 	Hub []string
-	// Clusters, between one of Hub and <namespace>/<name>, makes the audience of that member, which is its server in a
-	// kubeconfig.
+	// Clusters is the part between one of the URLs in Hub and <namespace>/<name>. Together they form the audience of that
+	// member, which is also its server in a kubeconfig.
 	Clusters string
-	// Member returns the member that a request goes to: <namespace>/<name>, Local, and empty for all other paths.
+	// Member returns the member to which a request goes: <namespace>/<name>, Local, or an empty string for all other
+	// paths.
 	Member func(*http.Request) string
 }
 
-// of returns those audiences that a token says of itself to have. They are worth nothing before the API server has
-// confirmed them.
+// of returns the audiences in a token that belong to a. They are not verified until the API server has confirmed them.
 func (a Audiences) of(token string) []string {
 	var known []string
 	for _, audience := range unverified(token).Audience {
@@ -46,11 +46,13 @@ func (a Audiences) of(token string) []string {
 
 func (a Audiences) knows(audience string) bool {
 	audience = strings.TrimSuffix(audience, "/")
-	return slices.ContainsFunc(a.Hub, func(url string) bool { return audience == url || strings.HasPrefix(audience, url+a.Clusters) })
+	return slices.ContainsFunc(a.Hub, func(url string) bool {
+		return audience == url || strings.HasPrefix(audience, url+a.Clusters)
+	})
 }
 
-// admit refuses a request to what a token with these audiences is not made for. The hub's own API server is none of it:
-// a token for that has its audience.
+// admit refuses a request to a destination that is not covered by the confirmed audiences of its token. The hub's own
+// API server is never covered, because a token for it has the audience of that API server.
 func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	made := func(suffix string) bool {
 		return slices.ContainsFunc(confirmed, func(audience string) bool {
@@ -60,16 +62,17 @@ func (a Audiences) admit(r *http.Request, confirmed []string) error {
 	member := a.Member(r)
 	switch {
 	case member == Local:
-		return refusal.Forbidden("the token is made for clusters, and not for the hub's own API; use a token without another audience")
+		return refusal.Forbidden("the token is made for clusters, and not for the hub's own API; " +
+			"use a token without another audience")
 	case made(""), member != "" && made(a.Clusters+member):
 		return nil
 	}
 	return refusal.Forbidden(fmt.Sprintf("the token is made for %s only", strings.Join(confirmed, ", ")))
 }
 
-// Narrow refuses a request to what a token of another issuer than the hub's API server is not made for: one that names
-// members by its audiences, and not the hub, is good for these members only. The audiences are those of a token that is
-// verified.
+// Narrow refuses a request to a destination that is not covered by the audiences of a verified token from an issuer
+// other than the hub's API server. A token whose audiences name members, but not the hub, is valid only for these
+// members.
 func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	var known []string
 	for _, audience := range audiences {
@@ -86,9 +89,9 @@ func (a Audiences) Narrow(r *http.Request, audiences []string) error {
 	return a.admit(r, known)
 }
 
-// Named returns the path of the one member that the token of a request says of itself to be made for, without a slash
-// at its end, and empty if there is none or more than one. It is no more than what the client wants: the token is not
-// verified.
+// Named returns the path of the one member that is named by the audiences in a request's token, without a trailing
+// slash. It returns an empty string if there is none, or more than one. The token is not verified, so the result says
+// only what the client wants.
 func (a Audiences) Named(r *http.Request) string {
 	token, err := Token(r)
 	if err != nil {
@@ -99,23 +102,24 @@ func (a Audiences) Named(r *http.Request) string {
 		return ""
 	}
 	for _, url := range a.Hub {
-		if path, found := strings.CutPrefix(strings.TrimSuffix(known[0], "/"), url); found && strings.HasPrefix(path, a.Clusters) {
+		if path, found := strings.CutPrefix(strings.TrimSuffix(known[0], "/"), url); found &&
+			strings.HasPrefix(path, a.Clusters) {
 			return path
 		}
 	}
 	return ""
 }
 
-// claims are what this package reads of a token in the form of a JWT.
+// claims are the claims that this package reads from a token in the form of a JWT.
 type claims struct {
 	Expires  float64   `json:"exp"`
 	Audience audiences `json:"aud"`
 }
 
-// audiences is one string or a list of them (RFC 7519, section 4.1.3).
+// audiences is one string or a list of strings (RFC 7519, section 4.1.3).
 type audiences []string
 
-// UnmarshalJSON takes both forms, and nothing else for none.
+// UnmarshalJSON decodes both forms, and ignores any other value.
 func (a *audiences) UnmarshalJSON(data []byte) error {
 	var one string
 	if untrusted.JSON(data, &one, untrusted.Small()) == nil {
@@ -129,7 +133,7 @@ func (a *audiences) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// unverified returns what a token says of itself, and nothing for one that is no JWT.
+// unverified returns the claims of a token without verifying them. It returns none for a token that is not a JWT.
 func unverified(token string) claims {
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {

@@ -22,49 +22,52 @@ import (
 )
 
 const (
-	// acceptedFor is how long a token that was taken away may still be accepted.
+	// acceptedFor is how long a revoked token may still be accepted.
 	acceptedFor = 10 * time.Second
 	// rejectedFor is how long a token that has just become valid may still be rejected.
 	rejectedFor = 2 * time.Second
 )
 
-// Authenticator identifies callers by the token they bear. NewAuthenticator makes it. It may be used concurrently.
+// Authenticator identifies callers by their bearer tokens. Use NewAuthenticator to create it. It can be used
+// concurrently.
 type Authenticator struct {
 	reviews   authenticationv1client.TokenReviewInterface
 	audiences Audiences
 	known     *decision.Cache[reviewed]
 }
 
-// reviewed is an Identity, or why there is none.
+// reviewed is an Identity, or the reason why there is none.
 type reviewed struct {
 	id        Identity
-	audiences []string // that the token is made for; none for one that is made for the API server
+	audiences []string // the audiences of the token; none if it is meant for the API server
 	refused   *refusal.Error
 }
 
-// NewAuthenticator makes an Authenticator. It remembers a token's user for 10 s and a rejection for 2 s. New tokens are
-// reviewed round-robin by the addresses of their callers. A token that was accepted within the last hour never waits
-// for new ones. A token that is made for one of these audiences is good for nothing else.
+// NewAuthenticator returns an Authenticator. It remembers the user of a token for 10 s and a rejection for 2 s. New
+// tokens are reviewed round-robin by the addresses of their callers. A token that was accepted within the last hour
+// never waits for new ones. A token for one of the audiences is not valid for anything else.
 func NewAuthenticator(reviews authenticationv1client.TokenReviewInterface, audiences Audiences) *Authenticator {
 	return &Authenticator{reviews: reviews, audiences: audiences, known: decision.New[reviewed]()}
 }
 
-// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 for a token that is missing or
-// not accepted, 403 for one that is made for something else, 503 if the API server cannot be asked.
+// Authenticate returns the identity of the sender of r. Every error is a refusal: 401 if the token is missing or not
+// accepted, 403 if it is meant for another destination, and 503 if the API server cannot be asked.
 func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 	token, err := Token(r)
 	if err != nil {
 		return Identity{}, err
 	}
-	found, err := a.known.Get(r.Context(), sha256.Sum256([]byte(token)), limit.Source(r.RemoteAddr), func(ctx context.Context) (decision.Result[reviewed], error) {
-		return a.review(ctx, token)
-	})
+	key := sha256.Sum256([]byte(token))
+	found, err := a.known.Get(r.Context(), key, limit.Source(r.RemoteAddr),
+		func(ctx context.Context) (decision.Result[reviewed], error) { return a.review(ctx, token) })
 	var full *limit.FullError
 	switch {
 	case errors.As(err, &full):
-		return Identity{}, refusal.TooManyRequests("too many logins from your address wait for the hub's API server; try again", 2*time.Second).Because(err)
+		return Identity{}, refusal.TooManyRequests(
+			"too many logins from your address are waiting for the hub's API server; try again", 2*time.Second).Because(err)
 	case err != nil:
-		return Identity{}, refusal.Unavailable("the hub could not ask its API server for the user of the token; try again").Because(err)
+		return Identity{}, refusal.Unavailable(
+			"the hub could not ask its API server for the user of the token; try again").Because(err)
 	}
 	if found.refused != nil {
 		return Identity{}, found.refused
@@ -78,7 +81,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Identity, error) {
 }
 
 func (a *Authenticator) review(ctx context.Context, token string) (decision.Result[reviewed], error) {
-	asked := a.audiences.of(token) // without any, the API server checks that the token is made for itself
+	asked := a.audiences.of(token) // without audiences, the API server checks that the token is meant for itself
 	review, err := a.reviews.Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: asked},
 	}, metav1.CreateOptions{})
@@ -88,9 +91,11 @@ func (a *Authenticator) review(ctx context.Context, token string) (decision.Resu
 	if !review.Status.Authenticated {
 		return rejected(refusal.Unauthorized("the hub does not accept the token; it may have expired, log in again")), nil
 	}
-	confirmed := slices.DeleteFunc(asked, func(audience string) bool { return !slices.Contains(review.Status.Audiences, audience) })
+	confirmed := slices.DeleteFunc(asked, func(audience string) bool {
+		return !slices.Contains(review.Status.Audiences, audience)
+	})
 	if len(asked) > 0 && len(confirmed) == 0 {
-		return rejected(refusal.Unauthorized("the hub's API server does not say what the token is made for")), nil
+		return rejected(refusal.Unauthorized("the hub's API server does not confirm the audience of the token")), nil
 	}
 	id, err := New(review.Status.User)
 	if err != nil {

@@ -20,16 +20,17 @@ import (
 )
 
 const (
-	// allowedFor is how long a right that was taken away may still be used.
+	// allowedFor is how long a revoked right may still be used.
 	allowedFor = 10 * time.Second
-	// deniedFor is how long a right that was given may not yet be usable.
+	// deniedFor is how long a new right may not be usable yet.
 	deniedFor = 5 * time.Second
 )
 
-// Way reports whether one way into a member is open to a user. An error means that this could not be found out.
+// Way reports whether one of the ways in which users can get access to a member is open to a user. An error means that
+// this could not be determined.
 type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error)
 
-// Chain lists the ways into a member. One that is open is enough.
+// Chain lists the ways in which users can get access to a member. One open way is enough.
 type Chain []Way
 
 // Authorize admits a user to a member if a way is open. Every error is a refusal: 403, or 503 if no way is known to be
@@ -46,27 +47,29 @@ func (c Chain) Authorize(ctx context.Context, id Identity, cluster types.Namespa
 		}
 	}
 	if len(unknown) > 0 {
-		return refusal.Unavailable("the hub could not find out what you may do; try again").
+		return refusal.Unavailable("the hub could not determine what you may do; try again").
 			Because(errors.Join(unknown...)).About(cluster)
 	}
-	return refusal.Forbidden(fmt.Sprintf("user %q may not reach cluster %q through the hub; ask for the right to get clusters/proxy of "+
-		"cluster.drover.dev in namespace %q, or for a binding in the cluster", id.Hub.Username, cluster, cluster.Namespace)).About(cluster)
+	return refusal.Forbidden(fmt.Sprintf("user %q may not reach cluster %q through the hub; ask for the right to get "+
+		"clusters/proxy of cluster.drover.dev in namespace %q, or for a binding in the cluster",
+		id.Hub.Username, cluster, cluster.Namespace)).About(cluster)
 }
 
-// Access asks the hub's API server what its users may do. NewAccess makes it. It may be used concurrently.
+// Access asks the hub's API server for the rights of users. Use NewAccess to create it. It can be used concurrently.
 type Access struct {
 	reviews authorizationv1client.SubjectAccessReviewInterface
 	known   *decision.Cache[bool]
 }
 
-// NewAccess makes an Access. It remembers a right for 10 s and the lack of one for 5 s.
+// NewAccess returns an Access. It remembers a right for 10 s and the lack of a right for 5 s.
 func NewAccess(reviews authorizationv1client.SubjectAccessReviewInterface) *Access {
 	return &Access{reviews: reviews, known: decision.New[bool]()}
 }
 
-// ClusterProxy is the Way of users who may get clusters/proxy on the hub.
+// ClusterProxy is the Way for users who have the right to get clusters/proxy on the hub.
 func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error) {
-	return a.allowed(ctx, id, id.Digest("clusters/proxy", cluster.Namespace, cluster.Name), authorizationv1.SubjectAccessReviewSpec{
+	key := id.Digest("clusters/proxy", cluster.Namespace, cluster.Name)
+	return a.allowed(ctx, id, key, authorizationv1.SubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Group: "cluster.drover.dev", Version: "v1", Resource: "clusters", Subresource: "proxy",
 			Verb: "get", Namespace: cluster.Namespace, Name: cluster.Name,
@@ -74,15 +77,18 @@ func (a *Access) ClusterProxy(ctx context.Context, id Identity, cluster types.Na
 	})
 }
 
-// Watch reports whether a user may watch a resource of Drover's on the hub, in a namespace, or in all if it is empty.
+// Watch reports whether a user may watch a resource of Drover's on the hub, in a namespace, or in all namespaces if it
+// is empty.
 func (a *Access) Watch(ctx context.Context, id Identity, resource, namespace string) (bool, error) {
 	return a.allowed(ctx, id, id.Digest("watch", resource, namespace), authorizationv1.SubjectAccessReviewSpec{
-		ResourceAttributes: &authorizationv1.ResourceAttributes{Group: "cluster.drover.dev", Version: "v1", Resource: resource, Verb: "watch", Namespace: namespace},
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Group: "cluster.drover.dev", Version: "v1", Resource: resource, Verb: "watch", Namespace: namespace,
+		},
 	})
 }
 
-// NonResource requires the right to a verb, such as "get", on a path of the hub that is no resource, such as
-// "/metrics". Errors of what it returns are refusals with 403 or 503.
+// NonResource returns a function that requires the right to use a verb, such as "get", on a non-resource path of the
+// hub, such as "/metrics". Its errors are refusals with 403 or 503.
 func (a *Access) NonResource(verb, path string) func(context.Context, Identity) error {
 	return func(ctx context.Context, id Identity) error {
 		allowed, err := a.allowed(ctx, id, id.Digest("nonresource", verb, path), authorizationv1.SubjectAccessReviewSpec{
@@ -90,16 +96,18 @@ func (a *Access) NonResource(verb, path string) func(context.Context, Identity) 
 		})
 		switch {
 		case err != nil:
-			return refusal.Unavailable("the hub could not find out what you may do; try again").Because(err)
+			return refusal.Unavailable("the hub could not determine what you may do; try again").Because(err)
 		case !allowed:
-			return refusal.Forbidden(fmt.Sprintf("user %q may not %s %s; ask for a ClusterRole on the hub with that nonResourceURL",
-				id.Hub.Username, verb, path))
+			return refusal.Forbidden(fmt.Sprintf(
+				"user %q may not %s %s; ask for a ClusterRole on the hub with this nonResourceURL", id.Hub.Username, verb, path))
 		}
 		return nil
 	}
 }
 
-func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spec authorizationv1.SubjectAccessReviewSpec) (bool, error) {
+func (a *Access) allowed(
+	ctx context.Context, id Identity, key decision.Key, spec authorizationv1.SubjectAccessReviewSpec,
+) (bool, error) {
 	if !id.Valid() {
 		return false, nil
 	}
@@ -120,9 +128,11 @@ func (a *Access) allowed(ctx context.Context, id Identity, key decision.Key, spe
 	})
 }
 
-// Protect returns a handler that serves next to users whom authenticate identifies and authorize admits, and refuses
-// all others with a Status.
-func Protect(next http.Handler, authenticate func(*http.Request) (Identity, error), authorize func(context.Context, Identity) error) http.Handler {
+// Protect returns a handler that calls next for users whom authenticate identifies and authorize admits. It refuses all
+// others with a Status.
+func Protect(
+	next http.Handler, authenticate func(*http.Request) (Identity, error), authorize func(context.Context, Identity) error,
+) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, err := authenticate(r)
 		if err == nil {

@@ -19,35 +19,36 @@ import (
 	"github.com/drover-dev/drover/internal/identity/decision"
 )
 
-// HubPrefix precedes the names of the hub's users and groups in a member, and the keys of their extra fields, so that a
-// ServiceAccount, system:masters or a node of the hub is never taken for one of the member. Bindings use the names with
-// the prefix.
+// HubPrefix is the prefix for the names of the hub's users and groups in a member, and for the keys of their extra
+// fields. Because of it, a ServiceAccount, system:masters or a node of the hub is never mistaken for one of the member.
+// Bindings use the names with the prefix.
 const HubPrefix = "hub:"
 
 const (
 	// anonymous is the user of a request without credentials.
 	anonymous = "system:anonymous"
-	// authenticated is the group that an API server adds to all others.
+	// authenticated is the group that an API server adds to all authenticated users.
 	authenticated = "system:authenticated"
 )
 
-// Identity is the user who sends a request. It may be shared between requests, so it must not be changed.
+// Identity is the user who sends a request. Requests may share it, so it must not be changed.
 type Identity struct {
-	// User is the name in a member, for example "hub:system:serviceaccount:ci:deployer". Never empty in a valid Identity.
+	// User is the name in a member, for example "hub:system:serviceaccount:ci:deployer". It is never empty in a valid
+	// Identity.
 	User string
-	// UID is the user's on the hub. It may be empty.
+	// UID is the user's UID on the hub. It may be empty.
 	UID string
 	// Groups are the names in a member, for example "hub:system:authenticated".
 	Groups []string
-	// Extra has the extra fields of the hub's authentication, with HubPrefix before each key: a node or pod in them is one
-	// of the hub.
+	// Extra has the extra fields of the hub's authentication. Each key has the prefix HubPrefix, because a node or pod in
+	// these fields belongs to the hub.
 	Extra map[string][]string
-	// Hub is the user as the hub names it, for authorization there.
+	// Hub is the user under its name on the hub, for authorization there.
 	Hub authenticationv1.UserInfo
 }
 
-// New makes the identity of a user that the hub has authenticated. It refuses an anonymous user, and names
-// that can't be carried in a header unchanged: they would arrive as another name.
+// New returns the identity of a user that the hub has authenticated. It refuses an anonymous user, and names that
+// cannot be sent in a header unchanged, because they would arrive as other names.
 func New(info authenticationv1.UserInfo) (Identity, error) {
 	if info.Username == "" || info.Username == anonymous {
 		return Identity{}, errors.New("identify user: the user has no name or is anonymous")
@@ -61,7 +62,7 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 	}
 	for _, group := range info.Groups {
 		if group == "" {
-			continue // a static token file with an empty field makes one; it can be granted nothing
+			continue // a static token file with an empty field creates such a group; no right can be granted to it
 		}
 		id.Groups = append(id.Groups, HubPrefix+group)
 	}
@@ -69,36 +70,43 @@ func New(info authenticationv1.UserInfo) (Identity, error) {
 		id.Extra[HubPrefix+key] = values
 	}
 	if bad, ok := id.uncarriable(); ok {
-		return Identity{}, fmt.Errorf("identify user %q: %q has control characters, or spaces at an end", info.Username, bad)
+		return Identity{}, fmt.Errorf("identify user %q: %q has control characters, or spaces at its start or end",
+			info.Username, bad)
 	}
 	return id, nil
 }
 
-// Principal makes the identity of a user whom the hub's own issuer has named, such as "local:alice". It has the same
-// name on the hub and in members. So have their groups, which are of the same provider.
+// Principal returns the identity of a user of the hub's own issuer, such as "local:alice". The user has the same name
+// on the hub and in members, and so do the user's groups. They must belong to the same provider.
 func Principal(name, uid string, groups ...string) (Identity, error) {
-	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{Username: name, UID: uid, Groups: append([]string{authenticated}, groups...)}}
+	id := Identity{User: name, UID: uid, Groups: groups, Hub: authenticationv1.UserInfo{
+		Username: name, UID: uid, Groups: append([]string{authenticated}, groups...),
+	}}
 	provider, user, found := strings.Cut(name, ":")
-	if i := slices.IndexFunc(groups, func(g string) bool { return !strings.HasPrefix(g, provider+":") || len(g) == len(provider)+1 }); i >= 0 {
-		return Identity{}, fmt.Errorf("identify user %q: their group %q is not of their provider", name, groups[i])
+	foreign := slices.IndexFunc(groups, func(g string) bool {
+		return !strings.HasPrefix(g, provider+":") || len(g) == len(provider)+1
+	})
+	if foreign >= 0 {
+		return Identity{}, fmt.Errorf("identify user %q: group %q does not belong to the user's provider", name,
+			groups[foreign])
 	}
 	if bad, is := id.uncarriable(); is || !found || provider == "" || user == "" || reserved(provider) {
-		return Identity{}, fmt.Errorf("identify user %q: %q is no name of a principal, <provider>:<name>", name, bad)
+		return Identity{}, fmt.Errorf("identify user %q: %q is not the name of a principal, <provider>:<name>", name, bad)
 	}
 	return id, nil
 }
 
-// reserved reports whether names with a prefix are those of the hub, of members, or of what installs clusters:
-// kubeadm:cluster-admins has all rights in many members.
+// reserved reports whether names with this prefix belong to the hub, to members, or to the installers of clusters. For
+// example, kubeadm:cluster-admins has all rights in many members.
 func reserved(provider string) bool {
 	return provider+":" == HubPrefix || slices.Contains([]string{"system", "kubeadm", "eks"}, provider)
 }
 
-// Valid reports whether it identifies a user.
+// Valid reports whether the Identity identifies a user.
 func (id Identity) Valid() bool { return id.User != "" && id.Hub.Username != "" }
 
-// Sharer returns the name to which an equal share of the hub belongs. All ServiceAccounts of a namespace have one
-// share: a user who may create one may create thousands.
+// Sharer returns the name that gets an equal share of the hub's capacity. All ServiceAccounts of a namespace have one
+// share, because a user who may create one may create thousands.
 func (id Identity) Sharer() string {
 	const accounts = "system:serviceaccount:"
 	if rest, ok := strings.CutPrefix(id.Hub.Username, accounts); ok {
@@ -131,7 +139,7 @@ func HeaderSafe(s string) bool {
 	return s == "" || s[0] != ' ' && s[len(s)-1] != ' '
 }
 
-// Digest returns a digest of the identity and further parts. It differs for identities that differ.
+// Digest returns a digest of the identity and further parts. Different identities have different digests.
 func (id Identity) Digest(further ...string) decision.Key {
 	d := digest{Hash: sha256.New()}
 	d.strings(id.User, id.UID, id.Hub.Username, id.Hub.UID)
@@ -150,7 +158,7 @@ func (id Identity) Digest(further ...string) decision.Key {
 	return key
 }
 
-// digest hashes lists of strings. Two different lists never hash the same bytes.
+// digest hashes lists of strings. Two different lists never hash to the same bytes.
 type digest struct {
 	hash.Hash
 	buffer []byte

@@ -9,14 +9,14 @@ import (
 	"strings"
 )
 
-// MayOpen reports whether the page that asks for a WebSocket may open one: a page of this host, or one that has the
-// token itself. Browsers let every page ask, and add to the request what they keep for this host (CVE-2019-13209). They
-// add no bearer token, so a page that sends one has it. A cookie beside it is another matter: a proxy in front of the
-// hub may have made the token of the cookie.
+// MayOpen reports whether the page that requests a WebSocket may open it. The page must belong to this host, or have
+// the token itself. Browsers allow every page to request a WebSocket, and add the credentials that they store for this
+// host (CVE-2019-13209). They never add a bearer token, so a page that sends one has the token. A request that also has
+// a cookie is different, because a proxy in front of the hub may have created the token from the cookie.
 func MayOpen(r *http.Request) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
-		return true // no browser
+		return true // not a browser
 	}
 	if len(r.Header["Cookie"]) == 0 {
 		if _, err := Token(r); err == nil {
@@ -28,8 +28,8 @@ func MayOpen(r *http.Request) bool {
 		strings.EqualFold(withoutDefaultPort(origin.Scheme, origin.Host), withoutDefaultPort(origin.Scheme, r.Host))
 }
 
-// withoutDefaultPort returns a host without the port that a scheme implies. Browsers leave that port out of Origin;
-// other clients may not, and leave it out of Host.
+// withoutDefaultPort returns a host without the default port of a scheme. Browsers omit that port in Origin. Other
+// clients may include it there and omit it in Host.
 func withoutDefaultPort(scheme, host string) string {
 	switch strings.ToLower(scheme) {
 	case "https", "wss":

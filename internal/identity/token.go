@@ -19,14 +19,14 @@ import (
 // MaxToken bounds a token, in bytes.
 const MaxToken = 64 << 10
 
-// bearerProtocol precedes a token that a WebSocket client sends as a subprotocol, as kube-apiserver takes it from
-// browsers.
+// bearerProtocol is the prefix of a token that a WebSocket client sends as a subprotocol. kube-apiserver accepts such
+// tokens from browsers, too.
 const bearerProtocol = "base64url.bearer.authorization.k8s.io."
 
 const headerProtocol = "Sec-Websocket-Protocol"
 
-// Token is the bearer token of a request: from its one Authorization header, or from a subprotocol of a WebSocket.
-// Cookies and the query are never looked at. Without exactly one well-formed token the error is a refusal with 401.
+// Token returns the bearer token of a request, from its only Authorization header or from a subprotocol of a WebSocket.
+// It ignores cookies and the query. Unless there is exactly one well-formed token, the error is a refusal with 401.
 func Token(r *http.Request) (string, error) {
 	token, err := token(r)
 	switch {
@@ -35,7 +35,7 @@ func Token(r *http.Request) (string, error) {
 	case len(token) > MaxToken:
 		return "", refusal.Unauthorized("the token is longer than 64 KiB")
 	case token == "" || strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c == 0x7f }):
-		return "", refusal.Unauthorized("the token is empty or has characters that no token has")
+		return "", refusal.Unauthorized("the token is empty or contains invalid characters")
 	}
 	return token, nil
 }
@@ -62,8 +62,8 @@ func noToken() error {
 	return refusal.Unauthorized("the request has no bearer token; log in, or give your kubeconfig a user with a token")
 }
 
-// protocolToken finds the token among the subprotocols. There must be another one, as the server has to answer with
-// one.
+// protocolToken returns the token among the subprotocols. There must be another subprotocol, because the server has to
+// answer with one.
 func protocolToken(h http.Header) (string, error) {
 	var encoded string
 	var others int
@@ -93,12 +93,12 @@ func protocolToken(h http.Header) (string, error) {
 	return string(token), nil
 }
 
-// ErrEnded means that the session of a token was ended by its user, an administrator, or because a token of it was
-// stolen. Unlike the time of a token that passes, it ends what has begun with the token.
+// ErrEnded means that the session of a token was ended by its user or an administrator, or because one of its tokens
+// was stolen. In contrast to the expiry of a token, this also ends requests in progress.
 var ErrEnded = errors.New("the session of the token was revoked")
 
-// Expired reports whether the token of a request says of itself that its time has passed. What it says is worth
-// something only if the token was accepted before. One that says nothing has not expired.
+// Expired reports whether a request's token has expired according to its own claims. The claims are reliable only if
+// the token was accepted before. A token without an expiry has not expired.
 func Expired(r *http.Request, now time.Time) bool {
 	token, err := Token(r)
 	if err != nil {
@@ -108,8 +108,7 @@ func Expired(r *http.Request, now time.Time) bool {
 	return expires > 0 && now.After(time.Unix(int64(expires), 0))
 }
 
-// RemoveToken takes every token out of a header, wherever Token could have found it, and leaves other subprotocols as
-// they are.
+// RemoveToken removes every token that Token could have found from a header. It leaves other subprotocols unchanged.
 func RemoveToken(h http.Header) {
 	delete(h, "Authorization")
 	values, ok := h[headerProtocol]

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decision caches results for a short while and asks once for all callers that wait for the same one.
+// Package decision caches results for a short time. Callers that wait for the same result share one question.
 package decision
 
 import (
@@ -16,47 +16,46 @@ import (
 )
 
 const (
-	// capacity bounds the results that a Cache keeps, separately for yes and no: a flood of questions that are answered
-	// with no evicts no yes. The least recently used go first.
+	// capacity bounds the results that a Cache keeps, separately for yes and no, so that a flood of questions with the
+	// answer no evicts no yes. The least recently used results are evicted first.
 	capacity = 8192
-	// concurrency bounds the questions that are open at once, so that a flood of wrong tokens does not reach the API
-	// server.
+	// concurrency bounds the number of open questions, so that a flood of wrong tokens does not reach the API server.
 	concurrency = 64
-	// share is how many of them one asker may have.
+	// share is the maximum number of open questions of one asker.
 	share = 16
-	// waiting and waitingShare bound the questions that wait to be asked: in all, and of one asker.
+	// waiting and waitingShare bound the questions that wait to be asked, in total and per asker.
 	waiting      = 2048
 	waitingShare = 256
-	// reserved are further open questions for those that were answered with yes before, so that they never wait for those
-	// of strangers.
+	// reserved is the number of additional open questions for keys that were answered with yes before, so that they never
+	// wait for the questions of strangers.
 	reserved = 32
-	// familiarFor is for how long after its last yes a question is one of those.
+	// familiarFor is how long a key is familiar after its last yes.
 	familiarFor = time.Hour
-	// timeout bounds one question, and the wait until it is asked.
+	// timeout bounds one question, and also the time until it is asked.
 	timeout = 10 * time.Second
 )
 
-// Key of a question. Make it with a hash over everything that the answer depends on.
+// Key is the key of a question. It must be a hash of everything that the answer depends on.
 type Key [32]byte
 
-// Result is a value and for how long it may be given again. A Result with For zero is not remembered.
+// Result is a value with the time for which it can be reused. A Result whose For is zero is not remembered.
 type Result[V any] struct {
 	Value V
 	For   time.Duration
-	// Yes reports whether the value permits something. Such results are kept apart from the others.
+	// Yes reports whether the value permits something. Such results are kept separately from the others.
 	Yes bool
 }
 
-// Cache remembers results. New makes it. All methods may be called concurrently.
+// Cache remembers results. Use New to create it. All methods can be called concurrently.
 type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
-	familiar *cache.LRUExpireCache // the keys that were answered with yes
+	familiar *cache.LRUExpireCache // keys that were answered with yes
 	asking   singleflight.Group
 	open     *limit.Gate // for new questions
-	reserve  *limit.Gate // for familiar ones
+	reserve  *limit.Gate // for familiar questions
 }
 
-// New makes an empty cache.
+// New returns an empty Cache.
 func New[V any]() *Cache[V] {
 	lru := func() *cache.LRUExpireCache { return cache.NewLRUExpireCache(capacity) }
 	bounds := limit.Bounds{User: share, All: concurrency, Queue: waiting, QueueUser: waitingShare, Wait: timeout}
@@ -67,15 +66,17 @@ func New[V any]() *Cache[V] {
 	}
 }
 
-// Get returns the answer for key, from memory or by ask. Errors are never remembered. The context of ask outlives ctx,
-// as other callers may wait for the same result, and ends after ten seconds.
+// Get returns the result for key, either from memory or by calling ask. Errors are never remembered. The context of ask
+// outlives ctx, because other callers may wait for the same result, and ends after ten seconds.
 //
-// Askers share the open questions fairly, so that none waits for more than a fair share of another's. An asker with too
-// many questions at once gets a *limit.FullError.
-func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error)) (V, error) {
+// Askers share the open questions fairly, so that none waits longer than a fair share of another asker's questions. An
+// asker with too many questions at once gets a *limit.FullError.
+func (c *Cache[V]) Get(
+	ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error),
+) (V, error) {
 	for _, remembered := range []*cache.LRUExpireCache{c.yes, c.no} {
 		if known, ok := remembered.Get(key); ok {
-			return known.(V), nil // only V is ever added
+			return known.(V), nil // only values of type V are added
 		}
 	}
 	result := c.asking.DoChan(string(key[:]), func() (any, error) {
@@ -93,7 +94,9 @@ func (c *Cache[V]) Get(ctx context.Context, key Key, asker string, ask func(cont
 	}
 }
 
-func (c *Cache[V]) ask(ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error)) (V, error) {
+func (c *Cache[V]) ask(
+	ctx context.Context, key Key, asker string, ask func(context.Context) (Result[V], error),
+) (V, error) {
 	var none V
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

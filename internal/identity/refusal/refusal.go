@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package refusal answers a request that is not served with a Kubernetes Status.
+// Package refusal rejects requests with a Kubernetes Status.
 package refusal
 
 import (
@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Reasons that Kubernetes has no constant for. kubectl prints them as they are.
+// Reasons for which Kubernetes has no constants. kubectl prints them unchanged.
 const (
 	// ReasonBadGateway means that the upstream server did not respond.
 	ReasonBadGateway metav1.StatusReason = "BadGateway"
@@ -27,8 +27,8 @@ const (
 	ReasonHeaderTooLarge metav1.StatusReason = "RequestHeaderFieldsTooLarge"
 )
 
-// Error is why a request is not served: a message for the caller, and a cause for the log only. It is an
-// apierrors.APIStatus, so that apierrors.IsForbidden and its like match it.
+// Error is the reason why a request is rejected. It has a message for the caller, and a cause that only the log shows.
+// It implements apierrors.APIStatus, so that apierrors.IsForbidden and similar functions match it.
 type Error struct {
 	code    int
 	reason  metav1.StatusReason
@@ -38,18 +38,18 @@ type Error struct {
 	cause   error
 }
 
-// retry is when the caller may try again. The zero value means that it is not told.
+// retry is when the caller can try again. The zero value means that the caller is not told.
 type retry struct {
 	after time.Duration
 	at    time.Time
 }
 
-// New makes a refusal with an HTTP status code. The message is for the caller and says what to do.
+// New returns a refusal with an HTTP status code. The message is for the caller and should say what to do.
 func New(code int, reason metav1.StatusReason, message string) *Error {
 	return &Error{code: code, reason: reason, message: message}
 }
 
-// BadRequest refuses what can't be understood, or not safely.
+// BadRequest refuses a request that cannot be understood, or not safely.
 func BadRequest(message string) *Error {
 	return New(http.StatusBadRequest, metav1.StatusReasonBadRequest, message)
 }
@@ -59,50 +59,50 @@ func Unauthorized(message string) *Error {
 	return New(http.StatusUnauthorized, metav1.StatusReasonUnauthorized, message)
 }
 
-// Forbidden refuses a known caller.
+// Forbidden refuses an authenticated caller.
 func Forbidden(message string) *Error {
 	return New(http.StatusForbidden, metav1.StatusReasonForbidden, message)
 }
 
-// Unavailable refuses for now: clients of Kubernetes try again by themselves after a second, up to ten times.
+// Unavailable refuses a request temporarily. Kubernetes clients try again after a second, up to ten times.
 func Unavailable(message string) *Error {
 	e := New(http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, message)
 	e.retry = retry{after: time.Second}
 	return e
 }
 
-// TooManyRequests refuses for now, because there is no room. Clients of Kubernetes try again by themselves, up to ten
-// times. after is the time until then, rounded up to seconds. It should differ between callers, so that they do not all
-// try again at once.
+// TooManyRequests refuses a request temporarily, because there is no room. Kubernetes clients try again, up to ten
+// times. after is the time until the next attempt, rounded up to seconds. It should differ between callers, so that
+// they do not all try again at once.
 func TooManyRequests(message string, after time.Duration) *Error {
 	e := New(http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, message)
 	e.retry = retry{after: max(after, time.Second)}
 	return e
 }
 
-// Because returns a copy of e with a cause, which is not shown to the caller.
+// Because returns a copy of e with a cause, which the caller does not see.
 func (e *Error) Because(cause error) *Error {
 	c := *e
 	c.cause = cause
 	return &c
 }
 
-// About returns a copy of e that names the Cluster it is about in the details of the Status.
+// About returns a copy of e that names the Cluster concerned in the details of the Status.
 func (e *Error) About(cluster types.NamespacedName) *Error {
 	c := *e
 	c.cluster = &cluster
 	return &c
 }
 
-// RetryAt returns a copy of e that asks the caller to try again at a time of day rather than after some seconds.
-// Clients of Kubernetes don't wait for that: kubectl shows the message at once instead of trying ten times.
+// RetryAt returns a copy of e that asks the caller to try again at a given time rather than after some seconds.
+// Kubernetes clients do not wait for that time: kubectl shows the message at once instead of trying ten times.
 func (e *Error) RetryAt(at time.Time) *Error {
 	c := *e
 	c.retry = retry{at: at}
 	return &c
 }
 
-// Error is the message and the cause.
+// Error returns the message and the cause.
 func (e *Error) Error() string {
 	if e.cause == nil {
 		return e.message
@@ -113,7 +113,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.cause }
 
-// Status is what the caller is told.
+// Status returns the Status that the caller receives.
 func (e *Error) Status() metav1.Status {
 	s := metav1.Status{
 		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
@@ -138,7 +138,7 @@ func (r retry) seconds() int64 {
 	return int64((r.after + time.Second - 1) / time.Second)
 }
 
-// header is the value of Retry-After, empty for none.
+// header returns the value of Retry-After, or an empty string.
 func (r retry) header() string {
 	switch {
 	case !r.at.IsZero():
@@ -149,7 +149,7 @@ func (r retry) header() string {
 	return ""
 }
 
-// Of finds the refusal in err. An error that holds none is the hub's own fault, of which the caller is told no details.
+// Of returns the refusal in err. An error without a refusal is the hub's own fault, and the caller learns no details.
 func Of(err error) *Error {
 	var e *Error
 	switch {
@@ -162,7 +162,7 @@ func Of(err error) *Error {
 		"the hub could not serve the request; its log says why").Because(err)
 }
 
-// Write answers with the refusal that err holds, see Of.
+// Write writes the refusal in err as the response, see Of.
 func Write(w http.ResponseWriter, err error) {
 	e := Of(err)
 	status := e.Status()
@@ -177,11 +177,11 @@ func Write(w http.ResponseWriter, err error) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	body, err := json.Marshal(&status)
-	if err != nil { // a Status always marshals; without a body the code still says it
+	if err != nil { // a Status can always be marshalled; without a body, the code still says enough
 		w.WriteHeader(e.code)
 		return
 	}
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(e.code)
-	_, _ = w.Write(body) // a caller that went away needs no answer
+	_, _ = w.Write(body) // a caller that is gone needs no response
 }

@@ -29,16 +29,23 @@ func TestWrite(t *testing.T) {
 		reason metav1.StatusReason
 		header map[string]string
 	}{
-		"401 has a challenge": {Unauthorized("no"), 401, metav1.StatusReasonUnauthorized, map[string]string{"WWW-Authenticate": "Bearer"}},
-		"403 has none":        {Forbidden("no").Because(cause), 403, metav1.StatusReasonForbidden, map[string]string{"WWW-Authenticate": ""}},
-		"503 says when to come back": {
+		"401 has a challenge": {
+			Unauthorized("no"), 401, metav1.StatusReasonUnauthorized, map[string]string{"WWW-Authenticate": "Bearer"},
+		},
+		"403 has none": {
+			Forbidden("no").Because(cause), 403, metav1.StatusReasonForbidden, map[string]string{"WWW-Authenticate": ""},
+		},
+		"503 says when to try again": {
 			Unavailable("no").About(cluster), 503, metav1.StatusReasonServiceUnavailable, map[string]string{"Retry-After": "1"}},
-		"a time to come back at is in GMT": {
-			Unavailable("no").RetryAt(at), 503, metav1.StatusReasonServiceUnavailable, map[string]string{"Retry-After": "Sat, 02 Jan 2027 02:04:05 GMT"}},
-		"a wrapped refusal is found":      {fmt.Errorf("proxy: %w", BadRequest("no")), 400, metav1.StatusReasonBadRequest, nil},
-		"an unknown error is 500":         {cause, 500, metav1.StatusReasonInternalError, nil},
-		"a deadline is 504":               {fmt.Errorf("x: %w", context.DeadlineExceeded), 504, ReasonGatewayTimeout, nil},
-		"what must not be cached says so": {Forbidden("no"), 403, metav1.StatusReasonForbidden, map[string]string{"Cache-Control": "no-store"}},
+		"a time for the next attempt is in GMT": {
+			Unavailable("no").RetryAt(at), 503, metav1.StatusReasonServiceUnavailable,
+			map[string]string{"Retry-After": "Sat, 02 Jan 2027 02:04:05 GMT"}},
+		"a wrapped refusal is found": {fmt.Errorf("proxy: %w", BadRequest("no")), 400, metav1.StatusReasonBadRequest, nil},
+		"an unknown error is 500":    {cause, 500, metav1.StatusReasonInternalError, nil},
+		"a deadline is 504":          {fmt.Errorf("x: %w", context.DeadlineExceeded), 504, ReasonGatewayTimeout, nil},
+		"a refusal must not be cached": {
+			Forbidden("no"), 403, metav1.StatusReasonForbidden, map[string]string{"Cache-Control": "no-store"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := httptest.NewRecorder()
@@ -47,8 +54,9 @@ func TestWrite(t *testing.T) {
 			if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 				t.Fatal(err)
 			}
-			if w.Code != test.code || got.Code != int32(test.code) || got.Reason != test.reason || got.Kind != "Status" || got.Status != "Failure" {
-				t.Errorf("answer %d %s", w.Code, w.Body)
+			if w.Code != test.code || got.Code != int32(test.code) || got.Reason != test.reason ||
+				got.Kind != "Status" || got.Status != "Failure" {
+				t.Errorf("got %d %s, want a Status with %d %s", w.Code, w.Body, test.code, test.reason)
 			}
 			for key, want := range test.header {
 				if w.Header().Get(key) != want {
@@ -56,7 +64,7 @@ func TestWrite(t *testing.T) {
 				}
 			}
 			if strings.Contains(w.Body.String(), "hunter2") {
-				t.Errorf("the caller is told the cause: %s", w.Body)
+				t.Errorf("the body is %s, want it without the cause", w.Body)
 			}
 		})
 	}
@@ -67,13 +75,13 @@ func TestError(t *testing.T) {
 	first := Forbidden("no")
 	second := first.Because(cause).About(types.NamespacedName{Namespace: "a", Name: "b"})
 	if !errors.Is(second, cause) || second.Error() != "no: cause" || !apierrors.IsForbidden(second) {
-		t.Errorf("the copy is %v", second)
+		t.Errorf("the copy is %v, want it to be Forbidden with the cause", second)
 	}
 	want := &metav1.StatusDetails{Group: "cluster.drover.dev", Kind: "clusters", Name: "b"}
 	if got := second.Status().Details; !reflect.DeepEqual(got, want) {
-		t.Errorf("details %+v", got)
+		t.Errorf("got the details %+v, want %+v", got, want)
 	}
 	if errors.Unwrap(first) != nil || first.Status().Details != nil {
-		t.Errorf("the original has changed: %+v", first)
+		t.Errorf("the original has become %+v, want it unchanged", first)
 	}
 }
