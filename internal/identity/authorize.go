@@ -26,11 +26,11 @@ const (
 	deniedFor = 5 * time.Second
 )
 
-// Way reports whether one of the ways in which users can get access to a member is open to a user. An error means that
-// this could not be determined.
+// Way reports whether a user can reach a member in one particular way. An error means that this could not be
+// determined.
 type Way func(ctx context.Context, id Identity, cluster types.NamespacedName) (bool, error)
 
-// Chain lists the ways in which users can get access to a member. One open way is enough.
+// Chain lists the ways in which users can reach a member. One open way is enough.
 type Chain []Way
 
 // Authorize admits a user to a member if a way is open. Every error is a refusal: 403, or 503 if no way is known to be

@@ -61,20 +61,21 @@ func TestDivide(t *testing.T) {
 		namespaces []set.Namespace
 		want       map[string]string
 	}{
-		"no namespace, no share": {quota, nil, map[string]string{}},
-		"no quota, no share":     {nil, []set.Namespace{fresh("a", 1)}, map[string]string{}},
-		"an empty quota is none": {&set.Quota{}, []set.Namespace{fresh("a", 1)}, map[string]string{}},
-		"each gets the default while it lasts": {quota, []set.Namespace{fresh("b", 2), fresh("a", 1)},
+		"no namespace":   {quota, nil, map[string]string{}},
+		"no quota":       {nil, []set.Namespace{fresh("a", 1)}, map[string]string{}},
+		"an empty quota": {&set.Quota{}, []set.Namespace{fresh("a", 1)}, map[string]string{}},
+		"each namespace gets the default as long as there is enough": {quota, []set.Namespace{fresh("b", 2), fresh("a", 1)},
 			map[string]string{"a": "4", "b": "4"}},
-		"the youngest gets what is left, then nothing": {quota,
+		"the youngest get the rest or nothing": {quota,
 			[]set.Namespace{fresh("d", 4), fresh("c", 3), fresh("b", 2), fresh("a", 1)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short", "d": "0 short"}},
-		"names decide between those of one age": {quota, []set.Namespace{fresh("c", 1), fresh("b", 1), fresh("a", 1)},
+		"names decide between namespaces of the same age": {
+			quota, []set.Namespace{fresh("c", 1), fresh("b", 1), fresh("a", 1)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short"}},
 		"an older namespace that joins takes nothing from a holder": {quota,
 			[]set.Namespace{fresh("old", 0), held("a", 1, "4"), held("b", 2, "4")},
 			map[string]string{"old": "2 short", "a": "4", "b": "4"}},
-		"who holds less grows before a newcomer gets its share": {quota,
+		"a holder of less than the default grows before a new namespace gets a share": {quota,
 			[]set.Namespace{held("a", 1, "4"), held("b", 2, "2"), fresh("c", 3)},
 			map[string]string{"a": "4", "b": "4", "c": "2 short"}},
 		"a smaller total takes from the youngest": {&set.Quota{Total: amounts("pods", "6"), Default: amounts("pods", "4")},
@@ -109,14 +110,14 @@ func TestDivide(t *testing.T) {
 // quota changes. After each step it checks the promises of Divide.
 func TestDivideKeepsItsPromisesOverRandomHistories(t *testing.T) {
 	for seed := range uint64(300) {
-		life(t, rand.New(rand.NewPCG(seed, 7)))
+		simulate(t, rand.New(rand.NewPCG(seed, 7)))
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
 		}
 	}
 }
 
-func life(t *testing.T, r *rand.Rand) {
+func simulate(t *testing.T, r *rand.Rand) {
 	quota := &set.Quota{Total: amounts("limits.cpu", "10"), Default: amounts("limits.cpu", "3500m")}
 	var namespaces []set.Namespace
 	for step := range 40 {
@@ -153,7 +154,7 @@ func life(t *testing.T, r *rand.Rand) {
 			namespaces[i].Held = now
 		}
 		if again := quota.Divide(namespaces); !reflect.DeepEqual(pairs(again), pairs(shares)) {
-			t.Errorf("dividing again gave %v, first %v", again, shares)
+			t.Errorf("dividing again gave %v, want %v as before", again, shares)
 		}
 	}
 }
@@ -164,12 +165,12 @@ func check(t *testing.T, quota *set.Quota, shares map[string]set.Share) {
 	for name, share := range shares {
 		amount := share.Hard["limits.cpu"]
 		if amount.Sign() < 0 || amount.Cmp(full) > 0 || share.Short != (amount.Cmp(full) < 0) {
-			t.Errorf("%s has %s (short: %t) of a default of %s", name, amount.String(), share.Short, full.String())
+			t.Errorf("%s has %s (short: %t), want at most the default %s", name, amount.String(), share.Short, full.String())
 		}
 		sum.Add(amount)
 	}
 	if sum.Cmp(total) > 0 {
-		t.Errorf("%s granted of %s", sum.String(), total.String())
+		t.Errorf("the shares add up to %s, want at most %s", sum.String(), total.String())
 	}
 }
 
@@ -203,7 +204,7 @@ func TestExpand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("objects come by namespace, without those that are excepted or terminating", func(t *testing.T) {
+	t.Run("objects are sorted by namespace, without excepted and terminating namespaces", func(t *testing.T) {
 		var names []string
 		for _, o := range got.Objects {
 			names = append(names, o.GetKind()+" "+o.GetNamespace()+"/"+o.GetName())
@@ -214,29 +215,29 @@ func TestExpand(t *testing.T) {
 			t.Errorf("got %v, want %v", names, want)
 		}
 	})
-	t.Run("namespaces that are short of quota are named", func(t *testing.T) {
+	t.Run("namespaces with less than the default are reported", func(t *testing.T) {
 		if !reflect.DeepEqual(got.Short, []string{"b"}) {
-			t.Errorf("short are %v, want b only", got.Short)
+			t.Errorf("the short namespaces are %v, want only b", got.Short)
 		}
 	})
-	t.Run("no text is expanded, and the set's labels win over the template's", func(t *testing.T) {
+	t.Run("text is not expanded, and the set's labels override the template's", func(t *testing.T) {
 		secret := got.Objects[2]
 		if text, _, _ := unstructured.NestedString(secret.Object, "data", "namespace"); text != "{{namespace}} $(namespace)" {
-			t.Errorf("the data is %v, want it as given: nothing is filled in", text)
+			t.Errorf("the data is %v, want it unchanged", text)
 		}
 		want := map[string]string{"app": "web", "app.kubernetes.io/managed-by": "drover",
 			"cluster.drover.dev/set": "project.web"}
 		if !reflect.DeepEqual(secret.GetLabels(), want) {
-			t.Errorf("the copy's labels are %v, want those of the set beside its own", secret.GetLabels())
+			t.Errorf("the copy's labels are %v, want the labels of the set added to its own", secret.GetLabels())
 		}
 	})
-	t.Run("a namespace gets the project's labels and no word that it is ours", func(t *testing.T) {
+	t.Run("a namespace gets only the project's labels", func(t *testing.T) {
 		if want := map[string]string{"pod-security.kubernetes.io/enforce": "baseline"}; !reflect.DeepEqual(
 			got.Objects[0].GetLabels(), want) {
-			t.Errorf("the namespace's labels are %v, want pod security only", got.Objects[0].GetLabels())
+			t.Errorf("the namespace's labels are %v, want only the pod security label", got.Objects[0].GetLabels())
 		}
 	})
-	t.Run("the templates themselves stay as they are", func(t *testing.T) {
+	t.Run("the templates themselves do not change", func(t *testing.T) {
 		if per.Templates[0].Object.GetNamespace() != "" ||
 			per.Templates[0].Object.GetLabels()["cluster.drover.dev/set"] != "forged" {
 			t.Errorf("the template is %v, want it unchanged", per.Templates[0].Object)
@@ -247,7 +248,7 @@ func TestExpand(t *testing.T) {
 		o.SetNamespace("kube-system")
 		if _, err := (set.Content{PerNamespace: &set.PerNamespace{Project: "web",
 			Templates: []set.Template{{Object: o}}}}).Expand(nil, nil); err == nil {
-			t.Error("taken")
+			t.Error("a template with a namespace was accepted, want an error")
 		}
 	})
 	t.Run("no templates give no objects", func(t *testing.T) {
@@ -255,16 +256,16 @@ func TestExpand(t *testing.T) {
 			t.Errorf("an empty set has %v, %v, want no objects", got, err)
 		}
 	})
-	t.Run("a Namespace that the set holds comes once, with its own labels", func(t *testing.T) {
+	t.Run("a Namespace in the set appears only once, with its own labels", func(t *testing.T) {
 		listed := template("Namespace", "a")
 		got, err := (set.Content{Objects: []*unstructured.Unstructured{listed},
 			PerNamespace: &set.PerNamespace{Project: "web", NamespaceLabels: per.NamespaceLabels}}).
 			Expand(namespaces, nil)
 		if err != nil || len(got.Objects) != 2 || got.Objects[0] != listed || got.Objects[1].GetName() != "b" {
-			t.Errorf("got %v, %v, want the listed namespace as it is, and b", got, err)
+			t.Errorf("got %v, %v, want the namespace of the set unchanged, and b", got, err)
 		}
 	})
-	t.Run("namespaces of the cluster are never in a project, and hold none of its quota", func(t *testing.T) {
+	t.Run("namespaces of the cluster are never part of a project and get none of its quota", func(t *testing.T) {
 		var reserved []set.Namespace
 		for _, name := range []string{"default", "kube-system", "kube-public", "drover-agent", "drover-system"} {
 			reserved = append(reserved, set.Namespace{Name: name})
@@ -283,10 +284,10 @@ func TestSetLabelIsValidAndDiffersBetweenIDs(t *testing.T) {
 		"secrets/" + strings.Repeat("a.", 30) + "z", "prtb/alice"} {
 		label := set.Label(id)
 		if problems := validation.IsValidLabelValue(label); len(problems) > 0 {
-			t.Errorf("the label's value is invalid: %s: %s: %v", id, label, problems)
+			t.Errorf("the label %s of %s is invalid: %v, want a valid one", label, id, problems)
 		}
 		if other, taken := seen[label]; taken {
-			t.Errorf("%s and %s both are %s", id, other, label)
+			t.Errorf("%s and %s have the same label %s, want different ones", id, other, label)
 		}
 		seen[label] = id
 	}
@@ -299,6 +300,6 @@ func TestUserCannotChooseAnIDWithTheLabelOfAnother(t *testing.T) {
 	victim := set.Label("crtb/" + strings.Repeat("v", 63))
 	kind, name, found := strings.Cut(victim, ".")
 	if found && set.Label(kind+"/"+name) == victim {
-		t.Errorf("a binding called %s would prune what another one made", name)
+		t.Errorf("a binding called %s has the label of another one, want a different one", name)
 	}
 }

@@ -20,15 +20,16 @@ import (
 	"time"
 )
 
-// ReplicaName is the host name in the certificates that replicas of the hub show each other. Nothing resolves it.
+// ReplicaName is the host name in the certificates that replicas of the hub present to each other. It is never
+// resolved.
 const ReplicaName = "replica.drover.internal"
 
-// Lifetimes. A serving certificate is replaced when a third of its lifetime is left.
+// Lifetimes of certificates. A serving certificate is replaced when a third of its lifetime is left.
 const (
 	AuthorityLifetime = 10 * 365 * 24 * time.Hour
 	ServingLifetime   = 30 * 24 * time.Hour
 
-	// backdate allows for clocks that are behind the hub's.
+	// backdate allows for clocks that are behind the hub's clock.
 	backdate = time.Hour
 )
 
@@ -38,8 +39,8 @@ type KeyPair struct {
 	Key  []byte
 }
 
-// NewAuthority makes a self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its certificate does
-// not limit how many authorities may be below it: it is to vouch for those that follow it.
+// NewAuthority returns a new self-signed ECDSA P-256 certificate authority, valid for AuthorityLifetime. Its
+// certificate does not limit the number of authorities below it, because it must be able to sign its successors.
 func NewAuthority(now time.Time) (KeyPair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -49,7 +50,8 @@ func NewAuthority(now time.Time) (KeyPair, error) {
 	if err != nil {
 		return KeyPair{}, err
 	}
-	// The names of two authorities differ even if one second made them: verifiers look for issuers by name.
+	// The names of two authorities differ even if both were created in the same second, because verifiers look for issuers
+	// by name.
 	name := fmt.Sprintf("drover-ca-%s-%.8x", now.UTC().Format("20060102150405"), serial.Bytes())
 	template := authorityTemplate(serial, pkix.Name{CommonName: name}, now, now.Add(AuthorityLifetime))
 	return sign(template, template, key, key)
@@ -67,17 +69,18 @@ func authorityTemplate(serial *big.Int, subject pkix.Name, now, end time.Time) *
 	}
 }
 
-// errCannotVouch means that the certificate of an authority forbids it to sign that of another authority.
+// errCannotVouch means that the certificate of an authority does not allow it to sign the certificate of another
+// authority.
 var errCannotVouch = errors.New("the certificate of the CA allows no CA below it")
 
-// mayVouch reports whether an authority may sign the certificate of another.
+// mayVouch reports whether an authority may sign the certificate of another one.
 func mayVouch(authority *x509.Certificate) bool {
 	return !authority.BasicConstraintsValid || authority.MaxPathLen < 0 ||
 		authority.MaxPathLen == 0 && !authority.MaxPathLenZero
 }
 
-// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the one before it
-// (cross-signed). It ends with the latter.
+// CrossSign returns a certificate, as PEM, with the name and key of the next authority, signed by the authority before
+// it. It expires no later than either of them.
 func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	parent, err := tls.X509KeyPair(before.Cert, before.Key)
 	if err != nil {
@@ -103,14 +106,14 @@ func CrossSign(before, next KeyPair, now time.Time) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
 }
 
-// IssueServing signs a server certificate for the hosts (DNS names or IP addresses), valid for ServingLifetime but
-// never beyond the authority itself. The result's chain holds the leaf only.
+// IssueServing signs a server certificate for hosts (DNS names or IP addresses). It is valid for ServingLifetime, but
+// never longer than the authority. The chain of the result contains only the leaf.
 func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, hosts, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, now)
 }
 
-// IssueReplica signs a certificate that a replica of the hub shows to others, as client and as server, valid as those
-// of IssueServing.
+// IssueReplica signs the certificate that a replica of the hub presents to other replicas, both as client and as
+// server. It is valid as long as a certificate of IssueServing.
 func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, []string{ReplicaName},
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
@@ -159,12 +162,12 @@ func issue(authority KeyPair, hosts []string, usages []x509.ExtKeyUsage, now tim
 	return &cert, nil
 }
 
-// RenewAt is when a certificate should be replaced: when a third of its lifetime is left.
+// RenewAt returns when a certificate should be replaced, which is when a third of its lifetime is left.
 func RenewAt(cert *x509.Certificate) time.Time {
 	return cert.NotAfter.Add(-cert.NotAfter.Sub(cert.NotBefore) / 3)
 }
 
-// Hosts are the host names in base URLs, for IssueServing.
+// Hosts returns the host names in base URLs, for IssueServing.
 func Hosts(urls []string) ([]string, error) {
 	hosts := make([]string, 0, len(urls))
 	for _, raw := range urls {

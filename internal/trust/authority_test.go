@@ -54,23 +54,25 @@ func TestServingCertificates(t *testing.T) {
 		at    time.Time
 		good  bool
 	}{
-		"a name it was made for verifies":         {ca.Cert, "hub.example.com", now, true},
-		"an address it was made for verifies":     {ca.Cert, "127.0.0.1", now, true},
-		"another name does not":                   {ca.Cert, "evil.example.com", now, false},
-		"another authority does not vouch for it": {authority(t, now).Cert, "hub.example.com", now, false},
-		"it ends": {ca.Cert, "hub.example.com", now.Add(trust.ServingLifetime + time.Minute), false},
-		"a clock that is some minutes behind does": {ca.Cert, "hub.example.com", now.Add(-10 * time.Minute), true},
+		"a name in it is verified":             {ca.Cert, "hub.example.com", now, true},
+		"an address in it is verified":         {ca.Cert, "127.0.0.1", now, true},
+		"another name is refused":              {ca.Cert, "evil.example.com", now, false},
+		"another authority does not verify it": {authority(t, now).Cert, "hub.example.com", now, false},
+		"it expires": {
+			ca.Cert, "hub.example.com", now.Add(trust.ServingLifetime + time.Minute), false,
+		},
+		"a clock that is some minutes behind verifies it": {ca.Cert, "hub.example.com", now.Add(-10 * time.Minute), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := verify(tc.roots, tc.host, tc.at); (err == nil) != tc.good {
-				t.Errorf("verify: %v, want good=%t", err, tc.good)
+				t.Errorf("got %v, want it verified: %t", err, tc.good)
 			}
 		})
 	}
-	t.Run("it is renewed while a third of its life is left", func(t *testing.T) {
+	t.Run("it is renewed when a third of its lifetime is left", func(t *testing.T) {
 		left := cert.Leaf.NotAfter.Sub(trust.RenewAt(cert.Leaf))
 		if left < trust.ServingLifetime/3 || left > trust.ServingLifetime/3+time.Hour {
-			t.Errorf("renewed %s before its end", left)
+			t.Errorf("it is renewed %s before its end, want a third of %s", left, trust.ServingLifetime)
 		}
 	})
 }
@@ -79,37 +81,44 @@ func TestDecide(t *testing.T) {
 	ca := authority(t, now)
 	stable := trust.State{Active: ca}
 	changed := apply(t, stable, trust.StepChange, now)
-	later := now.Add(3 * trust.RenewBefore) // the new one outlives the old one
+	later := now.Add(3 * trust.RenewBefore) // the new authority outlives the old one
 	retired := apply(t, apply(t, stable, trust.StepChange, later), trust.StepRetire, later)
 	lastYear, end := now.Add(trust.AuthorityLifetime-trust.RenewBefore), now.Add(trust.AuthorityLifetime)
 	for name, tc := range map[string]struct {
 		in   trust.Input
 		want trust.Step
 	}{
-		"the first authority is made": {trust.Input{Now: now}, trust.StepCreate},
-		"an authority in order stays": {trust.Input{State: stable, Now: now}, trust.StepWait},
-		"a request changes it": {trust.Input{State: stable, Requested: true, Now: now},
+		"the first authority is created": {trust.Input{Now: now}, trust.StepCreate},
+		"a valid authority stays":        {trust.Input{State: stable, Now: now}, trust.StepWait},
+		"a request causes a change": {trust.Input{State: stable, Requested: true, Now: now},
 			trust.StepChange},
-		"it is changed in its last year without a request": {trust.Input{State: stable, Now: lastYear}, trust.StepChange},
-		"and not before": {trust.Input{State: stable, Now: lastYear.Add(-time.Second)},
+		"the last year causes a change without a request": {trust.Input{State: stable, Now: lastYear}, trust.StepChange},
+		"earlier than the last year causes no change": {trust.Input{State: stable, Now: lastYear.Add(-time.Second)},
 			trust.StepWait},
-		"who is away holds up no change": {trust.Input{State: stable, Requested: true, Missing: []string{"a/b"}, Now: now},
+		"a missing member does not delay a change": {
+			trust.Input{State: stable, Requested: true, Missing: []string{"a/b"}, Now: now},
 			trust.StepChange},
-		"the old one is announced for a while": {trust.Input{State: changed, Now: now.Add(trust.RetireAfter - time.Hour)},
+		"the old authority is announced for some time": {
+			trust.Input{State: changed, Now: now.Add(trust.RetireAfter - time.Hour)},
 			trust.StepWait},
-		"and retired then":             {trust.Input{State: changed, Now: now.Add(trust.RetireAfter)}, trust.StepRetire},
-		"a retired one still verifies": {trust.Input{State: retired, Now: lastYear}, trust.StepWait},
-		"until it ends":                {trust.Input{State: retired, Now: end}, trust.StepRetire},
-		"a stolen one is revoked when all connected know": {trust.Input{State: changed, Revoked: true, Now: now},
+		"the old authority is retired then": {
+			trust.Input{State: changed, Now: now.Add(trust.RetireAfter)}, trust.StepRetire,
+		},
+		"a retired authority is still cross-signed": {trust.Input{State: retired, Now: lastYear}, trust.StepWait},
+		"a retired authority ends":                  {trust.Input{State: retired, Now: end}, trust.StepRetire},
+		"an old authority is revoked when all connected members know the new one": {
+			trust.Input{State: changed, Revoked: true, Now: now},
 			trust.StepRevoke},
-		"also one that was retired before": {trust.Input{State: retired, Revoked: true, Now: now}, trust.StepRevoke},
-		"a connected member that does not know holds it up": {trust.Input{State: changed, Revoked: true,
+		"a retired authority can be revoked": {trust.Input{State: retired, Revoked: true, Now: now}, trust.StepRevoke},
+		"a connected member that does not know the new authority delays the revocation": {trust.Input{State: changed,
+			Revoked: true,
 			Missing: []string{"a/b"}, Now: now.Add(trust.RevokePatience - time.Second)}, trust.StepWait},
-		"for some minutes": {trust.Input{State: changed, Revoked: true, Missing: []string{"a/b"},
+		"the delay of the revocation is bounded": {trust.Input{State: changed, Revoked: true, Missing: []string{"a/b"},
 			Now: now.Add(trust.RevokePatience)}, trust.StepRevoke},
-		"with nothing to revoke nothing is revoked": {trust.Input{State: stable, Revoked: true, Now: now}, trust.StepWait},
-		"an authority that may not vouch stays": {trust.Input{State: trust.State{Active: leafOnly(t)}, Requested: true,
-			Now: now}, trust.StepWait},
+		"without an old authority nothing is revoked": {trust.Input{State: stable, Revoked: true, Now: now}, trust.StepWait},
+		"an authority that cannot sign another one stays": {trust.Input{State: trust.State{Active: leafOnly(t)},
+			Requested: true,
+			Now:       now}, trust.StepWait},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := trust.Decide(tc.in)
@@ -117,10 +126,10 @@ func TestDecide(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got.Step != tc.want || got.Why == "" {
-				t.Errorf("step %s (%s), want %s", got.Step, got.Why, tc.want)
+				t.Errorf("got the step %s (%s), want %s with a reason", got.Step, got.Why, tc.want)
 			}
 			if got.Step == trust.StepWait && !got.LookAt.IsZero() && !got.LookAt.After(tc.in.Now) {
-				t.Errorf("looks again at %s, which is past", got.LookAt)
+				t.Errorf("the next look is at %s, want a time after %s", got.LookAt, tc.in.Now)
 			}
 		})
 	}
@@ -135,7 +144,7 @@ func apply(t *testing.T, s trust.State, step trust.Step, at time.Time) trust.Sta
 	return next
 }
 
-// leafOnly is an authority whose certificate allows no authority below it.
+// leafOnly returns an authority whose certificate allows no authority below it.
 func leafOnly(t *testing.T) trust.KeyPair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -160,13 +169,13 @@ func leafOnly(t *testing.T) trust.KeyPair {
 	}
 }
 
-func TestAnAuthorityThatMayNotVouchIsRefusedByApplyToo(t *testing.T) {
+func TestApplyRefusesAnAuthorityThatCannotSignAnother(t *testing.T) {
 	if _, err := trust.Apply(trust.State{Active: leafOnly(t)}, trust.StepChange, now); err == nil {
-		t.Error("changed: every client of the old authority is cut off")
+		t.Error("the authority was changed, want an error, because its clients would be cut off")
 	}
 }
 
-// served is what the hub shows with a state.
+// served returns the certificate that the hub presents with a state.
 func served(t *testing.T, s trust.State, at time.Time) *tls.Certificate {
 	t.Helper()
 	cert, err := trust.IssueServing(s.Active, []string{"hub.example.com"}, at)
@@ -179,7 +188,7 @@ func served(t *testing.T, s trust.State, at time.Time) *tls.Certificate {
 	return cert
 }
 
-// verify is what a client does that trusts one authority and nothing else.
+// verify verifies a certificate as a client does that trusts only one authority.
 func verify(t *testing.T, cert *tls.Certificate, root []byte, at time.Time) error {
 	t.Helper()
 	roots, others := x509.NewCertPool(), x509.NewCertPool()
@@ -196,8 +205,8 @@ func verify(t *testing.T, cert *tls.Certificate, root []byte, at time.Time) erro
 	return err
 }
 
-// A kubeconfig has one authority, for years, and no one tells it of another.
-func TestAChangeLeavesNoClientBehind(t *testing.T) {
+// A kubeconfig contains one authority for years, and nothing updates it.
+func TestClientsOfEarlierAuthoritiesVerifyTheHub(t *testing.T) {
 	state, at := apply(t, trust.State{}, trust.StepCreate, now), now
 	var authorities [][]byte
 	for range 4 {
@@ -205,52 +214,53 @@ func TestAChangeLeavesNoClientBehind(t *testing.T) {
 		state = apply(t, state, trust.StepChange, at)
 		for i, old := range append(authorities, state.Active.Cert) {
 			if err := verify(t, served(t, state, at), old, at); err != nil {
-				t.Errorf("after %d changes a client of authority %d: %v", len(authorities), i, err)
+				t.Errorf("after %d changes a client of authority %d: got %v, want it verified", len(authorities), i, err)
 			}
 		}
 		at = at.Add(trust.RetireAfter)
 		state = apply(t, state, trust.StepRetire, at)
 		if err := verify(t, served(t, state, at), authorities[0], at); err != nil {
-			t.Errorf("a client of an authority that was retired: %v", err)
+			t.Errorf("a client of a retired authority: got %v, want it verified", err)
 		}
 	}
 	if err := verify(t, served(t, state, at), authority(t, now).Cert, at); err == nil {
-		t.Error("a client of an authority that was never this hub's verifies it")
+		t.Error("a client of a foreign authority verifies the hub, want an error")
 	}
-	t.Run("until its authority ends", func(t *testing.T) {
+	t.Run("until their authority ends", func(t *testing.T) {
 		end := now.Add(trust.AuthorityLifetime)
 		ended := apply(t, state, trust.StepRetire, end)
 		if err := verify(t, served(t, ended, end.Add(-time.Minute)), state.Active.Cert, end.Add(-time.Minute)); err != nil {
 			t.Error(err)
 		}
 		if len(ended.Bridges) >= len(state.Bridges) {
-			t.Error("what has ended is still shown")
+			t.Error("a bridge that has ended is still served, want it dropped")
 		}
 	})
-	t.Run("or is revoked", func(t *testing.T) {
+	t.Run("until their authority is revoked", func(t *testing.T) {
 		revoked := apply(t, state, trust.StepRevoke, at)
 		for i, old := range authorities {
 			if verify(t, served(t, revoked, at), old, at) == nil {
-				t.Errorf("a client of authority %d still verifies the hub", i)
+				t.Errorf("a client of revoked authority %d verifies the hub, want an error", i)
 			}
 		}
 		if err := verify(t, served(t, revoked, at), state.Active.Cert, at); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Run("and what is shown does not grow for ever", func(t *testing.T) {
+	t.Run("with a bounded number of certificates", func(t *testing.T) {
 		many := state
 		for range 20 {
 			many = apply(t, many, trust.StepChange, at)
 		}
 		if n := len(served(t, many, at).Certificate); n > 10 {
-			t.Errorf("%d certificates in each handshake", n)
+			t.Errorf("got %d certificates in each handshake, want at most 10", n)
 		}
 	})
 }
 
-// Other verifiers build chains in their own way: OpenSSL stands for curl, Python, Ruby and most of what is not Go.
-func TestOpenSSLVerifiesAcrossAChange(t *testing.T) {
+// Other verifiers build chains in their own ways. OpenSSL stands for curl, Python, Ruby and most programs that are not
+// written in Go.
+func TestOpenSSLVerifiesAfterChanges(t *testing.T) {
 	openssl, err := exec.LookPath("openssl")
 	if err != nil {
 		t.Skip("openssl is not installed")
@@ -275,53 +285,53 @@ func TestOpenSSLVerifiesAcrossAChange(t *testing.T) {
 		arguments := []string{"verify", "-x509_strict", "-purpose", "sslserver", "-verify_hostname", "hub.example.com",
 			"-CAfile", root, "-untrusted", bridges, leaf}
 		if out, err := exec.CommandContext(t.Context(), openssl, arguments...).CombinedOutput(); err != nil {
-			t.Errorf("a client of the %s authority: %v: %s", name, err, out)
+			t.Errorf("a client of the %s authority: got %v: %s, want it verified", name, err, out)
 		}
 	}
 	stranger := write("stranger.crt", authority(t, at).Cert)
 	if out, err := exec.CommandContext(t.Context(), openssl, "verify", "-CAfile", stranger, "-untrusted", bridges,
 		leaf).CombinedOutput(); err == nil {
-		t.Errorf("a client of another authority verifies: %s", out)
+		t.Errorf("a client of a foreign authority: got %s, want an error", out)
 	}
 }
 
-func TestASecretKeepsTheWholeState(t *testing.T) {
+func TestSecretKeepsTheWholeState(t *testing.T) {
 	state := apply(t, apply(t, trust.State{Identity: trust.Identity("a-uid")}, trust.StepCreate, now), trust.StepChange,
 		now)
 	secret := &corev1.Secret{}
 	trust.WriteSecret(secret, state)
 	got, err := trust.ReadSecret(secret)
 	if err != nil || !reflect.DeepEqual(got, state) {
-		t.Errorf("read back: %v, %+v, want what was written", err, got)
+		t.Errorf("got %+v, %v, want %+v", got, err, state)
 	}
 }
 
-// Agents know the hub by its identity, whatever authority it has.
-func TestTheIdentityOutlivesEveryAuthority(t *testing.T) {
+// Agents identify the hub by its identity, whatever its authority is.
+func TestIdentityOutlivesEveryAuthority(t *testing.T) {
 	state := trust.State{Identity: trust.Identity("a-uid")}
 	for _, step := range []trust.Step{trust.StepCreate, trust.StepWait, trust.StepChange, trust.StepRetire,
 		trust.StepChange, trust.StepRevoke} {
 		if state = apply(t, state, step, now); state.Identity != "drover-hub:a-uid" {
-			t.Fatalf("after %s the identity is %q", step, state.Identity)
+			t.Fatalf("after %s the identity is %q, want it unchanged", step, state.Identity)
 		}
 	}
 	secret := &corev1.Secret{}
 	trust.WriteSecret(secret, state)
 	if trust.Identify(secret, trust.Identity("another")) {
-		t.Error("an identity is replaced")
+		t.Error("an identity was replaced, want it kept")
 	}
 	delete(secret.Data, "identity")
 	if !trust.Identify(secret, trust.Identity("another")) || string(secret.Data["identity"]) != "drover-hub:another" {
-		t.Errorf("the Secret of an earlier version gets the identity %q", secret.Data["identity"])
+		t.Errorf("the Secret of an earlier version gets the identity %q, want drover-hub:another", secret.Data["identity"])
 	}
 	if trust.Identify(&corev1.Secret{}, trust.Identity("another")) {
-		t.Error("a Secret without an authority gets an identity")
+		t.Error("a Secret without an authority gets an identity, want none")
 	}
 	for _, malformed := range []string{"a-uid", "drover-hub:", "drover-hub:a b", "drover-hub:a\n", "x drover-hub:a",
 		"drover-hub:" + strings.Repeat("a", 65)} {
 		secret.Data["identity"] = []byte(malformed)
 		if _, err := trust.ReadSecret(secret); err == nil {
-			t.Errorf("the identity %q is taken", malformed)
+			t.Errorf("the identity %q is accepted, want an error", malformed)
 		}
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"slices"
 )
 
-// errNoReplica means that the other end has a certificate of the hub's CA, but not one of a replica.
-var errNoReplica = errors.New("the certificate is not that of a replica of the hub")
+// errNoReplica means that the other end has a certificate of the hub's CA, but not a replica's certificate.
+var errNoReplica = errors.New("the certificate does not belong to a replica of the hub")
 
-// ReplicaTLS is for a connection between two replicas of the hub, at either end. Both show a certificate of the hub's
-// own CA that is for replicas only; that of the hub's port is not. It holds for one connection: it is out of date when
-// the CA changes.
+// ReplicaTLS returns the configuration for a connection between two replicas of the hub, for either end. Both ends
+// present a certificate of the hub's own CA that is only for replicas; the certificate of the hub's port is not
+// accepted. The configuration is for a single connection, because it is outdated when the CA changes.
 func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 	cert, roots, err := h.replica()
 	if err != nil {
@@ -29,13 +29,13 @@ func (h *Holder) ReplicaTLS() (*tls.Config, error) {
 		RootCAs:      roots,
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    roots,
-		// Without tickets each connection sends its certificate.
+		// Without tickets, each connection presents its certificate.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       isReplica,
 	}, nil
 }
 
-// isReplica refuses certificates of the hub's CA that are not for replicas. The chain was verified before.
+// isReplica refuses certificates of the hub's CA that are not for replicas. The chain has already been verified.
 func isReplica(state tls.ConnectionState) error {
 	if len(state.PeerCertificates) == 0 || !slices.Equal(state.PeerCertificates[0].DNSNames, []string{ReplicaName}) {
 		return errNoReplica
@@ -43,7 +43,7 @@ func isReplica(state tls.ConnectionState) error {
 	return nil
 }
 
-// replica returns the certificate of this replica, issued anew when it is due, and the roots of the others.
+// replica returns the certificate of this replica, renewed if necessary, and the roots to verify other replicas.
 func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -55,7 +55,7 @@ func (h *Holder) replica() (*tls.Certificate, *x509.CertPool, error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		// a replica that has not loaded this authority yet verifies by them
+		// a replica that has not loaded this authority yet needs the bridges to verify the certificate
 		if h.issued.replica, err = h.state.WithBridges(renewed); err != nil {
 			return nil, nil, err
 		}

@@ -24,7 +24,7 @@ func TestReplicaTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := h.ReplicaTLS(); !errors.Is(err, trust.ErrNoAuthority) {
-		t.Fatalf("before there is a CA: %v", err)
+		t.Fatalf("before there is a CA: got %v, want %v", err, trust.ErrNoAuthority)
 	}
 	load := func(state trust.State) {
 		t.Helper()
@@ -48,19 +48,19 @@ func TestReplicaTLS(t *testing.T) {
 	}
 	load(state)
 	first := leaf()
-	t.Run("one certificate serves until it is due", func(t *testing.T) {
+	t.Run("a certificate is used until it must be renewed", func(t *testing.T) {
 		clock.Advance(trust.RenewAt(first).Sub(clock.Now()) - time.Second)
 		if !leaf().Equal(first) {
-			t.Error("renewed early")
+			t.Error("the certificate was renewed too early, want the same")
 		}
 		clock.Advance(2 * time.Second)
 		if leaf().Equal(first) {
-			t.Error("not renewed")
+			t.Error("the certificate was not renewed, want a new one")
 		}
 	})
-	t.Run("through a change of the CA the replicas know each other at every step", func(t *testing.T) {
+	t.Run("replicas accept each other at every step of a change of the CA", func(t *testing.T) {
 		before := leaf()
-		lagging, err := h.ReplicaTLS() // of a replica that has not loaded what follows
+		lagging, err := h.ReplicaTLS() // of a replica that has not loaded the later states
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,12 +76,12 @@ func TestReplicaTLS(t *testing.T) {
 			for _, cert := range []*x509.Certificate{before, config.Certificates[0].Leaf} {
 				for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth} {
 					if step == trust.StepRetire && cert == before {
-						continue // no replica shows it for that long
+						continue // no replica uses it for that long
 					}
 					options := x509.VerifyOptions{Roots: config.RootCAs, DNSName: config.ServerName, CurrentTime: clock.Now(),
 						KeyUsages: []x509.ExtKeyUsage{usage}}
 					if _, err := cert.Verify(options); err != nil {
-						t.Errorf("%s: %v", step, err)
+						t.Errorf("%s: got %v, want the certificate verified", step, err)
 					}
 				}
 			}
@@ -91,10 +91,10 @@ func TestReplicaTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := meet(t, lagging, ahead, clock.Now); err != nil {
-			t.Errorf("one that lags behind does not know one that is ahead: %v", err)
+			t.Errorf("a connection from a replica that lags behind: got %v, want no error", err)
 		}
 		if leaf().Issuer.String() == before.Issuer.String() {
-			t.Error("the CA of before still signs")
+			t.Error("the certificate is signed by the old CA, want the new one")
 		}
 	})
 }
@@ -105,7 +105,7 @@ func meet(t *testing.T, client, server *tls.Config, now func() time.Time) error 
 	client, server = client.Clone(), server.Clone()
 	client.Time, server.Time = now, now
 	server.ClientCAs = server.ClientCAs.Clone()
-	server.ClientAuth = tls.RequestClientCert // the one that is ahead may have retired the other's authority
+	server.ClientAuth = tls.RequestClientCert // the server may have retired the authority of the client
 	near, far := net.Pipe()
 	served := make(chan struct{})
 	go func() {

@@ -14,75 +14,78 @@ import (
 	"time"
 )
 
-// State is the hub's identity and its authority, with what clients need that trust only an earlier one.
+// State is the hub's identity and its authority, with the certificates for clients that trust only an earlier
+// authority.
 type State struct {
-	// Identity names the hub in the tokens of its agents. It outlives every authority, and the cluster that the hub runs
-	// in.
+	// Identity is the hub's name in the tokens of its agents. It outlives every authority, and also the cluster in which
+	// the hub runs.
 	Identity string
-	// Active signs the hub's certificates.
+	// Active is the authority that signs the hub's certificates.
 	Active KeyPair
-	// Bridges are certificates, as PEM, that a replaced authority issued for the one after it, the newest first. The hub
-	// shows them behind its own, so that a client that trusts only a replaced authority can verify Active.
+	// Bridges are certificates, as PEM, that a replaced authority has issued for its successor, the newest first. The hub
+	// presents them after its own certificate, so that a client that trusts only a replaced authority can verify Active.
 	Bridges []byte
-	// Old is the certificate, as PEM, that signed before Active and is still announced to agents.
+	// Old is the certificate, as PEM, of the authority before Active. It is still announced to agents.
 	Old []byte
-	// Changed is when Active last changed. Zero for an authority that never did.
+	// Changed is when Active last changed. It is zero if it never changed.
 	Changed time.Time
 }
 
 // Timing of a change of the authority.
 const (
-	// RenewBefore is how long before its end an authority is replaced without a request. People have that time to put the
-	// next one into their kubeconfigs.
+	// RenewBefore is how long before its end an authority is replaced without a request. Users have this time to put the
+	// next authority into their kubeconfigs.
 	RenewBefore = 365 * 24 * time.Hour
 	// RetireAfter is how long a replaced authority is still announced to agents.
 	RetireAfter = 30 * 24 * time.Hour
-	// RevokePatience is how long after a change the old authority may be revoked only if every connected member knows the
-	// new one. One that never confirms must not keep a stolen key in force.
+	// RevokePatience is how long after a change the revocation of the old authority waits until every connected member
+	// knows the new one. A member that never confirms it must not keep a stolen key in force.
 	RevokePatience = 10 * time.Minute
 )
 
-// maxBridges is the number of changes after which a client that missed them all can still connect. Each adds half a
-// kilobyte to every handshake.
+// maxBridges is the maximum number of changes that a client may miss and still be able to connect. Each change adds
+// half a kilobyte to every handshake.
 const maxBridges = 8
 
-// Input is what the next step of an authority depends on.
+// Input contains everything that the next step of an authority depends on.
 type Input struct {
 	State State
-	// Requested reports whether a person asked for a change that has not been made yet.
+	// Requested reports whether a person has requested a change that has not been made yet.
 	Requested bool
-	// Revoked reports whether a person ended the trust in the old authority, for example because its key was stolen.
+	// Revoked reports whether a person has revoked the old authority, for example because its key was stolen.
 	Revoked bool
-	// Missing names the connected members that have not confirmed the announced bundle.
+	// Missing has the names of the connected members that have not confirmed the announced bundle.
 	Missing []string
 	Now     time.Time
 }
 
-// Step is one step of an authority's life.
+// Step is one step in the life of an authority.
 type Step string
 
 const (
 	// StepWait changes nothing.
 	StepWait Step = "Wait"
-	// StepCreate makes the first authority.
+	// StepCreate creates the first authority.
 	StepCreate Step = "Create"
-	// StepChange makes another authority, which signs from then on. The one before it cross-signs it and is still
+	// StepChange creates another authority, which signs from then on. The previous one cross-signs it and is still
 	// announced.
 	StepChange Step = "Change"
-	// StepRetire stops announcing the old one, and drops bridges that have ended.
+	// StepRetire stops announcing the old authority, and drops bridges that have ended.
 	StepRetire Step = "Retire"
-	// StepRevoke stops announcing the old one, and drops all bridges: clients that trust only that one refuse the hub.
+	// StepRevoke stops announcing the old authority, and drops all bridges. Clients that trust only the old authority then
+	// refuse the hub.
 	StepRevoke Step = "Revoke"
 )
 
-// Decision is the next step, why, and when to look again although nothing happened (zero: never).
+// Decision is the next step with its reason, and the time at which to decide again even if nothing happens (zero means
+// never).
 type Decision struct {
 	Step   Step
 	Why    string
 	LookAt time.Time
 }
 
-// Decide says which step is next. It is pure.
+// Decide returns the next step. It is a pure function.
 func Decide(in Input) (Decision, error) {
 	if len(in.State.Active.Cert) == 0 {
 		return Decision{Step: StepCreate, Why: "there is no authority yet"}, nil
@@ -109,15 +112,15 @@ func decideChange(in Input, active *x509.Certificate) Decision {
 	switch {
 	case !mayVouch(active):
 		return Decision{Step: StepWait,
-			Why: "the authority must be changed and cannot vouch for another: its certificate allows no authority below it. " +
-				"See \"When the CA's key is lost\" in docs/operations/certificates.md"}
+			Why: "the authority must be changed but cannot sign another one, because its certificate allows no authority " +
+				"below it. See \"When the CA's key is lost\" in docs/operations/certificates.md"}
 	case in.Requested:
 		return Decision{Step: StepChange, Why: "a change was requested; " + until(active)}
 	}
 	return Decision{Step: StepChange, Why: "the authority is in its last year; " + until(active)}
 }
 
-// until returns until when clients can connect with the authority that is replaced.
+// until says until when clients of the replaced authority can connect.
 func until(active *x509.Certificate) string {
 	return "clients that trust only the old authority verify the hub until " + active.NotAfter.UTC().Format(time.RFC3339) +
 		": give them the new one from /v1/cacerts by then"
@@ -129,11 +132,11 @@ func decideRevocation(in Input) Decision {
 		return Decision{Step: StepWait, Why: missingMessage(in.Missing), LookAt: patience}
 	}
 	return Decision{Step: StepRevoke,
-		Why: "it was requested; who trusts only the old authority no longer verifies the hub"}
+		Why: "it was requested; clients that trust only the old authority no longer verify the hub"}
 }
 
 func decideRetirement(in Input, bridges []*x509.Certificate, renewAt time.Time) Decision {
-	wait := Decision{Step: StepWait, Why: "the authority is in order", LookAt: renewAt}
+	wait := Decision{Step: StepWait, Why: "the authority is valid", LookAt: renewAt}
 	if len(in.State.Old) > 0 {
 		retireAt := in.State.Changed.Add(RetireAfter)
 		if !in.Now.Before(retireAt) {
@@ -160,7 +163,7 @@ func missingMessage(missing []string) string {
 	return fmt.Sprintf("waiting for %d connected member(s) to learn the new authority: %v", len(names), names)
 }
 
-// Apply carries out a step on a state and returns the new state, of the same identity.
+// Apply performs a step on a state and returns the new state, which has the same identity.
 func Apply(s State, step Step, now time.Time) (State, error) {
 	next, err := apply(s, step, now)
 	next.Identity = s.Identity
@@ -201,7 +204,7 @@ func change(s State, now time.Time) (State, error) {
 	return State{Active: next, Bridges: bridges, Old: s.Active.Cert, Changed: now}, nil
 }
 
-// lasting are the newest of the bridges that have not ended.
+// lasting returns the newest of the bridges that have not ended.
 func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	certs, err := certificates(bridges)
 	if err != nil {
@@ -215,12 +218,12 @@ func lasting(bridges []byte, now time.Time) ([]byte, error) {
 	return kept, nil
 }
 
-// Bundle is what agents are to trust, as PEM: the active authority first, then the old one.
+// Bundle returns the certificates that agents should trust, as PEM: the active authority first, and then the old one.
 func (s State) Bundle() []byte {
 	return slices.Concat(s.Active.Cert, s.Old)
 }
 
-// WithBridges is a certificate that the active authority issued, with the bridges behind it.
+// WithBridges adds the bridges to the chain of a certificate that the active authority has issued.
 func (s State) WithBridges(cert *tls.Certificate) (*tls.Certificate, error) {
 	bridges, err := certificates(s.Bridges)
 	if err != nil {
@@ -232,7 +235,7 @@ func (s State) WithBridges(cert *tls.Certificate) (*tls.Certificate, error) {
 	return cert, nil
 }
 
-// certificates are those in PEM, which may be empty.
+// certificates decodes certificates in PEM. The input may be empty.
 func certificates(raw []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for len(bytes.TrimSpace(raw)) > 0 {

@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Keys of the Secret that holds a State. ca.crt is the bundle, for whoever needs to trust the hub; nothing reads it
-// back.
+// Keys of the Secret that contains a State. ca.crt is the bundle, for programs that need to trust the hub. The hub does
+// not read it.
 const (
 	keyBundle     = "ca.crt"
 	keyActiveCert = "active.crt"
@@ -23,14 +23,14 @@ const (
 	keyIdentity   = "identity"
 )
 
-// identityForm is what the identity of a hub may look like.
+// identityForm matches the identity of a hub.
 var identityForm = regexp.MustCompile(`^drover-hub:[A-Za-z0-9-]{1,64}$`)
 
-// Identity returns the identity of the hub whose namespace kube-system has the UID when its authority is made.
+// Identity returns the identity for a hub. uid is the UID of its namespace kube-system when its authority is created.
 func Identity(uid string) string { return "drover-hub:" + uid }
 
-// Identify puts the identity of the hub into a Secret with an authority that has none, as earlier versions wrote it. It
-// reports whether it did.
+// Identify adds the hub's identity to a Secret that has an authority but no identity, because an earlier version wrote
+// it. It reports whether it did.
 func Identify(secret *corev1.Secret, identity string) bool {
 	if len(secret.Data[keyActiveCert]) == 0 || len(secret.Data[keyIdentity]) > 0 {
 		return false
@@ -39,7 +39,7 @@ func Identify(secret *corev1.Secret, identity string) bool {
 	return true
 }
 
-// ReadSecret reads the state that WriteSecret wrote. A Secret without data is the empty state.
+// ReadSecret returns the state that WriteSecret wrote. A Secret without data yields an empty state.
 func ReadSecret(secret *corev1.Secret) (State, error) {
 	state := State{
 		Identity: string(secret.Data[keyIdentity]),
@@ -48,9 +48,8 @@ func ReadSecret(secret *corev1.Secret) (State, error) {
 		Old:      secret.Data[keyOld],
 	}
 	if state.Identity != "" && !identityForm.MatchString(state.Identity) {
-		return State{},
-			fmt.Errorf("secret %s/%s: %s is not of the form drover-hub:<letters, digits, dashes>; restore it from a backup, since agents know the hub by it",
-				secret.Namespace, secret.Name, keyIdentity)
+		return State{}, fmt.Errorf("secret %s/%s: %s is not of the form drover-hub:<letters, digits, dashes>; "+
+			"restore it from a backup, because agents identify the hub by it", secret.Namespace, secret.Name, keyIdentity)
 	}
 	if raw := secret.Data[keyChanged]; len(raw) > 0 {
 		changed, err := time.Parse(time.RFC3339, string(raw))
@@ -62,7 +61,7 @@ func ReadSecret(secret *corev1.Secret) (State, error) {
 	return state, nil
 }
 
-// WriteSecret puts a state into a Secret's data.
+// WriteSecret writes a state into the data of a Secret.
 func WriteSecret(secret *corev1.Secret, s State) {
 	secret.Type = corev1.SecretTypeOpaque
 	secret.Data = map[string][]byte{keyBundle: s.Bundle()}

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds the certificates that the hub serves with and those that its agents should trust, and decides how
-// both change.
+// Package trust holds the certificates with which the hub serves and the certificates that its agents should trust. It
+// also decides how both change.
 package trust
 
 import (
@@ -19,38 +19,38 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. A person asks for a new CA
+// AuthoritySecret is the name of the Secret with the hub's CA, in the manager's namespace. A person requests a new CA
 // by setting the annotation v1.AnnotationRotate on it.
 const AuthoritySecret = "drover-ca"
 
-// AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace, without
-// any key.
+// AuthorityConfigMap is the name of the ConfigMap with the certificates to trust, in the manager's namespace. It
+// contains no keys.
 const AuthorityConfigMap = "drover-ca"
 
-// ErrNoAuthority says that the hub's CA has not been made or read yet.
-var ErrNoAuthority = errors.New("the hub's CA is not there yet")
+// ErrNoAuthority means that the hub's CA has not been created or loaded yet.
+var ErrNoAuthority = errors.New("the hub's CA has not been loaded yet")
 
-// Holder holds the current trust. New makes it. All methods may be called concurrently.
+// Holder holds the current certificates. Use New to create it. All methods can be called concurrently.
 type Holder struct {
 	hosts []string
 	now   func() time.Time
 
 	loaded chan struct{} // closed when the certificates are complete
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the following fields
 	state     State
 	issued    issued           // by state.Active
-	given     *tls.Certificate // the operator's own, nil if there is none
+	given     *tls.Certificate // the operator's own certificate, nil if there is none
 	givenCA   []byte
 	awaiting  bool // whether it is not known yet if there is an operator's certificate
 	complete  bool // whether loaded is closed
 	listeners []func()
 }
 
-// issued are certificates that the hub's CA has signed for this process, nil until asked for.
+// issued has the certificates that the hub's CA has signed for this process. They are nil until they are needed.
 type issued struct{ serving, replica *tls.Certificate }
 
-// New makes a holder for a hub that is reached under the base URLs. Certificates are issued for their hosts, and for
+// New returns a Holder for a hub with these base URLs. Certificates are issued for the hosts in them, and for
 // extraHosts.
 func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	hosts, err := Hosts(urls)
@@ -60,15 +60,15 @@ func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	return &Holder{hosts: append(hosts, extraHosts...), now: now, loaded: make(chan struct{})}, nil
 }
 
-// OnChange calls f after the trust changed. f must not block.
+// OnChange registers a function that is called after the certificates to trust have changed. f must not block.
 func (h *Holder) OnChange(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.listeners = append(h.listeners, f)
 }
 
-// LoadAuthority loads the hub's CA and identity from their Secret. It refuses what cannot be used, and keeps what was
-// loaded before.
+// LoadAuthority loads the hub's CA and identity from their Secret. If the Secret cannot be used, it returns an error
+// and keeps the previous CA and identity.
 func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	state, err := ReadSecret(secret)
 	if err != nil {
@@ -94,21 +94,21 @@ func (h *Holder) LoadAuthority(secret *corev1.Secret) error {
 	return nil
 }
 
-// Authority returns the hub's CA as it was loaded last, false if none was.
+// Authority returns the hub's CA as it was last loaded, and false if it was never loaded.
 func (h *Holder) Authority() (State, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.state, len(h.state.Active.Cert) > 0
 }
 
-// Identity returns the hub's identity as it was loaded last, empty if none was.
+// Identity returns the hub's identity as it was last loaded, or an empty string if it was never loaded.
 func (h *Holder) Identity() string {
 	state, _ := h.Authority()
 	return state.Identity
 }
 
 // AwaitGiven records that an operator's own certificate is configured. Until LoadGiven or GivenAbsent is called,
-// nothing is served and agents get no settings: otherwise each restart of the hub would remove the operator's CA from
+// nothing is served and agents get no settings. Otherwise, each restart of the hub would remove the operator's CA from
 // agents for a moment.
 func (h *Holder) AwaitGiven() {
 	h.mu.Lock()
@@ -116,8 +116,8 @@ func (h *Holder) AwaitGiven() {
 	h.awaiting = !h.complete
 }
 
-// GivenAbsent records that the operator's certificate is missing or invalid. One that was loaded before stays in use;
-// otherwise the hub's own CA is used.
+// GivenAbsent records that the operator's certificate is missing or invalid. A certificate that was loaded before stays
+// in use; otherwise the hub's own CA is used.
 func (h *Holder) GivenAbsent() {
 	h.change(func() bool {
 		h.awaiting = false
@@ -125,7 +125,7 @@ func (h *Holder) GivenAbsent() {
 	})
 }
 
-// LoadGiven loads the operator's own serving certificate: tls.crt, tls.key and, if it is not a public one, ca.crt.
+// LoadGiven loads the operator's own serving certificate: tls.crt, tls.key and, unless the CA is a public one, ca.crt.
 func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	cert, err := tls.X509KeyPair(secret.Data[corev1.TLSCertKey], secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
@@ -145,7 +145,7 @@ func (h *Holder) LoadGiven(secret *corev1.Secret) error {
 	return nil
 }
 
-// change runs f under the lock and notifies the listeners when it returns true.
+// change calls f with the lock held, and notifies the listeners if f returns true.
 func (h *Holder) change(f func() bool) {
 	h.mu.Lock()
 	changed := f()
@@ -158,7 +158,7 @@ func (h *Holder) change(f func() bool) {
 	}
 }
 
-// completeLocked reports whether the certificates have become complete now.
+// completeLocked reports whether the certificates have just become complete.
 func (h *Holder) completeLocked() bool {
 	if h.complete || h.awaiting || len(h.state.Active.Cert) == 0 {
 		return false
@@ -168,7 +168,7 @@ func (h *Holder) completeLocked() bool {
 	return true
 }
 
-// Wait returns when the certificates are complete, or ctx ends.
+// Wait waits until the certificates are complete or ctx ends.
 func (h *Holder) Wait(ctx context.Context) error {
 	select {
 	case <-h.loaded:
@@ -188,7 +188,7 @@ func (h *Holder) Ready() error {
 	return nil
 }
 
-// GetCertificate is for tls.Config. It issues a certificate if there is none or the last one is to be renewed.
+// GetCertificate can be used in tls.Config. It issues a certificate if there is none or the last one must be renewed.
 func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -212,8 +212,8 @@ func (h *Holder) GetCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) 
 	return serving, nil
 }
 
-// Bundle returns the certificates that agents with pinned trust should trust, as PEM: the hub's authorities, then the
-// operator's CA. It is empty until the certificates are complete.
+// Bundle returns the certificates that agents with pinned trust should trust, as PEM: the hub's authorities, and then
+// the operator's CA. It is empty until the certificates are complete.
 func (h *Holder) Bundle() []byte {
 	h.mu.Lock()
 	defer h.mu.Unlock()

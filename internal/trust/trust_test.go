@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// world is a holder, its clock and how often it told of a change.
+// world is a holder with its clock. It counts the calls of its listener.
 type world struct {
 	*trust.Holder
 	t       *testing.T
@@ -58,7 +58,7 @@ func (w *world) load(state trust.State) {
 	}
 }
 
-// given is an operator's Secret with a certificate for hub.example.com.
+// given returns an operator's Secret with a certificate for hub.example.com.
 func (w *world) given(ca trust.KeyPair, withCA bool) *corev1.Secret {
 	w.t.Helper()
 	cert, err := trust.IssueServing(ca, []string{"hub.example.com"}, w.clock.Now())
@@ -72,7 +72,7 @@ func (w *world) given(ca trust.KeyPair, withCA bool) *corev1.Secret {
 	return secret
 }
 
-// tlsData is a certificate as a Secret of type kubernetes.io/tls has it.
+// tlsData returns the data of a Secret of type kubernetes.io/tls for a certificate.
 func tlsData(t testing.TB, cert *tls.Certificate) map[string][]byte {
 	t.Helper()
 	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
@@ -85,7 +85,7 @@ func tlsData(t testing.TB, cert *tls.Certificate) map[string][]byte {
 	}
 }
 
-// serves fails unless the certificate that is served is good for a host, by a CA.
+// serves fails the test unless the served certificate is valid for a host and verified by a CA.
 func (w *world) serves(ca trust.KeyPair, host string) *tls.Certificate {
 	w.t.Helper()
 	cert, err := w.GetCertificate(&tls.ClientHelloInfo{})
@@ -103,24 +103,24 @@ func (w *world) serves(ca trust.KeyPair, host string) *tls.Certificate {
 	}
 	if _, err := cert.Leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, DNSName: host,
 		CurrentTime: w.clock.Now()}); err != nil {
-		w.t.Errorf("for %s: %v", host, err)
+		w.t.Errorf("for %s: got %v, want the certificate verified", host, err)
 	}
 	return cert
 }
 
 func TestHolder(t *testing.T) {
 	for name, test := range map[string]func(*world){
-		"without an authority it serves nothing and is not ready":            testEmpty,
-		"it serves a certificate of the active authority for all its hosts":  testServes,
-		"a certificate is renewed before it ends":                            testRenews,
-		"a new authority signs at once, and clients of the old one go on":    testChanged,
-		"an old authority that is revoked leads to nothing":                  testRevoked,
-		"a chain in the operator's own certificate is served whole":          testGivenChain,
-		"a Secret that cannot be served with changes nothing":                testBadSecret,
-		"the operator's own certificate comes first, its CA into the bundle": testGiven,
-		"an operator's Secret that is no good changes nothing":               testBadGiven,
-		"while the operator's certificate is awaited nothing is half told":   testAwaitsGiven,
-		"an operator's certificate that is not there is not waited for":      testGivenAbsent,
+		"without an authority nothing is served":                                  testEmpty,
+		"a certificate of the active authority is served for all hosts":           testServes,
+		"a certificate is renewed before it expires":                              testRenews,
+		"a new authority signs at once, and clients of the old one still connect": testChanged,
+		"a revoked authority has no bridge":                                       testRevoked,
+		"the whole chain of the operator's certificate is served":                 testGivenChain,
+		"an unusable Secret changes nothing":                                      testBadSecret,
+		"the operator's certificate is preferred, and its CA is in the bundle":    testGiven,
+		"an unusable operator's Secret changes nothing":                           testBadGiven,
+		"nothing is announced while the operator's certificate is awaited":        testAwaitsGiven,
+		"a missing operator's certificate does not block":                         testGivenAbsent,
 	} {
 		t.Run(name, func(t *testing.T) { test(newWorld(t)) })
 	}
@@ -128,18 +128,18 @@ func TestHolder(t *testing.T) {
 
 func testEmpty(w *world) {
 	if _, err := w.GetCertificate(&tls.ClientHelloInfo{}); !errors.Is(err, trust.ErrNoAuthority) {
-		w.t.Errorf("certificate: %v", err)
+		w.t.Errorf("certificate: got %v, want %v", err, trust.ErrNoAuthority)
 	}
 	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) {
-		w.t.Errorf("ready: %v", err)
+		w.t.Errorf("ready: got %v, want %v", err, trust.ErrNoAuthority)
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	cancel()
 	if err := w.Wait(ctx); !errors.Is(err, trust.ErrNoAuthority) || !errors.Is(err, context.Canceled) {
-		w.t.Errorf("wait: %v", err)
+		w.t.Errorf("wait: got %v, want %v and %v", err, trust.ErrNoAuthority, context.Canceled)
 	}
 	if len(w.Bundle()) > 0 {
-		w.t.Error("there is a bundle")
+		w.t.Error("there is a bundle, want none")
 	}
 }
 
@@ -149,7 +149,7 @@ func testServes(w *world) {
 	first := w.serves(ca, "hub.example.com")
 	for _, host := range []string{"10.0.0.1", "localhost"} {
 		if w.serves(ca, host) != first {
-			w.t.Error("every handshake makes a certificate")
+			w.t.Error("a handshake made another certificate, want the same")
 		}
 	}
 	if err := errors.Join(w.Ready(), w.Wait(w.t.Context())); err != nil {
@@ -157,7 +157,7 @@ func testServes(w *world) {
 	}
 	w.load(trust.State{Active: ca})
 	if w.changes != 1 {
-		w.t.Errorf("told of %d changes", w.changes)
+		w.t.Errorf("got %d changes, want 1", w.changes)
 	}
 }
 
@@ -167,19 +167,19 @@ func testRenews(w *world) {
 	first := w.serves(ca, "localhost")
 	w.clock.Advance(trust.ServingLifetime / 2)
 	if w.serves(ca, "localhost") != first {
-		w.t.Error("renewed at half its life")
+		w.t.Error("the certificate was renewed after half its lifetime, want the same")
 	}
 	w.clock.Advance(trust.ServingLifetime / 4)
 	second := w.serves(ca, "localhost")
 	if second == first || !second.Leaf.NotAfter.After(first.Leaf.NotAfter) {
-		w.t.Error("not renewed at three quarters of its life")
+		w.t.Error("the certificate was not renewed after three quarters of its lifetime, want a later one")
 	}
 	if w.changes != 1 {
-		w.t.Errorf("agents are told of %d changes: to them a renewal is none", w.changes)
+		w.t.Errorf("got %d changes, want 1, because a renewal does not concern agents", w.changes)
 	}
 }
 
-// changed is a state and the one after a change.
+// changed returns a state and the state after a change of the authority.
 func (w *world) changed() (before, after trust.State) {
 	w.t.Helper()
 	before = trust.State{Active: w.authority()}
@@ -196,12 +196,12 @@ func testChanged(w *world) {
 	w.serves(before.Active, "localhost")
 	w.load(after)
 	w.serves(after.Active, "localhost")
-	w.serves(before.Active, "localhost") // who trusts only the old one
+	w.serves(before.Active, "localhost") // a client that trusts only the old one
 	if want := string(slices.Concat(after.Active.Cert, before.Active.Cert)); string(w.Bundle()) != want {
-		w.t.Error("the bundle is not both")
+		w.t.Error("the bundle differs, want the new and the old authority")
 	}
 	if w.changes != 2 {
-		w.t.Errorf("told of %d changes", w.changes)
+		w.t.Errorf("got %d changes, want 2", w.changes)
 	}
 }
 
@@ -216,11 +216,11 @@ func testRevoked(w *world) {
 	retired.Bridges = nil
 	w.load(retired)
 	if n := len(w.serves(after.Active, "localhost").Certificate); n != 1 {
-		w.t.Errorf("%d certificates are shown", n)
+		w.t.Errorf("got %d certificates, want 1", n)
 	}
 }
 
-// testGivenChain: an operator who changes a CA of their own can cross-sign, too.
+// testGivenChain checks that an operator can also cross-sign when changing the operator's own CA.
 func testGivenChain(w *world) {
 	before, after := w.changed()
 	w.load(trust.State{Active: w.authority()})
@@ -239,21 +239,22 @@ func testBadSecret(w *world) {
 	for name, state := range map[string]trust.State{
 		"no data":                      {},
 		"no key":                       {Active: trust.KeyPair{Cert: other.Cert}},
-		"another's key":                {Active: trust.KeyPair{Cert: other.Cert, Key: ca.Key}},
+		"the key of another CA":        {Active: trust.KeyPair{Cert: other.Cert, Key: ca.Key}},
 		"no certificate":               {Active: trust.KeyPair{Cert: []byte("x"), Key: ca.Key}},
 		"something else in the bundle": {Active: ca, Old: other.Key},
 		"a key among the cross-signed": {Active: ca, Bridges: other.Key},
-		"an identity of another form":  {Active: ca, Identity: "hub"},
+		"a malformed identity":         {Active: ca, Identity: "hub"},
 	} {
 		secret := &corev1.Secret{}
 		trust.WriteSecret(secret, state)
 		if err := w.LoadAuthority(secret); err == nil {
-			w.t.Errorf("%s is taken", name)
+			w.t.Errorf("%s: it was accepted, want an error", name)
 		}
 	}
 	w.serves(ca, "localhost")
 	if string(w.Bundle()) != string(ca.Cert) || w.changes != 1 || w.Identity() != "drover-hub:a-uid" {
-		w.t.Errorf("told of %d changes, the identity is %q", w.changes, w.Identity())
+		w.t.Errorf("the bundle is %q after %d changes, the identity is %q, want all unchanged",
+			w.Bundle(), w.changes, w.Identity())
 	}
 }
 
@@ -265,21 +266,21 @@ func testGiven(w *world) {
 	}
 	w.serves(operators, "hub.example.com")
 	if string(w.Bundle()) != string(slices.Concat(own.Cert, operators.Cert)) {
-		w.t.Error("the bundle is not both")
+		w.t.Error("the bundle differs, want the hub's and the operator's CA")
 	}
-	// Renewed by the operator under the same CA: served at once, and nothing that agents need to know.
+	// A certificate that the operator has renewed under the same CA is served at once, and does not concern agents.
 	before := w.changes
 	if err := w.LoadGiven(w.given(operators, true)); err != nil {
 		w.t.Fatal(err)
 	}
 	if w.changes != before {
-		w.t.Error("agents are told")
+		w.t.Errorf("got %d changes after the renewal, want %d", w.changes, before)
 	}
 	if err := w.LoadGiven(w.given(operators, false)); err != nil {
 		w.t.Fatal(err)
 	}
 	if string(w.Bundle()) != string(own.Cert) || w.changes != before+1 {
-		w.t.Error("without a CA of its own the bundle is the hub's")
+		w.t.Errorf("the bundle is %q after %d changes, want only the hub's CA after one", w.Bundle(), w.changes-before)
 	}
 }
 
@@ -295,7 +296,7 @@ func testBadGiven(w *world) {
 	badCA.Data["ca.crt"] = []byte("x")
 	for _, secret := range []*corev1.Secret{{}, noKey, badCA} {
 		if err := w.LoadGiven(secret); err == nil {
-			w.t.Error("taken")
+			w.t.Error("the Secret was accepted, want an error")
 		}
 	}
 	w.serves(operators, "hub.example.com")
@@ -306,17 +307,17 @@ func testAwaitsGiven(w *world) {
 	w.AwaitGiven()
 	w.load(trust.State{Active: own})
 	if err := w.Ready(); !errors.Is(err, trust.ErrNoAuthority) || len(w.Bundle()) > 0 {
-		w.t.Errorf("ready: %v, bundle %q", err, w.Bundle())
+		w.t.Errorf("ready: got %v with the bundle %q, want %v without one", err, w.Bundle(), trust.ErrNoAuthority)
 	}
 	if _, err := w.GetCertificate(&tls.ClientHelloInfo{}); !errors.Is(err, trust.ErrNoAuthority) {
-		w.t.Errorf("certificate: %v", err)
+		w.t.Errorf("certificate: got %v, want %v", err, trust.ErrNoAuthority)
 	}
 	before := w.changes
 	if err := w.LoadGiven(w.given(operators, false)); err != nil {
 		w.t.Fatal(err)
 	}
 	if err := w.Wait(w.t.Context()); err != nil || w.changes != before+1 {
-		w.t.Errorf("wait: %v, told of %d changes", err, w.changes-before)
+		w.t.Errorf("wait: got %v after %d changes, want no error after 1", err, w.changes-before)
 	}
 	w.serves(operators, "hub.example.com")
 }
@@ -326,7 +327,7 @@ func testGivenAbsent(w *world) {
 	w.AwaitGiven()
 	w.GivenAbsent()
 	if w.Ready() == nil {
-		w.t.Error("ready without an authority")
+		w.t.Error("the holder is ready without an authority, want an error")
 	}
 	w.load(trust.State{Active: own})
 	if err := w.Wait(w.t.Context()); err != nil {
@@ -368,8 +369,8 @@ func TestHolderIsSafeForConcurrentUse(t *testing.T) {
 	all.Wait()
 }
 
-func TestAHubWithoutAHostIsRefused(t *testing.T) {
+func TestURLWithoutAHostIsRefused(t *testing.T) {
 	if _, err := trust.New([]string{"https://"}, nil, testkit.NewClock().Now); err == nil {
-		t.Error("accepted")
+		t.Error("the URL https:// was accepted, want an error")
 	}
 }
