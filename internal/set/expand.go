@@ -68,7 +68,8 @@ type Result struct {
 	Spent []string
 }
 
-// Reserved reports whether a namespace belongs to the cluster and is never part of a project, whatever its labels say.
+// Reserved reports whether a namespace belongs to the cluster itself. Such a namespace is never part of a project,
+// whatever its labels say.
 func Reserved(namespace string) bool {
 	return namespace == metav1.NamespaceDefault || strings.HasPrefix(namespace, "kube-") ||
 		strings.HasPrefix(namespace, "drover-")
@@ -112,7 +113,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 	return out, nil
 }
 
-// check makes sure that Expand only has to fill in the namespace.
+// check makes sure that the namespace is the only field that Expand has to set.
 func (p *PerNamespace) check() error {
 	for i := range p.Templates {
 		if o := p.Templates[i].Object; o == nil || o.GetNamespace() != "" || o.GetKind() == "" || o.GetName() == "" {
@@ -143,7 +144,7 @@ func (p *PerNamespace) instances(namespace string, labels map[string]string) []*
 }
 
 // labelled returns the part of a Namespace that Drover manages if a user created the Namespace. It contains neither the
-// project nor a label that says that the Namespace is ours.
+// label of the project nor a label that says that Drover manages the Namespace.
 func labelled(ns Namespace, labels map[string]string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace"}}
 	o.SetName(ns.Name)

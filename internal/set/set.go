@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package set defines the part of one object of the hub that goes into one member: a Set has an ID, a digest,
-// optionally an end, and its content.
+// Package set defines sets. A Set is the part of one object on the hub that goes into one member. It has an ID, a
+// digest, content, and optionally an expiry time.
 //
-// Hub and agent share it. The hub encodes objects and templates into a set. The agent expands the templates whenever a
-// namespace is added or removed, with or without the hub. The package is pure: it has no client, no context, no clock
-// and no logger.
+// The hub and the agent share this package. The hub encodes objects and templates into a set. The agent expands the
+// templates whenever a namespace is added or removed, even while it has no connection to the hub. The package is pure:
+// it has no client, no context, no clock and no logger.
 package set
 
 import (
@@ -52,15 +52,15 @@ const (
 // ID returns the ID of an object's set of one kind.
 func ID(kind, object string) string { return kind + "/" + object }
 
-// Set is what one object of the hub puts into one member. It is immutable, and holds its content as JSON only: the hub
-// has thousands of sets, and decoded each would take ten times the memory.
+// Set is the part of one object on the hub that goes into one member. It is immutable. It keeps its content only as
+// JSON, because the hub has thousands of sets, and a decoded set would take ten times the memory.
 type Set struct {
-	// ID names the object of the hub: "crtb/alice-owns-prod".
+	// ID names the object on the hub, for example "crtb/alice-owns-prod".
 	ID string
-	// Digest is the digest of everything else: the SHA-256, in hexadecimal, of the JSON with an empty digest. That JSON is
-	// canonical, because Go writes fields in their order and maps with sorted keys.
+	// Digest is the digest of all other fields: the SHA-256, in hexadecimal, of the JSON with an empty digest. This JSON
+	// is canonical, because Go writes fields in their order and maps with sorted keys.
 	Digest string
-	// ExpiresAt is when the agent removes the set's objects, by its own clock. Nil means never.
+	// ExpiresAt is when the agent removes the set's objects, according to its own clock. Nil means never.
 	ExpiresAt *time.Time
 	json      []byte
 }
@@ -75,7 +75,7 @@ type encoded struct {
 
 // Content is the content of a set.
 type Content struct {
-	// Objects are complete objects, which are applied as they are.
+	// Objects are complete objects, which are applied unchanged.
 	Objects []*unstructured.Unstructured `json:"objects,omitempty"`
 	// PerNamespace is the content for each namespace of a project.
 	PerNamespace *PerNamespace `json:"perNamespace,omitempty"`
@@ -107,15 +107,16 @@ func encode(s encoded) (raw []byte, digest string, err error) {
 	}
 	if len(raw) > MaxSize {
 		return nil, "",
-			fmt.Errorf("make set %s: it has %d bytes, at most %d are sent: split what it is made of", s.ID, len(raw), MaxSize)
+			fmt.Errorf("make set %s: it has %d bytes, and the maximum is %d: split the object it is made from", s.ID, len(raw),
+				MaxSize)
 	}
 	sum := sha256.Sum256(raw)
 	return raw, hex.EncodeToString(sum[:]), nil
 }
 
-// Parse decodes the JSON of a set, which it keeps, and also returns the content. It fails if the digest does not match.
-// If hub and agent differ in the fields that a set can have, they also differ in the digest. The error contains nothing
-// of the content.
+// Parse decodes the JSON of a set, which the Set keeps, and also returns the content. It fails if the digest does not
+// match. If hub and agent differ in the fields that a set can have, they also compute different digests. The error does
+// not contain any part of the content.
 func Parse(raw []byte) (*Set, Content, error) {
 	var s encoded
 	if err := json.Unmarshal(raw, &s); err != nil {
@@ -138,13 +139,14 @@ func (s *Set) JSON() []byte { return s.json }
 // MaxID bounds an ID, in bytes: a kind, and the longest name that Kubernetes allows.
 const MaxID = 320
 
-// validID matches a kind, optionally with a DNS name. No segment of a path could be empty or consist only of dots.
+// validID matches a kind, optionally with a DNS name. No segment of a path can be empty or consist only of dots.
 var validID = regexp.MustCompile(`^[a-z]+(/[a-z0-9]([-a-z0-9.]*[a-z0-9])?)?$`)
 
-// ValidID reports whether a set can have this ID: "kind/name", or "kind" for the only one of its kind.
+// ValidID reports whether a set can have this ID: "kind/name", or only "kind" if a member has only one set of that
+// kind.
 func ValidID(id string) bool { return len(id) <= MaxID && validID.MatchString(id) }
 
-// Object returns an object in the form in which it is put into a set: without the fields that only an API server sets.
+// Object converts an object into the form for a set, without the fields that only an API server sets.
 func Object(object runtime.Object) (*unstructured.Unstructured, error) {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(object)
 	if err != nil {

@@ -37,7 +37,7 @@ func TestDigestOfASet(t *testing.T) {
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	first := content(map[string]any{"a": "<1>", "b": int64(2), "c": 1.5, "d": 1.0, "e": `"digest":""`})
 	base := newSet(t, "crtb/a", &now, first)
-	t.Run("it survives the way through JSON", func(t *testing.T) {
+	t.Run("it does not change when the set is encoded and decoded", func(t *testing.T) {
 		got, c, err := set.Parse(base.JSON())
 		if err != nil || got.ID != base.ID || got.Digest != base.Digest || !got.ExpiresAt.Equal(now) ||
 			!bytes.Equal(got.JSON(), base.JSON()) {
@@ -47,7 +47,7 @@ func TestDigestOfASet(t *testing.T) {
 			t.Errorf("the content is %+v, want one object %s", c, want)
 		}
 	})
-	t.Run("agents of earlier versions have the same digest of the same set: none is sent again after an upgrade",
+	t.Run("it is the same as in earlier versions, so that no set is sent again after an upgrade",
 		func(t *testing.T) {
 			const want = `{"id":"crtb/a","digest":"DIGEST","expiresAt":"2026-11-21T12:00:00Z","content":` +
 				`{"objects":[{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"x"}}]}}`
@@ -57,45 +57,45 @@ func TestDigestOfASet(t *testing.T) {
 				t.Errorf("got %s with the digest %s, want %s with %s", got, s.Digest, want, digest)
 			}
 		})
-	t.Run("the zone of the end does not matter", func(t *testing.T) {
+	t.Run("it does not depend on the time zone of the expiry", func(t *testing.T) {
 		elsewhere := now.In(time.FixedZone("x", 7200))
 		if got := newSet(t, "crtb/a", &elsewhere, first); !reflect.DeepEqual(got, base) {
 			t.Errorf("got %+v, want %+v", got, base)
 		}
 	})
-	t.Run("id, end and content do", func(t *testing.T) {
+	t.Run("it depends on ID, expiry and content", func(t *testing.T) {
 		later := now.Add(time.Second)
 		for name, other := range map[string]*set.Set{
 			"id": newSet(t, "crtb/b", &now, first), "end": newSet(t, "crtb/a", &later, first),
 			"no end": newSet(t, "crtb/a", nil, first), "content": newSet(t, "crtb/a", &now, content(map[string]any{"a": "2"})),
 		} {
 			if other.Digest == base.Digest {
-				t.Errorf("a set that differs in %s has the same digest", name)
+				t.Errorf("a set that differs in %s has the same digest, want another one", name)
 			}
 		}
 	})
-	t.Run("a set that is not what its digest says is refused", func(t *testing.T) {
+	t.Run("a set that does not match its digest is refused", func(t *testing.T) {
 		for name, raw := range map[string]string{
-			"other content":                       strings.Replace(string(base.JSON()), "1.5", "1.6", 1),
-			"another ID":                          strings.Replace(string(base.JSON()), "crtb/a", "crtb/b", 1),
-			"an ID that is not valid":             strings.Replace(string(base.JSON()), "crtb/a", "crtb/..", 1),
-			"no JSON, and what it holds is told ": "hunter2",
+			"other content":           strings.Replace(string(base.JSON()), "1.5", "1.6", 1),
+			"another ID":              strings.Replace(string(base.JSON()), "crtb/a", "crtb/b", 1),
+			"an invalid ID":           strings.Replace(string(base.JSON()), "crtb/a", "crtb/..", 1),
+			"a text that is not JSON": "hunter2",
 		} {
 			if _, _, err := set.Parse([]byte(raw)); err == nil || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s: got the error %v", name, err)
+				t.Errorf("%s: got %v, want an error without the content", name, err)
 			}
 		}
 	})
-	t.Run("a set with a field of a later version is refused, since it would be dropped", func(t *testing.T) {
+	t.Run("a set with a field of a later version is refused, because the field would be lost", func(t *testing.T) {
 		raw := `{"id":"crtb/a","digest":"","content":{"later":["x"]}}`
 		raw = strings.Replace(raw, `"digest":""`, fmt.Sprintf(`"digest":"%x"`, sha256.Sum256([]byte(raw))), 1)
 		if _, _, err := set.Parse([]byte(raw)); err == nil {
-			t.Error("it was taken")
+			t.Error("the set was accepted, want an error")
 		}
 	})
-	t.Run("one that is too large is not made", func(t *testing.T) {
+	t.Run("a set that is too large is refused", func(t *testing.T) {
 		if _, err := set.New("crtb/a", nil, content(map[string]any{"a": strings.Repeat("x", set.MaxSize)})); err == nil {
-			t.Error("a set with more than MaxSize bytes was made")
+			t.Error("a set with more than MaxSize bytes was made, want an error")
 		}
 	})
 }
