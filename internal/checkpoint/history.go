@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint distinguishes a hub whose etcd was restored from a backup from a hub that was merely restarted. It
-// holds back the changes that a restored hub would make in its members and hosts until an administrator confirms them.
+// Package checkpoint recognizes a hub whose etcd was restored from a backup, and holds back its changes to members and
+// hosts until an administrator confirms them.
 //
 // A checkpoint is one renewal of the leader's Lease. The leader sends the latest checkpoint with each set, and agents
 // keep it. The Lease contains the history of leaders and of the number of their renewals, so a leader can tell whether
@@ -24,8 +24,8 @@ const maxTerms = 500
 // term is the time during which one manager led.
 type term struct {
 	number   int32  // LeaseTransitions of the Lease
-	id       string // of the manager's process
-	renewals uint64 // of the Lease in this term; the first one is 1
+	id       string // the ID of the manager's process
+	renewals uint64 // the number of renewals of the Lease in this term
 }
 
 // history has the latest terms of one Lease, the oldest first.

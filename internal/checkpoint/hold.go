@@ -83,7 +83,7 @@ func (h *Hold) Reach(checkpoint string) { h.reached = checkpoint }
 // Waits reports whether changes in the member wait for a confirmation.
 func (h *Hold) Waits() bool { return h.lost != "" }
 
-// Holds reports whether a set must be neither sent nor removed. wanted says whether the set has an owner.
+// Holds reports whether a set must be neither sent nor removed. wanted is true if the set has an owner.
 func (h *Hold) Holds(id string, wanted bool) bool {
 	_, withdrawn := h.withdrawn[id]
 	return h.Waits() && (wanted || !withdrawn)

@@ -30,8 +30,8 @@ type Recorder struct {
 	Restored func()
 
 	id   string
-	own  atomic.Pointer[history] // of the Lease as this process last stored it, nil if it never led
-	seen history                 // of the Lease as it was last read or stored; only the leader election uses it
+	own  atomic.Pointer[history] // the history that this process last stored, nil if it never led
+	seen history                 // the history last read or stored; only the leader election uses it
 }
 
 // NewRecorder returns a Recorder that reads and writes Leases with a client.

@@ -33,7 +33,7 @@ type member struct {
 
 // connection is the part of a member's state that does not concern its sets.
 type connection struct {
-	connected bool // by a replica of its agent; after Forget, node agents count as well
+	connected bool // whether a replica of its agent is connected; after Forget, node agents count, too
 	// refuses is the reason why the agent accepts no sets, ReasonAgentTooOld or ReasonAgentReadOnly, or why the hub sends
 	// none, ReasonIdentityMismatch. It is empty if sets can be sent. Otherwise the member may still have its earlier
 	// sets, but they are not maintained and do not count.

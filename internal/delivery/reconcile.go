@@ -71,8 +71,8 @@ func (d *Store) Start(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// begin gives the store the queue of its controller. Every change of the sets that a member should have or has puts
-// targets into this queue.
+// begin gives the store the queue of its controller. Every change to the sets that a member should have, or to the sets
+// that it has, puts targets into this queue.
 func (d *Store) begin(_ context.Context, queue workqueue.TypedRateLimitingInterface[target]) error {
 	d.mu.Lock()
 	defer d.unlock()

@@ -1,8 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package delivery brings sets to members. It holds the sets that each member should have and the sets that it has, and
-// sends the difference.
+// Package delivery compares the sets that each member should have with the sets that it has, and sends the difference.
 //
 // A Store runs on the leading manager. It is a controller whose requests consist of a member and the ID of a set. It
 // sends nothing to a member that is not connected. When the member connects, its sets are queued.
@@ -131,9 +130,8 @@ func (d *Store) unlock() {
 	}
 }
 
-// Expect sets the owners that exist. When Replace has been called for each of them, the store is complete, and from
-// then on it removes sets without an owner from members. A second call drops the owners that are gone since the first
-// call.
+// Expect sets the owners that exist. After a call of Replace for each of them, the store is complete, and from then on
+// it removes sets without an owner from members. A second call drops the owners that are gone since the first call.
 func (d *Store) Expect(keys []Key) {
 	d.mu.Lock()
 	defer d.unlock()

@@ -26,8 +26,8 @@ const apiAudience = "https://kubernetes.default.svc"
 type reviewer struct {
 	authenticationv1client.TokenReviewInterface
 	truth  []string
-	silent bool     // ignores audiences, as webhooks do that are older than them
-	asked  []string // audiences
+	silent bool     // ignores audiences, like webhooks that predate them
+	asked  []string // the audiences in the last review
 	count  int
 }
 

@@ -38,7 +38,7 @@ const (
 	tooFastPause = time.Minute
 	// fullPause is how long an agent waits before it tries again after its workspace was full.
 	fullPause = 30 * time.Second
-	// refusalPause is how long after a rejection no other rejection of the same Cluster is reported. Otherwise, a client
+	// refusalPause is the minimum time between two rejections of the same Cluster that are reported. Without it, a client
 	// with a used token could cause a write of the status with each attempt.
 	refusalPause = time.Minute
 )
@@ -92,8 +92,8 @@ func (a *Admission) admitLocked(name types.NamespacedName) (time.Duration, error
 	return 0, nil
 }
 
-// suspend ends the member's tunnels at this replica because its agent sends too many messages of one sort, which what
-// names. The member cannot open another tunnel for a minute.
+// suspend ends the member's tunnels at this replica because its agent sends too much. what names the excess, for
+// example "reports". The member cannot open another tunnel for a minute.
 func (a *Admission) suspend(name types.NamespacedName, what string) {
 	a.table.mu.Lock()
 	m := a.table.memberLocked(name)
@@ -132,7 +132,7 @@ func (a *Admission) Refused(name types.NamespacedName, reason, message string) (
 
 // Unproven remembers that a client that named a member without any proof was rejected, and reports whether it notified
 // the listeners. Because any client can cause this, the rejection is kept only for a member that is not connected. It
-// never replaces a rejection of a client that had proof, nor an earlier one of this kind.
+// never replaces a rejection of a client that had proof, or an earlier one of the same kind.
 func (a *Admission) Unproven(name types.NamespacedName, reason, message string) (notified bool) {
 	a.table.mu.Lock()
 	m, now := a.table.memberLocked(name), a.table.now()

@@ -27,7 +27,7 @@ type lines struct {
 	err    error
 }
 
-// newLines returns a reader of lines with at most most bytes each. It keeps a buffer of usual bytes.
+// newLines returns a reader of lines. A line can have up to most bytes. The reader keeps a buffer of usual bytes.
 func newLines(r io.Reader, usual, most int) *lines {
 	return &lines{reader: bufio.NewReaderSize(r, usual), most: most}
 }

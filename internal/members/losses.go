@@ -43,7 +43,7 @@ func (l *losses) lost(now time.Time) {
 		l.admitted = now
 	}
 	l.admitted = l.admitted.Add(AdmissionTime(1))
-	// The return of members makes the queue shorter, but not the time that was given to the others.
+	// The return of members makes the queue shorter, but does not shorten the time for the others.
 	if l.admitted.Sub(now) > manyTime && l.admitted.After(l.many) {
 		l.many = l.admitted
 	}

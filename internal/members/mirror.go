@@ -17,7 +17,7 @@ import (
 type Mirror struct {
 	table   *table
 	notices *Notices
-	replica string // for logs
+	replica string // its name in logs
 
 	// table.mu guards the following fields.
 	via      func(Peer) http.RoundTripper // nil while the replica cannot be reached

@@ -28,7 +28,7 @@ const (
 // reportBytes counts the bytes of unfinished complete reports, for all streams of a member together.
 type reportBytes struct {
 	pace  *rate.Limiter
-	lines *rate.Limiter // for all other lines
+	lines *rate.Limiter // limits all other lines
 
 	mu   sync.Mutex // guards held
 	held int

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package members knows which members are connected to which replica of the hub. It provides a transport to each of
-// them, and notifies listeners of changes.
+// Package members knows which members are connected to which replica of the hub, provides a transport to each of them,
+// and notifies listeners of changes.
 package members
 
 import (

@@ -11,7 +11,7 @@ import (
 // route is one way to a member: a tunnel that is open at some replica.
 type route struct {
 	id        string
-	instance  string // of the agent; empty is also a valid name
+	instance  string // the agent's instance name, which may be empty
 	epoch     int64
 	nodeAgent bool              // whether the agent is a node agent
 	hop       bool              // whether the tunnel ends at another replica

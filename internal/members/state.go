@@ -115,7 +115,7 @@ func (all *States) State(name types.NamespacedName) State {
 type agentState struct {
 	report *protocol.Report
 	err    error
-	epoch  int64 // of the tunnel
+	epoch  int64 // the tunnel's epoch
 }
 
 // preferred returns the state to use out of two: a leader's before any other, any state before an empty one, and

@@ -60,7 +60,7 @@ type stream struct {
 	reports   func(*protocol.Report) // nil if no reports are requested
 	intake    *rate.Limiter          // limits reports
 	offers    *reportBytes           // shared by all streams of the member
-	lines     *pace                  // for lines that are not part of a complete report; its limiter is shared, too
+	lines     *pace                  // limits lines that are not part of a complete report; shared as well
 	sets      subject[*protocol.SetEvent]
 	plans     subject[*protocol.PlanEvent]
 	restart   context.CancelCauseFunc // nil while no request is open; table.mu guards it
@@ -218,7 +218,7 @@ func (s *stream) end() {
 // subject is one subject that a stream carries in addition to reports.
 type subject[E any] struct {
 	topic  *topic[E]
-	what   string // for tooFast
+	what   string // the subject in tooFast
 	most   int    // maximum size of a complete report, in bytes
 	pace   *pace
 	wholes *rate.Limiter // limits complete reports

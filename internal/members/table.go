@@ -31,7 +31,7 @@ type table struct {
 
 	mu      sync.Mutex // guards the following fields; never held during I/O
 	closed  bool
-	epoch   int64 // of the newest tunnel
+	epoch   int64 // the epoch of the newest tunnel
 	members map[types.NamespacedName]*member
 	losses  losses
 }
@@ -54,7 +54,7 @@ type member struct {
 	remote    []remote      // what other replicas know about the member, one element for each replica
 	far       *remoteStream // nil if nothing is read through another replica
 	offers    *reportBytes
-	loss      loss // of the last tunnel at this replica
+	loss      loss // the loss of the last tunnel at this replica
 	refusal   *Rejection
 	lastCall  *agentCall // the latest call, or nil if there is none
 	paused    time.Time  // until when the member cannot open a tunnel

@@ -62,7 +62,7 @@ type replica struct {
 	*peer.Network
 	fleet   *members.Registry
 	address string
-	results atomic.Pointer[string] // of the last hop
+	results atomic.Pointer[string] // the result of the last hop
 	kill    context.CancelFunc
 }
 
@@ -262,7 +262,7 @@ func handlers() map[string]http.HandlerFunc {
 			defer conn.Close()
 			_, _ = fmt.Fprintf(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\nhello ",
 				r.Header.Get("Upgrade"))
-			all, _ := io.ReadAll(rw) // to the end of the client's writing
+			all, _ := io.ReadAll(rw) // until the client closes its writing side
 			_, _ = fmt.Fprintf(conn, "%s, and more after that", all)
 		},
 	}

@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peer links the replicas of the hub. Each replica knows the members of all replicas, and forwards requests to
-// the other replicas' members in one hop.
+// Package peer links the replicas of the hub, so that each knows the members of all replicas and can forward requests
+// to them in one hop.
 //
 // Each replica dials every other replica with internal/tunnel, over mutual TLS, and offers its members. The dialled
 // replica mirrors them in its registry, and sends requests to them back through the same tunnel.
@@ -75,7 +75,7 @@ type Options struct {
 // concurrently.
 type Network struct {
 	options   Options
-	id        string // of this process
+	id        string // identifies this process
 	forwarder http.Handler
 	served    http.Handler // forwarder with its wrappers
 

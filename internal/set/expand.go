@@ -20,7 +20,7 @@ import (
 // QuotaName is the name of the ResourceQuota in each namespace of a project.
 const QuotaName = "drover-project"
 
-// RolePrefix begins the name of each ClusterRole of a set. The name of a role template follows it.
+// RolePrefix is the prefix of the name of each ClusterRole in a set. It is followed by the name of the role template.
 const RolePrefix = "drover:"
 
 // PerNamespace is the content for each namespace of a project.
@@ -45,8 +45,8 @@ type Template struct {
 // Namespace is one namespace of the project in the member.
 type Namespace struct {
 	Name string
-	// UID ties the labels to the Namespace that was read. Applying them to a Namespace that was deleted since is a
-	// conflict and does not create it again.
+	// UID ties the labels to the Namespace that was read. If that Namespace has been deleted since, applying the labels is
+	// a conflict and does not create it again.
 	UID types.UID
 	// Created is the creation time from the API server. A namespace that is added does not change the order of the others.
 	Created metav1.Time
@@ -94,7 +94,7 @@ func (c Content) Expand(namespaces []Namespace, labels map[string]string) (Resul
 		if ns.Terminating {
 			continue
 		}
-		// A Namespace that is among the objects already has these labels. A second object for it would remove the first one's
+		// A Namespace in the objects of the set already has these labels. A second object for it would remove the first one's
 		// other labels.
 		if len(p.NamespaceLabels) > 0 && !c.has("Namespace", ns.Name) {
 			out.Objects = append(out.Objects, labelled(ns, p.NamespaceLabels))

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package set defines sets. A Set is the part of one object on the hub that goes into one member. It has an ID, a
-// digest, content, and optionally an expiry time.
+// Package set defines a Set, which is the part of one object on the hub that goes into one member.
 //
-// The hub and the agent share this package. The hub encodes objects and templates into a set. The agent expands the
-// templates whenever a namespace is added or removed, even while it has no connection to the hub. The package is pure:
-// it has no client, no context, no clock and no logger.
+// A Set has an ID, a digest, content, and optionally an expiry time. The hub and the agent share this package. The hub
+// encodes objects and templates into a set. The agent expands the templates whenever a namespace is added or removed,
+// even while it has no connection to the hub. The package is pure: it has no client, no context, no clock and no
+// logger.
 package set
 
 import (

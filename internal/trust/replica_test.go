@@ -60,7 +60,7 @@ func TestReplicaTLS(t *testing.T) {
 	})
 	t.Run("replicas accept each other at every step of a change of the CA", func(t *testing.T) {
 		before := leaf()
-		lagging, err := h.ReplicaTLS() // of a replica that has not loaded the later states
+		lagging, err := h.ReplicaTLS() // the configuration of a replica that has not loaded the later states
 		if err != nil {
 			t.Fatal(err)
 		}

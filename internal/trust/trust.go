@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package trust holds the certificates with which the hub serves and the certificates that its agents should trust. It
-// also decides how both change.
+// Package trust holds the certificates with which the hub serves and the certificates that its agents should trust, and
+// decides how both change.
 package trust
 
 import (
@@ -39,7 +39,7 @@ type Holder struct {
 
 	mu        sync.Mutex // guards the following fields
 	state     State
-	issued    issued           // by state.Active
+	issued    issued           // certificates issued by state.Active
 	given     *tls.Certificate // the operator's own certificate, nil if there is none
 	givenCA   []byte
 	awaiting  bool // whether it is not known yet if there is an operator's certificate

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package decision caches results for a short time. Callers that wait for the same result share one question.
+// Package decision caches results for a short time, and lets callers that wait for the same result share one question.
 package decision
 
 import (
@@ -51,8 +51,8 @@ type Cache[V any] struct {
 	yes, no  *cache.LRUExpireCache
 	familiar *cache.LRUExpireCache // keys that were answered with yes
 	asking   singleflight.Group
-	open     *limit.Gate // for new questions
-	reserve  *limit.Gate // for familiar questions
+	open     *limit.Gate // limits new questions
+	reserve  *limit.Gate // limits familiar questions
 }
 
 // New returns an empty Cache.

@@ -38,7 +38,7 @@ type Error struct {
 	cause   error
 }
 
-// retry is when the caller can try again. The zero value means that the caller is not told.
+// retry is when the caller can try again. The zero value means that the response does not say.
 type retry struct {
 	after time.Duration
 	at    time.Time
