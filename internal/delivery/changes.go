@@ -60,7 +60,7 @@ func (d *Store) known(name types.NamespacedName) *member {
 // replaces its state with a new one.
 func (d *Store) wantedIn(name types.NamespacedName) *member {
 	was := d.members[name]
-	if was != nil && !was.gone {
+	if was != nil && !was.forgotten {
 		return was
 	}
 	m := newMember(name)
@@ -88,7 +88,7 @@ func (d *Store) look(m *member) {
 		return
 	}
 	state := d.State(m.name)
-	if m.gone {
+	if m.forgotten {
 		m.connected = state.Connected() // decides when to drop it
 		return
 	}

@@ -18,9 +18,9 @@ import (
 type member struct {
 	name types.NamespacedName
 	connection
-	synced   bool // whether the agent has reported all its sets and reports each change
-	gone     bool // whether Forget was called
-	reported bool // whether the agent has ever reported all its sets to this store
+	synced    bool // whether the agent has reported all its sets and reports each change
+	forgotten bool // whether Forget was called
+	reported  bool // whether the agent has ever reported all its sets to this store
 	// hold records what waits for a confirmation, and comparing reports whether unusedID is queued for it.
 	hold      unconfirmed
 	comparing bool
@@ -78,7 +78,7 @@ func newMember(name types.NamespacedName) *member {
 
 // takes reports whether a member is connected, accepts sets, and has reported its sets.
 func (m *member) takes() bool {
-	return m.connected && m.refuses == "" && !m.gone && m.synced
+	return m.connected && m.refuses == "" && !m.forgotten && m.synced
 }
 
 // entry returns the wanted set with an ID, or a zero value if no owner wants one.

@@ -218,7 +218,7 @@ func (d *Store) send(m *member, s *sending) {
 	if err == nil {
 		m.took(time.Now())
 	}
-	if !m.gone {
+	if !m.forgotten {
 		d.sent(m, s, state, err)
 	}
 	d.enqueue(m, s.id) // the send failed, or another set is wanted now

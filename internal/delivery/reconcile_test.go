@@ -160,7 +160,7 @@ func TestDue(t *testing.T) {
 			func(_ *Store, m *member) { m.wants, m.refuses = want(mine), "AgentTooOld" }, false,
 		},
 		"nothing is sent while its Cluster is being deleted": {
-			func(_ *Store, m *member) { m.wants, m.gone = want(mine), true }, false,
+			func(_ *Store, m *member) { m.wants, m.forgotten = want(mine), true }, false,
 		},
 		"nothing is sent after the store has stopped": {
 			func(d *Store, m *member) { m.wants, d.queue = want(mine), nil }, false,

@@ -210,7 +210,7 @@ func (d *Store) Forget(name types.NamespacedName) {
 	d.owners.forget(m)
 	d.retries.clearAll(m)
 	clear(m.wants)
-	m.gone = true
+	m.forgotten = true
 	d.look(m)
 	d.drop(m)
 }

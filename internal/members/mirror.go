@@ -22,7 +22,7 @@ type Mirror struct {
 	// table.mu guards the following fields.
 	via      func(Peer) http.RoundTripper // nil while the replica cannot be reached
 	round    int                          // counts the calls of Begin
-	told     map[types.NamespacedName]int // the round in which each member was last reported
+	rounds   map[types.NamespacedName]int // the round in which each member was last reported
 	detached time.Time                    // when the replica became unreachable
 }
 
@@ -43,7 +43,7 @@ func (r remote) carrier(p Peer) http.RoundTripper {
 
 // Mirror returns an empty mirror of another replica. The name of the replica is used in logs.
 func (r *Replicas) Mirror(replica string) *Mirror {
-	return &Mirror{table: r.table, notices: r.notices, replica: replica, told: map[types.NamespacedName]int{}}
+	return &Mirror{table: r.table, notices: r.notices, replica: replica, rounds: map[types.NamespacedName]int{}}
 }
 
 // Begin says that the replica can be reached through via, which must not block, and that it starts to report its
@@ -53,7 +53,7 @@ func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	defer m.table.mu.Unlock()
 	m.via = via
 	m.round++
-	for name := range m.told { // the routes through this replica can be used again
+	for name := range m.rounds { // the routes through this replica can be used again
 		if member := m.table.members[name]; member != nil {
 			member.wakeLocked()
 		}
@@ -91,11 +91,11 @@ func (m *Mirror) Update(records ...Record) {
 func (m *Mirror) updateLocked(record Record) []Peer {
 	name := record.Cluster()
 	if record.empty() {
-		delete(m.told, name)
+		delete(m.rounds, name)
 		m.setLocked(name, nil)
 		return nil
 	}
-	m.told[name] = m.round
+	m.rounds[name] = m.round
 	before := m.setLocked(name, &record)
 	opened := slices.DeleteFunc(slices.Clone(record.Tunnels), func(p Peer) bool {
 		return slices.ContainsFunc(before.Tunnels, func(old Peer) bool { return old.ID == p.ID })
@@ -165,9 +165,9 @@ func (t *table) replayedLocked(opened []Peer) []*session {
 func (m *Mirror) Complete() {
 	var gone []types.NamespacedName
 	m.table.mu.Lock()
-	for name, round := range m.told {
+	for name, round := range m.rounds {
 		if round != m.round {
-			delete(m.told, name)
+			delete(m.rounds, name)
 			m.setLocked(name, nil)
 			gone = append(gone, name)
 		}
@@ -190,11 +190,11 @@ func (m *Mirror) Close() {
 	var names []types.NamespacedName
 	m.table.mu.Lock()
 	m.via = nil
-	for name := range m.told {
+	for name := range m.rounds {
 		names = append(names, name)
 		m.closeLocked(name)
 	}
-	clear(m.told)
+	clear(m.rounds)
 	m.table.mu.Unlock()
 	if len(names) > 0 {
 		m.table.log.Info("replica gone", "replica", m.replica, "members", len(names))

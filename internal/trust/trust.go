@@ -35,7 +35,7 @@ type Holder struct {
 	hosts []string
 	now   func() time.Time
 
-	loaded chan struct{} // closed when the certificates are complete
+	completed chan struct{} // closed when the certificates are complete
 
 	mu        sync.Mutex // guards the following fields
 	state     State
@@ -43,7 +43,7 @@ type Holder struct {
 	given     *tls.Certificate // the operator's own certificate, nil if there is none
 	givenCA   []byte
 	awaiting  bool // whether it is not known yet if there is an operator's certificate
-	complete  bool // whether loaded is closed
+	complete  bool // whether completed is closed
 	listeners []func()
 }
 
@@ -57,7 +57,7 @@ func New(urls, extraHosts []string, now func() time.Time) (*Holder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Holder{hosts: append(hosts, extraHosts...), now: now, loaded: make(chan struct{})}, nil
+	return &Holder{hosts: append(hosts, extraHosts...), now: now, completed: make(chan struct{})}, nil
 }
 
 // OnChange registers a function that is called after the certificates to trust have changed. f must not block.
@@ -164,14 +164,14 @@ func (h *Holder) completeLocked() bool {
 		return false
 	}
 	h.complete = true
-	close(h.loaded)
+	close(h.completed)
 	return true
 }
 
 // Wait waits until the certificates are complete or ctx ends.
 func (h *Holder) Wait(ctx context.Context) error {
 	select {
-	case <-h.loaded:
+	case <-h.completed:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("%w: %w", ErrNoAuthority, ctx.Err())
