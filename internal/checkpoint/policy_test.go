@@ -16,8 +16,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// The history has forgotten nothing here. This is also the case for a history whose oldest term is younger than the
-// checkpoint.
+// The history here has forgotten nothing, like a history whose oldest term is younger than the checkpoint.
 func TestMemberWaitsAsLongAsItsStatusSaysSo(t *testing.T) {
 	t.Parallel()
 	const has = "lease/1/a/2"

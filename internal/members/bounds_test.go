@@ -167,7 +167,7 @@ func testUnprovenRefusals(w *world) {
 // Twelve tunnels with endless reports once cost 13.5 MiB for each Cluster, because data that the hub had not read was
 // held in the tunnels' windows. This test uses four tunnels and short lines. On a slow machine, which reads fewer
 // reports than the hub accepts, the registry would never find that there are too many.
-func TestReportsWithoutEndHoldNoMemory(t *testing.T) {
+func TestEndlessReportsHoldNoMemory(t *testing.T) {
 	registry := members.New(logr.Discard(), time.Now)
 	defer registry.Close()
 	before := heap()

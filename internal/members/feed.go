@@ -178,8 +178,7 @@ func (f *Feed) Close() {
 }
 
 // notifyFeedsLocked notes that a member has changed at this replica. When the registry closes, the end of all tunnels
-// is not reported, because agents are connected to another replica before the other replicas notice that this one is
-// gone.
+// is not reported, because agents connect to another replica before the other replicas notice that this one is gone.
 func (n *Notices) notifyFeedsLocked(name types.NamespacedName) {
 	if n.table.closed {
 		return

@@ -264,7 +264,7 @@ func testFollowFar(w *world) {
 	synctest.Wait()
 	w.expect("after the replica is gone", sets.take(), "member stopped")
 	if n := a.Session.Streams(); n != 0 {
-		w.t.Errorf("%d requests are still open", n)
+		w.t.Errorf("%d requests are open, want none", n)
 	}
 }
 

@@ -8,8 +8,8 @@ import "time"
 const (
 	// admittedPerSecond is the number of agents that a hub on two cores admits per second, see internal/server/pace.go.
 	admittedPerSecond = 400
-	// manyTime is the shortest queue that counts as many losses at the same time, given as the time that the hub takes to
-	// admit their agents again.
+	// manyTime is the length of the queue above which losses count as many. It is the time that the hub takes to admit
+	// their agents again.
 	manyTime = time.Second
 )
 

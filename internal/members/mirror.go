@@ -47,7 +47,7 @@ func (r *Replicas) Mirror(replica string) *Mirror {
 }
 
 // Begin says that the replica can be reached through via, which must not block, and that it starts to report its
-// members. Members that it does not report again before Complete are no longer there.
+// members. Complete removes the members that it has not reported again.
 func (m *Mirror) Begin(via func(Peer) http.RoundTripper) {
 	m.table.mu.Lock()
 	defer m.table.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// LeaderPatience is how long a connected agent may have no leader before the hub reports it. A leader that dies is
-// replaced within 19 s.
+// LeaderPatience is how long a connected agent may be without a leader before the hub reports this. A leader that dies
+// is replaced within 19 s.
 const LeaderPatience = time.Minute
 
 // vacancy is the time during which replicas of a member's agent report but none of them leads. table.mu guards it.

@@ -16,7 +16,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// window is the maximum size of the part of a response that is in memory here: the stream window of a tunnel.
+// window is the maximum number of bytes of a response that are in memory here. It is the stream window of a tunnel.
 const window = 1 << 20
 
 // serve forwards a request when there is room for it, and counts the bytes of its response that wait for the other

@@ -148,7 +148,7 @@ func simulate(t *testing.T, r *rand.Rand) {
 			now := shares[ns.Name].Hard
 			if was, held := before[ns.Name]["limits.cpu"]; held && grew &&
 				now.Name("limits.cpu", resource.DecimalSI).Cmp(was) < 0 {
-				t.Errorf("%s had %s and has %s though the quota did not change", ns.Name, was.String(),
+				t.Errorf("%s had %s and has %s, want no less, because the quota did not change", ns.Name, was.String(),
 					now.Name("limits.cpu", resource.DecimalSI))
 			}
 			namespaces[i].Held = now

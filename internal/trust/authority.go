@@ -113,7 +113,7 @@ func IssueServing(authority KeyPair, hosts []string, now time.Time) (*tls.Certif
 }
 
 // IssueReplica signs the certificate that a replica of the hub presents to other replicas, both as client and as
-// server. It is valid as long as a certificate of IssueServing.
+// server. It has the same lifetime as a certificate from IssueServing.
 func IssueReplica(authority KeyPair, now time.Time) (*tls.Certificate, error) {
 	return issue(authority, []string{ReplicaName},
 		[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, now)
