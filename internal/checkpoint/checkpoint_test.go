@@ -121,7 +121,7 @@ func (f *fakeLeases) restore(lease *coordinationv1.Lease) {
 	f.lease.ResourceVersion = strconv.Itoa(f.revision)
 }
 
-// write writes the Lease for a holder and returns it as stored. An empty holder gives the Lease up.
+// write writes the Lease for a holder and returns the stored Lease. An empty holder releases the Lease.
 func (r *Recorder) write(t *testing.T, number int32, holder string) *coordinationv1.Lease {
 	t.Helper()
 	lease, err := r.Leases("").Get(t.Context(), "", metav1.GetOptions{})
@@ -162,7 +162,7 @@ func TestRecorder(t *testing.T) {
 			client.restore(backup)
 			first.write(t, 0, "first")
 			later := first.Current()
-			first.write(t, 0, "") // the first leader gives the Lease up
+			first.write(t, 0, "") // the first leader releases the Lease
 			if early == kept || kept == later {
 				t.Errorf("got the checkpoints %s, %s and %s, want three different ones", early, kept, later)
 			}
@@ -187,7 +187,8 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-// A replica that runs during a restore must not lead afterwards, because its memory differs from the hub.
+// A replica that runs during a restore must not lead afterwards, because the state in its memory differs from the
+// hub's.
 func TestReplicaNoticesARestoredLease(t *testing.T) {
 	t.Parallel()
 	client := &fakeLeases{}

@@ -21,7 +21,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// difference waits until it is known what waits for a confirmation in a member, and returns it.
+// difference waits until the difference in a member is known, and returns it.
 func (o *fixture) difference(name types.NamespacedName) *checkpoint.Difference {
 	o.t.Helper()
 	var found *checkpoint.Difference
@@ -248,7 +248,7 @@ func TestRestoredHub(t *testing.T) {
 			o.Expect(nil)
 			o.stage("crtb/deleted", delivery.Refused, a)
 			lost := o.difference(a).Checkpoint
-			o.waits.Store(&lost) // as the status of its Cluster says from now on
+			o.waits.Store(&lost) // the status of its Cluster shows this from now on
 			agent.Session.Close()
 			o.stage("crtb/deleted", delivery.Away, a)
 			anew := testkit.NewSets()

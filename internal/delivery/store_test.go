@@ -201,7 +201,7 @@ func TestStore(t *testing.T) {
 		"a member that was away gets its sets, and loses sets that were withdrawn": func(t *testing.T, o *fixture) {
 			sets := testkit.NewSets()
 			o.Replace(key("x"), to(newSet(t, "crtb/x", "1"), a, b))
-			o.until("no member has it", func() bool { // away, or expected soon, because the store has just started
+			o.until("no member has it", func() bool { // they may count as Unreported, because the store has just started
 				return !slices.ContainsFunc(o.Outcomes("crtb/x", []types.NamespacedName{a, b}), func(out delivery.Outcome) bool {
 					return out.Stage != delivery.Away && out.Stage != delivery.Unreported
 				})

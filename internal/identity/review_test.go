@@ -25,7 +25,7 @@ import (
 	authorizationv1client "k8s.io/client-go/kubernetes/typed/authorization/v1"
 )
 
-// tokens stands for the hub's API server and reviews tokens.
+// tokens is an API server that reviews tokens.
 type tokens struct {
 	authenticationv1client.TokenReviewInterface
 	mu    sync.Mutex // guards the following fields
@@ -300,7 +300,7 @@ func (g *gauge) add(n int) {
 	g.highest = max(g.highest, g.open)
 }
 
-// rights stands for the hub's API server and reviews rights.
+// rights is an API server that reviews rights.
 type rights struct {
 	authorizationv1client.SubjectAccessReviewInterface
 	mu      sync.Mutex // guards the following fields

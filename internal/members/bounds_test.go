@@ -109,7 +109,7 @@ func testWorkspaceFull(w *world) {
 
 func testRefusalsArePaced(w *world) {
 	notified := 0
-	for i := range 120 { // another text each second, as a client with a used token can cause
+	for i := range 120 { // a new text each second, which a client with a used token can cause
 		if w.Refused(name("member"), v1.ReasonTokenUsed, fmt.Sprint("attempt ", i)) {
 			notified++
 		}
@@ -165,8 +165,8 @@ func testUnprovenRefusals(w *world) {
 }
 
 // Twelve tunnels with endless reports once cost 13.5 MiB for each Cluster, because data that the hub had not read was
-// held in the tunnels' windows. This test uses four tunnels and short lines. On a slow machine, which reads fewer
-// reports than the hub accepts, the registry would never find that there are too many.
+// held in the tunnels' windows. This test uses four tunnels and short lines. A slow machine that reads fewer reports
+// than the hub accepts would never reach the limit with long lines.
 func TestEndlessReportsHoldNoMemory(t *testing.T) {
 	registry := members.New(logr.Discard(), time.Now)
 	defer registry.Close()
@@ -174,7 +174,7 @@ func TestEndlessReportsHoldNoMemory(t *testing.T) {
 	line := "{\"version\":\"" + strings.Repeat("v", 512) + "\"}\n"
 	var agents []agent
 	for i := range 4 {
-		// one member each, because the first agent that is too fast would end the other tunnels of its Cluster
+		// one member for each tunnel, because the first agent that is too fast would end the other tunnels of its Cluster
 		member := fmt.Sprint("member-", i)
 		a := newAgent(t, flood(line))
 		registry.Add(peer(member, "key"), a.session)

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// movingAgent is an agent that can move: it ends its report after it was asked to move and has a new tunnel.
+// movingAgent is an agent that can move. It ends its report after the hub has asked it to move and it has a new tunnel.
 type movingAgent struct {
 	asked  chan protocol.MoveRequest
 	leave  chan struct{}

@@ -575,7 +575,8 @@ func testCallsRefused(w *world) {
 	}
 }
 
-// This test does everything at once. The race detector and the bubble find data races, deadlocks and leaked goroutines.
+// This test does everything at once. The race detector finds data races, and the bubble finds deadlocks and leaked
+// goroutines.
 func TestRegistryIsSafeForConcurrentUse(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var all sync.WaitGroup

@@ -306,7 +306,7 @@ func testReplay(t *bubble) {
 	}
 }
 
-// A request that comes from another replica by a hop is sent through a tunnel that ends here, or refused.
+// A request from another replica is sent through a tunnel that ends here, or refused.
 func testOneHop(t *bubble) {
 	a, b, _ := connected(t)
 	ask := func(n *node) *httptest.ResponseRecorder {
@@ -338,13 +338,13 @@ func testOldLoss(t *bubble) {
 	t.pass(time.Hour)
 	b.fleet.Add(agentOf(member, "one"), testkit.ConnectAgent(t, testkit.HealthyReport()).Session)
 	synctest.Wait()
-	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // c has no link from b
+	if state := c.fleet.State(member); !state.LastSeen.IsZero() { // c has no link to b
 		t.Errorf("state %+v, want no loss", state)
 	}
 }
 
-// testReleaseBefore checks that hosts are left out. At a name that is not a Cluster's, a replica of the previous
-// release ends the stream, and so forgets all members.
+// testReleaseBefore checks that hosts are omitted. A replica of the previous release ends the stream at a name that
+// cannot be a Cluster's, and then forgets all members.
 func testReleaseBefore(t *bubble) {
 	n := newNode(t)
 	for _, name := range []string{"host:rack1", member.Name, "host:rack2", "test"} {

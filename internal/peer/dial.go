@@ -77,7 +77,7 @@ func (n *Network) keep(d *dial) {
 			log = log.V(1) // the first failure was logged as an error
 		}
 		if failures++; !isSelf(err) {
-			log.Error(err, "replica is not linked", "address", d.address, "linked", up)
+			log.Error(err, "no link to replica", "address", d.address, "linked", up)
 		}
 		n.wait(pause)
 	}

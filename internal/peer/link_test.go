@@ -119,7 +119,7 @@ func serve(t testing.TB, listener net.Listener, config func() (*tls.Config, erro
 	return h
 }
 
-// until waits for a condition that the replicas meet on their own.
+// until waits until a condition holds.
 func until(t testing.TB, what string, is func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-// world is a holder with its clock. It counts the calls of its listener.
+// world is a holder with a clock and a count of its changes.
 type world struct {
 	*trust.Holder
 	t       *testing.T
@@ -220,7 +220,7 @@ func testRevoked(w *world) {
 	}
 }
 
-// testGivenChain checks that an operator can also cross-sign when changing the operator's own CA.
+// testGivenChain checks that operators can also cross-sign when they change their own CA.
 func testGivenChain(w *world) {
 	before, after := w.changed()
 	w.load(trust.State{Active: w.authority()})
