@@ -23,8 +23,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// ClusterProfile is what the hub writes of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322). The upstream module cannot be had without the
-// controller-runtime of its own time, and has no more than these fields.
+// ClusterProfile is what the hub writes of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322). The upstream
+// module cannot be had without the controller-runtime of its own time, and has no more than these fields.
 //
 // +kubebuilder:object:root=true
 type ClusterProfile struct {
@@ -74,7 +74,8 @@ type Property struct {
 	Value string `json:"value"`
 }
 
-// AccessProvider is a way to the cluster's API (KEP-5339): an address, and in the extension execExtension what an exec plugin gets to make a credential for it.
+// AccessProvider is a way to the cluster's API (KEP-5339): an address, and in the extension execExtension what an exec
+// plugin gets to make a credential for it.
 type AccessProvider struct {
 	Name    string              `json:"name"`
 	Cluster clientcmdv1.Cluster `json:"cluster"`

@@ -20,7 +20,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Lookup returns the names of the objects that a change of an object affects. An update calls it for the object before and after.
+// Lookup returns the names of the objects that a change of an object affects. An update calls it for the object before
+// and after.
 type Lookup func(ctx context.Context, reader client.Reader, object client.Object) ([]types.NamespacedName, error)
 
 // Enqueue returns a handler that enqueues the objects that a change affects.
@@ -38,8 +39,8 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes the events that affect other objects: those of specs, labels and deletions, and not those of a status. An object that was deleted
-// and made again while the watch was broken comes as an update.
+// Changed passes the events that affect other objects: those of specs, labels and deletions, and not those of a status.
+// An object that was deleted and made again while the watch was broken comes as an update.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })

@@ -42,8 +42,8 @@ func (p Principals) subjects() []v1.Subject {
 
 // Grants finds the bindings of users to Clusters. It may be used concurrently.
 //
-// Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers: a List of a cache would
-// take as long as all else that the hub does for a small request.
+// Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers: a
+// List of a cache would take as long as all else that the hub does for a small request.
 type Grants struct {
 	reader             client.Reader                  // of Projects and Clusters
 	clusters, projects toolscache.SharedIndexInformer // bindings, by subject
@@ -87,8 +87,8 @@ func indexSubjects(ctx context.Context, informers cache.Informers, kind client.O
 	return index, nil
 }
 
-// Bound reports whether a binding that has not expired is for one of the principals and for a Cluster. What its role grants does not matter: the
-// member decides that. An error means that the result is not known.
+// Bound reports whether a binding that has not expired is for one of the principals and for a Cluster. What its role
+// grants does not matter: the member decides that. An error means that the result is not known.
 func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.NamespacedName, now time.Time) (bool, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return false, errNotSynced
@@ -105,8 +105,8 @@ func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.Namesp
 	return false, nil
 }
 
-// Workspaces returns the workspaces with bindings of the principals, and which of the principals have one there, expired or not. It takes a look at
-// each binding of the hub.
+// Workspaces returns the workspaces with bindings of the principals, and which of the principals have one there,
+// expired or not. It takes a look at each binding of the hub.
 func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -176,8 +176,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns those groups that a binding names in any workspace, each once. They come in the order in which a token that cannot hold all of them takes them: one of
-// each workspace in turn. So a workspace whose bindings name many groups takes the room of no other.
+// Named returns those groups that a binding names in any workspace, each once. They come in the order in which a token
+// that cannot hold all of them takes them: one of each workspace in turn. So a workspace whose bindings name many
+// groups takes the room of no other.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced

@@ -23,8 +23,8 @@ type targeted interface {
 	v1.Targeted
 }
 
-// targeting returns the objects of a kind that are for a Cluster. They belong to the cache and must not be changed, like those of all lists of this
-// package.
+// targeting returns the objects of a kind that are for a Cluster. They belong to the cache and must not be changed,
+// like those of all lists of this package.
 func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
 	var none T
 	kind, known := kinds.Of(none)

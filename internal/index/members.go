@@ -25,8 +25,8 @@ type Problem struct {
 	Stalled bool
 }
 
-// Members returns the Clusters that a target in a namespace selects, without those that are being deleted. With a problem there are no members.
-// A selector that selects nothing is not a problem.
+// Members returns the Clusters that a target in a namespace selects, without those that are being deleted. With a
+// problem there are no members. A selector that selects nothing is not a problem.
 func Members(ctx context.Context, reader client.Reader, namespace string, t v1.ClusterTarget) ([]types.NamespacedName, *Problem, error) {
 	if t.ClusterSelector == nil {
 		return named(ctx, reader, types.NamespacedName{Namespace: namespace, Name: t.ClusterName})

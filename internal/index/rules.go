@@ -22,8 +22,8 @@ const outlined = "outline.cluster.drover.dev"
 // outlineKey makes digests that no user can write into a Role.
 var outlineKey = []byte(rand.Text())
 
-// OutlineRules returns what is kept in memory of the rules of a Role: the rules, or one rule with a digest of them if they are long. A second call
-// changes nothing.
+// OutlineRules returns what is kept in memory of the rules of a Role: the rules, or one rule with a digest of them if
+// they are long. A second call changes nothing.
 func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}

@@ -19,18 +19,19 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// MaxSecretData is the most data that a Secret may have to be copied into members, in bytes. It is a quarter of what an API server stores: a user who may
-// create Secrets in a workspace must not fill the manager's memory.
+// MaxSecretData is the most data that a Secret may have to be copied into members, in bytes. It is a quarter of what an
+// API server stores: a user who may create Secrets in a workspace must not fill the manager's memory.
 const MaxSecretData = 256 << 10
 
 // maxRemembered is the most content that is kept from one use to the next, in bytes, of all Secrets together.
 const maxRemembered = 16 << 20
 
-// keySize is the key of StringData under which SecretOutline leaves the size of the data. The API server sends no StringData, so nothing else can have
-// set it.
+// keySize is the key of StringData under which SecretOutline leaves the size of the data. The API server sends no
+// StringData, so nothing else can have set it.
 const keySize = "size"
 
-// SecretOutline is a cache transform: of a Secret it keeps the fields that decisions depend on, and the size of its data. A second call changes nothing.
+// SecretOutline is a cache transform: of a Secret it keeps the fields that decisions depend on, and the size of its
+// data. A second call changes nothing.
 func SecretOutline(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
 	if !ok || secret.StringData[keySize] != "" {
@@ -84,7 +85,8 @@ func (e *SecretTooLargeError) Error() string {
 	return fmt.Sprintf("it has %d KiB of data and labels, and at most %d KiB are copied: split it", e.Size>>10, MaxSecretData>>10)
 }
 
-// SecretReader reads the Secrets that people label for projects and plans. List returns them as the cache has them, without content; Get returns them with it, or a SecretTooLargeError.
+// SecretReader reads the Secrets that people label for projects and plans. List returns them as the cache has them,
+// without content; Get returns them with it, or a SecretTooLargeError.
 type SecretReader struct {
 	// Reader is a cache whose transform is SecretOutline.
 	client.Reader

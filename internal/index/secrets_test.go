@@ -151,7 +151,8 @@ func TestReader(t *testing.T) {
 	})
 }
 
-// The cache lags behind the API server: a Secret that was chosen there may have been replaced by one that no person gave to a project or a plan.
+// The cache lags behind the API server: a Secret that was chosen there may have been replaced by one that no person
+// gave to a project or a plan.
 func TestASecretThatIsNotTheChosenOneIsNotRead(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(*corev1.Secret){

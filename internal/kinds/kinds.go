@@ -1,9 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the registry of the kinds of api/v1: what users may watch, what caches keep, and what is delivered to members.
+// Package kinds is the registry of the kinds of api/v1: what users may watch, what caches keep, and what is delivered
+// to members.
 //
-// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the page, and the delivery store read it.
+// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the page, and the delivery store
+// read it.
 package kinds
 
 import (
@@ -43,12 +45,13 @@ type Kind struct {
 type Set struct {
 	// Kind is the first part of the set's ID.
 	Kind string
-	// Restored says what a hub that was restored from a backup does with such a set before an administrator has confirmed it.
+	// Restored says what a hub that was restored from a backup does with such a set before an administrator has confirmed
+	// it.
 	Restored checkpoint.Rule
 }
 
-// All returns all kinds, in the order in which a stream of changes begins. A kind that is delivered to members needs one entry here; the other places are
-// listed in docs/contributing.md.
+// All returns all kinds, in the order in which a stream of changes begins. A kind that is delivered to members needs
+// one entry here; the other places are listed in docs/contributing.md.
 func All() []Kind {
 	withdrawn := checkpoint.Rule{CountsAsWithdrawn: true}
 	return []Kind{

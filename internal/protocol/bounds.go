@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on a report. An agent is as trustworthy as the user who imported its cluster, and its report is kept in the hub's memory
-// and database, so it is cut to size before anything reads it.
+// Bounds on a report. An agent is as trustworthy as the user who imported its cluster, and its report is kept in the
+// hub's memory and database, so it is cut to size before anything reads it.
 const (
 	maxResources = 64
 	maxFeatures  = 32
@@ -29,9 +29,9 @@ var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 })
 
-// Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to 64, the usual ones first and
-// then by name, without those whose amount is no plain quantity. What other reports may share with this one is copied: an agent publishes the same nodes again, while its former report is
-// being sent.
+// Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to 64, the usual ones first and then by
+// name, without those whose amount is no plain quantity. What other reports may share with this one is copied: an agent
+// publishes the same nodes again, while its former report is being sent.
 func (r *Report) Bound() {
 	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile} {
 		*text = Cut(*text, maxText)

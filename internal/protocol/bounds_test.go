@@ -40,7 +40,8 @@ func TestAQuantityThatIsSlowToParseIsDropped(t *testing.T) {
 	}
 }
 
-// An agent publishes one report after another with the same nodes and Deployment, and bounds the later one while the former is being encoded.
+// An agent publishes one report after another with the same nodes and Deployment, and bounds the later one while the
+// former is being encoded.
 func TestBoundChangesNoOtherReport(t *testing.T) {
 	nodes := protocol.Nodes{Total: -1, Capacity: map[string]string{"cpu": "1e9"}}
 	deployment := protocol.Deployment{Digest: strings.Repeat("x", 1000)}

@@ -19,7 +19,8 @@ const (
 	ClockSkew       = 30 * time.Second
 )
 
-// Bounds of a connect token, in bytes: the whole of it, before it is parsed, and its ID and instance, which the hub must remember.
+// Bounds of a connect token, in bytes: the whole of it, before it is parsed, and its ID and instance, which the hub
+// must remember.
 const (
 	maxConnectToken   = 4 << 10
 	maxConnectTokenID = 128
@@ -36,8 +37,8 @@ type ConnectClaims struct {
 	Cluster ClusterRef
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
-	// Instance names the agent's process among those of its cluster, at most 128 bytes. Of two tunnels of one process the older is
-	// not used. Empty for agents without it.
+	// Instance names the agent's process among those of its cluster, at most 128 bytes. Of two tunnels of one process the
+	// older is not used. Empty for agents without it.
 	Instance string
 	// NodeAgent reports whether the process is a node agent, whose tunnel is used while there is no other.
 	NodeAgent bool
@@ -94,7 +95,8 @@ func PeekConnectToken(token string) (ClusterRef, error) {
 	return c.Cluster, nil
 }
 
-// VerifyConnectToken checks signature, audience and time of a token. Whether its ID was seen before is for the caller to check.
+// VerifyConnectToken checks signature, audience and time of a token. Whether its ID was seen before is for the caller
+// to check.
 func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, now time.Time) (ConnectClaims, error) {
 	parsed, err := parseConnectToken(token)
 	if err != nil {

@@ -5,7 +5,8 @@ package protocol
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is the field manager of the agent for objects of sets. A user's copy of such an object has the labels but not the manager.
+// FieldManager is the field manager of the agent for objects of sets. A user's copy of such an object has the labels
+// but not the manager.
 const FieldManager = "drover"
 
 // PlanManager is the field manager of the agent for what it installs for Plans.
@@ -42,8 +43,9 @@ const (
 	admission = "admissionregistration.k8s.io/v1"
 )
 
-// SetKinds are the kinds that sets may hold, all with the label v1.LabelSet but for Namespaces, which Drover joins and does not own. Their order is
-// the one in which they are removed: what grants rights first, and the policies that guard the rest last.
+// SetKinds are the kinds that sets may hold, all with the label v1.LabelSet but for Namespaces, which Drover joins and
+// does not own. Their order is the one in which they are removed: what grants rights first, and the policies that guard
+// the rest last.
 func SetKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
@@ -60,8 +62,8 @@ func SetKinds() []ObjectKind {
 	}
 }
 
-// ManifestKinds are the kinds that the agent's manifest brings beside its namespace, and what the agent keeps in there, all with LabelName. Their
-// order is the one in which they are removed: an agent without rights restores nothing.
+// ManifestKinds are the kinds that the agent's manifest brings beside its namespace, and what the agent keeps in there,
+// all with LabelName. Their order is the one in which they are removed: an agent without rights restores nothing.
 func ManifestKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},

@@ -5,15 +5,18 @@ package protocol
 
 // Names of what the hub's manifest creates in a member and the agent finds there.
 const (
-	// AgentNamespace is the namespace of the agent in a member. It differs from the manager's, so that a hub can import itself.
+	// AgentNamespace is the namespace of the agent in a member. It differs from the manager's, so that a hub can import
+	// itself.
 	AgentNamespace = "drover-agent"
-	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and ClusterRoleBinding.
+	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and
+	// ClusterRoleBinding.
 	AgentName = "drover-agent"
-	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the rights to view, in a member whose agent has the profile
-	// ReadOnly.
+	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the rights to view, in a member whose agent
+	// has the profile ReadOnly.
 	AgentViewBinding = "drover-agent-view"
-	// Viewer is the user that an agent of the profile ReadOnly impersonates at its API server for every request. It is the only one that
-	// such an agent may impersonate. It does not use its own account, which can read the agent's private key.
+	// Viewer is the user that an agent of the profile ReadOnly impersonates at its API server for every request. It is the
+	// only one that such an agent may impersonate. It does not use its own account, which can read the agent's private
+	// key.
 	Viewer = "drover:viewer"
 	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. Only the manifest writes it.
 	RegistrationSecret = "drover-agent-registration"
@@ -24,19 +27,20 @@ const (
 
 // What the agent makes in its namespace beside the identity, and its replicas share.
 const (
-	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName of its pods, which are not of the agent's Deployment.
+	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName of its pods, which are not of
+	// the agent's Deployment.
 	NodeAgentName = "drover-node-agent"
 	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
 	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
-	// DeploymentSecret holds the Deployment that the hub sent last, the one before, and how far the change is. A Secret, because the
-	// environment in it must not be readable with the right to read ConfigMaps.
+	// DeploymentSecret holds the Deployment that the hub sent last, the one before, and how far the change is. A Secret,
+	// because the environment in it must not be readable with the right to read ConfigMaps.
 	DeploymentSecret = "drover-agent-deployment"
 )
 
-// EnvironmentSecret is made by people, for the agent's variables with a secretKey. No other Secret is read into its environment: a proxy's
-// address that is made of the agent's own key would show the key to whoever resolves names.
+// EnvironmentSecret is made by people, for the agent's variables with a secretKey. No other Secret is read into its
+// environment: a proxy's address that is made of the agent's own key would show the key to whoever resolves names.
 const EnvironmentSecret = "drover-agent-env"
 
 // Keys of RegistrationSecret.

@@ -5,9 +5,9 @@ package protocol
 
 import "time"
 
-// PathMove on the agent takes a MoveRequest by POST and answers 202 at once. The agent then opens another tunnel, wherever the hub's
-// address leads now, and when that tunnel serves, it ends its report on the tunnel that the request came through. An agent that answers
-// 404 cannot move; it connects again when its tunnel has ended.
+// PathMove on the agent takes a MoveRequest by POST and answers 202 at once. The agent then opens another tunnel,
+// wherever the hub's address leads now, and when that tunnel serves, it ends its report on the tunnel that the request
+// came through. An agent that answers 404 cannot move; it connects again when its tunnel has ended.
 const PathMove = "/v1/move"
 
 // Bounds of MoveRequest.Seconds.

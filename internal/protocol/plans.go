@@ -13,8 +13,9 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// FeaturePlans among Report.Features says that the agent runs plans and reports them on PathReport: the PlanHold of the member and the status of
-// each Plan that a set of the hub brought, at most one change a second for each. Older agents have a feature "plans" and a stream of its own.
+// FeaturePlans among Report.Features says that the agent runs plans and reports them on PathReport: the PlanHold of the
+// member and the status of each Plan that a set of the hub brought, at most one change a second for each. Older agents
+// have a feature "plans" and a stream of its own.
 const FeaturePlans = "plans/2"
 
 // PlanEvent is the part of a Line about plans: exactly one of its fields is set.
@@ -79,7 +80,8 @@ func (s *PlanState) Bound() {
 	st.Failures = failures(st.Failures)
 }
 
-// applying keeps what the schema of a Plan accepts. Otherwise the report of one member could keep the status of all members from being written.
+// applying keeps what the schema of a Plan accepts. Otherwise the report of one member could keep the status of all
+// members from being written.
 func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	known := map[string]bool{}
 	var kept []v1.ApplyingNode
@@ -119,8 +121,8 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 // that is added.
 const lastYear = 8999
 
-// Dated reports whether a time can be written into a status. The zero time cannot, and neither can a late one: 9999 in one zone is 10000 in UTC, and a status that has
-// it is refused as a whole.
+// Dated reports whether a time can be written into a status. The zero time cannot, and neither can a late one: 9999 in
+// one zone is 10000 in UTC, and a status that has it is refused as a whole.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()
 	return !t.IsZero() && year >= 1 && year <= lastYear

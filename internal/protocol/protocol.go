@@ -26,7 +26,8 @@ const (
 	LongestWait = 30 * time.Second
 	// AttemptTime is how long an agent dials, at most, until an attempt has failed.
 	AttemptTime = 10 * time.Second
-	// LongestReturn is the time in which an agent has made an attempt that finds the hub back: one that began before, a wait, and the next, which succeeds.
+	// LongestReturn is the time in which an agent has made an attempt that finds the hub back: one that began before, a
+	// wait, and the next, which succeeds.
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
@@ -50,10 +51,12 @@ const (
 	PathKubernetes = "/v1/k8s"
 	// PathSettings takes Settings by PUT and answers 204 when they are stored permanently.
 	PathSettings = "/v1/settings"
-	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON, and answers 202 when it is stored for the leader among the
-	// agent's replicas. Any replica may be asked; the outcome is in the leader's report. 422 means that it is refused permanently, and why.
+	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON, and answers 202 when it is stored for the
+	// leader among the agent's replicas. Any replica may be asked; the outcome is in the leader's report. 422 means that
+	// it is refused permanently, and why.
 	PathDeployment = "/v1/deployment"
-	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an UninstallResult.
+	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an
+	// UninstallResult.
 	PathUninstall = "/v1/uninstall"
 	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request.
 	// Any replica may be asked. The agent of a host, of which there is one, answers with the name of its process.
@@ -82,8 +85,8 @@ type CurrentCluster struct {
 	Proof []byte `json:"proof"`
 }
 
-// ProofPayload is what RegisterRequest.Proof signs: a fixed context, then the join token and the member's UID, so that a
-// proof made for one token or one member is not valid for another.
+// ProofPayload is what RegisterRequest.Proof signs: a fixed context, then the join token and the member's UID, so that
+// a proof made for one token or one member is not valid for another.
 func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
@@ -128,8 +131,8 @@ type Report struct {
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// Health of the API server, as this replica sees it.
 	Health Health `json:"health"`
-	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside themselves,
-	// version and health only. An older agent without an election reports everything and is not a leader.
+	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside
+	// themselves, version and health only. An older agent without an election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
 	// Restored is when this process noticed that the cluster's etcd had gone back to an earlier state; zero if it did
 	// not.
@@ -137,8 +140,8 @@ type Report struct {
 	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first look.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
-	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub. Empty if it has made none. At most
-	// MaxDirectAuthority bytes.
+	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub.
+	// Empty if it has made none. At most MaxDirectAuthority bytes.
 	DirectAuthority string `json:"directAuthority,omitempty"`
 	// Host is what the agent of a host reports, nil for any other.
 	Host *HostReport `json:"host,omitempty"`
@@ -151,8 +154,8 @@ type Remnants struct {
 	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not
 	// remove. At most 16.
 	Left []string `json:"left,omitempty"`
-	// Unclaimed names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the agent.
-	// At most 16.
+	// Unclaimed names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the
+	// agent. At most 16.
 	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
@@ -160,8 +163,8 @@ type Remnants struct {
 type Capabilities struct {
 	// Features that the agent has, such as FeatureSets. At most 32.
 	Features []string `json:"features,omitempty"`
-	// Profile is v1.ProfileReadOnly for an agent that only reads: it refuses sets and every request that is not a read. Empty
-	// for any other.
+	// Profile is v1.ProfileReadOnly for an agent that only reads: it refuses sets and every request that is not a read.
+	// Empty for any other.
 	Profile string `json:"profile,omitempty"`
 }
 
@@ -174,17 +177,20 @@ type Deployment struct {
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods are of the Deployment in force, and ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady is what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most 512 bytes.
+	// NotReady is what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most
+	// 512 bytes.
 	NotReady string `json:"notReady,omitempty"`
 	// NodeAgents is why the member has no node agents although it is to have some. At most 512 bytes.
 	NodeAgents string `json:"nodeAgents,omitempty"`
-	// Direct is why API servers of the member have none to ask about users' tokens although they are to have. At most 512 bytes.
+	// Direct is why API servers of the member have none to ask about users' tokens although they are to have. At most 512
+	// bytes.
 	Direct string `json:"direct,omitempty"`
 	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
 	Failed string `json:"failed,omitempty"`
 	// Rejected reports whether Failed was refused by the API server, and not put back because it did not become ready.
 	Rejected bool `json:"rejected,omitempty"`
-	// Unmanaged reports whether there is none that the agent may read and change. Then Message says why, and all else is empty.
+	// Unmanaged reports whether there is none that the agent may read and change. Then Message says why, and all else is
+	// empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
 	// Message says why Failed failed. At most 512 bytes.
 	Message string `json:"message,omitempty"`
@@ -213,8 +219,8 @@ type Health struct {
 type UninstallResult struct {
 	// Remaining names objects that are still there, as "Kind namespace/name: why".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names groups of the member's API that no server serves, as "group/version": while there is one, no namespace that
-	// is deleted goes. At most 16.
+	// Stale names groups of the member's API that no server serves, as "group/version": while there is one, no namespace
+	// that is deleted goes. At most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 

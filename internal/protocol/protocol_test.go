@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// The digest is computed by hub and agent, perhaps of different versions: what it is for given settings must never change.
+// The digest is computed by hub and agent, perhaps of different versions: what it is for given settings must never
+// change.
 func TestSettingsDigestIsStable(t *testing.T) {
 	base := protocol.Settings{Servers: []string{"https://hub.example.com", "https://hub.example.net"}, CABundle: "PEM"}
 	if got, want := base.Digest(), "8f9324226a4b00e7e18e4b4535f577bc071fab8741be6ce84051ca2cb31887bc"; got != want {

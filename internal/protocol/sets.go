@@ -14,15 +14,16 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-// PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting SetState, which is
-// Pending if that takes longer than SetTimeout. An id needs no escaping: see set.ValidID. PathReport has the changes of states.
+// PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting
+// SetState, which is Pending if that takes longer than SetTimeout. An id needs no escaping: see set.ValidID. PathReport
+// has the changes of states.
 //
-// Only the leader among the agent's replicas serves sets; another answers 421. 413 means that the set is larger than set.MaxSize, 422 that it is
-// refused permanently, and why.
+// Only the leader among the agent's replicas serves sets; another answers 421. 413 means that the set is larger than
+// set.MaxSize, 422 that it is refused permanently, and why.
 const PathSets = "/v1/sets"
 
-// FeatureSets among Report.Features says that the agent takes sets and reports them on PathReport. Older agents have a feature "sets" and a
-// stream of its own.
+// FeatureSets among Report.Features says that the agent takes sets and reports them on PathReport. Older agents have a
+// feature "sets" and a stream of its own.
 const FeatureSets = "sets/2"
 
 // Bounds of sets.
@@ -36,9 +37,9 @@ const (
 // SetPath is where a set of this id is put and deleted.
 func SetPath(id string) string { return PathSets + "/" + id }
 
-// QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint: where in its history the hub is. The agent keeps the latest, and
-// reports it on PathReport before Synced. Its content is the hub's business, except that of two which differ only in the number after the last slash the larger
-// is the later.
+// QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint: where in its history the hub is. The
+// agent keeps the latest, and reports it on PathReport before Synced. Its content is the hub's business, except that of
+// two which differ only in the number after the last slash the larger is the later.
 const QueryCheckpoint = "checkpoint"
 
 var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
@@ -50,7 +51,8 @@ func ValidCheckpoint(checkpoint string) bool {
 	return len(checkpoint) <= maxCheckpoint && checkpointForm.MatchString(checkpoint)
 }
 
-// OlderCheckpoint reports whether a checkpoint is of the same term as another and comes before it: sets are sent at once, and one that was delayed brings it.
+// OlderCheckpoint reports whether a checkpoint is of the same term as another and comes before it: sets are sent at
+// once, and one that was delayed brings it.
 func OlderCheckpoint(checkpoint, than string) bool {
 	term := than[:strings.LastIndexByte(than, '/')+1]
 	text, same := strings.CutPrefix(checkpoint, term)

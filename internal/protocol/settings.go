@@ -10,7 +10,8 @@ import (
 	"encoding/json"
 )
 
-// Settings are what the hub announces to all agents: its addresses and the CA to trust, before they take effect, and where images are.
+// Settings are what the hub announces to all agents: its addresses and the CA to trust, before they take effect, and
+// where images are.
 type Settings struct {
 	// Servers are the hub's base URLs, https only, the preferred one first.
 	Servers []string `json:"servers"`
@@ -26,8 +27,8 @@ type Settings struct {
 // knownSettings are Settings without methods.
 type knownSettings Settings
 
-// UnmarshalJSON implements json.Unmarshaler. Settings of a newer hub keep the fields that this version does not know: an agent stores them, and
-// confirms them by the digest that the hub computes.
+// UnmarshalJSON implements json.Unmarshaler. Settings of a newer hub keep the fields that this version does not know:
+// an agent stores them, and confirms them by the digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {

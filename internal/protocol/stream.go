@@ -7,11 +7,12 @@ import (
 	"net/url"
 )
 
-// PathReport answers GET with a stream of Lines, one JSON object a line. The query names the subjects: see StreamPath. The latest state of
-// each thing comes at once, and a further line when something changed. It ends with the tunnel.
+// PathReport answers GET with a stream of Lines, one JSON object a line. The query names the subjects: see StreamPath.
+// The latest state of each thing comes at once, and a further line when something changed. It ends with the tunnel.
 //
-// Each replica of the agent sends its Report. Only the leader among them sends sets and plans: the state of each that is there, then Synced,
-// then each change. A replica that begins to lead does so on the streams that are open, and one that stops leading says Stopped.
+// Each replica of the agent sends its Report. Only the leader among them sends sets and plans: the state of each that
+// is there, then Synced, then each change. A replica that begins to lead does so on the streams that are open, and one
+// that stops leading says Stopped.
 const PathReport = "/v1/report"
 
 // Subjects of PathReport.
@@ -24,7 +25,8 @@ const (
 // AllSubjects returns the subjects, in the order in which a stream sends their lines.
 func AllSubjects() []string { return []string{SubjectReport, SubjectSets, SubjectPlans} }
 
-// querySubject is the query parameter that names a subject. Without it a request is for the report, as those of older hubs are.
+// querySubject is the query parameter that names a subject. Without it a request is for the report, as those of older
+// hubs are.
 const querySubject = "subject"
 
 // MaxLine is the length of a line of PathReport in bytes. A longer one ends the tunnel.
@@ -63,7 +65,8 @@ func (l *Line) Bound() {
 	}
 }
 
-// Synced returns the line which says that everything on a subject has been sent, nil for the report, which is a single line.
+// Synced returns the line which says that everything on a subject has been sent, nil for the report, which is a single
+// line.
 func Synced(subject string) *Line {
 	return event(subject, SetEvent{Synced: true}, PlanEvent{Synced: true})
 }

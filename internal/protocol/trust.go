@@ -18,8 +18,8 @@ import (
 // ErrUntrustedBundle says that no certificate of a CA bundle has a checksum that is pinned.
 var ErrUntrustedBundle = errors.New("no certificate of the CA bundle matches the pinned checksums")
 
-// ParseBundle reads the certificates of a PEM bundle. Blocks of other types and anything that does not parse are errors: what is
-// trusted must be known completely.
+// ParseBundle reads the certificates of a PEM bundle. Blocks of other types and anything that does not parse are
+// errors: what is trusted must be known completely.
 func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bundle; ; {
@@ -62,8 +62,8 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 	return sums, nil
 }
 
-// PinnedCertificates returns the certificates of a bundle whose checksum is pinned. When the SHA-256 of the bundle's whole text is
-// pinned, as operators of Rancher do it, all of them are. It returns ErrUntrustedBundle when none is.
+// PinnedCertificates returns the certificates of a bundle whose checksum is pinned. When the SHA-256 of the bundle's
+// whole text is pinned, as operators of Rancher do it, all of them are. It returns ErrUntrustedBundle when none is.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -84,8 +84,8 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 	return certs, nil
 }
 
-// ServerURL checks a base URL of a hub and returns it without slashes at the end. Only https will do: a connect token sent in the clear
-// could be read on the way. The error never holds what is before an @, where a password may be.
+// ServerURL checks a base URL of a hub and returns it without slashes at the end. Only https will do: a connect token
+// sent in the clear could be read on the way. The error never holds what is before an @, where a password may be.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {

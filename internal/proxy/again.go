@@ -18,12 +18,13 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// memberEvery is at which look the member is asked as well: rarely, since a look there is a request, while one at the hub mostly
-// is answered from memory.
+// memberEvery is at which look the member is asked as well: rarely, since a look there is a request, while one at the
+// hub mostly is answered from memory.
 const memberEvery = 10
 
-// lookAgain ends a call that lasts when its right is gone: who was let in once could otherwise read on for as long as nothing else ends it. The
-// looks of calls that began together are spread. Call the function that it returns when the call is over.
+// lookAgain ends a call that lasts when its right is gone: who was let in once could otherwise read on for as long as
+// nothing else ends it. The looks of calls that began together are spread. Call the function that it returns when the
+// call is over.
 func (h *Handler) lookAgain(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
 	revoked, revoke := context.WithCancel(context.Background())
@@ -47,8 +48,8 @@ func (h *Handler) lookAgain(r *http.Request, c *call, end context.CancelCauseFun
 	}
 }
 
-// still returns the refusal with which a call that is under way would not be admitted now. What could not be found out ends nothing: while the hub's API
-// server does not answer, no right is taken away either.
+// still returns the refusal with which a call that is under way would not be admitted now. What could not be found out
+// ends nothing: while the hub's API server does not answer, no right is taken away either.
 func (h *Handler) still(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
@@ -85,7 +86,8 @@ func (h *Handler) stillServed(ctx context.Context, c *call) error {
 	return nil
 }
 
-// stillInMember asks the member whether the user may still be whom the call is served as, and whether they may still do what it does.
+// stillInMember asks the member whether the user may still be whom the call is served as, and whether they may still do
+// what it does.
 func (h *Handler) stillInMember(r *http.Request, c *call) error {
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()

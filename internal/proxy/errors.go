@@ -20,8 +20,9 @@ import (
 // manager is back by then. Later kubectl shows at once what is wrong.
 const patience = time.Minute
 
-// discoveryPatience is patience for the two paths that clients ask before anything else. A kubectl with an empty cache asks them five times, and
-// each of those ten times more when it is asked to try again: it would print what is wrong after 50 s.
+// discoveryPatience is patience for the two paths that clients ask before anything else. A kubectl with an empty cache
+// asks them five times, and each of those ten times more when it is asked to try again: it would print what is wrong
+// after 50 s.
 const discoveryPatience = 10 * time.Second
 
 // memberError says in a Status why a member does not answer what was asked of it.

@@ -30,8 +30,8 @@ func checkForm(r *http.Request, limits Limits) error {
 	return checkOrigin(r)
 }
 
-// checkConnection refuses a Connection header that asks for the loss of a header that says who the caller is: a proxy on the
-// way that obeys would make the caller another user (CVE-2021-31999).
+// checkConnection refuses a Connection header that asks for the loss of a header that says who the caller is: a proxy
+// on the way that obeys would make the caller another user (CVE-2021-31999).
 func checkConnection(h http.Header) error {
 	for name, values := range h {
 		if !strings.EqualFold(name, "Connection") && !strings.EqualFold(name, "Proxy-Connection") {

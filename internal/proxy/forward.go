@@ -35,8 +35,8 @@ var errNoIdentity = errors.New("forward request: it has no identity")
 // errNoAnswer says that a request that is not meant to last was not answered in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
-// call is an admitted request: who sends it, where it goes, and what the other side learns about the sender. It is complete before
-// anything is forwarded.
+// call is an admitted request: who sends it, where it goes, and what the other side learns about the sender. It is
+// complete before anything is forwarded.
 type call struct {
 	identity   identity.Identity
 	target     target

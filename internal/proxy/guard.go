@@ -34,7 +34,8 @@ func (s *stopwatch) start() {
 
 func (s *stopwatch) stop() { s.timer.Stop() }
 
-// guard prepares a request and its answer so that a user who stalls, or sends too much, is cut off. Call done at the end.
+// guard prepares a request and its answer so that a user who stalls, or sends too much, is cut off. Call done at the
+// end.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
 	// Whoever got here may watch for hours; from here on the stopwatches judge, not the server's deadlines.

@@ -292,7 +292,8 @@ func changed(h http.Header, name, value string) http.Header {
 	return out
 }
 
-// FuzzConnection holds that what checkConnection lets pass names no identity header to any reader that splits at commas.
+// FuzzConnection holds that what checkConnection lets pass names no identity header to any reader that splits at
+// commas.
 func FuzzConnection(f *testing.F) {
 	for _, seed := range []string{"close", "close, Impersonate-User", "impersonate-group", ",, Authorization ,", "\tX-Remote-User", "Impersonate-"} {
 		f.Add("Connection", seed)

@@ -93,7 +93,8 @@ func (i *impersonation) add(name string, values []string) error {
 	return nil
 }
 
-// checkTarget refuses users and groups that may not be impersonated through the hub. The agent refuses them a second time.
+// checkTarget refuses users and groups that may not be impersonated through the hub. The agent refuses them a second
+// time.
 func (i *impersonation) checkTarget() error {
 	if account, is := protocol.ParseServiceAccount(i.user); is {
 		i.account = &account

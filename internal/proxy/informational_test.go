@@ -15,8 +15,8 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// A workload behind a member's API server can send informational responses without end. They are no part of the Kubernetes API, and a user who does
-// not read them must not hold up the tunnel, which others share.
+// A workload behind a member's API server can send informational responses without end. They are no part of the
+// Kubernetes API, and a user who does not read them must not hold up the tunnel, which others share.
 func TestInformationalResponsesHoldUpNoOtherRequest(t *testing.T) {
 	ended := make(chan struct{})
 	agent := func(w http.ResponseWriter, r *http.Request) {

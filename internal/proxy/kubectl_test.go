@@ -14,7 +14,8 @@ import (
 	"github.com/drover-dev/drover/test/lab"
 )
 
-// What a real kubectl without any cache does of a member that is away was: ask fifty times, a second apart, and then say why.
+// What a real kubectl without any cache does of a member that is away was: ask fifty times, a second apart, and then
+// say why.
 func TestAKubectlWithAnEmptyCacheSaysAtOnceThatAMemberIsAway(t *testing.T) {
 	programs, err := lab.Binaries(t.Context(), io.Discard, lab.Kubectl)
 	if err != nil {

@@ -15,7 +15,8 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// What an answer may have on its way to the hub: the stream window of a tunnel, and of net/http's client to the hub's API server.
+// What an answer may have on its way to the hub: the stream window of a tunnel, and of net/http's client to the hub's
+// API server.
 const (
 	memberWindow = 1 << 20
 	hubWindow    = 4 << 20

@@ -44,8 +44,8 @@ func newLocalAPI(config *rest.Config) (*localAPI, error) {
 	return &localAPI{base: base, plain: plain, upgrade: upgrade}, nil
 }
 
-// route completes a call to the hub itself with the token that the caller sent. The API server judges the token and whom
-// the caller wants to impersonate.
+// route completes a call to the hub itself with the token that the caller sent. The API server judges the token and
+// whom the caller wants to impersonate.
 func (h *localAPI) route(r *http.Request, c *call) error {
 	token, err := identity.Token(r)
 	if err != nil {

@@ -15,7 +15,8 @@ const (
 	SideSession Side = "session" // the user does not take what an upgraded connection brings
 )
 
-// Observer has functions that a Handler calls, for metrics. Each may be nil, is called by several goroutines at once and must not block.
+// Observer has functions that a Handler calls, for metrics. Each may be nil, is called by several goroutines at once
+// and must not block.
 type Observer struct {
 	// Cut is called each time a user who stalls is cut off.
 	Cut func(Side)

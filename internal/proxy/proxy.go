@@ -4,8 +4,9 @@
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
 // A request is refused before anything is sent: first its form is judged, then who sends it, then whether they may
-// reach the member, then whether there is room for the request, then whether there is such a member and it is connected. Only then
-// a call is made of it, a value that holds the identity; the transport sends nothing that belongs to no call.
+// reach the member, then whether there is room for the request, then whether there is such a member and it is
+// connected. Only then a call is made of it, a value that holds the identity; the transport sends nothing that belongs
+// to no call.
 package proxy
 
 import (
@@ -67,8 +68,8 @@ type Limits struct {
 	// Stall is how long a user may take for one piece of an answer, at most 32 KiB, or send nothing of a body that they
 	// announced, before they are cut off. 3 minutes by default. A silent watch or shell is not stalled.
 	Stall time.Duration
-	// Answer is how long a member may take to begin its answer to a request that is not meant to last. 70 s by default: an API
-	// server gives up after 60 s by itself, so whoever takes longer hangs, and must not hold the seats of others.
+	// Answer is how long a member may take to begin its answer to a request that is not meant to last. 70 s by default: an
+	// API server gives up after 60 s by itself, so whoever takes longer hangs, and must not hold the seats of others.
 	Answer time.Duration
 	// Look is after how long, at most, it is looked again whether a request that lasts may go on. 30 s by default.
 	Look time.Duration
@@ -196,8 +197,8 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses a user who may not reach a member, and returns whom the user wants to impersonate there, nil for no one. The hub's API server
-// decides on its callers by itself.
+// judge refuses a user who may not reach a member, and returns whom the user wants to impersonate there, nil for no
+// one. The hub's API server decides on its callers by itself.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	if c.target.local {
 		return nil, nil

@@ -375,8 +375,8 @@ func TestLocal(t *testing.T) {
 	})
 }
 
-// BenchmarkProxy answers: what does the proxy itself cost a GET of a small object, without network, authentication and review?
-// Run with -benchmem -count 10 and compare with benchstat.
+// BenchmarkProxy answers: what does the proxy itself cost a GET of a small object, without network, authentication and
+// review? Run with -benchmem -count 10 and compare with benchstat.
 func BenchmarkProxy(b *testing.B) {
 	id := mustIdentity(b)
 	body := bytes.Repeat([]byte("a"), 1000)

@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// relocate makes of a Location in an answer one that leads to the same place through the hub. Clients follow redirects with
-// their token, some of them with method and body too: a member could send its users' requests to another member or to the
-// hub. So whatever leads out of the API behind the prefix is refused.
+// relocate makes of a Location in an answer one that leads to the same place through the hub. Clients follow redirects
+// with their token, some of them with method and body too: a member could send its users' requests to another member or
+// to the hub. So whatever leads out of the API behind the prefix is refused.
 func (t target) relocate(location string) (string, bool) {
 	u, err := url.Parse(location)
 	if err != nil || u.Opaque != "" || u.User != nil || strings.Contains(u.Path, `\`) {

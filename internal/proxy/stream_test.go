@@ -95,7 +95,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// echo stands for an API server that upgrades: it answers 101, says hello, then returns what it hears until it hears no more.
+// echo stands for an API server that upgrades: it answers 101, says hello, then returns what it hears until it hears no
+// more.
 func echo(t *testing.T, protocol string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !strings.EqualFold(r.Header.Get("Upgrade"), protocol) || !strings.EqualFold(r.Header.Get("Connection"), "upgrade") {

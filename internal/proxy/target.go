@@ -57,7 +57,8 @@ func parseTarget(r *http.Request) (target, error) {
 	return to, nil
 }
 
-// MemberOf returns the member that a Handler would send a request to: <namespace>/<name>, "local" for the hub's own API, and empty for every other path.
+// MemberOf returns the member that a Handler would send a request to: <namespace>/<name>, "local" for the hub's own
+// API, and empty for every other path.
 func MemberOf(r *http.Request) string {
 	to, err := parseTarget(r)
 	if err != nil {
@@ -66,8 +67,8 @@ func MemberOf(r *http.Request) string {
 	return to.member()
 }
 
-// split finds the prefix of an encoded path. Names must be spelled as Kubernetes has them, with nothing encoded, so that
-// the prefix is as long decoded.
+// split finds the prefix of an encoded path. Names must be spelled as Kubernetes has them, with nothing encoded, so
+// that the prefix is as long decoded.
 func split(escaped string) (target, bool) {
 	if rest, ok := strings.CutPrefix(escaped, PathLocal); ok {
 		return target{local: true, prefix: PathLocal}, rest == "" || rest[0] == '/'

@@ -102,8 +102,8 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// FuzzParseTarget holds what the path tests show for every path: the prefix is spelled in one way only, and nothing behind
-// it leads out of it.
+// FuzzParseTarget holds what the path tests show for every path: the prefix is spelled in one way only, and nothing
+// behind it leads out of it.
 func FuzzParseTarget(f *testing.F) {
 	for _, seed := range []string{
 		"/k8s/clusters/a/b/api", "/k8s/clusters/a/b/%2e%2e/c", "/k8s/local/api%2fx", "/k8s/clusters/a/b", "/k8s/clusters/a/b//c", `/k8s/local/\..`, "/k8s/local/ ", "/k8s/local/a!*'()|%41",
@@ -145,7 +145,8 @@ func FuzzParseTarget(f *testing.F) {
 	})
 }
 
-// needsEncoding reports whether a path has bytes that no URL has. A client that sends them as they are gets them encoded.
+// needsEncoding reports whether a path has bytes that no URL has. A client that sends them as they are gets them
+// encoded.
 func needsEncoding(path string) bool {
 	return strings.ContainsFunc(path, func(c rune) bool { return c <= ' ' || c >= 0x7f || strings.ContainsRune("\"#<>?[]^`{|}", c) })
 }
