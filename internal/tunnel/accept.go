@@ -13,10 +13,10 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Accept answers an agent's request for a tunnel and returns the session, or answers with the reason for refusing
-// and returns that. The caller must have authenticated the request by something that a browser does not send
-// by itself: no cookies. The server that it came through must not speak HTTP/2 and should have ReadHeaderTimeout
-// set. The handler may return at once; the session goes on.
+// Accept answers an agent's request for a tunnel and returns the session. If it refuses the request, it answers with
+// the reason and returns that as an error. The caller must already have authenticated the request, and not by something
+// that a browser sends on its own, such as a cookie. The server of the request must not speak HTTP/2 and should have
+// ReadHeaderTimeout set. The handler may return at once; the session continues.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
 	if status, err := refusal(r); err != nil {
 		return nil, refuse(w, status, err)
@@ -28,7 +28,7 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 		WriteBufferSize:  writeBufferSize,
 		WriteBufferPool:  &cfg.Memory.buffers,
 		Subprotocols:     []string{Subprotocol},
-		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has checked it
+		CheckOrigin:      func(*http.Request) bool { return true }, // refusal has checked the origin
 		Error: func(w http.ResponseWriter, _ *http.Request, status int,
 			reason error) {
 			_ = refuse(w, status, reason)
@@ -46,12 +46,13 @@ func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error
 	return session, nil
 }
 
-// refusal returns what is wrong with a request for a tunnel, if anything is.
+// refusal returns the reason why a request for a tunnel must be refused, if there is one.
 func refusal(r *http.Request) (status int, err error) {
 	switch {
 	case len(r.Header.Values("Origin")) > 0:
-		// Browsers always send it and agents never do. CVE-2019-13209 was a browser led to open a tunnel.
-		return http.StatusForbidden, errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
+		// Browsers always send it and agents never do. In CVE-2019-13209 a browser was tricked into opening a tunnel.
+		return http.StatusForbidden,
+			errors.New("a tunnel is for agents, not for browsers: the Origin header is not allowed")
 	case !websocket.IsWebSocketUpgrade(r):
 		return http.StatusUpgradeRequired, fmt.Errorf(
 			"this address is for agents: it needs a WebSocket upgrade to %s; a proxy on the way may have removed it",

@@ -19,24 +19,24 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Dialer opens tunnels. The zero value trusts the system's certificates and honours HTTPS_PROXY and NO_PROXY.
+// Dialer opens tunnels. The zero value trusts the system's certificates and honors HTTPS_PROXY and NO_PROXY.
 type Dialer struct {
 	Config Config
 
-	// TLS says which certificates to trust. It is copied; the least version becomes TLS 1.3 and the only protocol
-	// HTTP/1.1, since WebSockets over HTTP/2 do not pass every proxy. Nil means the system's certificates.
+	// TLS says which certificates to trust. Dial copies it, raises the minimum version to TLS 1.3 and allows only
+	// HTTP/1.1, because some proxies do not pass WebSockets over HTTP/2. Nil means the system's certificates.
 	TLS *tls.Config
 
 	// Proxy returns the proxy for a request, as in http.Transport. Nil means http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
 
-	// DialSocket opens the connection to the hub or to the proxy. Nil means a TCP connection.
+	// DialSocket opens the connection to the hub or to the proxy. Nil means an ordinary TCP connection.
 	DialSocket func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Dial opens a tunnel at a wss URL (ws is for tests) and sends the header along, typically Authorization. A hub that
-// refuses gives a *HandshakeError, and one that ends the TLS handshake ErrTurnedAway. Call Serve soon after: the hub
-// gives up after Config.HandshakeTimeout.
+// Dial opens a tunnel at a wss URL (ws is for tests). It sends the header along, which typically has Authorization. If
+// the hub refuses, the error is a *HandshakeError; if it ends the TLS handshake, the error is ErrTurnedAway. Call Serve
+// soon afterward, because the hub gives up after Config.HandshakeTimeout.
 func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*Conn, error) {
 	cfg := d.Config.withDefaults()
 	proxy := d.Proxy
@@ -62,7 +62,8 @@ func (d *Dialer) Dial(ctx context.Context, target string, header http.Header) (*
 		return nil, fmt.Errorf("dial hub: %w", dialFailure(response, err))
 	}
 	if ws.Subprotocol() != Subprotocol {
-		refused := fmt.Errorf("dial hub: the answer is a WebSocket that does not speak %s: check the address", Subprotocol)
+		refused := fmt.Errorf("dial hub: the answer is a WebSocket that does not speak %s: check the address",
+			Subprotocol)
 		return nil, errors.Join(refused, ws.Close())
 	}
 	return NewConn(&wsConn{ws: ws}, d.Config), nil
@@ -73,13 +74,13 @@ func dialSocket(ctx context.Context, network, address string) (net.Conn, error) 
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
-		return nil, err // names the operation and the address already
+		return nil, err // already names the operation and the address
 	}
 	KeepUnsentLow(conn)
 	return conn, nil
 }
 
-// clientTLS is the caller's TLS configuration with what a tunnel needs.
+// clientTLS returns the caller's TLS configuration with the settings that a tunnel needs.
 func clientTLS(given *tls.Config) *tls.Config {
 	config := &tls.Config{MinVersion: tls.VersionTLS13}
 	if given != nil {
@@ -90,16 +91,16 @@ func clientTLS(given *tls.Config) *tls.Config {
 	return config
 }
 
-// dialFailure is the hub's refusal if it answered at all.
+// dialFailure returns the hub's refusal if the hub has answered at all, and otherwise the error.
 func dialFailure(response *http.Response, err error) error {
-	var alert *net.OpError // that of a TLS alert has no type of its own
+	var alert *net.OpError // package tls has no type of its own for the error of an alert
 	if errors.As(err, &alert) && alert.Op == "remote error" {
 		return fmt.Errorf("%w: %w", ErrTurnedAway, err)
 	}
 	if response == nil || !errors.Is(err, websocket.ErrBadHandshake) {
 		return err
 	}
-	body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // in memory already
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10)) // already in memory
 	return &HandshakeError{
 		StatusCode: response.StatusCode,
 		RetryAfter: retryAfter(response.Header.Get("Retry-After"), time.Now()),
@@ -107,7 +108,7 @@ func dialFailure(response *http.Response, err error) error {
 	}
 }
 
-// retryAfter reads the header of that name, which has seconds or a date. What makes no sense counts as absent.
+// retryAfter parses the Retry-After header, which has seconds or a date. A value that makes no sense counts as absent.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return time.Duration(min(max(seconds, 0), 24*60*60)) * time.Second

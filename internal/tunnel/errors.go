@@ -17,41 +17,44 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// Why a tunnel ended, or why a request could not use it. Match with errors.Is.
+// These errors tell why a tunnel ended, or why a request could not use it. Match them with errors.Is.
 var (
 	// ErrClosed means that this end closed the tunnel.
 	ErrClosed = errors.New("closed by this end")
 
-	// ErrPeerClosed means that the other end, or something between, closed the connection.
+	// ErrPeerClosed means that the other end, or something in between, closed the connection.
 	ErrPeerClosed = errors.New("closed by the other end")
 
-	// ErrPingTimeout means that the other end did not answer a keepalive: it hangs, or the network is cut.
+	// ErrPingTimeout means that the other end did not answer a keepalive: it hangs, or the network is down.
 	ErrPingTimeout = errors.New("the other end does not answer")
 
-	// ErrWriteTimeout means that the network took no byte within Config.WriteTimeout.
+	// ErrWriteTimeout means that the network accepted no byte within Config.WriteTimeout.
 	ErrWriteTimeout = errors.New("the other end does not read")
 
-	// ErrProtocol means that the other end sent what is neither WebSocket nor HTTP/2 as SPEC.md has it.
+	// ErrProtocol means that the other end sent something that is neither WebSocket nor HTTP/2 as SPEC.md describes
+	// them.
 	ErrProtocol = errors.New("protocol violated by the other end")
 
-	// ErrNotProcessed means that the request may be sent again through another tunnel: no handler saw it, or it only reads
-	// and the tunnel ended before an answer.
+	// ErrNotProcessed means that the request may be sent again through another tunnel. Either no handler has seen it,
+	// or it only reads and the tunnel ended before an answer came.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
-	// ErrTurnedAway means that the hub, or what is in front of it, ended the TLS handshake of a new tunnel: it is busy, as
-	// a rule.
-	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, or the address serves another name")
+	// ErrTurnedAway means that the hub, or something in front of it, ended the TLS handshake of a new tunnel. Usually
+	// it is busy.
+	ErrTurnedAway = errors.New("turned away in the TLS handshake: too many connections are opened at the same time, " +
+		"or the address serves another name")
 
-	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or what the other end
-	// takes.
+	// ErrHeaderTooLarge means that the request's header exceeds Config.MaxRequestHeaderBytes, or the limit of the other
+	// end.
 	ErrHeaderTooLarge = h2.ErrHeaderTooLarge
 )
 
-// errGoodbye is the peer's orderly end: it said that it takes no more requests, and those it took are done.
+// errGoodbye is the orderly end of a tunnel: the peer announced that it takes no more requests, and has finished the
+// ones that it had taken.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 
-// Reason is a short name of why a tunnel ended, fit for a metric label: "closed", "peer-closed", "ping-timeout",
-// "write-timeout", "protocol", or "other".
+// Reason returns a short name for the reason why a tunnel ended. It is suitable for a metric label: "closed",
+// "peer-closed", "ping-timeout", "write-timeout", "protocol", or "other".
 func Reason(err error) string {
 	for _, known := range []struct {
 		err  error
@@ -72,12 +75,12 @@ func Reason(err error) string {
 
 // HandshakeError is the hub's refusal of a tunnel.
 type HandshakeError struct {
-	StatusCode int           // of the HTTP answer
-	RetryAfter time.Duration // from the header of that name, 0 if there was none
-	Body       string        // what the hub said, at most 1 KiB
+	StatusCode int           // of the HTTP response
+	RetryAfter time.Duration // from the Retry-After header, 0 if there was none
+	Body       string        // the response's body, at most 1 KiB
 }
 
-// Error says the status and the hub's own words.
+// Error returns the status and the hub's message.
 func (e *HandshakeError) Error() string {
 	text := fmt.Sprintf("hub answered %d %s", e.StatusCode, http.StatusText(e.StatusCode))
 	if e.Body != "" {
@@ -86,8 +89,8 @@ func (e *HandshakeError) Error() string {
 	return text
 }
 
-// readFailure says why reading from the network ended. What is neither an end of the stream nor an error of the
-// network comes from the parser of WebSocket frames, which has no type for it.
+// readFailure returns why reading from the network ended. An error that is neither an end of the stream nor a network
+// error comes from the parser of WebSocket frames, which has no type for its errors.
 func readFailure(err error) error {
 	var (
 		closed  *websocket.CloseError
@@ -103,7 +106,7 @@ func readFailure(err error) error {
 	}
 }
 
-// writeFailure says why writing to the network ended.
+// writeFailure returns why writing to the network ended.
 func writeFailure(err error) error {
 	switch {
 	case errors.Is(err, os.ErrDeadlineExceeded):

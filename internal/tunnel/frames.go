@@ -11,16 +11,16 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Frame is the head of one HTTP/2 frame, for Observer.Frame.
+// Frame is the header of one HTTP/2 frame, for Observer.Frame.
 type Frame struct {
 	Sent     bool // by this end
 	Type     http2.FrameType
 	Flags    http2.Flags
-	StreamID uint32 // 0 is the connection itself
-	Length   int    // bytes of its content
+	StreamID uint32 // 0 means the connection itself
+	Length   int    // of the content, in bytes
 }
 
-// String is a line for a debug log, such as "sent HEADERS stream=1 flags=0x5 length=41".
+// String returns a line for a debug log, such as "sent HEADERS stream=1 flags=0x5 length=41".
 func (f Frame) String() string {
 	direction := "received"
 	if f.Sent {
@@ -29,27 +29,27 @@ func (f Frame) String() string {
 	return fmt.Sprintf("%s %s stream=%d flags=%#x length=%d", direction, f.Type, f.StreamID, uint8(f.Flags), f.Length)
 }
 
-const frameHeadSize = 9 // RFC 9113, 4.1
+const frameHeadSize = 9 // see RFC 9113, section 4.1
 
-// frameScanner finds frames in one direction of a byte stream that arrives in arbitrary pieces.
+// frameScanner finds frames in one direction of a byte stream, which arrives in pieces of any length.
 type frameScanner struct {
 	sent   bool
 	visit  visitor
-	skip   int // bytes to pass before the next head
+	skip   int // bytes to skip before the next frame header
 	frame  Frame
-	kept   [frameHeadSize + maxControl]byte // the head of the frame, and the content if the visitor gets it
-	filled int                              // bytes of kept
-	want   int                              // bytes of kept after which there is something to do
+	kept   [frameHeadSize + maxControl]byte // the frame header, and the content if the visitor needs it
+	filled int                              // number of bytes in kept
+	want   int                              // number of bytes in kept after which the scanner acts
 }
 
-// maxControl is how long the SETTINGS of this end are at most.
+// maxControl is the maximum length of the SETTINGS that this end sends.
 const maxControl = 64
 
-// visitor is called for each frame. Of SETTINGS and WINDOW_UPDATE that are sent it gets the content, and reports
-// whether it has changed that; whole reports whether it may.
+// visitor is called for each frame. It receives the content of the SETTINGS and WINDOW_UPDATE frames that this end
+// sends, and reports whether it has changed the content. It may change the content only if whole is true.
 type visitor func(f Frame, content []byte, whole bool) (changed bool, err error)
 
-// newFrameScanner expects the client's preface first if preface is set.
+// newFrameScanner returns a scanner. If preface is set, the scanner expects the client's preface first.
 func newFrameScanner(sent, preface bool, visit visitor) *frameScanner {
 	s := &frameScanner{sent: sent, visit: visit, want: frameHeadSize}
 	if preface {
@@ -58,7 +58,7 @@ func newFrameScanner(sent, preface bool, visit visitor) *frameScanner {
 	return s
 }
 
-// scan takes the next piece, and returns it: a copy if the content of a frame has changed.
+// scan reads the next piece and returns it. If the content of a frame has changed, it returns a copy of the piece.
 func (s *frameScanner) scan(p []byte) ([]byte, error) {
 	out := p
 	for at := 0; at < len(p); {
@@ -92,7 +92,8 @@ func (s *frameScanner) scan(p []byte) ([]byte, error) {
 	return out, nil
 }
 
-// wantsContent reads the head when it is complete, and reports whether the content is to be kept and not there yet.
+// wantsContent parses the frame header once it is complete. It reports whether the visitor needs the content and the
+// content is still missing.
 func (s *frameScanner) wantsContent() bool {
 	if s.want > frameHeadSize {
 		return false

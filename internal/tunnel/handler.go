@@ -13,14 +13,14 @@ import (
 
 var errDeclined = errors.New("the response header was too large for the tunnel")
 
-// handler wraps the agent's handler: it restores upgrades, and keeps headers within what
-// the hub accepts, since one that is far too large would end the tunnel and not only the request.
+// handler wraps the agent's handler. It restores upgrades, and keeps headers within the limit of the hub, because a
+// header far above the limit would end the whole tunnel and not only the request.
 type handler struct {
 	next           http.Handler
 	maxHeaderBytes int
 }
 
-// ServeHTTP hands the request on.
+// ServeHTTP passes the request on.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	protocol, method := r.Header.Get(headerUpgrade), r.Header.Get(headerMethod)
 	for name := range r.Header {
@@ -44,7 +44,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	limited.finish()
 }
 
-// originalRequest returns the request to upgrade that the POST represents. Its body is the hijacked connection's.
+// originalRequest returns the upgrade request that the POST represents. Its body belongs to the hijacked connection.
 func originalRequest(post *http.Request, method, protocol string) *http.Request {
 	r := post.Clone(post.Context())
 	r.Method = method
@@ -55,7 +55,7 @@ func originalRequest(post *http.Request, method, protocol string) *http.Request 
 	return r
 }
 
-// limitedWriter answers 502 instead of a header that the hub would not accept.
+// limitedWriter answers 502 if the handler's header is larger than the hub accepts.
 type limitedWriter struct {
 	http.ResponseWriter
 	limit    int
@@ -64,8 +64,8 @@ type limitedWriter struct {
 	declined bool // the header was too large
 }
 
-// WriteHeader writes the header if it is small enough, without the fields that must not go through a tunnel. One of
-// them is Connection: net/http2 takes its "close" for the end of the whole tunnel.
+// WriteHeader writes the header if it is small enough. It drops the fields that must not go through a tunnel. One of
+// them is Connection, because net/http2 would take "close" for the end of the whole tunnel.
 func (w *limitedWriter) WriteHeader(status int) {
 	if w.began {
 		return
@@ -88,7 +88,7 @@ func (w *limitedWriter) WriteHeader(status int) {
 	}
 }
 
-// decline answers 502 with the reason, lets nothing of the handler's answer through, and cancels the request.
+// decline answers 502 with the reason, discards the handler's answer, and cancels the request.
 func (w *limitedWriter) decline(reason string) {
 	w.began, w.declined = true, true
 	clear(w.Header())
@@ -96,7 +96,7 @@ func (w *limitedWriter) decline(reason string) {
 	w.cancel()
 }
 
-// recoverDeclined recovers from a panic by which a handler stops after its answer was declined.
+// recoverDeclined recovers from the panic that a handler may use to stop after its answer was declined.
 func (w *limitedWriter) recoverDeclined() {
 	if !w.declined {
 		return
@@ -116,24 +116,24 @@ func (w *limitedWriter) Write(p []byte) (int, error) {
 	if w.declined {
 		return 0, errDeclined
 	}
-	return w.ResponseWriter.Write(p) // a writer's errors stay as they are
+	return w.ResponseWriter.Write(p) // return the writer's error unchanged
 }
 
-// FlushError sends what was written so far.
+// FlushError sends the data that has been written so far.
 func (w *limitedWriter) FlushError() error {
 	if !w.began {
 		w.WriteHeader(http.StatusOK)
 	}
-	return http.NewResponseController(w.ResponseWriter).Flush() // as above
+	return http.NewResponseController(w.ResponseWriter).Flush() // return the error unchanged
 }
 
 // Flush implements http.Flusher.
 func (w *limitedWriter) Flush() { _ = w.FlushError() }
 
-// Unwrap gives http.ResponseController the deadlines.
+// Unwrap lets http.ResponseController set the deadlines.
 func (w *limitedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// finish writes the header if the handler did not, and aborts the response if its trailer is too large to be sent.
+// finish writes the header if the handler did not. It aborts the response if its trailer is too large to be sent.
 func (w *limitedWriter) finish() {
 	if !w.began {
 		w.WriteHeader(http.StatusOK)

@@ -20,17 +20,17 @@ var (
 	errWriteClosed   = errors.New("write after the end of writing")
 )
 
-// upgradeWriter is the ResponseWriter of a request to upgrade: an answer other than 101 goes the ordinary way, and a
-// 101 is written, as in HTTP/1.1, to the connection that Hijack returns.
+// upgradeWriter is the ResponseWriter of an upgrade request. An answer other than 101 takes the ordinary way. The
+// handler writes a 101, as in HTTP/1.1, to the connection that Hijack returns.
 type upgradeWriter struct {
 	*limitedWriter
 	request  *http.Request // the POST
 	hijacked *hijackedConn
 }
 
-// Hijack returns a connection on which the handler has to write a 101 response first, which becomes the answer to the
-// hub, and then has both directions of the upgraded stream. The request is over when the handler has returned and
-// the connection is closed.
+// Hijack returns a connection to which the handler must first write a 101 response. The tunnel translates that into the
+// answer to the hub. Afterward the connection carries both directions of the upgraded stream. The request ends when the
+// handler has returned and the connection is closed.
 func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.began || w.hijacked != nil {
 		return nil, nil, fmt.Errorf("hijack tunnel stream: %w", errHijackTooLate)
@@ -40,7 +40,7 @@ func (w *upgradeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return w.hijacked, bufio.NewReadWriter(bufio.NewReader(w.hijacked), bufio.NewWriter(w.hijacked)), nil
 }
 
-// wait returns when the hijacked connection is closed or the request over.
+// wait returns when the hijacked connection is closed or the request has ended.
 func (w *upgradeWriter) wait() {
 	if w.hijacked == nil {
 		return
@@ -51,26 +51,26 @@ func (w *upgradeWriter) wait() {
 	}
 }
 
-// release ends the use of the response, also after a panic.
+// release stops all use of the response, even after a panic.
 func (w *upgradeWriter) release() {
 	if w.hijacked != nil {
 		w.hijacked.detach()
 	}
 }
 
-// hijackedConn is the agent's end of an upgraded stream. Like any net.Conn it may be read and written at once.
+// hijackedConn is the agent's end of an upgraded stream. Like any net.Conn, it can be read and written concurrently.
 type hijackedConn struct {
 	request *http.Request
 	closed  chan struct{}
 	closing sync.Once
 
-	mu       sync.Mutex // held while writing to response, which must not be used once the handler has returned
+	mu       sync.Mutex // held while writing to response, which must not be used after the handler has returned
 	response http.ResponseWriter
 	head     switchHead
-	ended    bool   // no more may be written
-	chunk    []byte // for the next chunk
+	ended    bool   // no more writes are allowed
+	chunk    []byte // buffer for the next chunk
 
-	gate    sync.RWMutex // guards control, for the same reason; not mu, which a stuck Write holds
+	gate    sync.RWMutex // guards control for the same reason; mu cannot, because a stuck Write holds it
 	control *http.ResponseController
 }
 
@@ -91,17 +91,17 @@ func newHijackedConn(w http.ResponseWriter, r *http.Request, limit int) *hijacke
 	}
 }
 
-// Read returns what the hub's side writes, and io.EOF when it will write no more.
+// Read returns the data that the hub's side writes, and io.EOF after the last of it.
 func (c *hijackedConn) Read(p []byte) (int, error) {
 	select {
 	case <-c.closed:
 		return 0, net.ErrClosed
 	default:
 	}
-	return c.request.Body.Read(p) // a reader's errors stay as they are
+	return c.request.Body.Read(p) // return the reader's error unchanged
 }
 
-// Write takes the 101 response first and then what is for the hub's side. It waits while that does not read.
+// Write takes the 101 response first, and then data for the hub's side. It blocks while the hub's side does not read.
 func (c *hijackedConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,8 +122,8 @@ func (c *hijackedConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// writeHead collects the 101 response, sends it on when it is complete, and returns what of p comes after it. c.mu
-// is held.
+// writeHead collects the 101 response and sends it on when it is complete. It returns the part of p that comes after
+// the response. The caller holds c.mu.
 func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 	header, protocol, rest, err := c.head.collect(p)
 	if err != nil {
@@ -146,8 +146,8 @@ func (c *hijackedConn) writeHead(p []byte) (rest []byte, err error) {
 	return rest, nil
 }
 
-// collect takes the next piece. When the response is complete it returns its header and protocol, and what of p comes
-// after; before that the protocol is empty.
+// collect adds the next piece. When the response is complete, collect returns its header and protocol, and the part of
+// p that comes after it. Until then the protocol is empty.
 func (h *switchHead) collect(p []byte) (header http.Header, protocol string, rest []byte, err error) {
 	before := len(h.text)
 	h.text = append(h.text, p[:min(len(p), h.limit+1-before)]...)
@@ -166,14 +166,14 @@ func (h *switchHead) collect(p []byte) (header http.Header, protocol string, res
 	return header, protocol, p[end-before:], err
 }
 
-// declineHead answers 502 to the hub and returns the reason for the handler.
+// declineHead answers 502 to the hub, and returns the error for the handler.
 func (c *hijackedConn) declineHead(reason error) error {
 	reason = fmt.Errorf("answer upgrade: the handler wrote no valid 101 response: %w", reason)
 	http.Error(c.response, reason.Error(), http.StatusBadGateway)
 	return reason
 }
 
-// headEnd is where the header of a response ends, or -1.
+// headEnd returns the offset at which the header of a response ends, or -1.
 func headEnd(p []byte) int {
 	blank := []byte("\r\n\r\n")
 	if at := bytes.Index(p, blank); at >= 0 {
@@ -182,14 +182,14 @@ func headEnd(p []byte) int {
 	return -1
 }
 
-// parseSwitch reads the 101 response that a handler wrote, and returns its header without what is between two hops,
-// and the protocol that was chosen.
+// parseSwitch parses the 101 response that a handler wrote. It returns its header without the hop-by-hop fields, and
+// the protocol that the handler chose.
 func parseSwitch(head []byte) (header http.Header, protocol string, err error) {
 	response, err := http.ReadResponse(bufio.NewReader(bytes.NewReader(head)), nil)
 	if err != nil {
 		return nil, "", fmt.Errorf("parse response: %w", err)
 	}
-	_ = response.Body.Close() // a 101 has none
+	_ = response.Body.Close() // a 101 has no body
 	if response.StatusCode != http.StatusSwitchingProtocols {
 		return nil, "", fmt.Errorf("status %d", response.StatusCode)
 	}
@@ -204,7 +204,7 @@ func parseSwitch(head []byte) (header http.Header, protocol string, err error) {
 	return response.Header, protocol, nil
 }
 
-// writeChunks sends p to the hub's side. c.mu is held.
+// writeChunks sends p to the hub's side. The caller holds c.mu.
 func (c *hijackedConn) writeChunks(p []byte) error {
 	for len(p) > 0 {
 		n := min(len(p), maxChunk-chunkHeadSize) // one HTTP/2 frame of 32 KiB
@@ -217,7 +217,7 @@ func (c *hijackedConn) writeChunks(p []byte) error {
 	return nil
 }
 
-// send writes to the hub and flushes. c.mu is held.
+// send writes to the hub and flushes. The caller holds c.mu.
 func (c *hijackedConn) send(p []byte) error {
 	if _, err := c.response.Write(p); err != nil {
 		return fmt.Errorf("write upgraded stream: %w", err)
@@ -228,7 +228,7 @@ func (c *hijackedConn) send(p []byte) error {
 	return nil
 }
 
-// CloseWrite ends writing to the hub's side; reading goes on.
+// CloseWrite ends writing to the hub's side. Reading continues.
 func (c *hijackedConn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,8 +248,8 @@ func (c *hijackedConn) Close() error {
 	return nil
 }
 
-// detach closes the connection and ends the use of the response, which net/http2 does not allow once the handler has
-// returned. A Write that is stuck has a moment, then the stream is reset.
+// detach closes the connection and stops all use of the response, because net/http2 does not allow it after the handler
+// has returned. A stuck Write has upgradeLinger to finish, and then the stream is reset.
 func (c *hijackedConn) detach() {
 	_ = c.Close()
 	over := make(chan struct{})
@@ -258,7 +258,7 @@ func (c *hijackedConn) detach() {
 		_ = c.SetWriteDeadline(time.Unix(1, 0))
 	})
 	if c.request.Context().Err() == nil {
-		_ = c.CloseWrite() // what cannot be said now is said by the end of the stream
+		_ = c.CloseWrite() // if this fails, the end of the stream tells the hub
 	}
 	c.mu.Lock()
 	c.ended = true
@@ -271,7 +271,7 @@ func (c *hijackedConn) detach() {
 	c.gate.Unlock()
 }
 
-// LocalAddr is the agent's address on the connection to the hub.
+// LocalAddr returns the agent's address on the connection to the hub.
 func (c *hijackedConn) LocalAddr() net.Addr {
 	if addr, ok := c.request.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		return addr
@@ -279,15 +279,15 @@ func (c *hijackedConn) LocalAddr() net.Addr {
 	return streamAddr("agent")
 }
 
-// RemoteAddr is the hub's address.
+// RemoteAddr returns the hub's address.
 func (c *hijackedConn) RemoteAddr() net.Addr { return streamAddr(c.request.RemoteAddr) }
 
-// SetReadDeadline is that of the stream.
+// SetReadDeadline sets the read deadline of the stream.
 func (c *hijackedConn) SetReadDeadline(t time.Time) error {
 	return c.setDeadline((*http.ResponseController).SetReadDeadline, t)
 }
 
-// SetWriteDeadline is that of the stream.
+// SetWriteDeadline sets the write deadline of the stream.
 func (c *hijackedConn) SetWriteDeadline(t time.Time) error {
 	return c.setDeadline((*http.ResponseController).SetWriteDeadline, t)
 }
@@ -301,12 +301,12 @@ func (c *hijackedConn) setDeadline(set func(*http.ResponseController, time.Time)
 	return set(c.control, t)
 }
 
-// SetDeadline is both of the other two.
+// SetDeadline sets both deadlines.
 func (c *hijackedConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// streamAddr is the address of an end of a stream.
+// streamAddr is the address of one end of a stream.
 type streamAddr string
 
 func (a streamAddr) Network() string { return "tunnel" }

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	holdFor     = time.Millisecond // what follows a header of an object or a list comes within a tenth of that
-	holdAtMost  = 1 << 10          // bytes of a header that is held back
-	joinedBytes = 16 << 10         // of a message that is copied behind a header
+	holdFor     = time.Millisecond // the body of an object or a list follows its header within a tenth of this
+	holdAtMost  = 1 << 10          // bytes of a header, or it is not held back
+	joinedBytes = 16 << 10         // bytes of a message, or it is not copied behind a header
 )
 
-// joiner holds the header of a response back for a moment, so that header and body leave in one message. HTTP/2 writes
-// each by itself, and each wakes up every goroutine on its way at the hub.
+// joiner holds back the header of a response for a moment, so that header and body leave in one message. HTTP/2 writes
+// them separately, and each write would wake up every goroutine on its way at the hub.
 type joiner struct {
 	net.Conn
-	timeout time.Duration // of a write that no caller waits for
+	timeout time.Duration // for a write that no caller waits for
 
-	mu    sync.Mutex // guards what follows, and writes
+	mu    sync.Mutex // guards the fields below, and writes
 	held  []byte     // a header; empty if none is held back
 	timer *time.Timer
 	err   error // of a write that no caller waited for
 }
 
-// Write writes p behind what is held back, or holds it back.
+// Write writes p after the header that is held back, or holds p back.
 func (j *joiner) Write(p []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -57,7 +57,7 @@ func (j *joiner) Write(p []byte) (int, error) {
 	return j.Conn.Write(p)
 }
 
-// hold keeps p until the next write, or for a moment.
+// hold keeps p until the next write or until holdFor has passed.
 func (j *joiner) hold(p []byte) {
 	j.held = append(j.held, p...)
 	if j.timer == nil {
@@ -67,12 +67,12 @@ func (j *joiner) hold(p []byte) {
 	j.timer.Reset(holdFor)
 }
 
-// late writes what is held back although nothing follows yet: a watch without events, for example.
+// late writes the held header although nothing has followed yet. A watch without events is an example.
 func (j *joiner) late() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.held) == 0 || j.err != nil {
-		return // the next write came first
+		return // the next write was faster
 	}
 	if j.err = j.Conn.SetWriteDeadline(time.Now().Add(j.timeout)); j.err == nil {
 		j.err = j.release()
@@ -82,7 +82,7 @@ func (j *joiner) late() {
 	}
 }
 
-// release writes what is held back.
+// release writes the held header.
 func (j *joiner) release() error {
 	held := j.held
 	j.held = held[:0]
@@ -90,14 +90,14 @@ func (j *joiner) release() error {
 	return err
 }
 
-// SetWriteDeadline is not for the write of a late header, which has its own.
+// SetWriteDeadline sets the deadline of later writes. The write of a late header has a deadline of its own.
 func (j *joiner) SetWriteDeadline(t time.Time) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.Conn.SetWriteDeadline(t)
 }
 
-// isHeaderOnly reports whether p is the header of one response, whole, small and with more to come.
+// isHeaderOnly reports whether p is the complete, small header of one response that has a body.
 func isHeaderOnly(p []byte) bool {
 	if len(p) < frameHeadSize || len(p) > holdAtMost {
 		return false

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// slowWrite is the least wait for the network that is reported to the observer.
+// slowWrite is the shortest wait for the network that is reported to the observer.
 const slowWrite = 100 * time.Millisecond
 
-// link is the connection below HTTP/2. It sees every byte and so knows when the peer last spoke, and it keeps the
-// first reason for its end, which HTTP/2 would hide behind "client connection lost".
+// link is the connection below HTTP/2. It sees every byte, so it knows when the peer last sent something. It also keeps
+// the first reason why the connection ended, which HTTP/2 would hide behind "client connection lost".
 type link struct {
 	net.Conn
 	observer Observer
@@ -28,14 +28,14 @@ type link struct {
 	lastHeard atomic.Int64 // ns after begun
 
 	closing sync.Once
-	ended   chan struct{} // closed by end, when cause is final
+	ended   chan struct{} // closed by end, when cause no longer changes
 	mu      sync.Mutex    // guards the fields below
 	over    bool
 	cause   error
 	onEnd   func(error)
 }
 
-// newLink makes the link of the hub, which is HTTP/2's client, or of the agent.
+// newLink returns the link of the hub, which is the client in HTTP/2, or of the agent.
 func newLink(conn net.Conn, cfg Config, client bool) *link {
 	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), begun: time.Now(),
 		ended: make(chan struct{})}
@@ -58,7 +58,7 @@ func (l *link) frameReceived(f Frame, _ []byte, _ bool) (changed bool, err error
 	return false, l.windows.received(f)
 }
 
-// Read counts what it reads and remembers when.
+// Read counts the bytes and remembers when they came.
 func (l *link) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	if n > 0 {
@@ -72,12 +72,12 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		l.setCause(readFailure(err))
-		l.end() // before HTTP/2 fails the requests, whose callers will want to know why
+		l.end() // before HTTP/2 fails the requests, whose callers will ask for the reason
 	}
 	return n, err
 }
 
-// Write counts what it writes.
+// Write counts the bytes that it writes.
 func (l *link) Write(p []byte) (int, error) {
 	out, err := l.sent.scan(p)
 	if err != nil {
@@ -103,7 +103,7 @@ func (l *link) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetWriteDeadline fails if the connection is closed already, which the next write would find out otherwise.
+// SetWriteDeadline fails if the connection is already closed. Without it only the next write would notice.
 func (l *link) SetWriteDeadline(at time.Time) error {
 	err := l.Conn.SetWriteDeadline(at)
 	if err != nil {
@@ -112,12 +112,12 @@ func (l *link) SetWriteDeadline(at time.Time) error {
 	return err
 }
 
-// silence is how long nothing has come from the peer.
+// silence returns the time since the peer last sent something.
 func (l *link) silence() time.Duration {
 	return time.Since(l.begun) - time.Duration(l.lastHeard.Load())
 }
 
-// setCause keeps the first reason for the end.
+// setCause keeps the first reason why the link ends.
 func (l *link) setCause(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +126,7 @@ func (l *link) setCause(cause error) {
 	}
 }
 
-// countError is called by HTTP/2 for each error.
+// countError counts an error. HTTP/2 calls it for each error.
 func (l *link) countError(kind string) {
 	switch {
 	case kind == "conn_close_lost_ping":
@@ -140,8 +140,8 @@ func (l *link) countError(kind string) {
 	}
 }
 
-// end publishes the first reason. HTTP/2 ends the link without one after the peer has said goodbye
-// and the last request is done. Later calls do nothing.
+// end publishes the first reason. There is no reason if the peer has said goodbye and the last request is done: HTTP/2
+// ends the link then. Later calls do nothing.
 func (l *link) end() {
 	l.mu.Lock()
 	if l.over {
@@ -173,7 +173,7 @@ func (l *link) Close() error {
 	return nil
 }
 
-// whenEnded calls f once with the reason, at once if the link has ended already.
+// whenEnded calls f once with the reason. It calls f at once if the link has already ended.
 func (l *link) whenEnded(f func(error)) {
 	l.mu.Lock()
 	over, cause := l.over, l.cause
@@ -186,15 +186,15 @@ func (l *link) whenEnded(f func(error)) {
 	}
 }
 
-// why returns the reason why the link ends, as soon as it is known. The reason for a write that failed is known before
-// the link has ended.
+// why returns the reason why the link ends as soon as it is known. After a failed write that is before the link has
+// ended.
 func (l *link) why() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cause
 }
 
-// err is why the link ended, or nil while it lives.
+// err returns why the link ended, or nil while the link is open.
 func (l *link) err() error {
 	select {
 	case <-l.ended:

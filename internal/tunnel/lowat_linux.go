@@ -11,10 +11,10 @@ import (
 // tcpNotSentLowat is TCP_NOTSENT_LOWAT of linux/tcp.h, which package syscall does not have.
 const tcpNotSentLowat = 25
 
-// KeepUnsentLow keeps unsent bytes out of the kernel's queue, which is first in first out, and so in the queues of
-// HTTP/2, which are fair: a small request then waits 94 ms instead of 338 beside a bulk transfer on a 50 ms link.
-// For a peer that does not read at all the kernel would take megabytes otherwise.
-// It only improves matters, so a connection that has no such option is left as it is.
+// KeepUnsentLow keeps unsent bytes in the queues of HTTP/2, which are fair, and out of the kernel's queue, which is
+// first in, first out. On a link of 50 ms with a bulk transfer, a small request then waits 94 ms instead of 338 ms.
+// Without the option, the kernel also takes megabytes for a peer that does not read at all. The option is only an
+// improvement, so KeepUnsentLow ignores connections that do not support it.
 func KeepUnsentLow(conn net.Conn) {
 	socket, ok := innermost(conn).(syscall.Conn)
 	if !ok {

@@ -7,5 +7,5 @@ package tunnel
 
 import "net"
 
-// KeepUnsentLow does nothing here: the option differs from system to system and only improves matters.
+// KeepUnsentLow does nothing here. The option differs between systems and is only an improvement.
 func KeepUnsentLow(net.Conn) {}

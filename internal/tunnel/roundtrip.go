@@ -19,27 +19,29 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// Private headers turn an HTTP/1.1 upgrade, which HTTP/2 does not have, into a POST. Both ends remove them from
+// HTTP/2 has no HTTP/1.1 upgrades, so these private headers turn an upgrade into a POST. Both ends remove them from
 // everything that users and members send.
 const (
 	privatePrefix = "Drover-Tunnel-"
-	headerUpgrade = privatePrefix + "Upgrade" // request: the protocols asked for. response: the protocol chosen
-	headerMethod  = privatePrefix + "Method"  // request: the method that the POST represents
+	headerUpgrade = privatePrefix + "Upgrade" // request: the protocols to choose from; response: the chosen protocol
+	headerMethod  = privatePrefix + "Method"  // in a request: the method that the POST represents
 )
 
-// RoundTrip sends a request to the agent. It does what http.Transport does, with these differences: scheme and host
-// of the URL need not mean anything, hop-by-hop headers and Priority are not sent, and Request.Close is ignored.
+// RoundTrip sends a request to the agent. It differs from http.Transport in these ways: it ignores the scheme and host
+// of the URL and Request.Close, and it does not send hop-by-hop headers and Priority.
 //
-// A request to upgrade that has no body is answered like http.Transport does it: a 101 has a Body that is an
-// io.ReadWriteCloser with CloseWrite, any other answer is an ordinary one. With a body the upgrade is not asked for,
-// as HTTP allows.
+// RoundTrip answers an upgrade request without a body like http.Transport: the Body of a 101 is an io.ReadWriteCloser
+// with CloseWrite, and any other answer is an ordinary one. If the request has a body, RoundTrip does not ask for the
+// upgrade, which HTTP allows.
 //
-// The error is ErrNotProcessed if the request may be sent again elsewhere, ErrHeaderTooLarge if it was refused here,
+// The error matches ErrNotProcessed if the request may be sent again through another tunnel, ErrHeaderTooLarge if
+// RoundTrip refused it, and the error of Err if the session ended in the meantime.
 // and matches Err's if the session ended meanwhile.
 func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if size := requestHeaderSize(r); size > s.maxHeaderBytes {
 		closeBody(r)
-		return nil, fmt.Errorf("send request: %w: %d bytes where %d are allowed", ErrHeaderTooLarge, size, s.maxHeaderBytes)
+		return nil, fmt.Errorf("send request: %w: %d bytes where %d are allowed",
+			ErrHeaderTooLarge, size, s.maxHeaderBytes)
 	}
 	select {
 	case <-s.draining:
@@ -56,8 +58,8 @@ func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.exchange(r, !hasBody(r))
 }
 
-// exchange sends a request, with the fields of one that asks to upgrade. It may be sent again if it is repeatable, and
-// no handler has seen it or it only reads.
+// exchange sends a request. The fields in upgrade ask for an upgrade. The request may be sent again if it is repeatable
+// and either no handler has seen it or it only reads.
 func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field) (*http.Response, error) {
 	s.streams.Add(1)
 	release := sync.OnceFunc(func() { s.streams.Add(-1) })
@@ -75,28 +77,28 @@ func (s *Session) exchange(r *http.Request, repeatable bool, upgrade ...h2.Field
 	return response, nil
 }
 
-// responseBody calls release when a request is over.
+// responseBody calls release when a request has ended.
 type responseBody struct {
 	io.ReadCloser
-	release func() // may be called again
+	release func() // may be called more than once
 }
 
-// Read is that of the body; the end of the body is the end of the request.
+// Read reads the body. The end of the body is the end of the request.
 func (b *responseBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		b.release()
 	}
-	return n, err // a reader's errors stay as they are
+	return n, err // return the reader's error unchanged
 }
 
 // Close ends the request.
 func (b *responseBody) Close() error {
 	defer b.release()
-	return b.ReadCloser.Close() // it is the same body
+	return b.ReadCloser.Close() // return the body's error unchanged
 }
 
-// explain adds to an error of HTTP/2 what the caller has to know.
+// explain adds the facts that the caller needs to an error of HTTP/2.
 func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) error {
 	var (
 		reset  http2.StreamError
@@ -115,7 +117,7 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 		return fmt.Errorf("tunnel %w: %w", ErrProtocol, err)
 	case repeatable && s.goingAway():
 		return fmt.Errorf("%w: %w", ErrNotProcessed, err)
-	// what broke this tunnel must not break others
+	// a request that broke this tunnel must not break others
 	case repeatable && !upgrade && s.repeatable(r) && why != nil && !errors.Is(why, ErrProtocol):
 		return fmt.Errorf("%w: tunnel %w: %w", ErrNotProcessed, why, err)
 	case why != nil:
@@ -125,14 +127,15 @@ func (s *Session) explain(r *http.Request, err error, repeatable, upgrade bool) 
 	}
 }
 
-// reads reports whether a request changes nothing by its method, so that it may be sent again though a handler may have
-// seen it. One to upgrade travels as a POST.
+// reads reports whether a request changes nothing, judging by its method, so that it may be sent again even if a
+// handler may have seen it. It is false for upgrade requests, which travel as POSTs.
 func reads(r *http.Request) bool {
 	return r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
 }
 
-// goingAway says that the agent takes no more requests but has ended none that it took. What fails then, unless by
-// its own body, came too late: the agent has promised not to look at it.
+// goingAway reports whether the agent has announced that it takes no more requests. The agent has ended none of the
+// requests that it took, and has promised not to look at later ones. So a request that fails now came too late, unless
+// its own body failed.
 func (s *Session) goingAway() bool {
 	if cause := s.Err(); cause != nil {
 		return errors.Is(cause, errGoodbye)
@@ -140,7 +143,7 @@ func (s *Session) goingAway() bool {
 	return s.client.GoingAway()
 }
 
-// staysHere reports whether a header, in any case, is not sent into the tunnel.
+// staysHere reports whether a header must not be sent into the tunnel. The name may be in any case.
 func staysHere(name string) bool {
 	switch http.CanonicalHeaderKey(name) {
 	case "Connection", "Proxy-Connection", "Keep-Alive", "Te", "Transfer-Encoding", "Upgrade", "Http2-Settings",
@@ -151,12 +154,12 @@ func staysHere(name string) bool {
 	}
 }
 
-// isPrivate reports whether a header, in any case, is one of the tunnel's own.
+// isPrivate reports whether a header belongs to the tunnel. The name may be in any case.
 func isPrivate(name string) bool {
 	return len(name) >= len(privatePrefix) && strings.EqualFold(name[:len(privatePrefix)], privatePrefix)
 }
 
-// upgradeProtocol is the value of the Upgrade header if Connection announces it.
+// upgradeProtocol returns the value of the Upgrade header if Connection announces it.
 func upgradeProtocol(h http.Header) string {
 	if !httpguts.HeaderValuesContainsToken(h["Connection"], "upgrade") {
 		return ""
@@ -164,7 +167,7 @@ func upgradeProtocol(h http.Header) string {
 	return strings.Join(h["Upgrade"], ", ")
 }
 
-// requestHeaderSize is what the header, the path and the host take.
+// requestHeaderSize returns the size of the header, the path and the host.
 func requestHeaderSize(r *http.Request) int {
 	return headerSize(r.Header) + len(r.URL.RequestURI()) + max(len(r.Host), len(r.URL.Host))
 }
@@ -173,19 +176,19 @@ func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody
 }
 
-// closeBody does what a RoundTripper owes even if it sends nothing.
+// closeBody closes the request's body, which a RoundTripper must do even if it sends nothing.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // nothing was read from it
+		_ = r.Body.Close() // nothing was read from it, so an error says nothing
 	}
 }
 
-// upgrade sends a request to upgrade as a POST, whose body is what the caller will write.
+// upgrade sends an upgrade request as a POST. The body of the POST is the data that the caller will write.
 func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, error) {
 	method := cmp.Or(r.Method, http.MethodGet)
 	if !httpguts.ValidHeaderFieldName(method) || method == http.MethodConnect { // both are tokens
 		closeBody(r)
-		return nil, fmt.Errorf("send request to upgrade: the method is not valid: %q", method)
+		return nil, fmt.Errorf("send upgrade request: the method is not valid: %q", method)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	stopWatching := context.AfterFunc(r.Context(), cancel)
@@ -201,7 +204,7 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 		stopWatching()
 		cancel()
 		if r.Context().Err() != nil {
-			return nil, fmt.Errorf("send request to upgrade: %w", r.Context().Err())
+			return nil, fmt.Errorf("send upgrade request: %w", r.Context().Err())
 		}
 		return nil, err
 	}
@@ -209,7 +212,7 @@ func (s *Session) upgrade(r *http.Request, protocol string) (*http.Response, err
 	chosen := response.Header.Get(headerUpgrade)
 	response.Header.Del(headerUpgrade)
 	if chosen == "" || response.StatusCode != http.StatusOK {
-		_ = writer.Close() // the agent expects no body after all
+		_ = writer.Close() // the agent expects no body in this case
 		response.Body = &responseBody{ReadCloser: response.Body, release: func() { stopWatching(); cancel() }}
 		return response, nil
 	}
@@ -223,7 +226,7 @@ func asSwitched(response *http.Response, protocol string, body io.ReadWriteClose
 	response.StatusCode = http.StatusSwitchingProtocols
 	response.Status = "101 " + http.StatusText(http.StatusSwitchingProtocols)
 	response.Proto, response.ProtoMajor, response.ProtoMinor = "HTTP/1.1", 1, 1
-	response.ContentLength = 0 // as in a 101 of net/http; -1 would make Response.Write add "Connection: close"
+	response.ContentLength = 0 // as in a 101 of net/http; with -1 Response.Write would add "Connection: close"
 	response.Header.Set("Connection", "Upgrade")
 	response.Header.Set("Upgrade", protocol)
 	response.Body = body

@@ -21,8 +21,8 @@ type Conn struct {
 	cfg  Config
 }
 
-// NewConn makes the agent's end of a connection whose other end is a Session. Dialer.Dial does it for WebSockets;
-// tests do it for a pipe.
+// NewConn returns the agent's end of a tunnel on a connection whose other end is a Session. Dialer.Dial calls it for
+// WebSockets, and tests call it for pipes.
 func NewConn(conn net.Conn, cfg Config) *Conn {
 	cfg = cfg.withDefaults()
 	patient := &peekConn{Conn: conn}
@@ -35,18 +35,20 @@ func (c *Conn) Close() error {
 	return c.link.Close()
 }
 
-// Serve answers the hub's requests with h until the tunnel ends, and returns why; never nil. When ctx ends, the hub
-// is asked to send no more requests, those under way may go on for Config.DrainTimeout, and Serve returns ErrClosed.
+// Serve answers the hub's requests with h until the tunnel ends, and returns the reason, which is never nil. When ctx
+// ends, Serve asks the hub to send no more requests, gives the running ones Config.DrainTimeout to finish, and returns
+// ErrClosed.
 //
-// An upgrade (Connection: Upgrade) reaches h as the HTTP/1.1 request that it was at the hub, with a ResponseWriter
-// that can be hijacked; anything else as an HTTP/2 request. A request's context ends when the hub gives the request
-// up or the tunnel ends. Call Serve once.
+// An upgrade (Connection: Upgrade) reaches h as the original HTTP/1.1 request, with a ResponseWriter that can be
+// hijacked. Any other request reaches h as an HTTP/2 request. The context of a request ends when the hub gives up the
+// request or the tunnel ends. Call Serve only once.
 func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	if err := c.awaitHub(ctx); err != nil {
 		return err
 	}
 	base := &http.Server{
-		MaxHeaderBytes: c.cfg.MaxRequestHeaderBytes, ErrorLog: c.cfg.ErrorLog, ReadHeaderTimeout: c.cfg.HandshakeTimeout,
+		MaxHeaderBytes: c.cfg.MaxRequestHeaderBytes, ErrorLog: c.cfg.ErrorLog,
+		ReadHeaderTimeout: c.cfg.HandshakeTimeout,
 	}
 	server := serverSettings(c.cfg, c.link.countError)
 	if err := http2.ConfigureServer(base, server); err != nil {
@@ -56,34 +58,34 @@ func (c *Conn) Serve(ctx context.Context, h http.Handler) error {
 	defer stopWatching()
 
 	server.ServeConn(c.link, &http2.ServeConnOpts{
-		Context:    context.WithoutCancel(ctx), // requests outlive ctx while draining
+		Context:    context.WithoutCancel(ctx), // requests continue after the end of ctx while draining
 		BaseConfig: base,
 		Handler:    &handler{next: h, maxHeaderBytes: c.cfg.MaxHeaderBytes},
 	})
-	_ = c.link.Close() // ServeConn did it
+	_ = c.link.Close() // ServeConn has already closed it
 	return fmt.Errorf("serve tunnel: %w", c.link.err())
 }
 
-// awaitHub waits for the hub's first byte: net/http2 gives a hub 2 s from its start, too little for one that accepts
-// thousands of agents at once.
+// awaitHub waits for the hub's first byte. net/http2 allows the hub only 2 s after it starts, which is too short for a
+// hub that accepts thousands of agents at once.
 func (c *Conn) awaitHub(ctx context.Context) error {
 	stopWatching := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stopWatching()
 	if err := c.conn.await(c.cfg.HandshakeTimeout); err != nil {
 		c.link.setCause(readFailure(err))
-		_ = c.link.Close() // the reason is what the caller needs
+		_ = c.link.Close() // the caller needs the reason, not this error
 		return fmt.Errorf("serve tunnel: wait for the hub: %w", c.link.err())
 	}
 	return nil
 }
 
-// peekConn can wait for the first byte without losing it.
+// peekConn is a connection that can wait for its first byte without losing it.
 type peekConn struct {
 	net.Conn
-	first []byte // read by await and not yet by Read
+	first []byte // read by await, but not yet by Read
 }
 
-// await returns when a byte has come, or with an error when none has in time.
+// await returns when a byte has come, or with an error if none has come in time.
 func (c *peekConn) await(timeout time.Duration) error {
 	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)
@@ -100,17 +102,17 @@ func (c *peekConn) await(timeout time.Duration) error {
 	return nil
 }
 
-// Read returns what await has read and then what comes.
+// Read first returns the bytes that await has read, and then reads from the connection.
 func (c *peekConn) Read(p []byte) (int, error) {
 	if len(c.first) == 0 {
-		return c.Conn.Read(p) // io.EOF must stay what it is
+		return c.Conn.Read(p) // io.EOF must stay unchanged
 	}
 	n := copy(p, c.first)
 	c.first = c.first[n:]
 	return n, nil
 }
 
-// drain asks the hub for no more requests, and ends the tunnel when the time for those under way is over.
+// drain asks the hub for no more requests, and ends the tunnel when the time for the running ones has passed.
 func (c *Conn) drain(base *http.Server) {
 	c.link.setCause(ErrClosed)
 	_ = base.Shutdown(context.Background()) // sends GOAWAY; there is no listener to wait for
@@ -121,7 +123,7 @@ func (c *Conn) drain(base *http.Server) {
 	}
 }
 
-// serverSettings has the settings of the agent's HTTP/2 server. SPEC.md says why they are so.
+// serverSettings returns the settings of the agent's HTTP/2 server. SPEC.md gives the reasons.
 func serverSettings(cfg Config, countError func(string)) *http2.Server {
 	return &http2.Server{
 		MaxConcurrentStreams:         maxStreams,

@@ -16,8 +16,8 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// Session is the hub's end of a tunnel: an http.RoundTripper to one agent. All methods may be called at once.
-// An idle session has one goroutine, the reader.
+// Session is the hub's end of a tunnel. It is an http.RoundTripper to one agent. All methods may be called
+// concurrently. An idle session has one goroutine, the reader.
 type Session struct {
 	client         *h2.Client
 	link           *link
@@ -29,9 +29,9 @@ type Session struct {
 	drainOnce      sync.Once
 }
 
-// NewSession makes a session of a connection whose other end is a Conn. Accept does it for WebSockets; tests do it
-// for a pipe. It returns when the agent has answered a first ping, within Config.HandshakeTimeout and ctx, and
-// closes the connection if it does not.
+// NewSession starts a session on a connection whose other end is a Conn. Accept calls it for WebSockets, and tests call
+// it for pipes. NewSession returns when the agent has answered a first ping. If no answer comes within
+// Config.HandshakeTimeout and before the end of ctx, it closes the connection.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()
 	l := newLink(conn, cfg, true)
@@ -54,8 +54,8 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 			cfg.OnEnd(err)
 		}
 	})
-	// The answer comes after the agent's settings, so from here on its limits are known: before, the client assumes
-	// that it may open no more than 100 streams.
+	// The answer comes after the agent's settings, so its limits are known from here on. Before that, the client
+	// assumes that it may open no more than 100 streams.
 	ctx, cancel := context.WithTimeout(ctx, cfg.HandshakeTimeout)
 	defer cancel()
 	if err := s.keepalive.ping(ctx); err != nil {
@@ -67,16 +67,17 @@ func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error
 	return s, nil
 }
 
-// Done is closed when the session has ended. Config.OnEnd reports the same without a goroutine that waits.
+// Done returns a channel that is closed when the session has ended. Config.OnEnd reports the same without a waiting
+// goroutine.
 func (s *Session) Done() <-chan struct{} { return s.link.ended }
 
-// Err is why the session ended, one of the errors of this package, or nil while it lives.
+// Err returns why the session ended. It is one of the errors of this package, or nil while the session is open.
 func (s *Session) Err() error { return s.link.err() }
 
-// RemoteAddr is where the connection comes from: the agent, or the last proxy before the hub.
+// RemoteAddr returns the address that the connection comes from: the agent, or the last proxy before the hub.
 func (s *Session) RemoteAddr() net.Addr { return s.link.RemoteAddr() }
 
-// Streams is how many requests are under way, watches and upgraded connections included.
+// Streams returns the number of running requests, including watches and upgraded connections.
 func (s *Session) Streams() int { return int(s.streams.Load()) }
 
 // Close ends the session and all its requests at once.
@@ -86,8 +87,8 @@ func (s *Session) Close() error {
 	return nil
 }
 
-// Drain refuses new requests with ErrNotProcessed, waits until those under way have ended or ctx has, and closes the
-// session. It returns ctx's error if requests had to be cut.
+// Drain refuses new requests with ErrNotProcessed, waits until the running ones have ended or ctx is done, and closes
+// the session. It returns ctx's error if it had to cut off requests.
 func (s *Session) Drain(ctx context.Context) error {
 	s.drainOnce.Do(func() { close(s.draining) })
 	s.link.setCause(ErrClosed)
@@ -99,13 +100,13 @@ func (s *Session) Drain(ctx context.Context) error {
 	return nil
 }
 
-// end closes the connection for the reason that was blamed.
+// end closes the connection. The caller has set the cause.
 func (s *Session) end() {
-	s.link.end()         // first, so that a failed request can ask why
+	s.link.end()         // comes first, so that a failed request can ask for the reason
 	_ = s.client.Close() // fails the requests, then closes the link; it always returns nil
 }
 
-// keepalive asks the peer for a sign of life after a silence. It has no goroutine while it waits.
+// keepalive asks the peer for a sign of life after a time without traffic. It has no goroutine while it waits.
 type keepalive struct {
 	session           *Session
 	interval, timeout time.Duration
@@ -119,7 +120,7 @@ func newKeepalive(s *Session, cfg Config) *keepalive {
 	return &keepalive{session: s, interval: cfg.PingInterval, timeout: cfg.PingTimeout, observe: cfg.Observer.Ping}
 }
 
-// ping waits for the peer's answer.
+// ping sends a ping and waits for the peer's answer.
 func (k *keepalive) ping(ctx context.Context) error {
 	begun := time.Now()
 	if err := k.session.client.Ping(ctx); err != nil {
@@ -131,14 +132,14 @@ func (k *keepalive) ping(ctx context.Context) error {
 	return nil
 }
 
-// start sets the timer for the first look.
+// start sets the timer for the first check.
 func (k *keepalive) start() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.timer = time.AfterFunc(k.interval, k.check)
 }
 
-// stop is for the end of the session. A look that is under way finds out by itself.
+// stop stops the timer at the end of the session. A check that is running notices the end itself.
 func (k *keepalive) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -147,7 +148,7 @@ func (k *keepalive) stop() {
 	}
 }
 
-// check pings a silent peer, ends the session if nothing comes back, and sets the timer for the next look.
+// check pings a silent peer, ends the session if nothing comes back, and sets the timer for the next check.
 func (k *keepalive) check() {
 	link := k.session.link
 	if silence := link.silence(); silence < k.interval {
@@ -157,7 +158,7 @@ func (k *keepalive) check() {
 	ctx, cancel := context.WithTimeout(context.Background(), k.timeout)
 	defer cancel()
 	err := k.ping(ctx)
-	// Beside a bulk transfer the answer may be late, but then something else was heard.
+	// During a bulk transfer the answer may be late, but then other data has arrived.
 	late := errors.Is(err, context.DeadlineExceeded) && link.silence() < k.timeout
 	if err != nil && !late {
 		link.setCause(ErrPingTimeout)

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// After an upgrade, bytes go from hub to agent as they are: the end of the request is the end of writing. In the
-// other direction the end of the response would also end the request, so bytes come in chunks, each after its length
-// in four bytes, and a length of 0 says that no more will come.
+// After an upgrade, bytes go from the hub to the agent unchanged, and the end of the request is the end of writing. In
+// the other direction the end of the response would also end the request. So bytes come in chunks there, each after its
+// length in four bytes, and a length of 0 means that no more will come.
 const (
 	chunkHeadSize = 4
-	maxChunk      = 32 << 10 // bytes in one chunk; a reader refuses more
+	maxChunk      = 32 << 10 // bytes in one chunk; a reader refuses larger ones
 )
 
-// chunkReader takes the chunks apart.
+// chunkReader joins the content of the chunks.
 type chunkReader struct {
 	source io.Reader
-	left   int // bytes of the present chunk
+	left   int // bytes that are left in the current chunk
 	ended  bool
 }
 
@@ -49,7 +49,7 @@ func (c *chunkReader) Read(p []byte) (int, error) {
 			err = io.ErrUnexpectedEOF
 		}
 	}
-	return n, err // a reader's errors stay as they are
+	return n, err // return the reader's error unchanged
 }
 
 // next reads the length of the next chunk.
@@ -59,7 +59,7 @@ func (c *chunkReader) next() error {
 		if errors.Is(err, io.EOF) {
 			return io.ErrUnexpectedEOF
 		}
-		return err // a reader's errors stay as they are
+		return err // return the reader's error unchanged
 	}
 	length := binary.BigEndian.Uint32(head[:])
 	if length > maxChunk {
@@ -69,7 +69,7 @@ func (c *chunkReader) next() error {
 	return nil
 }
 
-// appendChunk appends p, of at most maxChunk bytes, as one chunk. An empty p makes the final chunk.
+// appendChunk appends p as one chunk. p has at most maxChunk bytes. An empty p is the final chunk.
 func appendChunk(to, p []byte) []byte {
 	to = binary.BigEndian.AppendUint32(to, uint32(len(p)))
 	return append(to, p...)
@@ -87,7 +87,7 @@ type upgradedStream struct {
 	stopWatching func() bool
 }
 
-// newUpgradedStream makes the stream that ends with ctx, like a connection that an http.Transport has upgraded.
+// newUpgradedStream returns a stream that ends with ctx, like a connection that an http.Transport has upgraded.
 func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.PipeWriter,
 	cancel context.CancelFunc) *upgradedStream {
 	u := &upgradedStream{decoder: chunkReader{source: response}, response: response, writer: writer, cancel: cancel}
@@ -97,10 +97,10 @@ func newUpgradedStream(ctx context.Context, response io.ReadCloser, writer *io.P
 	return u
 }
 
-// Read returns what the target sent, and io.EOF when it will send no more.
+// Read returns the data that the target sent, and io.EOF after the last of it.
 func (u *upgradedStream) Read(p []byte) (int, error) { return u.decoder.Read(p) }
 
-// Write sends to the target and waits while the target does not read.
+// Write sends data to the target and blocks while the target does not read.
 func (u *upgradedStream) Write(p []byte) (int, error) {
 	n, err := u.writer.Write(p)
 	if err != nil {
@@ -109,13 +109,13 @@ func (u *upgradedStream) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite ends writing to the target; reading goes on.
+// CloseWrite ends writing to the target. Reading continues.
 func (u *upgradedStream) CloseWrite() error {
 	return u.writer.Close() // it always returns nil
 }
 
-// Close ends both directions. What was written before still arrives, as after closing a socket: a stream that were
-// reset at once would lose it.
+// Close ends both directions. Data that was written before still arrives, as it does after closing a socket. Resetting
+// the stream at once would lose it.
 func (u *upgradedStream) Close() error {
 	u.closing.Do(func() {
 		u.mu.Lock()
@@ -124,7 +124,7 @@ func (u *upgradedStream) Close() error {
 		_ = u.writer.Close() // it always returns nil
 		time.AfterFunc(upgradeLinger, func() {
 			u.cancel()
-			_ = u.response.Close() // gives back the flow control of what was not read
+			_ = u.response.Close() // returns the flow-control credit of unread data
 		})
 	})
 	return nil

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// What windows may take beyond Config.StreamWindow.
+// Limits on the memory that windows may take in addition to Config.StreamWindow.
 const (
 	growthPerTunnel = 32 << 20 // bytes, for all streams of a tunnel together
 	growthShared    = 64 << 20 // bytes, for all tunnels that share their Memory
 	settingWindow   = 4        // SETTINGS_INITIAL_WINDOW_SIZE
-	readEnough      = 16 << 10 // fewer unread bytes than these are none: HTTP/2 reports in steps of 4 KiB what was read
+	readEnough      = 16 << 10 // fewer unread bytes count as none: HTTP/2 reports reads in steps of 4 KiB
 )
 
 var (
@@ -26,7 +26,7 @@ var (
 	errSettings = errors.New("the SETTINGS frame was written in parts: this version of net/http2 cannot be used")
 )
 
-// grow reports whether windows may grow by so much.
+// grow reports whether windows may grow by this many bytes, and reserves them.
 func (m *Memory) grow(bytes int64) bool {
 	if m.grown.Add(bytes) <= growthShared {
 		return true
@@ -37,39 +37,41 @@ func (m *Memory) grow(bytes int64) bool {
 
 func (m *Memory) shrink(bytes int64) { m.grown.Add(-bytes) }
 
-// windows lets the window of a stream grow until it holds what is on its way in a round trip. net/http2 has one window
-// for all streams, which cannot change. So it and the client of the hub are given the largest window, the other end is
-// told the initial one, and a stream that reads a whole window within two round trips gets more in its next
-// WINDOW_UPDATE. That the other end keeps to what it was told is checked here.
+// windows lets the window of a stream grow until it holds the data that is in flight during a round trip. net/http2 has
+// one window size for all streams, and it cannot change. So net/http2 and the hub's client get the largest window, but
+// the other end is told the initial one. A stream that reads a whole window within two round trips gets more in its
+// next WINDOW_UPDATE. windows also checks that the other end respects the window that it was told.
 type windows struct {
 	initial, most int64
 	client        bool // this end opens the streams
 	memory        *Memory
 
-	mu        sync.Mutex         // guards what follows
-	streams   map[uint32]*window // on which the other end may send
+	mu        sync.Mutex         // guards the fields below
+	streams   map[uint32]*window // the streams on which the other end may send
 	last      uint32             // the newest stream
 	pings     roundTrips
-	unread    int64 // bytes that have come and were not read yet
-	reserved  int64 // bytes by which windows exceed the initial one
-	lingering int64 // bytes of reserved whose streams have ended; what they brought may be unread
+	unread    int64 // bytes that have arrived but have not been read yet
+	reserved  int64 // bytes by which windows exceed the initial size
+	lingering int64 // the part of reserved whose streams have ended; their data may be unread
 	ended     bool
 }
 
-// window is that of one stream.
+// window is the window of one stream.
 type window struct {
-	size   int64     // what the other end may have on its way
-	credit int64     // what it may still send
-	read   int64     // since the time below
-	since  time.Time // of the first byte, or of the last time when a whole window had been read
+	size   int64     // bytes that the other end may have in flight
+	credit int64     // bytes that the other end may still send
+	read   int64     // bytes read since the time below
+	since  time.Time // the time of the first byte, or when a whole window had last been read
 }
 
 func newWindows(cfg Config, client bool) *windows {
-	return &windows{initial: int64(cfg.StreamWindow), most: int64(cfg.MaxStreamWindow), client: client, memory: cfg.Memory}
+	return &windows{
+		initial: int64(cfg.StreamWindow), most: int64(cfg.MaxStreamWindow), client: client, memory: cfg.Memory,
+	}
 }
 
-// sent sees a frame before it is written, and reports whether it has changed the content. That of a frame which is not
-// whole, as parts of it were written already, cannot change.
+// sent sees a frame before it is written, and reports whether it has changed the content. If the frame is not whole,
+// parts of it have already been written, so its content cannot change.
 func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +93,7 @@ func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err e
 		}
 		read := int64(binary.BigEndian.Uint32(content))
 		if f.StreamID == 0 {
-			w.unread = max(w.unread-read, 0) // the first one only enlarges the window of the connection
+			w.unread = max(w.unread-read, 0) // the first update only enlarges the window of the connection
 			w.settle()
 			return false, nil
 		}
@@ -103,7 +105,7 @@ func (w *windows) sent(f Frame, content []byte, whole bool) (changed bool, err e
 	return false, nil
 }
 
-// received sees the head of a frame before net/http2 does.
+// received sees the header of a frame before net/http2 does.
 func (w *windows) received(f Frame) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +132,7 @@ func (w *windows) received(f Frame) error {
 	return nil
 }
 
-// announce puts the initial window into the settings of this end.
+// announce puts the initial window into this end's settings.
 func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, err error) {
 	if f.Flags.Has(http2.FlagSettingsAck) || w.initial == w.most {
 		return false, nil
@@ -147,7 +149,7 @@ func (w *windows) announce(f Frame, content []byte, whole bool) (changed bool, e
 	return true, nil
 }
 
-// open adds a stream that is new: trailers come in HEADERS too.
+// open adds a stream if it is new. Trailers come in HEADERS frames too.
 func (w *windows) open(id uint32) {
 	if id <= w.last {
 		return
@@ -159,7 +161,7 @@ func (w *windows) open(id uint32) {
 	w.streams[id] = &window{size: w.initial, credit: w.initial}
 }
 
-// close forgets a stream on which nothing comes any more.
+// close forgets a stream on which no more data comes.
 func (w *windows) close(id uint32) {
 	s := w.streams[id]
 	if s == nil {
@@ -170,7 +172,7 @@ func (w *windows) close(id uint32) {
 	w.settle()
 }
 
-// arrive counts bytes that have come. The stream is nil if it has ended.
+// arrive counts bytes that have arrived. The stream is nil if it has ended.
 func (w *windows) arrive(s *window, bytes int64) error {
 	w.unread += bytes
 	if s == nil {
@@ -185,9 +187,9 @@ func (w *windows) arrive(s *window, bytes int64) error {
 	return nil
 }
 
-// refill counts bytes that were read, and returns by how much the window grows. If all of it was read within two round
-// trips, the window is less than what the path takes and the reader reads: so it becomes four times as large, or twice
-// if that is what the bounds leave.
+// refill counts bytes that were read, and returns by how much the window grows. If a whole window was read within two
+// round trips, the window is smaller than the path and the reader allow. So refill makes it four times as large, or
+// twice as large if the limits allow no more.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	if s == nil {
 		return 0
@@ -221,7 +223,7 @@ func (w *windows) reserve(bytes int64) bool {
 	return true
 }
 
-// settle gives back what streams had that have ended and whose bytes were read.
+// settle releases the reserved bytes of streams that have ended and whose data was read.
 func (w *windows) settle() {
 	unread := w.unread
 	if unread < readEnough {
@@ -234,7 +236,7 @@ func (w *windows) settle() {
 	}
 }
 
-// end gives back everything.
+// end releases everything.
 func (w *windows) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,9 +245,9 @@ func (w *windows) end() {
 	w.streams, w.reserved, w.lingering = nil, 0, 0
 }
 
-// roundTrips measures how long the other end takes to acknowledge SETTINGS and PING.
+// roundTrips measures how long the other end takes to acknowledge SETTINGS and PING frames.
 type roundTrips struct {
-	settings, ping time.Time     // when they were sent, zero once they were acknowledged
+	settings, ping time.Time     // when the frames were sent; zero once they are acknowledged
 	least          time.Duration // 0 if none is known
 }
 
@@ -257,7 +259,7 @@ func (r *roundTrips) of(f Frame) *time.Time {
 }
 
 func (r *roundTrips) ask(f Frame) {
-	if !f.Flags.Has(http2.FlagSettingsAck) { // the flag of PING is the same
+	if !f.Flags.Has(http2.FlagSettingsAck) { // the ACK flag of PING has the same value
 		*r.of(f) = time.Now()
 	}
 }

@@ -15,11 +15,11 @@ import (
 
 var errNotBinary = errors.New("a WebSocket message is not binary")
 
-// wsConn makes a WebSocket a net.Conn: each Write is one binary message, and the boundaries mean nothing to Read.
-// One goroutine may read while another writes; Close may be called at any time.
+// wsConn turns a WebSocket into a net.Conn. Each Write sends one binary message, and Read ignores the boundaries
+// between messages. One goroutine may read while another one writes. Close may be called at any time.
 type wsConn struct {
 	ws      *websocket.Conn
-	message io.Reader // what is left of the message being read; nil between messages
+	message io.Reader // the rest of the message that is being read; nil between messages
 }
 
 // Read returns bytes of the next message, or io.EOF after an orderly close.
@@ -48,7 +48,7 @@ func (c *wsConn) Read(p []byte) (int, error) {
 	}
 }
 
-// Write sends p as one message. After an error the connection is dead, whatever n says.
+// Write sends p as one message. After an error the connection cannot be used any more, whatever n is.
 func (c *wsConn) Write(p []byte) (int, error) {
 	if err := c.ws.WriteMessage(websocket.BinaryMessage, p); err != nil {
 		return 0, err
@@ -56,14 +56,14 @@ func (c *wsConn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Close says goodbye as far as that takes no more than a moment, since a peer that hangs would not let it through.
+// Close sends a goodbye if that takes no more than closeTimeout. A peer that hangs would not let it through.
 func (c *wsConn) Close() error {
 	deadline := time.Now().Add(closeTimeout)
-	// TLS takes up to 5 s for its own goodbye; the socket below does not wait.
+	// TLS takes up to 5 s for its own goodbye. Closing the socket below does not wait.
 	abort := time.AfterFunc(2*closeTimeout, func() { _ = innermost(c.ws.NetConn()).Close() })
 	defer abort.Stop()
 	goodbye := websocket.FormatCloseMessage(websocket.CloseNormalClosure, "")
-	_ = c.ws.WriteControl(websocket.CloseMessage, goodbye, deadline) // best effort, the close below is what counts
+	_ = c.ws.WriteControl(websocket.CloseMessage, goodbye, deadline) // best effort: only the Close below counts
 	if err := c.ws.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return fmt.Errorf("close websocket: %w", err)
 	}
@@ -75,12 +75,12 @@ func (c *wsConn) RemoteAddr() net.Addr               { return c.ws.RemoteAddr() 
 func (c *wsConn) SetReadDeadline(t time.Time) error  { return c.ws.SetReadDeadline(t) }
 func (c *wsConn) SetWriteDeadline(t time.Time) error { return c.ws.SetWriteDeadline(t) }
 
-// SetDeadline is both of the other two.
+// SetDeadline sets both deadlines.
 func (c *wsConn) SetDeadline(t time.Time) error {
 	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
 }
 
-// innermost finds the socket below TLS and whatever else wraps it.
+// innermost returns the socket below TLS and any other wrappers.
 func innermost(conn net.Conn) net.Conn {
 	for {
 		wrapper, ok := conn.(interface{ NetConn() net.Conn })

@@ -20,20 +20,20 @@ import (
 )
 
 const (
-	headerListBytes = 320       // beyond Config.MaxHeaderBytes, as net/http adds them: what HTTP/2 counts for ten fields
-	connWindow      = 1 << 30   // not math.MaxInt32: it is added to 65,535, and the other end would end the connection
-	unlimited       = 100_000   // streams, for an end that names no limit
-	lastStream      = 1<<31 - 1 // RFC 9113, 5.1.1
-	firstWindow     = 1<<16 - 1 // RFC 9113, 6.9.2
-	largestWindow   = 1<<31 - 1 // RFC 9113, 6.9.1
-	firstStreams    = 100       // that may be open before the other end has sent its SETTINGS
-	firstFrameSize  = 16 << 10  // RFC 9113, 6.5.2
-	headerTable     = 4 << 10   // bytes of the table of either hpack at most
-	reportRead      = 4 << 10   // so many bytes that were read are reported at once
-	bodyPiece       = 32 << 10  // bytes of a request's body in one frame, which fits into a WebSocket frame
-	readBuffer      = 512       // bytes that each connection holds; more than that is read past it, to where it belongs
+	headerListBytes = 320       // in addition to Config.MaxHeaderBytes, as in net/http: the overhead of ten fields
+	connWindow      = 1 << 30   // not math.MaxInt32: 65,535 is added, and the other end would end the connection
+	unlimited       = 100_000   // streams, if the other end announces no limit
+	lastStream      = 1<<31 - 1 // see RFC 9113, section 5.1.1
+	firstWindow     = 1<<16 - 1 // see RFC 9113, section 6.9.2
+	largestWindow   = 1<<31 - 1 // see RFC 9113, section 6.9.1
+	firstStreams    = 100       // streams that may be open before the other end has sent its SETTINGS
+	firstFrameSize  = 16 << 10  // see RFC 9113, section 6.5.2
+	headerTable     = 4 << 10   // maximum size of each HPACK table, in bytes
+	reportRead      = 4 << 10   // bytes that are read before they are reported to the other end
+	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits into a WebSocket frame
+	readBuffer      = 512       // bytes that each connection holds; longer reads bypass the buffer
 
-	goodbyeTimeout = 250 * time.Millisecond // to say why the connection ends to an end that may not listen
+	goodbyeTimeout = 250 * time.Millisecond // for the reason of the end, which the peer may not read
 )
 
 var (
@@ -42,52 +42,53 @@ var (
 	errBodyClosed  = errors.New("read after the body was closed")
 )
 
-// Client sends requests over one connection. The goroutine of a request sends its header, and receives its response
-// from its stream, which the one reader of the connection fills: a request without a body starts no goroutine.
+// Client sends requests over one connection. The goroutine of a request sends its header, and receives the response
+// from its stream. The only reader of the connection fills the streams. So a request without a body starts no
+// goroutine.
 type Client struct {
 	conn           net.Conn
 	cfg            Config
-	maxHeaderBytes int // of a response
+	maxHeaderBytes int // limit for a response
 	out            writer
 	ended          chan struct{}
-	waking         *stream // to be woken once what has come for it is read; for the reader only
+	waking         *stream // the stream to wake after its data was read; only the reader uses it
 
-	mu      sync.Mutex // guards what follows
-	changed sync.Cond  // on mu: streams, windows or the end
+	mu      sync.Mutex // guards the fields below
+	changed sync.Cond  // uses mu: signals changes of streams and windows, and the end
 	streams map[uint32]*stream
 	state   clientState
 	peer    peerSettings
 	pings   map[[8]byte]chan struct{}
 }
 
-// clientState is what changes with each request.
+// clientState is the state that changes with each request.
 type clientState struct {
 	next     uint32 // ID of the next stream
-	opening  int    // streams that have a place and no ID yet
+	opening  int    // streams that have a place but no ID yet
 	window   int64  // bytes of bodies that may be sent on all streams together
 	arriving inflow
-	leaving  bool  // the other end has said GOAWAY, or this end has
-	ended    error // why nothing goes any more
+	leaving  bool  // this end or the other end has sent GOAWAY
+	ended    error // why the connection has ended
 }
 
-// peerSettings is what the other end has announced.
+// peerSettings are the settings that the other end has announced.
 type peerSettings struct {
 	streams    int
 	window     int64
 	frame      int
 	headerList uint64
 	known      bool
-	// acknowledged reports whether the other end has acknowledged the SETTINGS of this end.
+	// acknowledged is true if the other end has acknowledged the SETTINGS of this end.
 	acknowledged bool
 }
 
-// inflow counts what may still come.
+// inflow counts the bytes that may still come.
 type inflow struct {
 	credit int64
-	read   int64 // and not reported to the other end yet
+	read   int64 // bytes that were read but have not been reported to the other end yet
 }
 
-// add counts bytes that were read, and returns how many to report now.
+// add counts bytes that were read, and returns how many of them to report now.
 func (f *inflow) add(n int) uint32 {
 	f.read += int64(n)
 	if f.read < reportRead && f.read < f.credit {
@@ -98,15 +99,17 @@ func (f *inflow) add(n int) uint32 {
 	return uint32(n)
 }
 
-// New sends the preface and the SETTINGS of the client, and starts its reader. The client closes the connection when it
-// ends, but not if New fails.
+// New sends the client's preface and SETTINGS, and starts its reader. The client closes the connection when it ends,
+// but not if New fails.
 func New(conn net.Conn, cfg Config) (*Client, error) {
 	c := &Client{
 		conn: conn, cfg: cfg, maxHeaderBytes: cfg.MaxHeaderBytes + headerListBytes,
 		out: writer{lock: make(chan struct{}, 1)}, ended: make(chan struct{}),
 		streams: map[uint32]*stream{}, pings: map[[8]byte]chan struct{}{},
 		state: clientState{next: 1, window: firstWindow, arriving: inflow{credit: connWindow + firstWindow}},
-		peer:  peerSettings{streams: firstStreams, window: firstWindow, frame: firstFrameSize, headerList: largestWindow},
+		peer: peerSettings{
+			streams: firstStreams, window: firstWindow, frame: firstFrameSize, headerList: largestWindow,
+		},
 	}
 	c.changed.L = &c.mu
 	c.out.encoder = hpack.NewEncoder(&c.out.header)
@@ -130,7 +133,7 @@ func New(conn net.Conn, cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// open waits for a place for one more stream.
+// open waits until one more stream may be opened.
 func (c *Client) open(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,8 +163,8 @@ func (c *Client) open(ctx context.Context) error {
 
 func (c *Client) full() bool { return len(c.streams)+c.state.opening >= c.peer.streams }
 
-// RoundTrip sends a request, with more fields in its header, and returns the response when the header of that has come.
-// Closing the body of the response ends the request.
+// RoundTrip sends a request with additional header fields, and returns the response when its header has come. Closing
+// the body of the response ends the request.
 func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, error) {
 	fields, err := c.fieldsOf(r, more)
 	if err != nil {
@@ -192,7 +195,7 @@ func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, erro
 	return response, nil
 }
 
-// begin gives the stream its ID and sends its header. IDs increase on the wire, so both are done under one lock.
+// begin gives the stream its ID and sends its header. IDs must increase on the wire, so both happen under one lock.
 func (c *Client) begin(ctx context.Context, s *stream, fields *requestFields) error {
 	var err error
 	select {
@@ -209,12 +212,12 @@ func (c *Client) begin(ctx context.Context, s *stream, fields *requestFields) er
 	c.out.header.Reset()
 	c.out.header.Write(make([]byte, frameHeadSize))
 	fields.each(func(name, value string) {
-		_ = c.out.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) // a buffer takes everything
+		_ = c.out.encoder.WriteField(hpack.HeaderField{Name: name, Value: value}) // a write to a buffer never fails
 	})
 	return c.write(headersFrames(c.out.header.Bytes(), s.id, s.body == nil, c.frame()))
 }
 
-// enter gives a stream its ID in the place that open has found, or gives the place back because of an error.
+// enter gives a stream its ID in the place that open has reserved, or releases the place because of an error.
 func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,20 +237,20 @@ func (c *Client) enter(s *stream, headerBytes uint64, err error) error {
 	}
 	s.id = c.state.next
 	if c.state.next += 2; c.state.next > lastStream {
-		c.state.leaving = true // the agent connects anew
+		c.state.leaving = true // the agent will open a new connection
 	}
 	c.streams[s.id] = s
 	return nil
 }
 
-// frame is how much the other end takes in one frame.
+// frame returns the largest frame that the other end accepts.
 func (c *Client) frame() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.peer.frame
 }
 
-// forget takes a stream out that has ended. The last one takes the connection along if it is to end.
+// forget removes a stream that has ended. The last stream also closes the connection if it is about to end.
 func (c *Client) forget(s *stream) {
 	c.mu.Lock()
 	known := c.streams[s.id] == s
@@ -275,7 +278,7 @@ func (c *Client) Ping(ctx context.Context) error {
 		defer c.mu.Unlock()
 		delete(c.pings, content)
 	}()
-	// what cannot be written ends the tunnel
+	// a failed write ends the tunnel
 	go func() { _ = c.control(append(appendFrameHead(nil, 8, http2.FramePing, 0, 0), content[:]...)) }()
 	select {
 	case <-answered:
@@ -287,7 +290,7 @@ func (c *Client) Ping(ctx context.Context) error {
 	}
 }
 
-// GoingAway reports whether one end has said GOAWAY and the connection goes on.
+// GoingAway reports whether one end has sent GOAWAY and the connection is still open.
 func (c *Client) GoingAway() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -300,7 +303,7 @@ func (c *Client) end() error {
 	return c.state.ended
 }
 
-// Shutdown says GOAWAY and waits until no stream is left.
+// Shutdown sends GOAWAY and waits until no stream is left.
 func (c *Client) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	said := c.state.leaving
@@ -326,12 +329,12 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	return nil
 }
 
-// sayGoodbye says GOAWAY, as far as ctx leaves the time: the other end may read nothing.
+// sayGoodbye sends GOAWAY, but waits no longer than ctx allows, because the other end may not read anything.
 func (c *Client) sayGoodbye(ctx context.Context) {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		_ = c.control(goAway(http2.ErrCodeNo)) // what cannot be written ends the tunnel
+		_ = c.control(goAway(http2.ErrCodeNo)) // a failed write ends the tunnel
 	}()
 	select {
 	case <-written:
@@ -345,9 +348,9 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// fail ends everything for a reason.
+// fail ends everything for the given reason.
 func (c *Client) fail(err error) {
-	c.cfg.Ends() // first, so that a failed request can ask why
+	c.cfg.Ends() // comes first, so that a failed request can ask for the reason
 	c.mu.Lock()
 	if c.state.ended != nil {
 		c.mu.Unlock()
@@ -362,10 +365,10 @@ func (c *Client) fail(err error) {
 	for _, s := range streams {
 		s.abort(err)
 	}
-	_ = c.conn.Close() // the reason is what callers need
+	_ = c.conn.Close() // callers need the reason, not this error
 }
 
-// read is the one reader of the connection.
+// read reads all frames of the connection.
 func (c *Client) read() {
 	in := bufio.NewReaderSize(c.conn, readBuffer)
 	framer := http2.NewFramer(io.Discard, in)

@@ -15,15 +15,15 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// ErrHeaderTooLarge means that the header or the trailer of a request is larger than the other end takes.
+// ErrHeaderTooLarge means that the header or the trailer of a request is larger than the other end accepts.
 var ErrHeaderTooLarge = errors.New("request header too large")
 
 var errPeerHeader = fmt.Errorf("%w: the other end allows less", ErrHeaderTooLarge)
 
-// Field is a field of a header. Its name is in lower case.
+// Field is a header field. Its name is in lower case.
 type Field struct{ Name, Value string }
 
-// requestFields is the header of a request as it is sent.
+// requestFields is the header of a request in the form in which it is sent.
 type requestFields struct {
 	host, method, path string
 	header             http.Header
@@ -34,11 +34,12 @@ type requestFields struct {
 	size               uint64
 }
 
-// fieldsOf returns the header of a request, or what is wrong with it: nothing that is wrong may reach the encoder,
-// which all requests share.
+// fieldsOf returns the header of a request, or an error if it is invalid. Nothing invalid may reach the encoder, which
+// all requests share.
 func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error) {
 	f := &requestFields{
-		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header, omit: c.cfg.Omit, more: more, length: -1,
+		host: r.Host, method: r.Method, path: r.URL.RequestURI(), header: r.Header,
+		omit: c.cfg.Omit, more: more, length: -1,
 	}
 	if f.host == "" {
 		f.host = r.URL.Host
@@ -78,12 +79,12 @@ func (c *Client) fieldsOf(r *http.Request, more []Field) (*requestFields, error)
 	return f, nil
 }
 
-// size is what HTTP/2 counts for a field.
+// size returns the size of a field as HTTP/2 counts it.
 func size(name, value string) uint64 {
 	return uint64(hpack.HeaderField{Name: name, Value: value}.Size())
 }
 
-// checkHeader returns what is wrong with a header.
+// checkHeader returns an error if a header is invalid.
 func checkHeader(h http.Header) error {
 	for name, values := range h {
 		if !httpguts.ValidHeaderFieldName(name) {
@@ -98,7 +99,7 @@ func checkHeader(h http.Header) error {
 	return nil
 }
 
-// each calls to with each field, pseudo header first.
+// each calls to for each field, beginning with the pseudo-header fields.
 func (f *requestFields) each(to func(name, value string)) {
 	to(":authority", f.host)
 	to(":method", f.method)
@@ -129,7 +130,7 @@ func (f *requestFields) each(to func(name, value string)) {
 		to("user-agent", agent)
 	}
 	if httpguts.HeaderValuesContainsToken(f.header["Te"], "trailers") {
-		to("te", "trailers") // gRPC needs it, and it is the one value that HTTP/2 allows
+		to("te", "trailers") // gRPC needs it, and HTTP/2 allows no other value
 	}
 	for _, field := range f.more {
 		to(field.Name, field.Value)
@@ -139,7 +140,7 @@ func (f *requestFields) each(to func(name, value string)) {
 	}
 }
 
-// lowered has the names of headers that most requests have.
+// lowered maps the names of common request headers to lower case.
 var lowered = func() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
@@ -164,9 +165,9 @@ func hasBody(r *http.Request) bool {
 	return r.Body != nil && r.Body != http.NoBody
 }
 
-// closeBody does what a RoundTripper owes even if it sends nothing.
+// closeBody closes the request's body, which a RoundTripper must do even if it sends nothing.
 func closeBody(r *http.Request) {
 	if r.Body != nil {
-		_ = r.Body.Close() // nothing was read from it
+		_ = r.Body.Close() // nothing was read from it, so an error says nothing
 	}
 }

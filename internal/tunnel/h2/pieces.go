@@ -10,11 +10,11 @@ const (
 	mostPiece  = 16 << 10
 )
 
-// pieces holds bytes that have come and were not read yet. What it takes is proportional to them, in however small
-// frames they came.
+// pieces holds bytes that have come but were not read yet. Its memory is proportional to the number of bytes, no matter
+// how small the frames were.
 type pieces struct {
-	list [][]byte // each is filled up to its length; the last has room up to its capacity
-	from int      // bytes of the first that were read
+	list [][]byte // each piece is filled up to its length; the last one has room up to its capacity
+	from int      // bytes of the first piece that were read
 	size int
 }
 
@@ -57,7 +57,7 @@ func (b *pieces) read(p []byte) int {
 	return n
 }
 
-// drop gives the first piece back.
+// drop releases the first piece.
 func (b *pieces) drop() {
 	if first := b.list[0]; cap(first) == mostPiece {
 		largePieces.Put((*[mostPiece]byte)(first[:mostPiece]))

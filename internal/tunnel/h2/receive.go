@@ -21,7 +21,7 @@ var (
 	errResponseHeader = errors.New("the header of the response is larger than announced")
 )
 
-// readFrames reads until the connection ends or violates the protocol.
+// readFrames reads frames until the connection ends or the other end violates the protocol.
 func (c *Client) readFrames(framer *http2.Framer, in *bufio.Reader) error {
 	defer c.wake()
 	for first := true; ; first = false {
@@ -57,8 +57,8 @@ func (c *Client) wake() {
 	}
 }
 
-// bringsMore reports whether the next frame is there as a whole and has more of the body of that stream. The body of a
-// small response comes with its header: its reader is woken once for both.
+// bringsMore reports whether the buffer holds the whole next frame and that frame has more of the stream's body. The
+// body of a small response comes together with its header, so its reader is woken only once for both.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -105,7 +105,7 @@ func (c *Client) stream(id uint32) *stream {
 	return c.streams[id]
 }
 
-// idle reports whether the stream was never opened.
+// idle reports whether the stream has never been opened.
 func (c *Client) idle(id uint32) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +125,7 @@ func (c *Client) pinged(f *http2.PingFrame) error {
 	return nil
 }
 
-// leave ends the streams that the other end will not look at.
+// leave aborts the streams that the other end will not process.
 func (c *Client) leave(f *http2.GoAwayFrame) {
 	if f.ErrCode != http2.ErrCodeNo {
 		c.cfg.CountError("recv_goaway_" + f.ErrCode.String())
@@ -156,7 +156,7 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 		return nil
 	}
 	select {
-	case c.out.lock <- struct{}{}: // guards the encoder too
+	case c.out.lock <- struct{}{}: // this lock also guards the encoder
 	case <-c.ended:
 		return errClientEnded
 	}
@@ -167,7 +167,7 @@ func (c *Client) settings(f *http2.SettingsFrame) error {
 	return c.write(appendFrameHead(nil, 0, http2.FrameSettings, http2.FlagSettingsAck, 0))
 }
 
-// announced takes what the other end has announced. The caller holds the lock of the writer.
+// announced stores the settings that the other end has announced. The caller holds the lock of the writer.
 func (c *Client) announced(f *http2.SettingsFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +198,7 @@ func (c *Client) announced(f *http2.SettingsFrame) error {
 	return err
 }
 
-// enlarge lets this end send more.
+// enlarge increases the number of bytes that this end may send.
 func (c *Client) enlarge(f *http2.WindowUpdateFrame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,7 +228,7 @@ func (c *Client) headers(f *http2.MetaHeadersFrame) error {
 		if c.idle(f.StreamID) {
 			return http2.ConnectionError(http2.ErrCodeProtocol)
 		}
-		return nil // given up while the response was on its way
+		return nil // the request was given up while the response was on its way
 	}
 	if s.answered() {
 		return s.trailers(f)
@@ -236,14 +236,15 @@ func (c *Client) headers(f *http2.MetaHeadersFrame) error {
 	response, err := s.parse(f)
 	switch {
 	case err != nil:
-		s.refuse(http2.ErrCodeProtocol, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
+		s.refuse(http2.ErrCodeProtocol,
+			http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
 	case response != nil:
 		s.answer(response, f.StreamEnded())
 	}
 	return nil
 }
 
-// parse makes a response of the first header. It is nil for an informational one.
+// parse turns the first header into a response. The response is nil if the header is informational.
 func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 	if f.Truncated {
 		return nil, errResponseHeader
@@ -266,7 +267,8 @@ func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 		return nil, nil
 	}
 	response := &http.Response{
-		Status: text + " " + http.StatusText(status), StatusCode: status, Proto: "HTTP/2.0", ProtoMajor: 2, ContentLength: -1,
+		Status: text + " " + http.StatusText(status), StatusCode: status, Proto: "HTTP/2.0", ProtoMajor: 2,
+		ContentLength: -1,
 	}
 	fields := f.RegularFields()
 	header, values := make(http.Header, len(fields)), make([]string, len(fields))
@@ -288,7 +290,7 @@ func (s *stream) parse(f *http2.MetaHeadersFrame) (*http.Response, error) {
 	return response, nil
 }
 
-// announceTrailer moves the names of the trailer to where net/http has them.
+// announceTrailer moves the names of the trailer's fields to Response.Trailer, as net/http does.
 func announceTrailer(response *http.Response) {
 	for _, list := range response.Header["Trailer"] {
 		for name := range strings.SplitSeq(list, ",") {
@@ -303,7 +305,7 @@ func announceTrailer(response *http.Response) {
 	delete(response.Header, "Trailer")
 }
 
-// length reads the Content-Length. One that contradicts itself is dropped.
+// length parses the Content-Length header, and drops it if it is invalid or has contradictory values.
 func (s *stream) length(response *http.Response, ended bool) {
 	if lengths := response.Header["Content-Length"]; len(lengths) > 0 {
 		n, err := strconv.ParseUint(lengths[0], 10, 63)
@@ -341,7 +343,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 		taken, err := s.arrive(f.Data(), f.StreamEnded())
 		refund -= taken
 		if err != nil {
-			s.refuse(http2.ErrCodeProtocol, http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
+			s.refuse(http2.ErrCodeProtocol,
+				http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol, Cause: err})
 		}
 	}
 	if refund > 0 {
@@ -350,7 +353,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// report tells the other end that bytes were read, once they are enough. The stream is nil if it has ended.
+// report tells the other end that bytes were read as soon as there are enough of them. The stream is nil if it has
+// ended.
 func (c *Client) report(s *stream, n int) error {
 	c.mu.Lock()
 	all := c.state.arriving.add(n)

@@ -11,28 +11,27 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-const frameHeadSize = 9 // RFC 9113, 4.1
+const frameHeadSize = 9 // see RFC 9113, section 4.1
 
-// writer is the sending half of a connection. Its lock is a channel, so that a request that is given up does not wait
-// for it.
+// writer is the sending half of a connection. Its lock is a channel, so that a canceled request does not wait for it.
 type writer struct {
 	lock    chan struct{}
 	encoder *hpack.Encoder
 	header  bytes.Buffer
 }
 
-// write writes frames, takes the lock from the caller, and gives it back.
+// write writes frames. The caller holds the lock, and write releases it.
 func (c *Client) write(frames []byte) error {
 	defer func() { <-c.out.lock }()
 	err := c.writeAll(frames)
 	if err != nil {
-		c.cfg.Ends() // now, so that the request whose write this was can ask why
+		c.cfg.Ends() // called here, so that the request of this write can ask for the reason
 		go c.fail(err)
 	}
 	return err
 }
 
-// writeAll writes as long as the connection takes some bytes within the timeout.
+// writeAll writes all frames. It continues as long as the connection accepts some bytes within the timeout.
 func (c *Client) writeAll(frames []byte) error {
 	for {
 		if err := c.conn.SetWriteDeadline(time.Now().Add(c.cfg.WriteTimeout)); err != nil {
@@ -45,7 +44,7 @@ func (c *Client) writeAll(frames []byte) error {
 	}
 }
 
-// control writes small frames, and waits for the connection as long as that lasts.
+// control writes small frames, and blocks until the connection has taken them.
 func (c *Client) control(frames []byte) error {
 	select {
 	case c.out.lock <- struct{}{}:
@@ -55,30 +54,30 @@ func (c *Client) control(frames []byte) error {
 	}
 }
 
-// soon writes small frames, in a goroutine of its own if another one is writing.
+// soon writes small frames. It uses a separate goroutine if another one is writing.
 func (c *Client) soon(frames []byte) {
 	select {
 	case c.out.lock <- struct{}{}:
-		_ = c.write(frames) // ends the tunnel
+		_ = c.write(frames) // an error ends the tunnel
 	default:
 		go func() { _ = c.control(frames) }()
 	}
 }
 
-// lastWords says why this end closes, as far as that takes no more than a moment.
+// lastWords tells the other end why this end closes, if that takes no more than goodbyeTimeout.
 func (c *Client) lastWords(code http2.ErrCode) {
 	select {
 	case c.out.lock <- struct{}{}:
 		defer func() { <-c.out.lock }()
 		if c.conn.SetWriteDeadline(time.Now().Add(goodbyeTimeout)) == nil {
-			_, _ = c.conn.Write(goAway(code)) // best effort, the connection ends anyway
+			_, _ = c.conn.Write(goAway(code)) // best effort: the connection ends anyway
 		}
 	default:
 	}
 }
 
-// headersFrames makes a HEADERS frame, and CONTINUATION where it is too long, of a block that has room for the head of
-// a frame before it.
+// headersFrames turns a block into a HEADERS frame, and CONTINUATION frames if it is too long. The block begins with
+// room for a frame header.
 func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	var flags http2.Flags
 	if ends {
@@ -93,7 +92,7 @@ func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 	for kind := http2.FrameHeaders; len(block) > 0; kind, flags = http2.FrameContinuation, 0 {
 		piece := block[:min(len(block), most)]
 		if block = block[len(piece):]; len(block) == 0 {
-			flags |= http2.FlagHeadersEndHeaders // of CONTINUATION it is the same
+			flags |= http2.FlagHeadersEndHeaders // CONTINUATION uses the same value
 		}
 		out = append(appendFrameHead(out, len(piece), kind, flags, id), piece...)
 	}

@@ -27,36 +27,36 @@ type stream struct {
 	client *Client
 	id     uint32
 	head   bool         // the request is a HEAD
-	body   *requestBody // nil if it has none
+	body   *requestBody // nil if the request has no body
 	given  <-chan struct{}
-	window int64 // bytes that may be sent beyond the initial window of the other end; guarded by client.mu
+	window int64 // bytes that may be sent beyond the other end's initial window; guarded by client.mu
 
-	informational int // bytes of informational responses; for the reader of the connection only
+	informational int // bytes of informational responses; only the reader of the connection uses it
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	changed sync.Cond
 	in      received
 	state   streamState
 }
 
-// streamState says how far a stream is.
+// streamState is the progress of a stream.
 type streamState struct {
-	sent bool        // the whole request
+	sent bool        // the whole request was sent
 	over bool        // nothing is sent or received any more
 	stop func() bool // ends the watch of the request's context
 }
 
-// received is what has come of a response.
+// received is the part of a response that has come.
 type received struct {
 	response *http.Response
 	trailer  http.Header
 	bytes    pieces
 	bounded  bool   // the response has a Content-Length
-	left     int64  // of the body as it was announced
-	arriving inflow // counts what was read; windows checks what may come
+	left     int64  // announced bytes of the body that have not been read
+	arriving inflow // counts the bytes that were read; windows checks how many may come
 	ended    bool   // END_STREAM has come
 	closed   bool   // the reader has closed the body
-	err      error  // why no more can be read, after what has come
+	err      error  // why no more can be read after the buffered data
 }
 
 func newStream(c *Client, r *http.Request, method string) *stream {
@@ -81,7 +81,7 @@ func (s *stream) watch(ctx context.Context) {
 	s.state.stop = stop
 }
 
-// await returns the response once its header has come.
+// await waits for the header of the response and returns the response.
 func (s *stream) await() (*http.Response, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,10 +106,10 @@ func (s *stream) answered() bool {
 	return s.in.response != nil
 }
 
-// answer takes the header of the response.
+// answer sets the response when its header has come.
 func (s *stream) answer(response *http.Response, ended bool) {
 	s.mu.Lock()
-	if s.in.err != nil { // given up
+	if s.in.err != nil { // the request was given up
 		s.mu.Unlock()
 		return
 	}
@@ -149,7 +149,7 @@ func (s *stream) trailers(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// arrive takes a piece of the body, and returns how much of it will be read.
+// arrive takes a piece of the body, and returns how many of its bytes will be read.
 func (s *stream) arrive(p []byte, ended bool) (taken int, err error) {
 	s.mu.Lock()
 	switch {
@@ -172,7 +172,7 @@ func (s *stream) arrive(p []byte, ended bool) (taken int, err error) {
 	return taken, err
 }
 
-// endLocked takes the end of the response, and reports whether the stream is over by that.
+// endLocked records the end of the response, and reports whether that ends the stream.
 func (s *stream) endLocked() bool {
 	s.in.ended = true
 	if s.in.err == nil {
@@ -181,7 +181,7 @@ func (s *stream) endLocked() bool {
 	return s.overLocked()
 }
 
-// overLocked reports whether the stream is over now and was not before.
+// overLocked reports whether the stream has just ended.
 func (s *stream) overLocked() bool {
 	if s.state.over || !s.state.sent || !s.in.ended {
 		return false
@@ -190,7 +190,7 @@ func (s *stream) overLocked() bool {
 	return true
 }
 
-// wholeSent ends the request's half of the stream.
+// wholeSent records that the whole request was sent.
 func (s *stream) wholeSent() {
 	s.mu.Lock()
 	s.state.sent = true
@@ -201,7 +201,7 @@ func (s *stream) wholeSent() {
 	}
 }
 
-// reads counts bytes of the body that were read, and returns how many to report now.
+// reads counts bytes of the body that were read, and returns how many of them to report now.
 func (s *stream) reads(n int) uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +211,7 @@ func (s *stream) reads(n int) uint32 {
 	return s.in.arriving.add(n)
 }
 
-// finish forgets a stream that is over.
+// finish forgets a stream that has ended.
 func (s *stream) finish() {
 	s.mu.Lock()
 	stop := s.state.stop
@@ -222,7 +222,7 @@ func (s *stream) finish() {
 	s.client.forget(s)
 }
 
-// abort ends a stream without a word to the other end. It returns false if the stream was over.
+// abort ends a stream without telling the other end. It returns false if the stream had already ended.
 func (s *stream) abort(err error) bool {
 	s.mu.Lock()
 	if s.state.over {
@@ -236,7 +236,7 @@ func (s *stream) abort(err error) bool {
 	s.changed.Broadcast()
 	s.mu.Unlock()
 	if s.body != nil {
-		go s.body.close() // it may wait for a Read
+		go s.body.close() // may wait for a Read
 	}
 	s.finish()
 	return true
@@ -252,7 +252,7 @@ func (s *stream) refuse(code http2.ErrCode, err error) {
 // streamBody is the body of a response.
 type streamBody stream
 
-// Read returns what has come, and waits if nothing has.
+// Read returns buffered data, and waits if there is none.
 func (b *streamBody) Read(p []byte) (int, error) {
 	s := (*stream)(b)
 	s.mu.Lock()
@@ -266,13 +266,13 @@ func (b *streamBody) Read(p []byte) (int, error) {
 		s.refuse(http2.ErrCodeProtocol, err)
 	}
 	if n > 0 {
-		_ = s.client.report(s, n) // what cannot be written ends the tunnel
+		_ = s.client.report(s, n) // a failed write ends the tunnel
 	}
-	return of, err // a reader's errors stay as they are
+	return of, err // return a reader's error unchanged
 }
 
-// judge returns how many of the bytes that were read belong to the body, and the reason for its end once all of it was
-// read.
+// judge returns how many of the bytes that were read belong to the body. After the last byte it also returns the reason
+// for the end.
 func (in *received) judge(n int) (of int, err error) {
 	if in.bytes.size == 0 {
 		err = in.err
@@ -283,7 +283,7 @@ func (in *received) judge(n int) (of int, err error) {
 		return of, errLongerBody
 	}
 	in.left -= int64(n)
-	// the body of the request may have failed with an error that has io.EOF in it
+	// the request's body may have failed with an error that wraps io.EOF
 	if !in.ended || !errors.Is(err, io.EOF) {
 		return n, err
 	}
@@ -297,7 +297,7 @@ func (in *received) judge(n int) (of int, err error) {
 	return n, io.EOF
 }
 
-// Close gives up what was not read, and waits until the body of the request is not read any more.
+// Close discards unread data, and waits until nothing reads the body of the request any more.
 func (b *streamBody) Close() error {
 	s := (*stream)(b)
 	s.mu.Lock()
@@ -310,7 +310,7 @@ func (b *streamBody) Close() error {
 	s.mu.Unlock()
 	s.refuse(http2.ErrCodeCancel, errBodyClosed)
 	if unread > 0 {
-		_ = s.client.report(nil, unread) // as above
+		_ = s.client.report(nil, unread) // a failed write ends the tunnel
 	}
 	if s.body == nil {
 		return nil

@@ -18,30 +18,30 @@ var (
 	errShortBody = errors.New("the body of the request is shorter than its Content-Length")
 )
 
-// uploads has the buffers of requests' bodies: a piece, behind room for the head of its frame.
+// uploads has the buffers for request bodies. Each has room for a frame header and one piece.
 var uploads = sync.Pool{New: func() any { return new([frameHeadSize + bodyPiece]byte) }}
 
-// requestBody is the body of a request on its way.
+// requestBody is the body of a request that is being sent.
 type requestBody struct {
 	stream  *stream
 	source  io.Reader
-	left    int64 // of what was announced, or -1
+	left    int64 // announced bytes that are left, or -1 if the length is unknown
 	trailer func() http.Header
 	close   func()
-	ended   chan struct{} // closed when the source is not read any more
+	ended   chan struct{} // closed when nothing reads the source any more
 }
 
 func newRequestBody(s *stream, r *http.Request) *requestBody {
 	b := &requestBody{stream: s, source: r.Body, left: r.ContentLength, ended: make(chan struct{})}
 	if b.left == 0 {
-		b.left = -1 // unknown, since there is a body
+		b.left = -1 // the length is unknown, since there is a body
 	}
 	b.trailer = func() http.Header { return r.Trailer } // filled while the body is read
 	b.close = sync.OnceFunc(func() { _ = r.Body.Close() })
 	return b
 }
 
-// send sends the body and ends the request's half of the stream.
+// send sends the body, and then ends the request's half of the stream.
 func (b *requestBody) send() {
 	err := b.copy()
 	b.close()
@@ -58,9 +58,9 @@ func (b *requestBody) copy() error {
 	defer uploads.Put(buffer)
 	for {
 		n, err := b.source.Read(buffer[frameHeadSize:])
-		ends := err == io.EOF // an error that has io.EOF in it is none
+		ends := err == io.EOF // an error that wraps io.EOF is not the end
 		if err != nil && !ends {
-			return err // a reader's errors stay as they are
+			return err // return the reader's error unchanged
 		}
 		if err := b.count(n, ends); err != nil {
 			return err
@@ -81,7 +81,7 @@ func (b *requestBody) copy() error {
 	}
 }
 
-// count compares the body with what was announced.
+// count compares the length of the body with the announced length.
 func (b *requestBody) count(n int, ends bool) error {
 	if b.left < 0 {
 		return nil
@@ -95,7 +95,7 @@ func (b *requestBody) count(n int, ends bool) error {
 	return nil
 }
 
-// piece sends a piece of the body, behind room for the head of a frame, as fast as the other end allows it.
+// piece sends a piece of the body as fast as the other end allows. p begins with room for a frame header.
 func (b *requestBody) piece(p []byte, ends bool) error {
 	for len(p) > frameHeadSize || ends {
 		n, err := b.take(len(p) - frameHeadSize)
@@ -111,12 +111,12 @@ func (b *requestBody) piece(p []byte, ends bool) error {
 		if err := b.stream.client.control(p[:frameHeadSize+n]); err != nil || last {
 			return err
 		}
-		p = p[n:] // the next head goes where the last bytes were that have left
+		p = p[n:] // the next frame header overwrites the last bytes that were sent
 	}
 	return nil
 }
 
-// take waits until some of the bytes may be sent.
+// take waits until at least some of the bytes may be sent, and returns how many.
 func (b *requestBody) take(wanted int) (int, error) {
 	c, s := b.stream.client, b.stream
 	c.mu.Lock()
@@ -139,7 +139,7 @@ func (b *requestBody) take(wanted int) (int, error) {
 	}
 }
 
-// sendTrailer ends the request with a trailer.
+// sendTrailer sends a trailer, which ends the request.
 func (b *requestBody) sendTrailer(trailer http.Header) error {
 	c := b.stream.client
 	if err := checkHeader(trailer); err != nil {
@@ -158,14 +158,14 @@ func (b *requestBody) sendTrailer(trailer http.Header) error {
 	c.out.header.Write(make([]byte, frameHeadSize))
 	for name, values := range trailer {
 		for _, value := range values {
-			_ = c.out.encoder.WriteField(hpack.HeaderField{Name: lower(name), Value: value}) // a buffer takes everything
+			_ = c.out.encoder.WriteField(hpack.HeaderField{Name: lower(name), Value: value})
 		}
 	}
 	return c.write(headersFrames(c.out.header.Bytes(), b.stream.id, true, c.frame()))
 }
 
-// mayEnd returns why a trailer cannot be sent, if so: for one that is too large, or of a stream that is over, the other
-// end would end the tunnel.
+// mayEnd returns an error if a trailer cannot be sent. The other end would end the tunnel for a trailer that is too
+// large, or whose stream has ended.
 func (b *requestBody) mayEnd(trailer http.Header) error {
 	c := b.stream.client
 	c.mu.Lock()
