@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// brokenConn fails to write, or to take a deadline for that, once it is broken.
+// brokenConn fails to write, or to set a write deadline, once it is broken.
 type brokenConn struct {
 	net.Conn
 	writes, deadlines atomic.Bool
@@ -35,9 +35,9 @@ func (c *brokenConn) SetWriteDeadline(at time.Time) error {
 	return c.Conn.SetWriteDeadline(at)
 }
 
-// A request whose own write notices that the connection is broken says so, and may be sent through another tunnel if it
-// only reads.
-func TestARequestThatNoticesABrokenConnection(t *testing.T) {
+// A request whose own write notices that the connection is broken fails with that reason. It may be sent through
+// another tunnel if it only reads.
+func TestRequestThatNoticesABrokenConnectionTellsWhy(t *testing.T) {
 	for name, breakConn := range map[string]func(*brokenConn){
 		"by a write":    func(c *brokenConn) { c.writes.Store(true) },
 		"by a deadline": func(c *brokenConn) { c.deadlines.Store(true) },
@@ -62,14 +62,14 @@ func TestARequestThatNoticesABrokenConnection(t *testing.T) {
 	}
 }
 
-// What violates HTTP/2 ends the tunnel and its requests, and none of them may be sent again: it must not break other
-// tunnels.
-func TestAnAgentThatViolatesHTTP2EndsTheTunnel(t *testing.T) {
+// A violation of HTTP/2 ends the tunnel and its requests, and none of them may be sent again, because it must not break
+// other tunnels.
+func TestAgentThatViolatesHTTP2EndsTheTunnel(t *testing.T) {
 	for name, frame := range map[string]string{
-		"DATA of a stream of its own":      "000001000000000002" + "78",
-		"a WINDOW_UPDATE of nothing":       "000004080000000000" + "00000000",
-		"an acknowledgement too many":      "000000040100000000",
-		"a frame that is longer than told": "ffffff000000000001",
+		"DATA on a stream that the agent opened": "000001000000000002" + "78",
+		"a WINDOW_UPDATE of nothing":             "000004080000000000" + "00000000",
+		"one acknowledgment too many":            "000000040100000000",
+		"a frame that is too long":               "ffffff000000000001",
 	} {
 		t.Run(name, func(t *testing.T) {
 			hubEnd, agentEnd := net.Pipe()
@@ -84,19 +84,19 @@ func TestAnAgentThatViolatesHTTP2EndsTheTunnel(t *testing.T) {
 				failed <- err
 			}()
 			await(t, "the handler to see the request", arrived)
-			_, _ = agentEnd.Write(unhex(frame)) // the hub may close the pipe before it has read all of it
+			_, _ = agentEnd.Write(unhex(frame)) // the hub may close the pipe before it has read everything
 			await(t, "the end of the tunnel", p.session.Done())
 			wantError(t, p.session.Err(), ErrProtocol)
 			err := await(t, "the request to fail", failed)
 			wantError(t, err, ErrProtocol)
 			if errors.Is(err, ErrNotProcessed) {
-				t.Errorf("got error %v, want one that does not let the request be sent again", err)
+				t.Errorf("got error %v, want an error that does not allow sending the request again", err)
 			}
 		})
 	}
 }
 
-// deafConn takes nothing more once it is deaf.
+// deafConn accepts no more data once it is deaf.
 type deafConn struct {
 	net.Conn
 	deaf   atomic.Bool
@@ -117,8 +117,8 @@ func (c *deafConn) Close() error {
 	return c.Conn.Close()
 }
 
-// An agent whose connection takes nothing does not hold up a drain beyond its time.
-func TestADrainEndsInItsTimeAlthoughNothingIsTaken(t *testing.T) {
+// An agent whose connection accepts no data does not delay a drain beyond its timeout.
+func TestDrainEndsInTimeAlthoughTheAgentReadsNothing(t *testing.T) {
 	hubEnd, agentEnd := net.Pipe()
 	conn := &deafConn{Conn: hubEnd, closed: make(chan struct{})}
 	p := overConns(t, Config{}, http.NotFoundHandler(), conn, agentEnd)

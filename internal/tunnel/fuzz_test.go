@@ -28,7 +28,7 @@ func TestChunks(t *testing.T) {
 	}{
 		{"several chunks are one stream", "\x00\x00\x00\x02he\x00\x00\x00\x03llo\x00\x00\x00\x00", "hello", nil},
 		{"nothing but the end", "\x00\x00\x00\x00", "", nil},
-		{"what follows the end is not read", "\x00\x00\x00\x00rest", "", nil},
+		{"data after the end is not read", "\x00\x00\x00\x00rest", "", nil},
 		{"no end", "\x00\x00\x00\x02ab", "ab", io.ErrUnexpectedEOF},
 		{"nothing at all", "", "", io.ErrUnexpectedEOF},
 		{"a chunk cut short", "\x00\x00\x00\x05ab", "ab", io.ErrUnexpectedEOF},
@@ -57,11 +57,11 @@ func FuzzChunkReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		got, err := io.ReadAll(&chunkReader{source: bytes.NewReader(wire)})
 		if len(got) > len(wire) {
-			t.Errorf("%d bytes out of %d", len(got), len(wire))
+			t.Errorf("got %d bytes out of %d", len(got), len(wire))
 		}
 		slow, slowErr := io.ReadAll(&chunkReader{source: iotest.OneByteReader(bytes.NewReader(wire))})
 		if !bytes.Equal(got, slow) || (err == nil) != (slowErr == nil) {
-			t.Errorf("in one piece %q, %v; byte by byte %q, %v", got, err, slow, slowErr)
+			t.Errorf("got %q, %v in one piece and %q, %v byte by byte, want the same", got, err, slow, slowErr)
 		}
 		if err != nil {
 			return
@@ -72,7 +72,7 @@ func FuzzChunkReader(f *testing.F) {
 		}
 		if back, err := io.ReadAll(&chunkReader{source: bytes.NewReader(appendChunk(again, nil))}); err != nil ||
 			!bytes.Equal(back, got) {
-			t.Errorf("what is written is not what is read: %v", err)
+			t.Errorf("the data that was read differs from the data that was written: %v", err)
 		}
 	})
 }
@@ -80,17 +80,18 @@ func FuzzChunkReader(f *testing.F) {
 func FuzzSwitchHead(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\ndata"), 10)
 	f.Add([]byte("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"), 3)
-	f.Add([]byte("HTTP/1.1 101 x\r\nDrover-Tunnel-Upgrade: y\r\nConnection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n"), 50)
+	f.Add([]byte("HTTP/1.1 101 x\r\nDrover-Tunnel-Upgrade: y\r\n"+
+		"Connection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n"), 50)
 	f.Add([]byte("\r\n\r\n"), 1)
 	f.Fuzz(func(t *testing.T, text []byte, cut int) {
 		const limit = 1 << 10
 		whole := switchHead{limit: limit}
 		header, protocol, rest, err := whole.collect(text)
 		if err == nil && protocol == "" && len(text) > limit {
-			t.Error("waits for more than it may hold")
+			t.Error("waits for more bytes than the limit allows")
 		}
 		if headerSize(header) > limit && err == nil {
-			t.Error("the header is larger than allowed")
+			t.Error("the header is larger than the limit")
 		}
 		for name := range header {
 			if staysHere(name) && err == nil {
@@ -120,7 +121,7 @@ func FuzzFrameScanner(f *testing.F) {
 		into := func(frames *[]Frame) visitor {
 			return func(f Frame, content []byte, _ bool) (bool, error) {
 				if len(content) > f.Length {
-					t.Errorf("%d bytes of content in %v", len(content), f)
+					t.Errorf("the visitor got %d bytes of content for %v", len(content), f)
 				}
 				*frames = append(*frames, f)
 				return false, nil
@@ -128,7 +129,7 @@ func FuzzFrameScanner(f *testing.F) {
 		}
 		scan := func(s *frameScanner, p []byte) {
 			if out, err := s.scan(p); err != nil || !bytes.Equal(out, p) {
-				t.Errorf("became %x, %v, without a change", out, err)
+				t.Errorf("got %x, %v, want the bytes unchanged", out, err)
 			}
 		}
 		scan(newFrameScanner(true, true, into(&whole)), wire)
@@ -137,26 +138,26 @@ func FuzzFrameScanner(f *testing.F) {
 		scan(scanner, wire[:cut])
 		scan(scanner, wire[cut:])
 		if len(whole) != len(pieces) {
-			t.Fatalf("%d frames in one piece, %d in two", len(whole), len(pieces))
+			t.Fatalf("got %d frames in one piece and %d in two, want the same", len(whole), len(pieces))
 		}
 		for i, frame := range whole {
 			if frame != pieces[i] || frame.String() == "" || frame.Length < 0 {
-				t.Errorf("frame %d: %v and %v", i, frame, pieces[i])
+				t.Errorf("frame %d is %v in one piece and %v in two, want the same", i, frame, pieces[i])
 			}
 		}
 	})
 }
 
-// FuzzAgentBytes lets an agent send anything: the hub may end the tunnel, and nothing else.
+// FuzzAgentBytes lets an agent send arbitrary bytes. They may end the tunnel, but must have no other effect.
 func FuzzAgentBytes(f *testing.F) {
 	begin := unhex(agentBegins)
 	f.Add(begin)
-	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88")...)) // an answer 200 to stream 1
+	f.Add(append(bytes.Clone(begin), unhex("000001010400000001"+"88")...)) // the answer 200 on stream 1
 	f.Add(append(bytes.Clone(begin), unhex("000008060100000000"+"0000000000000000")...))
-	// and a body
+	// with a body
 	f.Add(append(bytes.Clone(begin),
 		unhex("000001010400000001"+"88"+"000003000100000001"+"616263"+"000004080000000001"+"7fffffff")...))
-	// CONTINUATION, a reset
+	// CONTINUATION and a reset
 	f.Add(append(bytes.Clone(begin),
 		unhex("000001010000000001"+"88"+"000000090400000001"+"000004030000000001"+"00000008")...))
 	f.Add([]byte("HTTP/1.1 200 OK\r\n\r\n"))

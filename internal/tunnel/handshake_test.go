@@ -22,7 +22,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-func TestWhoIsRefused(t *testing.T) {
+func TestAcceptRefusesAllButAgents(t *testing.T) {
 	hub := newTestServer(t, Config{})
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: hub.roots}}}
 	defer client.CloseIdleConnections()
@@ -62,7 +62,7 @@ func TestWhoIsRefused(t *testing.T) {
 				t.Errorf("got %s, %q, want %d and %q", response.Status, body, test.status, test.says)
 			}
 			if err := await(t, "the reason at the hub", hub.errors); err == nil {
-				t.Error("no reason")
+				t.Error("got no error at the hub, want the reason")
 			}
 		})
 	}
@@ -73,19 +73,19 @@ func TestDialTurnedAway(t *testing.T) {
 		hub  func(*httptest.Server)
 		want bool
 	}{
-		"a hub that ends the TLS handshake turns away": {func(s *httptest.Server) {
+		"a hub that ends the TLS handshake turns the agent away": {func(s *httptest.Server) {
 			s.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 				return nil,
 					errors.New("busy")
 			}}
 		}, true},
-		"a connection that ends without a word does not": {func(s *httptest.Server) {
+		"a connection that ends without an alert does not": {func(s *httptest.Server) {
 			s.TLS = &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 				return nil,
 					hello.Conn.Close()
 			}}
 		}, false},
-		"a certificate that the agent does not trust does not": {func(*httptest.Server) {}, false},
+		"an untrusted certificate does not": {func(*httptest.Server) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -96,7 +96,7 @@ func TestDialTurnedAway(t *testing.T) {
 			dialer := &Dialer{TLS: &tls.Config{RootCAs: x509.NewCertPool()}, Proxy: noProxy}
 			if _, err := dialer.Dial(t.Context(), "wss"+strings.TrimPrefix(server.URL, "https"), nil); err == nil ||
 				errors.Is(err, ErrTurnedAway) != tt.want {
-				t.Errorf("got %v, want it turned away: %t", err, tt.want)
+				t.Errorf("got error %v, want ErrTurnedAway: %t", err, tt.want)
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func TestDialRefused(t *testing.T) {
 		roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 		return "wss" + strings.TrimPrefix(server.URL, "https"), &Dialer{TLS: &tls.Config{RootCAs: roots}, Proxy: noProxy}
 	}
-	t.Run("a refusal has status, body and when to come back", func(t *testing.T) {
+	t.Run("a refusal has a status, a body and a time to retry", func(t *testing.T) {
 		target, dialer := serve(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "7")
 			http.Error(w, "IdentityMismatch: "+strings.Repeat("x", 1<<20), http.StatusForbidden)
@@ -119,14 +119,14 @@ func TestDialRefused(t *testing.T) {
 		_, err := dialer.Dial(t.Context(), target, http.Header{"Authorization": {"Bearer secret"}})
 		var refused *HandshakeError
 		if !errors.As(err, &refused) {
-			t.Fatalf("got %v, want a RefusedError", err)
+			t.Fatalf("got %v, want a HandshakeError", err)
 		}
 		if refused.StatusCode != 403 || refused.RetryAfter != 7*time.Second ||
 			!strings.HasPrefix(refused.Body, "IdentityMismatch") {
 			t.Errorf("got %+v, want 403, Retry-After 7 s and the reason", refused)
 		}
 		if len(refused.Body) > 1<<10 {
-			t.Errorf("kept %d bytes of the body", len(refused.Body))
+			t.Errorf("the error has %d bytes of the body, want at most 1 KiB", len(refused.Body))
 		}
 		if strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error shows the credential: %v", err)
@@ -142,7 +142,7 @@ func TestDialRefused(t *testing.T) {
 			t.Errorf("got %v, want the redirect refused", err)
 		}
 	})
-	t.Run("a WebSocket that is no tunnel is not used", func(t *testing.T) {
+	t.Run("a WebSocket that is not a tunnel is not used", func(t *testing.T) {
 		upgrader := websocket.Upgrader{}
 		target, dialer := serve(func(w http.ResponseWriter, r *http.Request) {
 			if ws, err := upgrader.Upgrade(w, r, nil); err == nil {
@@ -153,7 +153,7 @@ func TestDialRefused(t *testing.T) {
 			t.Errorf("got %v, want an error that names the subprotocol", err)
 		}
 	})
-	t.Run("a hub that never answers is given up", func(t *testing.T) {
+	t.Run("the agent gives up a hub that never answers", func(t *testing.T) {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -169,18 +169,18 @@ func TestDialRefused(t *testing.T) {
 		}()
 		dialer := &Dialer{Config: Config{HandshakeTimeout: 50 * time.Millisecond}, Proxy: noProxy}
 		if _, err := dialer.Dial(t.Context(), "ws://"+listener.Addr().String(), nil); err == nil {
-			t.Error("Dial succeeds")
+			t.Error("Dial succeeds, want an error")
 		}
 		await(t, "the connection to be closed", gone)
 	})
 	t.Run("a certificate of another CA is refused", func(t *testing.T) {
-		target, _ := serve(func(http.ResponseWriter, *http.Request) { t.Error("a request came") })
+		target, _ := serve(func(http.ResponseWriter, *http.Request) { t.Error("a request came, want none") })
 		other := newTestServer(t, Config{})
 		other.roots = nil // the system's
 		_, err := other.dialer(Config{}).Dial(t.Context(), target, nil)
 		var unknown *tls.CertificateVerificationError
 		if !errors.As(err, &unknown) {
-			t.Errorf("got %v", err)
+			t.Errorf("got error %v, want one about the certificate", err)
 		}
 	})
 	t.Run("TLS 1.2 is refused", func(t *testing.T) {
@@ -206,11 +206,11 @@ func TestAgentOffersOnlyHTTP1(t *testing.T) {
 			got.ServerName)
 	}
 	if given.NextProtos[0] != "h2" {
-		t.Error("the caller's configuration was changed")
+		t.Error("Dial changed the caller's configuration")
 	}
 }
 
-func TestPeerThatIsNoTunnel(t *testing.T) {
+func TestPeerThatIsNotATunnelIsRefused(t *testing.T) {
 	t.Run("an agent that sends text is refused", func(t *testing.T) {
 		hub := newTestServer(t, Config{HandshakeTimeout: 5 * time.Second})
 		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
@@ -228,7 +228,7 @@ func TestPeerThatIsNoTunnel(t *testing.T) {
 		await(t, "the hub to notice", p.session.Done())
 		wantError(t, p.session.Err(), ErrProtocol)
 	})
-	t.Run("an agent that says nothing is given up", func(t *testing.T) {
+	t.Run("the hub gives up an agent that sends nothing", func(t *testing.T) {
 		hub := newTestServer(t, Config{HandshakeTimeout: 50 * time.Millisecond})
 		dialer := websocket.Dialer{TLSClientConfig: &tls.Config{RootCAs: hub.roots}, Subprotocols: []string{Subprotocol}}
 		ws, _, err := dialer.DialContext(t.Context(), hub.url, nil)
@@ -238,12 +238,12 @@ func TestPeerThatIsNoTunnel(t *testing.T) {
 		defer func() { _ = ws.Close() }()
 		wantError(t, await(t, "the refusal", hub.errors), ErrPingTimeout)
 	})
-	t.Run("a hub that says nothing is given up", func(t *testing.T) {
+	t.Run("the agent gives up a hub that sends nothing", func(t *testing.T) {
 		_, agentEnd := net.Pipe()
 		err := NewConn(agentEnd, Config{HandshakeTimeout: 20 * time.Millisecond}).Serve(t.Context(), http.NotFoundHandler())
 		wantError(t, err, ErrPeerClosed)
 	})
-	t.Run("a hub that says nothing is left when the agent stops", func(t *testing.T) {
+	t.Run("an agent that stops leaves a hub that sends nothing", func(t *testing.T) {
 		_, agentEnd := net.Pipe()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -283,7 +283,7 @@ func TestThroughProxy(t *testing.T) {
 		dialer := hub.dialer(cfg)
 		dialer.Proxy = func(r *http.Request) (*url.URL, error) {
 			if r.URL.Scheme != "https" {
-				t.Errorf("the proxy is asked for %s", r.URL)
+				t.Errorf("the proxy was chosen for %s", r.URL)
 			}
 			address, err := url.Parse(proxy.URL)
 			if password != "" {
@@ -293,7 +293,7 @@ func TestThroughProxy(t *testing.T) {
 		}
 		return dialer
 	}
-	t.Run("a tunnel passes a proxy by CONNECT", func(t *testing.T) {
+	t.Run("a tunnel passes through a proxy with CONNECT", func(t *testing.T) {
 		conn, err := via("hunter2").Dial(t.Context(), hub.url, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -301,7 +301,7 @@ func TestThroughProxy(t *testing.T) {
 		p := newPair(t, conn, http.HandlerFunc(answer))
 		p.session = await(t, "a session at the hub", hub.sessions)
 		if got := p.get(t, "/"); got != "ok" || connects.Load() != 1 {
-			t.Errorf("got %q after %d CONNECTs", got, connects.Load())
+			t.Errorf("got %q after %d CONNECT requests", got, connects.Load())
 		}
 	})
 	t.Run("a proxy that refuses is named as the cause, without the password", func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestRetryAfter(t *testing.T) {
 		"Sat, 21 Nov 2099 11:00:00 GMT": 24 * time.Hour,
 	} {
 		if got := retryAfter(value, now); got != want {
-			t.Errorf("%q means %v, want %v", value, got, want)
+			t.Errorf("got %[2]v for %[1]q, want %[3]v", value, got, want)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// seen answers with the header that arrived, one field a line, sorted.
+// seen answers with the header that arrived, one field per line, sorted.
 func seen(w http.ResponseWriter, r *http.Request) {
 	_ = r.Header.Write(w)
 }
@@ -20,11 +20,11 @@ func TestHeadersThatDoNotTravel(t *testing.T) {
 	tests := []struct {
 		name   string
 		header http.Header
-		want   string // lines that arrive beside User-Agent
+		want   string // lines that arrive in addition to User-Agent
 	}{
-		{"the tunnel's own cannot be smuggled",
+		{"private headers cannot be smuggled in",
 			http.Header{"Drover-Tunnel-Upgrade": {"SPDY/3.1"}, "Drover-Tunnel-Method": {"GET"}}, ""},
-		{"nor in odd case",
+		{"private headers in unusual case cannot be smuggled in",
 			http.Header{"drover-tunnel-upgrade": {"x"}, "DROVER-TUNNEL-METHOD": {"x"}, "dRoVer-Tunnel-New": {"x"}}, ""},
 		{"hop-by-hop", http.Header{
 			"Connection": {"keep-alive"}, "Keep-Alive": {"1"}, "Proxy-Connection": {"x"},
@@ -33,11 +33,12 @@ func TestHeadersThatDoNotTravel(t *testing.T) {
 		{"Upgrade that Connection does not announce", http.Header{"Upgrade": {"websocket"}}, ""},
 		{"Priority", http.Header{"Priority": {"u=0"}, "priority": {"u=1"}}, ""},
 		{"TE other than trailers", http.Header{"Te": {"gzip"}}, ""},
-		{"but TE: trailers does", http.Header{"Te": {"gzip, trailers"}}, "Te: trailers\r\n"},
-		{"and so does what Connection names: an identity must not vanish", http.Header{
+		{"but TE: trailers travels", http.Header{"Te": {"gzip, trailers"}}, "Te: trailers\r\n"},
+		{"and so does a field that Connection names: an identity must not vanish", http.Header{
 			"Connection": {"Impersonate-User, close"}, "Impersonate-User": {"alice"},
 		}, "Impersonate-User: alice\r\n"},
-		{"and any other", http.Header{"X-A": {"1", "2"}, "Authorization": {"x"}}, "Authorization: x\r\nX-A: 1\r\nX-A: 2\r\n"},
+		{"and any other field",
+			http.Header{"X-A": {"1", "2"}, "Authorization": {"x"}}, "Authorization: x\r\nX-A: 1\r\nX-A: 2\r\n"},
 	}
 	overEach(t, Config{}, http.HandlerFunc(seen), func(t *testing.T, p *pair) {
 		for _, test := range tests {
@@ -51,17 +52,17 @@ func TestHeadersThatDoNotTravel(t *testing.T) {
 				}
 				got := strings.ReplaceAll(readAll(t, response), "Content-Length: 0\r\n", "")
 				if got != test.want {
-					t.Errorf("arrived: %q, want %q", got, test.want)
+					t.Errorf("the header arrived as %q, want %q", got, test.want)
 				}
 				if fmt.Sprint(r.Header) == "" || len(r.Header) != len(test.header)+1 {
-					t.Error("the caller's header was changed")
+					t.Error("RoundTrip changed the caller's header")
 				}
 			})
 		}
 	})
 }
 
-func TestNothingButTheTunnelEndsTheTunnel(t *testing.T) {
+func TestBadRequestsAndResponsesDoNotEndTheTunnel(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") })
 	mux.HandleFunc("/close", func(w http.ResponseWriter, _ *http.Request) {
@@ -105,7 +106,7 @@ func TestNothingButTheTunnelEndsTheTunnel(t *testing.T) {
 					_ = response.Body.Close()
 				}
 				if got := p.get(t, "/"); got != "ok" {
-					t.Errorf("afterwards: %q, want the tunnel to go on", got)
+					t.Errorf("got %q afterward, want the tunnel to continue", got)
 				}
 			})
 		}
@@ -135,7 +136,7 @@ func TestHeaderLimit(t *testing.T) {
 	mux.HandleFunc("/endless", func(w http.ResponseWriter, r *http.Request) {
 		big(w, r)
 		w.(http.Flusher).Flush()
-		<-r.Context().Done() // a watch, whose reader must not wait for ever
+		<-r.Context().Done() // the client of a watch must not wait forever
 		panic(http.ErrAbortHandler)
 	})
 	mux.HandleFunc("/hints", func(w http.ResponseWriter, r *http.Request) {
@@ -149,7 +150,7 @@ func TestHeaderLimit(t *testing.T) {
 		w.Header()[http.TrailerPrefix+"X-Big"] = w.Header()["X-Big"]
 	})
 	overEach(t, Config{}, mux, func(t *testing.T, p *pair) {
-		t.Run("a request just within it passes", func(t *testing.T) {
+		t.Run("a request just within the limit passes", func(t *testing.T) {
 			r := request(t, http.MethodGet, "/", nil)
 			r.Header.Set("X-Big", field(requestLimit-len("/")-len("member")))
 			response, err := p.session.RoundTrip(r)
@@ -157,11 +158,11 @@ func TestHeaderLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, want := readAll(t, response), fmt.Sprint(len(r.Header.Get("X-Big"))); got != want {
-				t.Errorf("%s bytes arrived of %s", got, want)
+				t.Errorf("%s bytes arrived, want %s", got, want)
 			}
 		})
 		for _, size := range []int{requestLimit + 1, 2 << 20} {
-			t.Run(fmt.Sprintf("a request header of %d bytes is refused here", size), func(t *testing.T) {
+			t.Run(fmt.Sprintf("a request header of %d bytes is refused by the hub's end", size), func(t *testing.T) {
 				r := request(t, http.MethodGet, "/", nil)
 				r.Header.Set("X-Big", field(size))
 				_, err := p.session.RoundTrip(r)
@@ -181,7 +182,7 @@ func TestHeaderLimit(t *testing.T) {
 				t.Errorf("%s groups arrived, want 2000", got)
 			}
 		})
-		t.Run("a path counts", func(t *testing.T) {
+		t.Run("the path counts", func(t *testing.T) {
 			_, err := p.session.RoundTrip(request(t, http.MethodGet, "/"+strings.Repeat("x", requestLimit), nil))
 			wantError(t, err, ErrHeaderTooLarge)
 		})
@@ -189,12 +190,12 @@ func TestHeaderLimit(t *testing.T) {
 			name, path string
 			want       int
 		}{
-			{"a response just within it passes", fmt.Sprint("/big?size=", limit), http.StatusOK},
-			{"a response just above it becomes 502", fmt.Sprint("/big?size=", limit+1), http.StatusBadGateway},
-			{"a response far above it becomes 502", "/big?size=1000000", http.StatusBadGateway},
-			{"a response of very many fields becomes 502", "/many", http.StatusBadGateway},
-			{"an endless response above it becomes 502 and ends", "/endless?size=1000000", http.StatusBadGateway},
-			{"an informational response above it becomes 502", "/hints?size=1000000", http.StatusBadGateway},
+			{"a response just within the limit passes", fmt.Sprint("/big?size=", limit), http.StatusOK},
+			{"a response just above the limit becomes 502", fmt.Sprint("/big?size=", limit+1), http.StatusBadGateway},
+			{"a response far above the limit becomes 502", "/big?size=1000000", http.StatusBadGateway},
+			{"a response with very many fields becomes 502", "/many", http.StatusBadGateway},
+			{"an endless response above the limit becomes 502 and ends", "/endless?size=1000000", http.StatusBadGateway},
+			{"an informational response above the limit becomes 502", "/hints?size=1000000", http.StatusBadGateway},
 		} {
 			t.Run(test.name, func(t *testing.T) {
 				response, err := p.session.RoundTrip(request(t, http.MethodGet, test.path, nil))
@@ -204,23 +205,23 @@ func TestHeaderLimit(t *testing.T) {
 				body := readAll(t, response)
 				if response.StatusCode != test.want || response.Header.Get("X-Secret") != "" ||
 					strings.Contains(body, "this must not") {
-					t.Errorf("got %s, %.200q, want %d without anything of the response", response.Status, body, test.want)
+					t.Errorf("got %s, %.200q, want %d without any of the response", response.Status, body, test.want)
 				}
 				if test.want == http.StatusBadGateway && !strings.Contains(body, "65536") {
-					t.Errorf("the answer does not say the limit: %q", body)
+					t.Errorf("got %q, want the limit in it", body)
 				}
 			})
 		}
-		t.Run("a trailer above it aborts the response only", func(t *testing.T) {
+		t.Run("a trailer above the limit aborts only the response", func(t *testing.T) {
 			response, err := p.session.RoundTrip(request(t, http.MethodGet, "/trailer?size=1000000", nil))
 			if err == nil {
 				_, err = io.ReadAll(response.Body)
 				_ = response.Body.Close()
 			}
 			if err == nil {
-				t.Error("the response looks complete")
+				t.Error("the response looks complete, want an error")
 			}
 		})
-		t.Run("the tunnel goes on", func(t *testing.T) { p.get(t, "/") })
+		t.Run("the tunnel continues", func(t *testing.T) { p.get(t, "/") })
 	})
 }

@@ -30,7 +30,7 @@ func (c *writesConn) Write(p []byte) (int, error) {
 
 func (c *writesConn) SetWriteDeadline(time.Time) error { return nil }
 
-// frames returns what write writes by a Framer.
+// frames returns the bytes that write writes to a Framer.
 func frames(t *testing.T, write func(*http2.Framer) error) string {
 	t.Helper()
 	var out bytes.Buffer
@@ -40,7 +40,7 @@ func frames(t *testing.T, write func(*http2.Framer) error) string {
 	return out.String()
 }
 
-func TestAHeaderLeavesWithWhatFollows(t *testing.T) {
+func TestHeaderLeavesTogetherWithTheBody(t *testing.T) {
 	header := func(end bool, size int) string {
 		return frames(t, func(f *http2.Framer) error {
 			return f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: make([]byte, size), EndHeaders: true,
@@ -60,13 +60,13 @@ func TestAHeaderLeavesWithWhatFollows(t *testing.T) {
 		"two headers leave together": {[]string{header(false, 50), header(false, 60)},
 			[]string{header(false, 50) + header(false, 60)}},
 		"a header without a body leaves at once": {[]string{header(true, 50)}, []string{header(true, 50)}},
-		"a header of which nothing follows leaves alone": {[]string{header(false, 50), pause, data(5)},
+		"a header without a timely body leaves alone": {[]string{header(false, 50), pause, data(5)},
 			[]string{header(false, 50), data(5)}},
 		"a large body is not copied": {[]string{header(false, 50), data(20 << 10)},
 			[]string{header(false, 50), data(20 << 10)}},
 		"a large header is not held back": {[]string{header(false, 2000)}, []string{header(false, 2000)}},
 		"other frames leave at once":      {[]string{other}, []string{other}},
-		"what comes with a header is not held back": {[]string{other + header(false, 50)},
+		"frames that come with a header are not held back": {[]string{other + header(false, 50)},
 			[]string{other + header(false, 50)}},
 	} {
 		t.Run(name, func(t *testing.T) {

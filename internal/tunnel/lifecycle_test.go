@@ -25,7 +25,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// hangable is a connection whose other end can be made to hang: its kernel still takes bytes, and nothing comes.
+// hangable is a connection whose other end can be made to hang: its kernel still accepts bytes, but no data comes back.
 type hangable struct {
 	net.Conn
 	hung   chan struct{}
@@ -64,14 +64,14 @@ func (h *hangable) Close() error {
 
 func answer(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "ok") }
 
-// forEver is a watch on which nothing happens.
+// forEver handles a watch without events.
 func forEver(w http.ResponseWriter, r *http.Request) {
 	w.(http.Flusher).Flush()
 	<-r.Context().Done()
 }
 
 func TestHungPeer(t *testing.T) {
-	t.Run("the hub notices a hung agent after 25 s and the request under way ends", func(t *testing.T) {
+	t.Run("the hub notices a hung agent after 25 s, and the running request ends", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			hubEnd, agentEnd := net.Pipe()
 			link := newHangable(hubEnd)
@@ -81,15 +81,15 @@ func TestHungPeer(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			synctest.Wait() // until the last frame of the answer is read
+			synctest.Wait() // until the last frame of the response is read
 			begun := time.Now()
 			close(link.hung)
 			if _, err := io.ReadAll(response.Body); err == nil {
-				t.Error("the watch looks complete")
+				t.Error("the watch looks complete, want an error")
 			}
 			_ = response.Body.Close()
 			if took := time.Since(begun); took != 25*time.Second {
-				t.Errorf("noticed after %v", took)
+				t.Errorf("noticed after %v, want 25 s", took)
 			}
 			wantError(t, p.session.Err(), ErrPingTimeout)
 			wantError(t, <-ends, ErrPingTimeout)
@@ -97,9 +97,9 @@ func TestHungPeer(t *testing.T) {
 				t.Errorf("reason %q, want ping-timeout", Reason(p.session.Err()))
 			}
 			_ = agentEnd.Close()
-			p.served <- <-p.served // it has ended
+			p.served <- <-p.served // Serve has returned
 			if len(ends) > 0 {
-				t.Error("OnEnd is called twice")
+				t.Error("OnEnd was called twice, want once")
 			}
 		})
 	})
@@ -115,11 +115,12 @@ func TestHungPeer(t *testing.T) {
 			p.served <- nil
 			wantError(t, err, ErrPingTimeout)
 			if took := time.Since(begun); took < 20*time.Second || took > 25*time.Second {
-				t.Errorf("noticed after %v", took)
+				t.Errorf("noticed after %v, want 25 s", took)
 			}
 		})
 	})
-	// Not in a bubble: the ping waits for the lock of the stuck write, and a bubble's clock stops meanwhile.
+	// This test does not run in a bubble: the ping waits for the lock of the stuck write, and meanwhile the clock of a
+	// bubble would stand still.
 	for _, test := range []struct {
 		name string
 		cfg  Config
@@ -129,7 +130,7 @@ func TestHungPeer(t *testing.T) {
 		{"by the ping that cannot be written",
 			Config{PingInterval: 30 * time.Millisecond, PingTimeout: 20 * time.Millisecond}, ErrPingTimeout},
 	} {
-		t.Run("an agent that does not even take bytes is noticed "+test.name, func(t *testing.T) {
+		t.Run("an agent that does not even accept bytes is noticed "+test.name, func(t *testing.T) {
 			hubEnd, agentEnd := net.Pipe()
 			stuck := newHangable(agentEnd)
 			newPair(t, NewConn(stuck, Config{}), http.HandlerFunc(answer))
@@ -139,10 +140,10 @@ func TestHungPeer(t *testing.T) {
 			}
 			defer func() { _ = session.Close() }()
 			close(stuck.hung)
-			for session.Err() == nil { // the first may be swallowed by the Read that waits
+			for session.Err() == nil { // the pending Read may swallow the first one
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				if _, err := session.RoundTrip(request(t, http.MethodGet, "/", nil).WithContext(ctx)); err == nil {
-					t.Error("the request succeeds")
+					t.Error("the request succeeds, want an error")
 				}
 				cancel()
 			}
@@ -152,7 +153,7 @@ func TestHungPeer(t *testing.T) {
 }
 
 func TestKeepalive(t *testing.T) {
-	t.Run("an idle tunnel lives and asks after each silence", func(t *testing.T) {
+	t.Run("an idle tunnel stays open and pings after each silence", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var pings atomic.Int32
 			p := overPipe(t, Config{Observer: Observer{Ping: func(time.Duration) { pings.Add(1) }}}, http.HandlerFunc(answer))
@@ -160,13 +161,14 @@ func TestKeepalive(t *testing.T) {
 			if got := p.get(t, "/"); got != "ok" {
 				t.Errorf("got %q, want \"ok\"", got)
 			}
-			// Both ends ask, and who was asked has heard something: between 2 and 4 times a minute.
+			// Both ends ping, and the end that was pinged has heard something. So there are between 2 and 4 pings per
+			// minute.
 			if n := pings.Load(); n < 60 || n > 241 {
-				t.Errorf("the hub asked %d times in an hour", n)
+				t.Errorf("the hub pinged %d times in an hour, want between 60 and 241", n)
 			}
 		})
 	})
-	t.Run("a tunnel with one way blocked by its own reader lives", func(t *testing.T) {
+	t.Run("a tunnel in which the reader blocks one direction stays open", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(make([]byte, 8<<20)) })
 			p := overPipe(t, Config{}, h)
@@ -190,13 +192,13 @@ func TestEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := p.session.Err(); err != nil {
-			t.Errorf("a living session has ended: %v", err)
+			t.Errorf("an open session has the error %v, want none", err)
 		}
-		_ = innermostOf(p.conn).Close() // as the kernel does for a process that was killed
+		_ = innermostOf(p.conn).Close() // as the kernel does for a killed process
 		await(t, "the hub to notice at once", p.session.Done())
 		wantError(t, p.session.Err(), ErrPeerClosed)
 		if _, err := io.ReadAll(response.Body); err == nil {
-			t.Error("the watch looks complete")
+			t.Error("the watch looks complete, want an error")
 		}
 		_ = response.Body.Close()
 		_, err = p.session.RoundTrip(request(t, http.MethodGet, "/", nil))
@@ -227,7 +229,7 @@ func TestEnds(t *testing.T) {
 	})
 }
 
-// innermostOf is the socket, or the pipe, below an agent's tunnel.
+// innermostOf returns the socket, or the pipe, below an agent's tunnel.
 func innermostOf(c *Conn) net.Conn {
 	below := c.conn.Conn
 	if ws, ok := below.(*wsConn); ok {
@@ -250,7 +252,7 @@ func TestStopAndDrain(t *testing.T) {
 		}
 		return response
 	}
-	t.Run("an agent that stops lets requests under way end and takes no more", func(t *testing.T) {
+	t.Run("an agent that stops lets running requests end and takes no more", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			release = make(chan struct{})
 			p := overPipe(t, Config{}, slow)
@@ -285,7 +287,7 @@ func TestStopAndDrain(t *testing.T) {
 			_ = response.Body.Close()
 		})
 	})
-	t.Run("a hub that drains lets requests under way end and sends no more", func(t *testing.T) {
+	t.Run("a hub that drains lets running requests end and sends no more", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			release = make(chan struct{})
 			p := overPipe(t, Config{}, slow)
@@ -326,7 +328,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 	for name, carrier := range carriers() {
 		t.Run("over "+name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
-			t.Run("", func(t *testing.T) { // its end runs the cleanups
+			t.Run("", func(t *testing.T) { // the end of the subtest runs the cleanups
 				p := carrier(t, Config{}, agent)
 				for range 10 {
 					readAll(t, p.upgrade(t, "/declines"))
@@ -342,7 +344,7 @@ func TestNothingIsLeftRunning(t *testing.T) {
 			}
 			if n := runtime.NumGoroutine(); n > before+2 {
 				stacks := make([]byte, 1<<20)
-				t.Errorf("%d goroutines before and %d after:\n%s", before, n, stacks[:runtime.Stack(stacks, true)])
+				t.Errorf("%d goroutines before and %d after, want no more:\n%s", before, n, stacks[:runtime.Stack(stacks, true)])
 			}
 		})
 	}
@@ -367,12 +369,12 @@ func TestIdleSessionHasOneGoroutine(t *testing.T) {
 			}
 		}
 		if hub != 1 {
-			t.Errorf("%d goroutines, want 1", hub)
+			t.Errorf("the session has %d goroutines, want 1", hub)
 		}
 	})
 }
 
-// What each end sends first is part of SPEC.md: whoever changes a setting changes these bytes.
+// SPEC.md contains the first bytes of each end. Change it whenever a change of settings changes these bytes.
 const (
 	hubBegins = "" +
 		"505249202a20485454502f322e300d0a0d0a534d0d0a0d0a" + // the preface of HTTP/2
@@ -380,16 +382,16 @@ const (
 		"000200000000" + // no server push
 		"000400100000" + // window of a stream: 1 MiB
 		"000500010000" + // frame: 64 KiB
-		"000600010140" + // header list: 64 KiB and 320 for what HTTP/2 itself needs
+		"000600010140" + // header list: 64 KiB, and 320 bytes that HTTP/2 itself needs
 		"000004080000000000" + "40000000" // WINDOW_UPDATE of the connection: 1 GiB
 	agentBegins = "" +
 		"000024040000000000" + // SETTINGS
 		"000500010000" + // frame: 64 KiB
 		"0003000186a0" + // streams: 100,000
-		"000600100140" + // header list: 1 MiB and 320
+		"000600100140" + // header list: 1 MiB, and 320 bytes
 		"000100001000" + // header table: 4 KiB
 		"000400100000" + // window of a stream: 1 MiB
-		"000900000001" + // no priorities of RFC 7540
+		"000900000001" + // no priorities as in RFC 7540
 		"000004080000000000" + "7fff0000" // WINDOW_UPDATE of the connection: up to 2 GiB
 )
 
@@ -410,7 +412,7 @@ func TestFirstBytes(t *testing.T) {
 	t.Run("of the agent", func(t *testing.T) {
 		hubEnd, agentEnd := net.Pipe()
 		p := newPair(t, NewConn(agentEnd, Config{}), http.HandlerFunc(answer))
-		// The rest of what the hub begins with would be answered, before or after what is wanted here.
+		// The agent would answer the other first frames of the hub, before or after the bytes that this test wants.
 		go func() { _, _ = io.WriteString(hubEnd, http2.ClientPreface) }()
 		wantBytes(t, hubEnd, agentBegins)
 		_ = hubEnd.Close()
@@ -455,7 +457,7 @@ func TestObserver(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if read == 0 || written == 0 {
-		t.Errorf("read %d, written %d bytes", read, written)
+		t.Errorf("the observer counted %d bytes read and %d written", read, written)
 	}
 	all := strings.Join(frames, "\n")
 	for _, want := range []string{
@@ -463,7 +465,7 @@ func TestObserver(t *testing.T) {
 		"sent HEADERS stream=1 flags=0x5", "received HEADERS stream=1 flags=0x4", "received DATA stream=1 flags=0x1 length=2",
 	} {
 		if !strings.Contains(all, want) {
-			t.Errorf("no frame %q in\n%s", want, all)
+			t.Errorf("got frames\n%s\nwant %q among them", want, all)
 		}
 	}
 	if strings.Contains(all, "secret") {
@@ -471,7 +473,7 @@ func TestObserver(t *testing.T) {
 	}
 }
 
-func TestARequestWhoseTunnelEndsBeforeTheAnswer(t *testing.T) {
+func TestRequestWhoseTunnelEndsBeforeTheAnswer(t *testing.T) {
 	for _, tt := range []struct {
 		method string
 		header http.Header
@@ -487,7 +489,8 @@ func TestARequestWhoseTunnelEndsBeforeTheAnswer(t *testing.T) {
 		{method: http.MethodDelete},
 		{method: http.MethodPost},
 	} {
-		t.Run(fmt.Sprint(tt.method, " ", tt.header, " ", tt.body != nil, " ", tt.config.Repeatable == nil), func(t *testing.T) {
+		name := fmt.Sprint(tt.method, " ", tt.header, " ", tt.body != nil, " ", tt.config.Repeatable == nil)
+		t.Run(name, func(t *testing.T) {
 			seen := make(chan struct{}, 1)
 			p := overPipe(t, tt.config, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				seen <- struct{}{}
@@ -514,9 +517,10 @@ func TestARequestWhoseTunnelEndsBeforeTheAnswer(t *testing.T) {
 }
 
 func TestRefusedStreamMayBeSentAgain(t *testing.T) {
-	// A peer that speaks HTTP/2 frame by frame, to refuse what a real agent would only refuse in a race.
+	// This peer speaks HTTP/2 frame by frame, so that it can refuse requests that a real agent would refuse only in a
+	// race.
 	hubEnd, agentEnd := net.Pipe()
-	writes := make(chan func(), 10) // a pipe has no buffer, so whoever reads must not write
+	writes := make(chan func(), 10) // a pipe has no buffer, so the goroutine that reads must not write
 	go func() {
 		for write := range writes {
 			write()
@@ -551,16 +555,16 @@ func TestRefusedStreamMayBeSentAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = session.Close() }()
-	for _, how := range []string{"REFUSED_STREAM", "GOAWAY", "a GOAWAY before"} {
+	for _, how := range []string{"REFUSED_STREAM", "GOAWAY", "an earlier GOAWAY"} {
 		_, err := session.RoundTrip(request(t, http.MethodGet, "/", nil))
 		if !errors.Is(err, ErrNotProcessed) {
-			t.Errorf("after %s: %v", how, err)
+			t.Errorf("got %v after %s, want an answer", how, err)
 		}
 	}
 }
 
 func TestGarbage(t *testing.T) {
-	headers := "000000010500000001" // HEADERS of stream 1, which the hub never opened
+	headers := "000000010500000001" // HEADERS of stream 1, which the hub has not opened
 	for _, test := range []struct {
 		name  string
 		bytes []byte
@@ -582,13 +586,13 @@ func TestGarbage(t *testing.T) {
 			session, err := NewSession(t.Context(), hubEnd, quiet(Config{}))
 			if err == nil {
 				_ = session.Close()
-				t.Error("the session started")
+				t.Error("the session started, want an error")
 			}
 		})
 		t.Run("a hub that sends "+test.name+" is refused by the agent", func(t *testing.T) {
 			hubEnd, agentEnd := net.Pipe()
 			p := newPair(t, NewConn(agentEnd, quiet(Config{})), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-				t.Error("the handler is called")
+				t.Error("the handler was called")
 			}))
 			go func() { _, _ = io.Copy(io.Discard, hubEnd) }()
 			go func() {
@@ -598,7 +602,7 @@ func TestGarbage(t *testing.T) {
 			err := await(t, "Serve to return", p.served)
 			p.served <- nil
 			if err == nil {
-				t.Error("Serve returns nil")
+				t.Error("Serve returned nil, want an error")
 			}
 		})
 	}

@@ -19,19 +19,19 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what must happen; it is never waited for in full unless a test fails.
+// patience is how long a test waits for something that must happen. Only a failing test waits that long.
 const patience = 20 * time.Second
 
-// pair is both ends of a tunnel.
+// pair has both ends of a tunnel.
 type pair struct {
 	session *Session
 	conn    *Conn
-	served  chan error         // what Serve returned; a test that takes it puts it back
-	why     error              // the same after the test
+	served  chan error         // the result of Serve; a test that takes it must put it back
+	why     error              // the same result after the test
 	stop    context.CancelFunc // ends the agent gracefully
 }
 
-// carriers are the ways to connect both ends: what holds over one must hold over the other.
+// carriers are the ways to connect both ends. The same must hold over each of them.
 func carriers() map[string]func(testing.TB, Config, http.Handler) *pair {
 	return map[string]func(testing.TB, Config, http.Handler) *pair{"pipe": overPipe, "TLS WebSocket": overTLS}
 }
@@ -63,7 +63,7 @@ func overConns(t testing.TB, cfg Config, h http.Handler, hubEnd, agentEnd net.Co
 	return p
 }
 
-// overTLS connects both ends as in production.
+// overTLS connects both ends as in production, by a WebSocket over TLS.
 func overTLS(t testing.TB, cfg Config, h http.Handler) *pair {
 	t.Helper()
 	cfg = quiet(cfg)
@@ -131,21 +131,21 @@ func (h *testServer) dialer(cfg Config) *Dialer {
 	return &Dialer{Config: cfg, TLS: &tls.Config{RootCAs: h.roots}, Proxy: noProxy}
 }
 
-func noProxy(*http.Request) (*url.URL, error) { return nil, nil } // as http.Transport has it
+func noProxy(*http.Request) (*url.URL, error) { return nil, nil } // the form that http.Transport expects
 
 func quiet(cfg Config) Config {
 	cfg.ErrorLog = log.New(io.Discard, "", 0)
 	return cfg
 }
 
-// await takes what comes from a channel.
+// await receives a value from a channel.
 func await[T any](t testing.TB, what string, from <-chan T) T {
 	t.Helper()
 	select {
 	case value := <-from:
 		return value
 	case <-time.After(patience):
-		t.Fatalf("waited in vain for %s", what)
+		t.Fatalf("waited too long for %s", what)
 		panic("unreachable")
 	}
 }
@@ -179,7 +179,7 @@ func readAll(t *testing.T, response *http.Response) string {
 	return string(body)
 }
 
-// whole reads a response.
+// whole reads the whole body of a response.
 func whole(response *http.Response, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -192,6 +192,6 @@ func whole(response *http.Response, err error) (string, error) {
 func wantError(t *testing.T, got, want error) {
 	t.Helper()
 	if !errors.Is(got, want) {
-		t.Errorf("got error %v, want one that is %q", got, want)
+		t.Errorf("got error %v, want %q", got, want)
 	}
 }

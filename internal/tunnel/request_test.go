@@ -109,7 +109,7 @@ func TestWatch(t *testing.T) {
 			events <- event
 			got := make([]byte, len(event))
 			if _, err := io.ReadFull(response.Body, got); err != nil || string(got) != event {
-				t.Fatalf("an event does not come when it is flushed: %q, %v", got, err)
+				t.Fatalf("got %q, %v, want each event as soon as it is flushed", got, err)
 			}
 		}
 		if n := p.session.Streams(); n != 1 {
@@ -140,7 +140,7 @@ func TestBulk(t *testing.T) {
 					return
 				}
 				if readAll(t, response) != string(content) || response.StatusCode != http.StatusOK {
-					t.Error("2 MiB do not arrive unchanged both ways")
+					t.Error("got other content back, want the same 2 MiB")
 				}
 			})
 		}
@@ -149,7 +149,7 @@ func TestBulk(t *testing.T) {
 }
 
 func TestManyAtOnce(t *testing.T) {
-	const n = 1000 // net/http2's own limits are 100 before the first settings and 250 after
+	const n = 1000 // net/http2's own limits are 100 before the first settings and 250 afterward
 	var arrived sync.WaitGroup
 	barrier := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		arrived.Done()
@@ -177,7 +177,7 @@ func TestManyAtOnce(t *testing.T) {
 	})
 }
 
-func TestStuckStreamsDisturbNoOther(t *testing.T) {
+func TestStuckStreamsDoNotDisturbOthers(t *testing.T) {
 	release := make(chan struct{})
 	content := make([]byte, 4<<20)
 	started := make(chan struct{}, 300)
@@ -194,18 +194,18 @@ func TestStuckStreamsDisturbNoOther(t *testing.T) {
 	mux.HandleFunc("/download", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(content)
 	})
-	// A window smaller than the default makes 300 stalled readers cheap; what is tested is who waits for whom.
+	// A window smaller than the default keeps 300 stalled readers cheap. The test is about who waits for whom.
 	overEach(t, Config{StreamWindow: 256 << 10}, mux, func(t *testing.T, p *pair) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var wait sync.WaitGroup
 		defer wait.Wait()
 		defer cancel()
-		for range 8 { // together more than the library's window of a connection
+		for range 8 { // together more than the library's window for a connection
 			wait.Go(func() {
 				r := request(t, http.MethodPost, "/stuck", bytes.NewReader(content)).WithContext(ctx)
 				if _, err := p.session.RoundTrip(r); !errors.Is(err, context.Canceled) {
-					t.Errorf("a stuck upload ended: %v", err)
+					t.Errorf("a stuck upload ended with %v, want it to wait until it is canceled", err)
 				}
 			})
 			await(t, "the upload to be stuck", started)
@@ -215,28 +215,28 @@ func TestStuckStreamsDisturbNoOther(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer func() { _ = response.Body.Close() }() // and it is not read
+			defer func() { _ = response.Body.Close() }() // the test does not read it
 		}
 		within, done := context.WithTimeout(t.Context(), patience)
 		defer done()
 		for range 20 {
 			response, err := p.session.RoundTrip(request(t, http.MethodGet, "/small", nil).WithContext(within))
 			if err != nil {
-				t.Fatalf("a small request beside stuck ones: %v", err)
+				t.Fatalf("a small request failed beside stuck ones: %v", err)
 			}
 			readAll(t, response)
 		}
 		response, err := p.session.RoundTrip(request(t, http.MethodPost, "/upload",
 			bytes.NewReader(content)).WithContext(within))
 		if err != nil {
-			t.Fatalf("an upload beside stuck ones: %v", err)
+			t.Fatalf("an upload failed beside stuck ones: %v", err)
 		}
 		if got := readAll(t, response); got != fmt.Sprint(len(content)) {
 			t.Errorf("uploaded %s bytes, want %d", got, len(content))
 		}
 		response, err = p.session.RoundTrip(request(t, http.MethodGet, "/download", nil).WithContext(within))
 		if err != nil {
-			t.Fatalf("a download beside stuck ones: %v", err)
+			t.Fatalf("a download failed beside stuck ones: %v", err)
 		}
 		if got := len(readAll(t, response)); got != len(content) {
 			t.Errorf("downloaded %d bytes, want %d", got, len(content))
@@ -252,7 +252,7 @@ func TestBackPressure(t *testing.T) {
 		total := 0
 		block := make([]byte, 16<<10)
 		for {
-			// The deadline is how the test learns that the writer waits.
+			// The deadline tells the test that the writer is waiting.
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
 			n, err := w.Write(block)
 			total += n
@@ -268,9 +268,9 @@ func TestBackPressure(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = response.Body.Close() }()
-		// Without a reader the handler can write the window, and the block in hand.
-		if got := await(t, "the handler to be held", written); got > window+64<<10 {
-			t.Errorf("the handler wrote %d bytes that were not read; the window is %d", got, window)
+		// Without a reader, the handler can write the window and its current block.
+		if got := await(t, "the handler to be blocked", written); got > window+64<<10 {
+			t.Errorf("the handler wrote %d unread bytes, want at most the window of %d and one block", got, window)
 		}
 	})
 }

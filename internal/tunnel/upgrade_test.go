@@ -25,7 +25,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// target is the HTTP/1.1 server at the far end, which upgrades to "echo" and does what the path says.
+// target is the HTTP/1.1 server behind the agent. It upgrades to "echo" and does what the path says.
 func target(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path == "/declines" || r.Header.Get("Upgrade") != "echo" {
 		w.Header().Set("X-Target", "declined")
@@ -62,12 +62,12 @@ func target(w http.ResponseWriter, r *http.Request) {
 
 type reportKey struct{}
 
-// reported sends what the target heard to the test.
+// reported sends the data that the target received to the test.
 func reported(ctx context.Context, heard []byte) {
 	ctx.Value(reportKey{}).(chan []byte) <- heard
 }
 
-// withTarget makes an agent that forwards to the target, and returns what it hears.
+// withTarget returns an agent that forwards to the target, and the data that the target receives.
 func withTarget(t *testing.T) (agent http.Handler, heard <-chan []byte) {
 	t.Helper()
 	reports := make(chan []byte, 100)
@@ -88,7 +88,7 @@ func withTarget(t *testing.T) (agent http.Handler, heard <-chan []byte) {
 	}, reports
 }
 
-// upgrade asks for the protocol "echo".
+// upgrade sends a request to upgrade to the protocol "echo".
 func (p *pair) upgrade(t *testing.T, path string) *http.Response {
 	t.Helper()
 	r := request(t, http.MethodGet, path, nil)
@@ -101,7 +101,7 @@ func (p *pair) upgrade(t *testing.T, path string) *http.Response {
 	return response
 }
 
-// duplex is what the body of a 101 can do.
+// duplex has the methods of the body of a 101.
 type duplex interface {
 	io.ReadWriteCloser
 	CloseWrite() error
@@ -119,7 +119,7 @@ func (p *pair) upgraded(t *testing.T, path string) duplex {
 func TestUpgrade(t *testing.T) {
 	agent, heard := withTarget(t)
 	overEach(t, Config{}, agent, func(t *testing.T, p *pair) {
-		t.Run("a 101 looks like that of the target", func(t *testing.T) {
+		t.Run("a 101 looks like the target's", func(t *testing.T) {
 			response := p.upgrade(t, "/echo?a=%2Fb")
 			got := fmt.Sprint(response.StatusCode, " ", response.Header.Get("Connection"), " ", response.Header.Get("Upgrade"),
 				" ",
@@ -130,7 +130,7 @@ func TestUpgrade(t *testing.T) {
 			}
 			for name := range response.Header {
 				if isPrivate(name) {
-					t.Errorf("%s is for the tunnel only", name)
+					t.Errorf("the response has %s, which is private to the tunnel", name)
 				}
 			}
 			_ = response.Body.Close()
@@ -145,7 +145,7 @@ func TestUpgrade(t *testing.T) {
 				}
 				got := make([]byte, 1)
 				if _, err := io.ReadFull(stream, got); err != nil || got[0] != sent[0] {
-					t.Fatalf("byte %d: %v, %v, want %v", i, got, err, sent)
+					t.Fatalf("got byte %d as %v, %v, want %v", i, got, err, sent)
 				}
 			}
 		})
@@ -160,11 +160,11 @@ func TestUpgrade(t *testing.T) {
 			}
 			_ = stream.CloseWrite()
 			if got := await(t, "the target to have read all", heard); string(got) != "answer" {
-				t.Errorf("the target heard %q", got)
+				t.Errorf("the target received %q, want \"answer\"", got)
 			}
 			_ = stream.Close()
 		})
-		t.Run("what is written just before Close arrives", func(t *testing.T) {
+		t.Run("data that is written just before Close arrives", func(t *testing.T) {
 			stream := p.upgraded(t, "/listens")
 			sent := strings.Repeat("x", 300_000)
 			if _, err := io.WriteString(stream, sent); err != nil {
@@ -173,7 +173,7 @@ func TestUpgrade(t *testing.T) {
 			_ = stream.Close()
 			_ = stream.Close()
 			if got := await(t, "the target to have read all", heard); string(got) != sent {
-				t.Errorf("the target heard %d bytes of %d", len(got), len(sent))
+				t.Errorf("the target received %d bytes, want %d", len(got), len(sent))
 			}
 		})
 		t.Run("the end of the request's context ends the target's connection", func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestUpgradeThatIsDeclined(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) {
 				response := p.upgrade(t, test.path)
 				if got := response.Header.Get(headerUpgrade); got != "" {
-					t.Errorf("the target forged %q", got)
+					t.Errorf("the response has %q, which the target has forged", got)
 				}
 				got := fmt.Sprint(response.StatusCode, " ", response.Header.Get("X-Target"), " ", readAll(t, response))
 				if got != test.want {
@@ -219,7 +219,7 @@ func TestUpgradeThatIsDeclined(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := readAll(t, response); got != "no: POST\n" {
-				t.Errorf("got %q, want the refusal of the handler", got)
+				t.Errorf("got %q, want the handler's refusal", got)
 			}
 		})
 		t.Run("no stream is left", func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestUpgradeFullDuplex(t *testing.T) {
 	echoAll(t, p.upgraded(t, "/echo"), size)
 }
 
-// echoAll writes size bytes while it reads them back, then ends writing and expects the end of reading.
+// echoAll writes size bytes while it reads them back. Then it ends writing and expects the end of reading.
 func echoAll(t *testing.T, stream duplex, size int) {
 	t.Helper()
 	defer func() { _ = stream.Close() }()
@@ -259,17 +259,17 @@ func echoAll(t *testing.T, stream duplex, size int) {
 	got := make([]byte, len(block))
 	for read := 0; read < size; read += len(block) {
 		if _, err := io.ReadFull(stream, got); err != nil {
-			t.Fatalf("after %d bytes: %v", read, err)
+			t.Fatalf("reading failed after %d bytes: %v", read, err)
 		}
 		if !bytes.Equal(got, block) {
-			t.Fatalf("bytes changed after %d", read)
+			t.Fatalf("the echo differs after %d bytes", read)
 		}
 	}
 	if err := await(t, "all to be written", wrote); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := stream.Read(got); n != 0 || !errors.Is(err, io.EOF) {
-		t.Errorf("after the end: %d bytes, %v", n, err)
+		t.Errorf("got %d bytes and error %v after the end, want none", n, err)
 	}
 }
 
@@ -329,7 +329,7 @@ func TestHandlerThatUpgradesItself(t *testing.T) {
 	}
 	defer func() { _ = ws.Close() }()
 	if response.Header.Get("X-Extra") != "1" {
-		t.Error("the handler's header is lost")
+		t.Error("the response lacks the handler's header")
 	}
 	_ = ws.WriteMessage(websocket.TextMessage, []byte("hello"))
 	if _, got, err := ws.ReadMessage(); err != nil || string(got) != "heard hello" {
@@ -352,18 +352,20 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 		name string
 		h    http.Handler
 	}{
-		{"says nothing", hijack(func(net.Conn) {})},
-		{"says something else than HTTP", hijack(func(c net.Conn) { _, _ = io.WriteString(c, "hello\r\n\r\n") })},
-		{"answers other than 101", hijack(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n") })},
+		{"writes nothing", hijack(func(net.Conn) {})},
+		{"writes something other than HTTP", hijack(func(c net.Conn) { _, _ = io.WriteString(c, "hello\r\n\r\n") })},
+		{"answers with a status other than 101", hijack(func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
+		})},
 		{"names no protocol", hijack(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 101 x\r\nX: y\r\n\r\n") })},
 		{"ends in the middle", hijack(func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 101 x\r\nX: y\r\n") })},
 		{"never ends its header", hijack(func(c net.Conn) { _, _ = c.Write(bytes.Repeat([]byte("x"), 1<<20)) })},
-		{"has too large a header", hijack(func(c net.Conn) {
+		{"writes too large a header", hijack(func(c net.Conn) {
 			_, _ = io.WriteString(c,
 				"HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: x\r\n"+strings.Repeat("a: b\r\n", 5000)+"\r\n")
 		})},
 	} {
-		t.Run("one that "+test.name+" gives 502", func(t *testing.T) {
+		t.Run("a handler that "+test.name+" gives 502", func(t *testing.T) {
 			p := overPipe(t, Config{}, test.h)
 			response := p.upgrade(t, "/")
 			readAll(t, response)
@@ -385,14 +387,14 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 		conn := await(t, "the connection", kept)
 		p.settled(t)
 		if _, err := conn.Write([]byte("x")); err == nil {
-			t.Error("Write succeeds")
+			t.Error("Write succeeds, want an error")
 		}
 		if _, err := conn.Read(make([]byte, 1)); err == nil {
-			t.Error("Read succeeds")
+			t.Error("Read succeeds, want an error")
 		}
 		wantError(t, conn.SetDeadline(time.Now()), net.ErrClosed)
 	})
-	t.Run("one that writes without a reader is released when it is closed", func(t *testing.T) {
+	t.Run("a handler that writes without a reader is released by Close", func(t *testing.T) {
 		returned := make(chan struct{})
 		h := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			conn, _, err := http.NewResponseController(w).Hijack()
@@ -415,7 +417,7 @@ func TestHijackedConnectionThatMisbehaves(t *testing.T) {
 	})
 }
 
-// settled stops the agent and returns when its last handler is gone.
+// settled stops the agent and returns when its last handler has returned.
 func (p *pair) settled(t *testing.T) {
 	t.Helper()
 	p.stop()

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// However requests end, no window, stream or place is lost: a tunnel lives for weeks.
-func TestNothingIsLostByRequestsThatAreGivenUp(t *testing.T) {
+// No window, stream or place is lost, however requests end, because a tunnel stays open for weeks.
+func TestCanceledRequestsLeakNothing(t *testing.T) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		piece := make([]byte, 20<<10)
 		switch r.URL.Path {
@@ -44,15 +44,15 @@ func TestNothingIsLostByRequestsThatAreGivenUp(t *testing.T) {
 		}
 		running.Wait()
 		if n := p.session.Streams(); n != 0 {
-			t.Errorf("%d requests are left, want none", n)
+			t.Errorf("%d requests are left, want 0", n)
 		}
 		if err := p.session.client.Ping(t.Context()); err != nil {
-			t.Errorf("the tunnel is broken: %v", err)
+			t.Errorf("the tunnel does not answer a ping: %v", err)
 		}
 	})
 }
 
-// giveUp sends a request, and reads a random part of its response.
+// giveUp sends a request, reads a random part of its response, and cancels it.
 func giveUp(t *testing.T, s *Session, random *rand.Rand) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

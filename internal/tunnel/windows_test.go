@@ -23,8 +23,8 @@ import (
 
 const linkRoundTrip = 50 * time.Millisecond
 
-// overLink connects both ends by a link with a round trip of 50 ms and no limit of its rate. Time is simulated: call it
-// in a synctest bubble.
+// overLink connects both ends by a link with a round trip of 50 ms and no limit on its rate. Time is simulated, so call
+// it in a synctest bubble.
 func overLink(t *testing.T, cfg Config, h http.Handler) *pair {
 	t.Helper()
 	hubEnd, near := net.Pipe()
@@ -36,7 +36,7 @@ func overLink(t *testing.T, cfg Config, h http.Handler) *pair {
 	return overConns(t, cfg, h, hubEnd, agentEnd)
 }
 
-// delay copies one direction, each byte later by half a round trip.
+// delay copies data in one direction, and delays each byte by half a round trip.
 func delay(to, from net.Conn) {
 	type piece struct {
 		bytes []byte
@@ -66,7 +66,7 @@ func delay(to, from net.Conn) {
 	}
 }
 
-func TestAWindowGrowsWithThePath(t *testing.T) {
+func TestWindowGrowsWithTheBandwidthDelayProduct(t *testing.T) {
 	const size = 32 << 20
 	content := make([]byte, size)
 	mux := http.NewServeMux()
@@ -101,11 +101,11 @@ func TestAWindowGrowsWithThePath(t *testing.T) {
 				readAll(t, response)
 				took := time.Since(begun)
 				if took > time.Duration(tt.trips)*linkRoundTrip {
-					t.Errorf("32 MiB took %.1f round trips, want up to %d", float64(took)/float64(linkRoundTrip), tt.trips)
+					t.Errorf("32 MiB took %.1f round trips, want at most %d", float64(took)/float64(linkRoundTrip), tt.trips)
 				}
 				synctest.Wait()
 				if grown := memory.grown.Load(); grown != 0 {
-					t.Errorf("%d bytes of growth are still taken after the end of the stream", grown)
+					t.Errorf("%d bytes of growth are still reserved after the end of the stream, want 0", grown)
 				}
 				if hub, agent := len(p.session.link.windows.streams), len(p.conn.link.windows.streams); hub+agent != 0 {
 					t.Errorf("the hub still counts %d streams and the agent %d, want none", hub, agent)
@@ -115,8 +115,8 @@ func TestAWindowGrowsWithThePath(t *testing.T) {
 	}
 }
 
-// TestStreamsThatAreGivenUpAreForgotten ends streams in each way but that of an answer.
-func TestStreamsThatAreGivenUpAreForgotten(t *testing.T) {
+// TestStreamsThatAreGivenUpAreForgotten ends streams in each way except by a complete response.
+func TestCanceledStreamsAreForgotten(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/watch", forEver)
 	mux.HandleFunc("/early",
@@ -143,7 +143,7 @@ func TestStreamsThatAreGivenUpAreForgotten(t *testing.T) {
 	})
 }
 
-func TestTheWindowOfASlowReaderDoesNotGrow(t *testing.T) {
+func TestWindowOfASlowReaderDoesNotGrow(t *testing.T) {
 	endless := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for block := make([]byte, 64<<10); ; {
 			if _, err := w.Write(block); err != nil {
@@ -166,13 +166,13 @@ func TestTheWindowOfASlowReaderDoesNotGrow(t *testing.T) {
 			<-time.After(10 * time.Millisecond) // a window in 160 ms, more than two round trips
 		}
 		if grown := memory.grown.Load(); grown != 0 {
-			t.Errorf("the window grew by %d bytes", grown)
+			t.Errorf("the window grew by %d bytes, want 0", grown)
 		}
 	})
 }
 
-// TestGrowthIsBounded lets streams grow that do not end: those of a tunnel within its share, and those of all within
-// the pool.
+// TestGrowthIsBounded lets streams without an end grow. The streams of one tunnel stay within its share, and all
+// streams together stay within the pool.
 func TestGrowthIsBounded(t *testing.T) {
 	memory := &Memory{}
 	var tunnels []*windows
@@ -192,17 +192,17 @@ func TestGrowthIsBounded(t *testing.T) {
 				w.unread -= size
 			}
 			if size := w.streams[id].size; size > 16<<20 {
-				t.Errorf("the window of a stream grew to %d bytes", size)
+				t.Errorf("the window of a stream grew to %d bytes, want at most MaxStreamWindow", size)
 			}
 		}
 		if w.reserved > growthPerTunnel {
-			t.Errorf("the windows of a tunnel grew by %d bytes", w.reserved)
+			t.Errorf("the windows of a tunnel grew by %d bytes, want at most its share", w.reserved)
 		}
 	}
 	if grown := memory.grown.Load(); grown < growthShared/2 || grown > growthShared {
-		t.Errorf("all grew by %d bytes, want between half of the bound and all of it, %d", grown, growthShared)
+		t.Errorf("all windows grew by %d bytes, want between half of the limit and all of it, %d", grown, growthShared)
 	}
-	t.Run("what a stream had is kept until what it brought is read", func(t *testing.T) {
+	t.Run("the memory of a stream stays reserved until its data is read", func(t *testing.T) {
 		w := tunnels[0]
 		before := memory.grown.Load()
 		if err := w.arrive(w.streams[1], 5<<20); err != nil {
@@ -211,7 +211,7 @@ func TestGrowthIsBounded(t *testing.T) {
 		grown := w.streams[1].size - w.initial
 		w.close(1)
 		if freed := before - memory.grown.Load(); freed != grown-5<<20 {
-			t.Errorf("%d bytes are free again while 5 MiB are unread, of %d", freed, grown)
+			t.Errorf("%d of %d bytes were released while 5 MiB are unread, want none of the unread ones", freed, grown)
 		}
 		var read [4]byte
 		binary.BigEndian.PutUint32(read[:], 5<<20)
@@ -219,21 +219,21 @@ func TestGrowthIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if freed := before - memory.grown.Load(); freed != grown {
-			t.Errorf("%d bytes are free again after all was read, want %d", freed, grown)
+			t.Errorf("%d bytes were released after all data was read, want %d", freed, grown)
 		}
 	})
 	for _, w := range tunnels {
 		w.end()
 	}
 	if grown := memory.grown.Load(); grown != 0 {
-		t.Errorf("%d bytes are taken after the end of all tunnels", grown)
+		t.Errorf("%d bytes are reserved after the end of all tunnels, want 0", grown)
 	}
 }
 
-// TestAnAgentThatExceedsItsWindow sends more than it was told, and less than net/http2 was given.
-func TestAnAgentThatExceedsItsWindow(t *testing.T) {
+// TestAgentThatExceedsItsWindowEndsTheTunnel sends more than the agent was told, but less than net/http2 was given.
+func TestAgentThatExceedsItsWindowEndsTheTunnel(t *testing.T) {
 	hubEnd, agentEnd := net.Pipe()
-	writes := make(chan func(*http2.Framer), 10) // a pipe has no buffer, so what reads must not write
+	writes := make(chan func(*http2.Framer), 10) // a pipe has no buffer, so the goroutine that reads must not write
 	go func() {
 		framer := http2.NewFramer(agentEnd, nil)
 		for write := range writes {
@@ -271,14 +271,14 @@ func TestAnAgentThatExceedsItsWindow(t *testing.T) {
 	}
 	response, err := session.RoundTrip(request(t, http.MethodGet, "/", nil))
 	if err == nil {
-		defer func() { _ = response.Body.Close() }() // and it is not read
+		defer func() { _ = response.Body.Close() }() // the test does not read it
 	}
 	await(t, "the end of the tunnel", session.Done())
 	if err := session.Err(); !errors.Is(err, ErrProtocol) || !errors.Is(err, errWindow) {
 		t.Errorf("the tunnel ended with %v, want %v", err, errWindow)
 	}
 	if unread := session.link.windows.unread; unread > 1<<20+16<<10 {
-		t.Errorf("%d bytes were taken, where the window is 1 MiB", unread)
+		t.Errorf("the hub accepted %d bytes, want at most the window of 1 MiB", unread)
 	}
 }
 

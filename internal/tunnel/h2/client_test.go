@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// askedContext reports when it is asked for its error.
+// askedContext reports when its Err is called.
 type askedContext struct {
 	context.Context
 	asked func()
@@ -28,9 +28,9 @@ func (c askedContext) Err() error {
 	return c.Context.Err()
 }
 
-// A request that waits for a place gets the one of a stream that ended while another request was between its place and
-// its ID.
-func TestARequestThatWaitsGetsEachPlace(t *testing.T) {
+// A request that waits for a place gets the place of a stream that ended while another request had its place but not
+// yet its ID.
+func TestWaitingRequestGetsAPlaceThatIsReleasedMeanwhile(t *testing.T) {
 	arrived, answers := make(chan struct{}), make(chan struct{})
 	client := scriptedAgent{
 		settings: []http2.Setting{{ID: http2.SettingMaxConcurrentStreams, Val: 2}},
@@ -55,15 +55,15 @@ func TestARequestThatWaitsGetsEachPlace(t *testing.T) {
 		send(func() {})
 	}()
 	await(t, "the first request", arrived)
-	client.out.lock <- struct{}{} // the second stays between its place and its ID
+	client.out.lock <- struct{}{} // keeps the second request between its place and its ID
 	for _, which := range []string{"second", "third"} {
 		asks := make(chan struct{})
 		go send(sync.OnceFunc(func() { close(asks) }))
 		await(t, "the "+which+" request", asks)
-		client.mu.Lock() // it has its place, or waits for it, once the lock is free again
+		client.mu.Lock() // once the lock is free again, the request has its place or waits for it
 		opening := client.state.opening
 		client.mu.Unlock()
-		t.Logf("with the %s request, %d have a place and no ID", which, opening)
+		t.Logf("with the %s request, %d have a place but no ID", which, opening)
 	}
 	close(answers)
 	await(t, "the end of the first request", first)
@@ -75,8 +75,8 @@ func TestARequestThatWaitsGetsEachPlace(t *testing.T) {
 	}
 }
 
-// A trailer that the agent would end the tunnel for ends its request only.
-func TestATrailerThatIsTooLargeIsNotSent(t *testing.T) {
+// A trailer for which the agent would end the tunnel ends only its request.
+func TestTooLargeTrailerIsNotSent(t *testing.T) {
 	client := serve(t,
 		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	r := request(t, http.MethodPost, "/", struct{ io.Reader }{strings.NewReader("x")})
@@ -88,7 +88,7 @@ func TestATrailerThatIsTooLargeIsNotSent(t *testing.T) {
 	get(t, client)
 }
 
-// lateBody ends once its stream is forgotten.
+// lateBody ends once the client has forgotten its stream.
 type lateBody struct {
 	client *Client
 	closed func()
@@ -110,8 +110,8 @@ func (b *lateBody) Close() error {
 	return nil
 }
 
-// The trailer of a request that is over is not sent: the agent would end the tunnel.
-func TestATrailerOfAStreamThatIsOverIsNotSent(t *testing.T) {
+// The trailer of a request that has ended is not sent, because the agent would end the tunnel.
+func TestTrailerOfAnEndedStreamIsNotSent(t *testing.T) {
 	client := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") }))
 	over := make(chan struct{})
 	body := &lateBody{client: client, over: over, closed: sync.OnceFunc(func() { close(over) })}
@@ -126,7 +126,7 @@ func TestATrailerOfAStreamThatIsOverIsNotSent(t *testing.T) {
 	}
 }
 
-// A stream is over when its response is closed, although the agent ends neither the response nor the request.
+// A stream ends when its response is closed, even if the agent ends neither the response nor the request.
 func TestClosingAResponseWithoutBodyEndsTheStream(t *testing.T) {
 	for method, ends := range map[string]bool{http.MethodHead: false, http.MethodPut: true} {
 		t.Run(method, func(t *testing.T) {
@@ -153,8 +153,8 @@ func TestClosingAResponseWithoutBodyEndsTheStream(t *testing.T) {
 	}
 }
 
-// The Content-Length of a response that never has a body announces none.
-func TestAResponseThatHasNoBody(t *testing.T) {
+// The Content-Length of a response that never has a body does not announce a body.
+func TestContentLengthOfAResponseWithoutBodyIsIgnored(t *testing.T) {
 	for _, status := range []string{"204", "304"} {
 		client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 			fields := block(":status", status, "content-length", "5")
@@ -166,8 +166,8 @@ func TestAResponseThatHasNoBody(t *testing.T) {
 	}
 }
 
-// A body whose source fails with an error that has io.EOF in it is not whole.
-func TestAnErrorOfABodyIsNotItsEnd(t *testing.T) {
+// A body is incomplete if its source fails with an error that wraps io.EOF.
+func TestErrorThatWrapsEOFIsNotTheEndOfABody(t *testing.T) {
 	client := scriptedAgent{answer: respond, takes: func(uint32) {}}.client(t)
 	failure := fmt.Errorf("the source broke off: %w", io.EOF)
 	_, err := whole(client.RoundTrip(request(t, http.MethodPut, "/",
@@ -177,8 +177,8 @@ func TestAnErrorOfABodyIsNotItsEnd(t *testing.T) {
 	}
 }
 
-// A Content-Length without a body is not sent: the member would wait for it.
-func TestALengthWithoutBodyIsNotSent(t *testing.T) {
+// A Content-Length without a body is not sent, because the member would wait for the body.
+func TestContentLengthWithoutBodyIsNotSent(t *testing.T) {
 	client := serve(t,
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = fmt.Fprint(w, r.ContentLength) }))
 	r := request(t, http.MethodPost, "/", nil)

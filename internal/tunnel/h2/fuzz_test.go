@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-// FuzzClientFrames lets a server send any frames to requests that are under way: they end with the connection at the
+// FuzzClientFrames lets a server send arbitrary frames to running requests. The requests end with the connection at the
 // latest, and nothing panics.
 func FuzzClientFrames(f *testing.F) {
 	settings := "000000040000000000"
 	// a response
 	f.Add(unhex(settings + "000001010400000001" + "88" + "000003000100000001" + "616263"))
-	// CONTINUATION, a reset
+	// CONTINUATION and a reset
 	f.Add(unhex(settings + "000001010000000001" + "88" + "000000090400000001" + "000004030000000003" + "00000008"))
 	// windows
 	f.Add(unhex(settings + "000004080000000001" + "7fffffff" + "000004080000000001" + "7fffffff" + "000000040100000000"))

@@ -18,24 +18,24 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// scriptedAgent speaks HTTP/2 frame by frame. It answers PING and SETTINGS, and gives back what a request's body took
-// of the windows.
+// scriptedAgent speaks HTTP/2 frame by frame. It answers PING and SETTINGS, and returns the flow-control credit that a
+// request's body has used.
 type scriptedAgent struct {
 	settings []http2.Setting
-	answer   func(to *http2.Framer, id uint32) // a whole request
-	early    func(to *http2.Framer, id uint32) // a request whose body has not come; may be nil
-	takes    func(bytes uint32)                // of a request's body; nil if there are none
+	answer   func(to *http2.Framer, id uint32) // called for a whole request
+	early    func(to *http2.Framer, id uint32) // called for a request whose body has not come; may be nil
+	takes    func(bytes uint32)                // called for a piece of a request's body; nil if there are no bodies
 }
 
-// client returns the end that sends requests.
+// client returns a client of the agent.
 func (a scriptedAgent) client(t *testing.T) *Client {
 	t.Helper()
 	near, far := net.Pipe()
-	writes := make(chan func(*http2.Framer), 1000) // a pipe has no buffer, so what reads must not write
+	writes := make(chan func(*http2.Framer), 1000) // a pipe has no buffer, so the goroutine that reads must not write
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		buffered := bufio.NewWriter(far) // so that the client reads several frames at once
+		buffered := bufio.NewWriter(far) // lets the client read several frames at once
 		framer := http2.NewFramer(buffered, nil)
 		framer.AllowIllegalWrites = true
 		for write := range writes {
@@ -87,7 +87,7 @@ func (a scriptedAgent) client(t *testing.T) *Client {
 	return start(t, near)
 }
 
-// block encodes a header, without a state that later ones would need.
+// block encodes a header that does not depend on the state of the encoder.
 func block(fields ...string) []byte {
 	var out bytes.Buffer
 	encoder := hpack.NewEncoder(&out)
@@ -98,7 +98,7 @@ func block(fields ...string) []byte {
 	return out.Bytes()
 }
 
-// respond answers a request as an honest agent does.
+// respond answers a request like an honest agent.
 func respond(to *http2.Framer, id uint32) {
 	_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200"), EndHeaders: true})
 	_ = to.WriteData(id, true, []byte("fine"))
@@ -109,8 +109,8 @@ func headersOnly(to *http2.Framer, id uint32, fields ...string) {
 	_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(fields...), EndHeaders: true})
 }
 
-// TestHostileFrames has what an agent may send for the first request, and what that ends: nothing, the request, or the
-// connection.
+// TestHostileFrames lists the frames that an agent may send for the first request, and what they end: nothing, the
+// request, or the connection.
 func TestHostileFrames(t *testing.T) {
 	const flood = 20_000
 	long := strings.Repeat("x", 16<<10)
@@ -119,13 +119,13 @@ func TestHostileFrames(t *testing.T) {
 		ends   string // "", "request" or "connection"
 		attack func(to *http2.Framer, id uint32)
 	}{
-		{"SETTINGS in masses", "", func(to *http2.Framer, id uint32) {
+		{"a flood of SETTINGS", "", func(to *http2.Framer, id uint32) {
 			for i := range uint32(flood) {
 				_ = to.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: i})
 			}
 			respond(to, id)
 		}},
-		{"PING in masses", "", func(to *http2.Framer, id uint32) {
+		{"a flood of PING", "", func(to *http2.Framer, id uint32) {
 			for range flood {
 				_ = to.WritePing(false, [8]byte{1})
 			}
@@ -137,7 +137,7 @@ func TestHostileFrames(t *testing.T) {
 			}
 			respond(to, id)
 		}},
-		{"empty DATA in masses", "", func(to *http2.Framer, id uint32) {
+		{"a flood of empty DATA", "", func(to *http2.Framer, id uint32) {
 			headersOnly(to, id, ":status", "200")
 			for range flood {
 				_ = to.WriteData(id, false, nil)
@@ -151,13 +151,13 @@ func TestHostileFrames(t *testing.T) {
 			}
 			respond(to, id)
 		}},
-		{"resets of streams that are over", "", func(to *http2.Framer, id uint32) {
+		{"resets of ended streams", "", func(to *http2.Framer, id uint32) {
 			respond(to, id)
 			for range flood {
 				_ = to.WriteRSTStream(id, http2.ErrCodeCancel)
 			}
 		}},
-		{"DATA and HEADERS of a stream that is over", "", func(to *http2.Framer, id uint32) {
+		{"DATA and HEADERS on an ended stream", "", func(to *http2.Framer, id uint32) {
 			respond(to, id)
 			for range 100 {
 				_ = to.WriteData(id, false, []byte(long))
@@ -174,18 +174,18 @@ func TestHostileFrames(t *testing.T) {
 		{"a reset", "request", func(to *http2.Framer, id uint32) { _ = to.WriteRSTStream(id, http2.ErrCodeInternal) }},
 		{"DATA before the header", "request", func(to *http2.Framer, id uint32) { _ = to.WriteData(id, false, []byte("x")) }},
 		{"no status", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, "a", "b") }},
-		{"a status that is no number", "request",
+		{"a status that is not a number", "request",
 			func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "2x0") }},
-		{"a status that is negative", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "-20") }},
+		{"a negative status", "request", func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "-20") }},
 		{"a header in capitals", "request",
 			func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "200", "Big", "b") }},
-		{"a pseudo header of a request", "request",
+		{"a pseudo-header field of a request", "request",
 			func(to *http2.Framer, id uint32) { headersOnly(to, id, ":status", "200", ":path", "/") }},
 		{"an informational response that ends the stream", "request", func(to *http2.Framer, id uint32) {
 			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "103"), EndHeaders: true,
 				EndStream: true})
 		}},
-		{"informational responses without end", "request", func(to *http2.Framer, id uint32) {
+		{"endless informational responses", "request", func(to *http2.Framer, id uint32) {
 			for range 100 {
 				headersOnly(to, id, ":status", "103", "link", long)
 			}
@@ -200,26 +200,26 @@ func TestHostileFrames(t *testing.T) {
 				rest = rest[n:]
 			}
 		}},
-		{"a window of the stream beyond the largest", "request", func(to *http2.Framer, id uint32) {
+		{"a stream window that is too large", "request", func(to *http2.Framer, id uint32) {
 			_ = to.WriteWindowUpdate(id, largestWindow)
 			_ = to.WriteWindowUpdate(id, largestWindow)
 		}},
 		{"a WINDOW_UPDATE of nothing for the stream", "request",
 			func(to *http2.Framer, id uint32) { _ = to.WriteWindowUpdate(id, 0) }},
-		{"CONTINUATION without end", "connection", func(to *http2.Framer, id uint32) {
+		{"endless CONTINUATION", "connection", func(to *http2.Framer, id uint32) {
 			err := to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200")})
 			for piece := block("a", long); err == nil; {
 				err = to.WriteContinuation(id, false, piece)
 			}
 		}},
-		{"empty CONTINUATION without end", "connection", func(to *http2.Framer, id uint32) {
+		{"endless empty CONTINUATION", "connection", func(to *http2.Framer, id uint32) {
 			err := to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block(":status", "200")})
 			for i := 0; err == nil && i < 10*flood; i++ {
 				err = to.WriteContinuation(id, false, nil)
 			}
 			_ = to.WriteContinuation(id+2, true, nil)
 		}},
-		{"a window of the connection beyond the largest", "connection", func(to *http2.Framer, _ uint32) {
+		{"a connection window that is too large", "connection", func(to *http2.Framer, _ uint32) {
 			_ = to.WriteWindowUpdate(0, largestWindow)
 			_ = to.WriteWindowUpdate(0, largestWindow)
 		}},
@@ -228,18 +228,18 @@ func TestHostileFrames(t *testing.T) {
 			_ = to.WritePushPromise(http2.PushPromiseParam{StreamID: id, PromiseID: 2, BlockFragment: block(":method", "GET"),
 				EndHeaders: true})
 		}},
-		{"DATA of a stream that was never opened", "connection",
+		{"DATA on a stream that was never opened", "connection",
 			func(to *http2.Framer, id uint32) { _ = to.WriteData(id+2, false, []byte("x")) }},
-		{"DATA of a stream of its own", "connection",
+		{"DATA on a stream that the agent opened", "connection",
 			func(to *http2.Framer, _ uint32) { _ = to.WriteData(2, false, []byte("x")) }},
-		{"HEADERS of a stream that was never opened", "connection",
+		{"HEADERS on a stream that was never opened", "connection",
 			func(to *http2.Framer, id uint32) { headersOnly(to, id+2, ":status", "200") }},
-		{"an initial window beyond the largest", "connection", func(to *http2.Framer, _ uint32) {
+		{"an initial window that is too large", "connection", func(to *http2.Framer, _ uint32) {
 			_ = to.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 31})
 		}},
 		{"a second acknowledgement of SETTINGS", "connection",
 			func(to *http2.Framer, _ uint32) { _ = to.WriteSettingsAck() }},
-		{"a header block that is none", "connection", func(to *http2.Framer, id uint32) {
+		{"an invalid header block", "connection", func(to *http2.Framer, id uint32) {
 			_ = to.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff},
 				EndHeaders: true})
 		}},
@@ -277,7 +277,7 @@ func TestHostileFrames(t *testing.T) {
 	}
 }
 
-func TestABodyThatIsNotAsLongAsAnnounced(t *testing.T) {
+func TestBodyOfAnotherLengthThanAnnounced(t *testing.T) {
 	for _, test := range []struct {
 		name, sent, read string
 		err              error
@@ -299,8 +299,8 @@ func TestABodyThatIsNotAsLongAsAnnounced(t *testing.T) {
 	}
 }
 
-// A response that came whole before its agent broke the protocol is read, although both came at once.
-func TestAResponseBeforeAViolationIsRead(t *testing.T) {
+// A response that came completely before its agent broke the protocol can be read, even if both came at once.
+func TestResponseBeforeAViolationIsRead(t *testing.T) {
 	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		respond(to, id)
 		_ = to.WriteWindowUpdate(0, 0)
@@ -311,12 +311,12 @@ func TestAResponseBeforeAViolationIsRead(t *testing.T) {
 	await(t, "the end of the connection", client.ended)
 }
 
-// A response is given to its reader although only a part of the next frame has come.
-func TestAPartOfAFrameHoldsUpNoResponse(t *testing.T) {
+// A response reaches its reader even if only a part of the next frame has come.
+func TestPartOfAFrameDoesNotDelayAResponse(t *testing.T) {
 	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		headersOnly(to, id, ":status", "200")
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, nil)
-		// more than the buffers of both ends, so that it comes in parts
+		// larger than the buffers of both ends, so that it comes in parts
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, make([]byte, 5000))
 	}}.client(t)
 	response, err := client.RoundTrip(request(t, http.MethodGet, "/", nil))
@@ -325,12 +325,12 @@ func TestAPartOfAFrameHoldsUpNoResponse(t *testing.T) {
 	}
 	defer func() { _ = response.Body.Close() }()
 	if _, err := io.ReadFull(response.Body, make([]byte, 5000)); err != nil {
-		t.Errorf("the body is not there: %v", err)
+		t.Errorf("the body did not come: %v", err)
 	}
 }
 
-// A request's body goes as the other end allows, however small its windows are.
-func TestAnUploadKeepsToSmallWindows(t *testing.T) {
+// A request's body is sent as the other end allows, no matter how small its windows are.
+func TestUploadRespectsSmallWindows(t *testing.T) {
 	for _, window := range []uint32{1, 1000, 1<<16 - 1} {
 		var total, largest atomic.Uint32
 		client := scriptedAgent{
@@ -351,9 +351,9 @@ func TestAnUploadKeepsToSmallWindows(t *testing.T) {
 	}
 }
 
-// What waits to be read takes memory in proportion to its bytes, in however small frames it comes, and comes out as it
-// went in.
-func TestPiecesTakeMemoryInProportion(t *testing.T) {
+// The memory of unread data is proportional to its length, no matter how small its frames are, and the data stays in
+// order.
+func TestPiecesUseMemoryInProportionToTheirData(t *testing.T) {
 	for _, frame := range []int{1, 3, 511, 513, 5000, 16 << 10, 64 << 10} {
 		var kept pieces
 		var want []byte
@@ -367,19 +367,19 @@ func TestPiecesTakeMemoryInProportion(t *testing.T) {
 			taken += cap(piece)
 		}
 		if taken > len(want)*5/4 || kept.size != len(want) {
-			t.Errorf("%d bytes in frames of %d take %d, and count as %d", len(want), frame, taken, kept.size)
+			t.Errorf("%d bytes in frames of %d use %d bytes of memory, and count as %d", len(want), frame, taken, kept.size)
 		}
 		var got []byte
 		for piece := make([]byte, 777); kept.size > 0; {
 			got = append(got, piece[:kept.read(piece)]...)
 		}
 		if !bytes.Equal(got, want) || len(kept.list) != 0 {
-			t.Errorf("frames of %d do not come out as they went in, or %d pieces are left", frame, len(kept.list))
+			t.Errorf("the content of frames of %d bytes has changed, or %d pieces are left", frame, len(kept.list))
 		}
 		kept.write(want[:100])
 		kept.clear()
 		if kept.size != 0 || len(kept.list) != 0 || kept.read(make([]byte, 1)) != 0 {
-			t.Errorf("something is left after clear")
+			t.Errorf("data is left after clear, want none")
 		}
 	}
 }

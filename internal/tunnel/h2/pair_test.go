@@ -14,10 +14,10 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// patience is how long a test waits for what must happen; it is never waited for in full unless a test fails.
+// patience is how long a test waits for something that must happen. Only a failing test waits that long.
 const patience = 20 * time.Second
 
-// config has the settings that the tunnel gives its client.
+// config has the settings that the tunnel uses for its client.
 func config() Config {
 	return Config{
 		MaxHeaderBytes: 64 << 10, StreamWindow: 16 << 20, MaxFrameSize: 64 << 10, WriteTimeout: patience,
@@ -25,7 +25,7 @@ func config() Config {
 	}
 }
 
-// start returns a client of the server at the other end of a connection, once that has answered a PING.
+// start returns a client of the server at the other end of a connection after the server has answered a PING.
 func start(t *testing.T, conn net.Conn) *Client {
 	t.Helper()
 	client, err := New(conn, config())
@@ -54,7 +54,7 @@ func serve(t *testing.T, h http.Handler) *Client {
 	return start(t, near)
 }
 
-// openStreams returns how many streams the client has.
+// openStreams returns the number of open streams of the client.
 func (c *Client) openStreams() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func get(t *testing.T, c *Client) {
 	}
 }
 
-// whole reads a response.
+// whole reads the whole body of a response.
 func whole(response *http.Response, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -88,14 +88,14 @@ func whole(response *http.Response, err error) (string, error) {
 	return string(body), err
 }
 
-// await takes what comes from a channel.
+// await receives a value from a channel.
 func await[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()
 	select {
 	case value := <-from:
 		return value
 	case <-time.After(patience):
-		t.Fatalf("waited in vain for %s", what)
+		t.Fatalf("waited too long for %s", what)
 		panic("unreachable")
 	}
 }

@@ -100,7 +100,8 @@ func headersFrames(block []byte, id uint32, ends bool, most int) []byte {
 }
 
 func appendFrameHead(to []byte, length int, kind http2.FrameType, flags http2.Flags, id uint32) []byte {
-	return append(to, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags), byte(id>>24), byte(id>>16),
+	return append(to, byte(length>>16), byte(length>>8), byte(length), byte(kind), byte(flags),
+		byte(id>>24), byte(id>>16),
 		byte(id>>8), byte(id))
 }
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// However requests end, no window, stream or place is lost: a connection lives for weeks.
-func TestNothingIsLostByRequestsThatAreGivenUp(t *testing.T) {
+// No window, stream or place is lost, however requests end, because a connection stays open for weeks.
+func TestCanceledRequestsLeakNothing(t *testing.T) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		piece := make([]byte, 20<<10)
 		switch r.URL.Path {
@@ -43,7 +43,7 @@ func TestNothingIsLostByRequestsThatAreGivenUp(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if err := client.Ping(t.Context()); err != nil { // what the server had sent before it knew has come
+	if err := client.Ping(t.Context()); err != nil { // wait for the last frames of the server
 		t.Fatal(err)
 	}
 	client.mu.Lock()
@@ -56,7 +56,7 @@ func TestNothingIsLostByRequestsThatAreGivenUp(t *testing.T) {
 	}
 }
 
-// giveUp sends a request, and reads a random part of its response.
+// giveUp sends a request, reads a random part of its response, and cancels it.
 func giveUp(t *testing.T, c *Client, random *rand.Rand) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
