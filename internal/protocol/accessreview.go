@@ -17,11 +17,11 @@ import (
 	"github.com/drover-dev/drover/internal/untrusted"
 )
 
-// PathAccessReview is where an API server says what its caller may do.
+// PathAccessReview is the path at which an API server tells its caller what the caller may do.
 const PathAccessReview = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-// ReviewAccess asks the API server behind url, which ends with PathAccessReview, whether the user whom the header names
-// has a right.
+// ReviewAccess asks the API server whether the user that the header names has a right. The url is a URL of the API
+// server that ends with PathAccessReview.
 func ReviewAccess(
 	ctx context.Context, by http.RoundTripper, url string, as http.Header, right authorizationv1.ResourceAttributes,
 ) (bool, error) {
@@ -41,7 +41,7 @@ func ReviewAccess(
 	request.Header.Set("Accept", "application/json")
 	response, err := by.RoundTrip(request)
 	if err != nil {
-		return false, err // the caller says what was tried
+		return false, err // the caller adds what it tried
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusCreated {
@@ -52,7 +52,7 @@ func ReviewAccess(
 		return false, fmt.Errorf("decode review: %w", err)
 	}
 	if review.Kind != "SelfSubjectAccessReview" {
-		return false, errors.New("answered with something else")
+		return false, errors.New("the answer is not a SelfSubjectAccessReview")
 	}
 	return review.Status.Allowed && !review.Status.Denied, nil
 }

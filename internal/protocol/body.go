@@ -10,12 +10,12 @@ import (
 	"net/http"
 )
 
-// ReadPut returns the body of a PUT. It responds, and returns false, if the request has another method, or a body that
-// is larger than limit or was cut off. The responses call the body by its name.
+// ReadPut returns the body of a PUT. If the request has another method, or its body is larger than limit or incomplete,
+// ReadPut responds with an error and returns false. The response refers to the body by the given name.
 func ReadPut(w http.ResponseWriter, r *http.Request, name string, limit int64) ([]byte, bool) {
 	if r.Method != http.MethodPut {
 		w.Header().Set("Allow", http.MethodPut)
-		http.Error(w, name+": write it with PUT", http.StatusMethodNotAllowed)
+		http.Error(w, name+": the method must be PUT", http.StatusMethodNotAllowed)
 		return nil, false
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds on a report. An agent is as trustworthy as the user who imported its cluster, and its report is kept in the
-// hub's memory and database, so it is cut to size before anything reads it.
+// Limits of a report. An agent is only as trustworthy as the user who imported its cluster, and the hub keeps the
+// report in its memory and database. So the report is trimmed before anything reads it.
 const (
 	maxResources = 64
 	maxFeatures  = 32
@@ -23,17 +23,20 @@ const (
 	maxMessage   = 512
 )
 
-// plainQuantity is a Kubernetes quantity without sign and exponent. Agents send no other. To parse or compare one like
-// 1e-2147483648 would take for ever. An agent never compiles the expression, which is large.
+// plainQuantity matches a Kubernetes quantity without a sign and an exponent. Agents send no others. Parsing or
+// comparing a quantity like 1e-2147483648 would take forever. An agent never compiles the expression, which is large.
 var plainQuantity = sync.OnceValue(func() *regexp.Regexp {
 	return regexp.MustCompile(`^[0-9]{1,18}(\.[0-9]{1,9})?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$`)
 })
 
-// Bound cuts a report to size: texts to 128 bytes, messages to 512, resources to 64, the usual ones first and then by
-// name, without those whose amount is no plain quantity. What other reports may share with this one is copied: an agent
-// publishes the same nodes again, while its former report is being sent.
+// Bound trims a report to its limits: texts to 128 bytes, messages to 512 bytes, and resources to 64. It keeps the most
+// common resources first, then the others by name, and drops resources with an amount that is not a plain quantity. It
+// copies data that other reports may share with this one, because an agent publishes the same nodes again while its
+// previous report is being sent.
 func (r *Report) Bound() {
-	for _, text := range []*string{&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile} {
+	for _, text := range []*string{
+		&r.AgentVersion, &r.ClusterUID, &r.SettingsDigest, &r.Version, &r.Distribution, &r.Profile,
+	} {
 		*text = Cut(*text, maxText)
 	}
 	r.Features = slices.Clone(r.Features[:min(len(r.Features), maxFeatures)])
@@ -57,14 +60,15 @@ func (r *Report) Bound() {
 		d := *r.Deployment
 		r.Deployment = &d
 		d.Digest, d.Failed = Cut(d.Digest, maxText), Cut(d.Failed, maxText)
-		d.Message, d.NotReady, d.NodeAgents = Cut(d.Message, maxMessage), Cut(d.NotReady, maxMessage), Cut(d.NodeAgents, maxMessage)
-		d.Direct = Cut(d.Direct, maxMessage)
+		d.Message, d.NotReady = Cut(d.Message, maxMessage), Cut(d.NotReady, maxMessage)
+		d.NodeAgents, d.Direct = Cut(d.NodeAgents, maxMessage), Cut(d.Direct, maxMessage)
 	}
 	if r.Nodes != nil {
 		n := *r.Nodes
 		r.Nodes = &n
 		n.Total, n.Ready = max(n.Total, 0), max(n.Ready, 0)
-		n.Capacity, n.Allocatable, n.Requested = boundResources(n.Capacity), boundResources(n.Allocatable), boundResources(n.Requested)
+		n.Capacity, n.Allocatable = boundResources(n.Capacity), boundResources(n.Allocatable)
+		n.Requested = boundResources(n.Requested)
 	}
 }
 
@@ -81,16 +85,16 @@ func boundResources(resources map[string]string) map[string]string {
 	return bounded
 }
 
-// importance orders the names of resources: those that every node has come first.
+// importance orders the names of resources. Resources that every node has come first.
 func importance(a, b string) int {
 	usual := []string{"cpu", "memory", "pods", "ephemeral-storage"}
 	return cmp.Or(cmp.Compare(slices.Index(usual, b), slices.Index(usual, a)), cmp.Compare(a, b))
 }
 
-// Cut returns at most the first n bytes of a text, as valid UTF-8. Of a longer text it is a copy.
+// Cut returns at most the first n bytes of a text, as valid UTF-8. It copies the part of a longer text.
 func Cut(text string, n int) string {
 	if len(text) > n {
-		text = strings.Clone(text[:n]) // the rest shall not stay in memory with it
+		text = strings.Clone(text[:n]) // otherwise the rest would stay in memory
 	}
 	return strings.ToValidUTF8(text, "")
 }

@@ -13,40 +13,40 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// ConnectTokenTTL is how long a connect token is valid. Clocks may differ by ClockSkew on top.
+// ConnectTokenTTL is how long a connect token is valid. ClockSkew is added for a difference between the clocks.
 const (
 	ConnectTokenTTL = 60 * time.Second
 	ClockSkew       = 30 * time.Second
 )
 
-// Bounds of a connect token, in bytes: the whole of it, before it is parsed, and its ID and instance, which the hub
-// must remember.
+// Limits of a connect token, in bytes: of the whole token, which is checked before parsing, and of its ID and instance,
+// which the hub must remember.
 const (
 	maxConnectToken   = 4 << 10
 	maxConnectTokenID = 128
 	maxInstance       = 128
 )
 
-// ConnectClaims are what an agent signs each time that it connects.
+// ConnectClaims are signed by an agent each time it connects.
 type ConnectClaims struct {
-	// ID is unique to one attempt, at most 128 bytes; the hub accepts it once.
+	// ID is unique to one attempt, and the hub accepts it only once. At most 128 bytes.
 	ID string
-	// Audience names the hub, as RegisterResponse.Audience did.
+	// Audience names the hub. It comes from RegisterResponse.Audience.
 	Audience string
-	// Cluster that the agent is.
+	// Cluster is the agent's Cluster.
 	Cluster ClusterRef
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
-	// Instance names the agent's process among those of its cluster, at most 128 bytes. Of two tunnels of one process the
-	// older is not used. Empty for agents without it.
+	// Instance names the agent's process among the agents of its cluster. The hub does not use the older one of two
+	// tunnels of a process. Older agents leave it empty. At most 128 bytes.
 	Instance string
-	// NodeAgent reports whether the process is a node agent, whose tunnel is used while there is no other.
+	// NodeAgent reports whether the process is a node agent. The hub uses its tunnel only while there is no other.
 	NodeAgent bool
-	// IssuedAt is the agent's clock.
+	// IssuedAt is the time by the agent's clock.
 	IssuedAt time.Time
 }
 
-// claims is the form of ConnectClaims in the token.
+// claims are the ConnectClaims in the form of the token.
 type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`
@@ -55,15 +55,16 @@ type claims struct {
 	NodeAgent  bool       `json:"nodeAgent,omitempty"`
 }
 
-// ErrConnectToken means that a connect token is not valid. It never holds the token.
+// ErrConnectToken means that a connect token is not valid. The error never contains the token.
 var ErrConnectToken = errors.New("connect token")
 
 // ErrSignature means that a connect token was not signed with the expected key. It is an ErrConnectToken.
 var ErrSignature = fmt.Errorf("%w: signature does not verify", ErrConnectToken)
 
-// SignConnectToken makes a connect token: a JWT signed with EdDSA, valid for ConnectTokenTTL.
+// SignConnectToken returns a connect token: a JWT that is signed with EdDSA and valid for ConnectTokenTTL.
 func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: key}, (&jose.SignerOptions{}).WithType("JWT"))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.EdDSA, Key: key},
+		(&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
 		return "", fmt.Errorf("sign %w: %w", ErrConnectToken, err)
 	}
@@ -82,7 +83,8 @@ func SignConnectToken(key ed25519.PrivateKey, c ConnectClaims) (string, error) {
 	}).Serialize()
 }
 
-// PeekConnectToken reads the cluster from a token without verifying it: only to find the key to verify it with.
+// PeekConnectToken reads the cluster from a token without verifying the token. Use it only to find the key for
+// verification.
 func PeekConnectToken(token string) (ClusterRef, error) {
 	parsed, err := parseConnectToken(token)
 	if err != nil {
@@ -95,8 +97,8 @@ func PeekConnectToken(token string) (ClusterRef, error) {
 	return c.Cluster, nil
 }
 
-// VerifyConnectToken checks signature, audience and time of a token. Whether its ID was seen before is for the caller
-// to check.
+// VerifyConnectToken checks the signature, audience and time of a token. The caller must check whether the ID was used
+// before.
 func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, now time.Time) (ConnectClaims, error) {
 	parsed, err := parseConnectToken(token)
 	if err != nil {
@@ -110,8 +112,8 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 	}
 	expected := jwt.Expected{AnyAudience: jwt.Audience{audience}, Subject: c.Cluster.String(), Time: now}
 	switch err := c.ValidateWithLeeway(expected, ClockSkew); {
-	case audience == "": // jwt would not compare it
-		return ConnectClaims{}, fmt.Errorf("%w: the hub has no identity to compare its audience with", ErrConnectToken)
+	case audience == "": // jwt would skip the comparison
+		return ConnectClaims{}, fmt.Errorf("%w: the hub has no identity yet to compare the audience with", ErrConnectToken)
 	case err != nil:
 		return ConnectClaims{}, fmt.Errorf("%w: %w", ErrConnectToken, err)
 	case c.ID == "", c.IssuedAt == nil, c.Expiry == nil:
@@ -124,7 +126,8 @@ func VerifyConnectToken(token string, key ed25519.PublicKey, audience string, no
 		return ConnectClaims{}, fmt.Errorf("%w: valid for longer than %s", ErrConnectToken, ConnectTokenTTL)
 	}
 	return ConnectClaims{
-		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, Instance: c.Instance, NodeAgent: c.NodeAgent, IssuedAt: c.IssuedAt.Time(),
+		ID: c.ID, Audience: audience, Cluster: c.Cluster, ClusterUID: c.ClusterUID, Instance: c.Instance,
+		NodeAgent: c.NodeAgent, IssuedAt: c.IssuedAt.Time(),
 	}, nil
 }
 

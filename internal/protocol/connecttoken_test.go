@@ -24,7 +24,8 @@ const audience = "drover-hub:uid"
 
 func claims() protocol.ConnectClaims {
 	return protocol.ConnectClaims{
-		ID: "once", Audience: audience, Cluster: protocol.ClusterRef{Namespace: "team-a", Name: "prod-eu", UID: "cluster-uid"},
+		ID: "once", Audience: audience,
+		Cluster:    protocol.ClusterRef{Namespace: "team-a", Name: "prod-eu", UID: "cluster-uid"},
 		ClusterUID: "member-uid", Instance: "node-1/x", NodeAgent: true, IssuedAt: now,
 	}
 }
@@ -47,12 +48,14 @@ func sign(t testing.TB, private ed25519.PrivateKey, c protocol.ConnectClaims) st
 	return token
 }
 
-// signRaw signs claims that SignConnectToken would not write: those of claims(), changed.
+// signRaw signs claims that SignConnectToken would not write: the result of claims() after a change.
 func signRaw(t testing.TB, alg jose.SignatureAlgorithm, key any, change func(map[string]any)) string {
 	t.Helper()
 	payload := map[string]any{
-		"jti": "once", "aud": []string{audience}, "sub": "team-a/prod-eu", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
-		"cluster": map[string]string{"namespace": "team-a", "name": "prod-eu", "uid": "cluster-uid"}, "clusterUID": "member-uid",
+		"jti": "once", "aud": []string{audience}, "sub": "team-a/prod-eu",
+		"iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
+		"cluster":    map[string]string{"namespace": "team-a", "name": "prod-eu", "uid": "cluster-uid"},
+		"clusterUID": "member-uid",
 	}
 	change(payload)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: key}, nil)
@@ -66,10 +69,12 @@ func signRaw(t testing.TB, alg jose.SignatureAlgorithm, key any, change func(map
 	return token
 }
 
-// unsigned is a token of the algorithm "none", with whatever in place of a signature.
+// unsigned returns a token with the algorithm "none" and the given signature.
 func unsigned(t testing.TB, signature string) string {
 	t.Helper()
-	payload, err := json.Marshal(map[string]any{"jti": "once", "aud": audience, "sub": "team-a/prod-eu", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix()})
+	payload, err := json.Marshal(map[string]any{
+		"jti": "once", "aud": audience, "sub": "team-a/prod-eu", "iat": now.Unix(), "exp": now.Add(time.Minute).Unix(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,14 +90,14 @@ func TestConnectTokenRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !got.IssuedAt.Equal(now) {
-		t.Errorf("issued at %s, want %s", got.IssuedAt, now)
+		t.Errorf("got the issue time %s, want %s", got.IssuedAt, now)
 	}
 	got.IssuedAt = now
 	if got != claims() {
-		t.Errorf("claims %+v, want %+v", got, claims())
+		t.Errorf("got claims %+v, want %+v", got, claims())
 	}
 	if ref, err := protocol.PeekConnectToken(token); err != nil || ref != claims().Cluster {
-		t.Errorf("peek: %+v, %v, want %+v", ref, err, claims().Cluster)
+		t.Errorf("peek returned %+v, %v, want %+v", ref, err, claims().Cluster)
 	}
 }
 
@@ -103,21 +108,21 @@ func TestConnectTokenOverTime(t *testing.T) {
 		at   time.Duration
 		good bool
 	}{
-		"it is good when it is made":                       {0, true},
-		"a hub whose clock is 30 s behind takes it":        {-protocol.ClockSkew, true},
-		"a hub whose clock is further behind does not":     {-protocol.ClockSkew - time.Second, false},
-		"it is good for its 60 s and the skew":             {protocol.ConnectTokenTTL + protocol.ClockSkew, true},
-		"it is over a second later":                        {protocol.ConnectTokenTTL + protocol.ClockSkew + time.Second, false},
-		"a token of yesterday is over":                     {24 * time.Hour, false},
-		"a token that is from the future is no good today": {-24 * time.Hour, false},
+		"a new token is valid":                         {0, true},
+		"a hub whose clock is 30 s behind accepts it":  {-protocol.ClockSkew, true},
+		"a hub whose clock is further behind does not": {-protocol.ClockSkew - time.Second, false},
+		"it is valid for its 60 s and the skew":        {protocol.ConnectTokenTTL + protocol.ClockSkew, true},
+		"it is invalid a second later":                 {protocol.ConnectTokenTTL + protocol.ClockSkew + time.Second, false},
+		"a token of yesterday is invalid":              {24 * time.Hour, false},
+		"a token from the future is invalid today":     {-24 * time.Hour, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := protocol.VerifyConnectToken(token, public, audience, now.Add(tc.at))
 			if (err == nil) != tc.good {
-				t.Errorf("verify: %v, want good=%t", err, tc.good)
+				t.Errorf("verify returned %v, want a valid token: %t", err, tc.good)
 			}
 			if err != nil && (!errors.Is(err, protocol.ErrConnectToken) || errors.Is(err, protocol.ErrSignature)) {
-				t.Errorf("%v is the wrong kind of error", err)
+				t.Errorf("got error %v, want ErrConnectToken", err)
 			}
 		})
 	}
@@ -132,22 +137,50 @@ func TestConnectTokensThatAreRefused(t *testing.T) {
 		token string
 		err   error
 	}{
-		"signed with another key":               {sign(t, foreign, claims()), protocol.ErrSignature},
-		"its payload exchanged":                 {exchange(good, eddsa(func(c map[string]any) { c["jti"] = "twice" })), protocol.ErrSignature},
-		"its signature cut":                     {good[:len(good)-4], protocol.ErrSignature},
-		"another audience":                      {eddsa(func(c map[string]any) { c["aud"] = "drover-hub:other" }), protocol.ErrConnectToken},
-		"no audience":                           {eddsa(func(c map[string]any) { delete(c, "aud") }), protocol.ErrConnectToken},
-		"no id":                                 {eddsa(func(c map[string]any) { delete(c, "jti") }), protocol.ErrConnectToken},
-		"an id too long to remember":            {eddsa(func(c map[string]any) { c["jti"] = strings.Repeat("x", 129) }), protocol.ErrConnectToken},
-		"an instance too long to remember":      {eddsa(func(c map[string]any) { c["instance"] = strings.Repeat("x", 129) }), protocol.ErrConnectToken},
-		"no time of issue":                      {eddsa(func(c map[string]any) { delete(c, "iat") }), protocol.ErrConnectToken},
-		"no end":                                {eddsa(func(c map[string]any) { delete(c, "exp") }), protocol.ErrConnectToken},
-		"valid for longer than 60 s":            {eddsa(func(c map[string]any) { c["exp"] = now.Add(61 * time.Second).Unix() }), protocol.ErrConnectToken},
-		"not valid yet":                         {eddsa(func(c map[string]any) { c["nbf"] = now.Add(time.Hour).Unix() }), protocol.ErrConnectToken},
-		"an end beyond any clock":               {eddsa(func(c map[string]any) { c["exp"] = 9e18 }), protocol.ErrConnectToken},
-		"a subject that is another cluster":     {eddsa(func(c map[string]any) { c["sub"] = "team-b/prod-eu" }), protocol.ErrConnectToken},
-		"claims of other types":                 {eddsa(func(c map[string]any) { c["cluster"] = []int{1} }), protocol.ErrConnectToken},
-		"HS256 with the public key as secret":   {signRaw(t, jose.HS256, []byte(public), func(map[string]any) {}), protocol.ErrConnectToken},
+		"signed with another key": {sign(t, foreign, claims()), protocol.ErrSignature},
+		"another payload": {
+			exchange(good, eddsa(func(c map[string]any) { c["jti"] = "twice" })), protocol.ErrSignature,
+		},
+		"a truncated signature": {good[:len(good)-4], protocol.ErrSignature},
+		"another audience": {
+			eddsa(func(c map[string]any) { c["aud"] = "drover-hub:other" }), protocol.ErrConnectToken,
+		},
+		"no audience": {
+			eddsa(func(c map[string]any) { delete(c, "aud") }), protocol.ErrConnectToken,
+		},
+		"no id": {
+			eddsa(func(c map[string]any) { delete(c, "jti") }), protocol.ErrConnectToken,
+		},
+		"an id too long to remember": {
+			eddsa(func(c map[string]any) { c["jti"] = strings.Repeat("x", 129) }), protocol.ErrConnectToken,
+		},
+		"an instance too long to remember": {
+			eddsa(func(c map[string]any) { c["instance"] = strings.Repeat("x", 129) }), protocol.ErrConnectToken,
+		},
+		"no issue time": {
+			eddsa(func(c map[string]any) { delete(c, "iat") }), protocol.ErrConnectToken,
+		},
+		"no expiry": {
+			eddsa(func(c map[string]any) { delete(c, "exp") }), protocol.ErrConnectToken,
+		},
+		"valid for longer than 60 s": {
+			eddsa(func(c map[string]any) { c["exp"] = now.Add(61 * time.Second).Unix() }), protocol.ErrConnectToken,
+		},
+		"not valid yet": {
+			eddsa(func(c map[string]any) { c["nbf"] = now.Add(time.Hour).Unix() }), protocol.ErrConnectToken,
+		},
+		"an expiry beyond any clock": {
+			eddsa(func(c map[string]any) { c["exp"] = 9e18 }), protocol.ErrConnectToken,
+		},
+		"a subject that is another cluster": {
+			eddsa(func(c map[string]any) { c["sub"] = "team-b/prod-eu" }), protocol.ErrConnectToken,
+		},
+		"claims of other types": {
+			eddsa(func(c map[string]any) { c["cluster"] = []int{1} }), protocol.ErrConnectToken,
+		},
+		"HS256 with the public key as secret": {
+			signRaw(t, jose.HS256, []byte(public), func(map[string]any) {}), protocol.ErrConnectToken,
+		},
 		"alg none without a signature":          {unsigned(t, ""), protocol.ErrConnectToken},
 		"alg none with a signature":             {unsigned(t, strings.Repeat("A", 86)), protocol.ErrConnectToken},
 		"garbage":                               {"garbage", protocol.ErrConnectToken},
@@ -159,13 +192,13 @@ func TestConnectTokensThatAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := protocol.VerifyConnectToken(tc.token, public, audience, now)
 			if !errors.Is(err, tc.err) {
-				t.Fatalf("verify: %v, want %v", err, tc.err)
+				t.Fatalf("verify returned %v, want %v", err, tc.err)
 			}
 			if errors.Is(err, protocol.ErrSignature) && !errors.Is(tc.err, protocol.ErrSignature) {
-				t.Error("it came as far as the key")
+				t.Error("verify used the key, want an error before that")
 			}
 			if len(tc.token) > 10 && strings.Contains(err.Error(), tc.token) {
-				t.Error("the error holds the token")
+				t.Error("the error contains the token")
 			}
 		})
 	}
@@ -186,23 +219,23 @@ func FuzzPeekConnectToken(f *testing.F) {
 	f.Fuzz(func(t *testing.T, token string) {
 		ref, err := protocol.PeekConnectToken(token)
 		if err != nil && (!errors.Is(err, protocol.ErrConnectToken) || ref != protocol.ClusterRef{}) {
-			t.Errorf("peek: %+v, %v, want ErrConnectToken and no Cluster", ref, err)
+			t.Errorf("peek returned %+v, %v, want ErrConnectToken and no Cluster", ref, err)
 		}
 		verified, err := protocol.VerifyConnectToken(token, public, audience, now)
 		if err == nil && verified.Cluster != ref {
-			t.Errorf("peek sees %+v where verify sees %+v", ref, verified.Cluster)
+			t.Errorf("peek returned %+v and verify %+v, want the same", ref, verified.Cluster)
 		}
 	})
 }
 
-// A hub that does not know its identity yet accepts no token, not even one for no hub.
-func TestAHubWithoutAnIdentityAcceptsNoToken(t *testing.T) {
+// A hub that does not know its identity yet accepts no token, not even a token with an empty audience.
+func TestHubWithoutAnIdentityAcceptsNoToken(t *testing.T) {
 	public, private := key(t)
 	for _, named := range []string{"", audience} {
 		c := claims()
 		c.Audience = named
 		if _, err := protocol.VerifyConnectToken(sign(t, private, c), public, "", now); err == nil {
-			t.Errorf("a token for %q is accepted", named)
+			t.Errorf("a token for %q was accepted, want an error", named)
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// An agent chooses each text of a line, and the hub keeps the line for each member. A field that is added to a line is
-// tested without being named here.
-func TestEveryTextOfALineIsCut(t *testing.T) {
+// An agent chooses each text of a line, and the hub keeps the line for each member. The test finds new fields of a line
+// on its own.
+func TestEveryTextOfALineIsTrimmed(t *testing.T) {
 	t.Parallel()
 	const long, most = 64 << 10, 8 << 10
 	line := &protocol.Line{}
@@ -23,15 +23,15 @@ func TestEveryTextOfALineIsCut(t *testing.T) {
 	texts := 0
 	walk("Line", reflect.ValueOf(line).Elem(), func(path, text string) {
 		if texts++; len(text) > most {
-			t.Errorf("%s keeps %d bytes, want %d at most", path, len(text), most)
+			t.Errorf("%s keeps %d bytes, want at most %d", path, len(text), most)
 		}
 	})
 	if texts < 50 {
-		t.Errorf("%d texts were looked at, want all of a line: 50 or more", texts)
+		t.Errorf("the test found %d texts, want all texts of a line, which are 50 or more", texts)
 	}
 }
 
-// fill makes every text in a value the given one, with an item in each list and map.
+// fill sets every text in a value to the given one, and puts one item into each list and map.
 func fill(v reflect.Value, text string) {
 	switch v.Kind() {
 	case reflect.String:
@@ -47,7 +47,7 @@ func fill(v reflect.Value, text string) {
 		for i := range v.NumField() {
 			fill(v.Field(i), text)
 		}
-		if stage := v.FieldByName("Stage"); stage.IsValid() { // others are dropped
+		if stage := v.FieldByName("Stage"); stage.IsValid() { // others would be dropped
 			stage.SetString("Draining")
 		}
 	case reflect.Slice:
@@ -62,7 +62,7 @@ func fill(v reflect.Value, text string) {
 	}
 }
 
-// walk calls see with each text in a value.
+// walk calls see for each text in a value.
 func walk(path string, v reflect.Value, see func(path, text string)) {
 	switch v.Kind() {
 	case reflect.String:

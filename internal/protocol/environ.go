@@ -8,18 +8,21 @@ import (
 	"sync"
 )
 
-// AgentVariables lists the variables that a Cluster may add to its agent's environment, for messages.
-const AgentVariables = "use HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, or one of OpenTelemetry that names no file"
+// AgentVariables lists the variables that a Cluster may add to its agent's environment. It is for messages.
+const AgentVariables = "use HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, " +
+	"or a variable of OpenTelemetry that names no file"
 
-// agentVariable is the list. The rule on spec.agent.env in api/v1 has the same text, and a test compares the two.
-// OpenTelemetry's variables are those for the destination, the attributes and the batching of spans. Those that name
-// files are not allowed: an agent's pod has none for them, and a file such as /proc/self/environ may have any content.
+// agentVariable matches the allowed variables. The rule on spec.agent.env in api/v1 has the same text, and a test
+// compares the two. The variables of OpenTelemetry are for the destination, the attributes and the batching of spans.
+// Variables that name files are not allowed: an agent's pod has no files for them, and a file such as
+// /proc/self/environ may have any content.
 var agentVariable = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|` +
+	return regexp.MustCompile(`^(HTTPS_PROXY|https_proxy|HTTP_PROXY|http_proxy|` +
+		`NO_PROXY|no_proxy|GOMEMLIMIT|GOGC|GOMAXPROCS|` +
 		`OTEL_(EXPORTER_OTLP_(TRACES_)?(ENDPOINT|HEADERS)|SERVICE_NAME|RESOURCE_ATTRIBUTES|SDK_DISABLED|BSP_[A-Z_]+))$`)
 })
 
-// AgentVariable reports whether a Cluster may add a variable to its agent's environment. Other variables could decide
-// which program the agent takes for the hub or for its API server, or what it writes into its log. Either could give
-// its rights away.
+// AgentVariable reports whether a Cluster may add a variable to its agent's environment. Other variables could change
+// which program the agent accepts as the hub or as its API server, or what it writes to its log. Either could give its
+// rights away.
 func AgentVariable(name string) bool { return agentVariable().MatchString(name) }

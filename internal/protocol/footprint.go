@@ -5,24 +5,25 @@ package protocol
 
 import v1 "github.com/drover-dev/drover/api/v1"
 
-// FieldManager is the field manager of the agent for objects of sets. A user's copy of such an object has the labels
-// but not the manager.
+// FieldManager is the agent's field manager for objects of sets. If a user copies such an object, the copy has the
+// labels but not the field manager.
 const FieldManager = "drover"
 
-// PlanManager is the field manager of the agent for what it installs for Plans.
+// PlanManager is the agent's field manager for objects that it installs for Plans.
 const PlanManager = "drover-agent"
 
-// LabelName is the label whose value AgentName marks what the agent's manifest brings.
+// LabelName is the label of objects from the agent's manifest, with the value AgentName.
 const LabelName = "app.kubernetes.io/name"
 
-// AgentLabels returns the labels of what the agent's manifest brings, and of what the agent keeps in its namespace.
+// AgentLabels returns the labels of objects from the agent's manifest, and of objects that the agent keeps in its
+// namespace.
 func AgentLabels() map[string]string {
 	return map[string]string{LabelName: AgentName, v1.LabelManagedBy: v1.ManagedBy}
 }
 
-// What the agent installs where Plans are run, beside v1.PlansNamespace.
+// Objects that the agent installs in members that run Plans, in addition to v1.PlansNamespace.
 const (
-	// PlanAccount is the ServiceAccount of plans' pods, and the name of its rights.
+	// PlanAccount is the ServiceAccount of plans' pods, and the name of its roles and bindings.
 	PlanAccount = "drover-plan"
 	// PlanSchema is the name of the CustomResourceDefinition of Plans.
 	PlanSchema = "plans." + v1.Group
@@ -32,7 +33,7 @@ const (
 type ObjectKind struct {
 	Name       string
 	APIVersion string
-	// Resource is its plural in the API.
+	// Resource is the plural name in the API.
 	Resource   string
 	Namespaced bool
 }
@@ -43,9 +44,9 @@ const (
 	admission = "admissionregistration.k8s.io/v1"
 )
 
-// SetKinds are the kinds that sets may hold, all with the label v1.LabelSet but for Namespaces, which Drover joins and
-// does not own. Their order is the one in which they are removed: what grants rights first, and the policies that guard
-// the rest last.
+// SetKinds returns the kinds of objects in sets. All of these objects have the label v1.LabelSet, except Namespaces,
+// which Drover joins but does not own. They are removed in this order: first the objects that grant rights, and last
+// the policies that guard the others.
 func SetKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},
@@ -62,8 +63,9 @@ func SetKinds() []ObjectKind {
 	}
 }
 
-// ManifestKinds are the kinds that the agent's manifest brings beside its namespace, and what the agent keeps in there,
-// all with LabelName. Their order is the one in which they are removed: an agent without rights restores nothing.
+// ManifestKinds returns the kinds of objects that the agent's manifest creates in addition to the agent's namespace,
+// and that the agent keeps in there. All of them have LabelName. They are removed in this order, because an agent
+// without rights cannot restore anything.
 func ManifestKinds() []ObjectKind {
 	return []ObjectKind{
 		{"ClusterRoleBinding", rbac, "clusterrolebindings", false},

@@ -3,77 +3,79 @@
 
 package protocol
 
-// Names of what the hub's manifest creates in a member and the agent finds there.
+// Names of objects that the hub's manifest creates in a member and that the agent finds there.
 const (
-	// AgentNamespace is the namespace of the agent in a member. It differs from the manager's, so that a hub can import
-	// itself.
+	// AgentNamespace is the agent's namespace in a member. It differs from the manager's namespace, so that a hub can
+	// import itself.
 	AgentNamespace = "drover-agent"
 	// AgentName is the name of the agent's Deployment, ServiceAccount, Role, RoleBinding, ClusterRole and
 	// ClusterRoleBinding.
 	AgentName = "drover-agent"
-	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the rights to view, in a member whose agent
-	// has the profile ReadOnly.
+	// AgentViewBinding is the name of the ClusterRoleBinding that gives Viewer the right to view, in a member whose
+	// agent has the profile ReadOnly.
 	AgentViewBinding = "drover-agent-view"
-	// Viewer is the user that an agent of the profile ReadOnly impersonates at its API server for every request. It is the
-	// only one that such an agent may impersonate. It does not use its own account, which can read the agent's private
-	// key.
+	// Viewer is the user that an agent with the profile ReadOnly impersonates in all its requests to its API server.
+	// Such an agent may impersonate no one else. It does not use its own account for these requests, because that
+	// account can read the agent's private key.
 	Viewer = "drover:viewer"
-	// RegistrationSecret holds what the agent joins with: KeyToken and KeyCABundle. Only the manifest writes it.
+	// RegistrationSecret has the data for joining: KeyToken and KeyCABundle. Only the manifest writes it.
 	RegistrationSecret = "drover-agent-registration"
-	// IdentitySecret holds the agent's private key, its Cluster and the settings that the hub announced. Only the
-	// agent's replicas write it, so that applying the manifest again changes none of it.
+	// IdentitySecret has the agent's private key, its Cluster, and the settings that the hub announced. Only the
+	// agent's replicas write it, so that applying the manifest again does not change it.
 	IdentitySecret = "drover-agent-identity"
 )
 
-// What the agent makes in its namespace beside the identity, and its replicas share.
+// Objects that the agent creates in its namespace in addition to its identity. Its replicas share them.
 const (
-	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName of its pods, which are not of
-	// the agent's Deployment.
+	// NodeAgentName is the name of the DaemonSet of node agents, and the value of LabelName of its pods. These pods do
+	// not belong to the agent's Deployment.
 	NodeAgentName = "drover-node-agent"
 	// NodeAgentLease is the Lease of the node agent that opens a tunnel while no replica of the agent is connected.
 	NodeAgentLease = "drover-node-agent"
 	// LeaderLease is the Lease of the leader among the agent's replicas.
 	LeaderLease = "drover-agent"
-	// DeploymentSecret holds the Deployment that the hub sent last, the one before, and how far the change is. A Secret,
-	// because the environment in it must not be readable with the right to read ConfigMaps.
+	// DeploymentSecret has the latest Deployment that the hub sent, the one before it, and the progress of the change.
+	// It is a Secret because a right to read ConfigMaps must not be enough to read the environment in it.
 	DeploymentSecret = "drover-agent-deployment"
 )
 
-// EnvironmentSecret is made by people, for the agent's variables with a secretKey. No other Secret is read into its
-// environment: a proxy's address that is made of the agent's own key would show the key to whoever resolves names.
+// EnvironmentSecret is created by people for the agent's variables with a secretKey. The agent's environment takes
+// values from no other Secret. Otherwise the address of a proxy could be built from the agent's private key, and
+// whoever resolves names would see the key.
 const EnvironmentSecret = "drover-agent-env"
 
 // Keys of RegistrationSecret.
 const (
 	// KeyToken is the join token.
 	KeyToken = "token"
-	// KeyCABundle is the CA bundle to pin, as PEM. Absent when agents trust their system's.
+	// KeyCABundle is the CA bundle to pin, as PEM. It is absent if agents trust the certificates of their systems.
 	KeyCABundle = "ca.crt"
-	// KeyServers are the hub's addresses, the preferred one first, one a line.
+	// KeyServers are the hub's addresses, one per line, with the preferred one first.
 	KeyServers = "servers"
 )
 
-// Environment of the agent. Each is also read under the name that operators of Rancher know, where there is one:
-// CATTLE_SERVER, CATTLE_CA_CHECKSUM, CATTLE_DEBUG, CATTLE_TUNNEL_DATA_DEBUG.
+// Environment variables of the agent. Some can also be set under the names that operators of Rancher know:
+// CATTLE_SERVER, CATTLE_CA_CHECKSUM, CATTLE_DEBUG and CATTLE_TUNNEL_DATA_DEBUG.
 const (
 	// EnvServer lists the hub's base URLs, separated by commas.
 	EnvServer = "DROVER_SERVER"
-	// EnvCAChecksum lists what CertificateChecksums gives for the CA bundle, separated by commas.
+	// EnvCAChecksum lists the checksums of the CA bundle as CertificateChecksums returns them, separated by commas.
 	EnvCAChecksum = "DROVER_CA_CHECKSUM"
-	// EnvTrust is Pinned (default) or System.
+	// EnvTrust is Pinned (the default) or System.
 	EnvTrust = "DROVER_TRUST"
-	// EnvDebug set to true logs at level debug.
+	// EnvDebug enables logging at level debug if it is true.
 	EnvDebug = "DROVER_DEBUG"
-	// EnvTunnelDataDebug set to true logs sizes and kinds of the frames of the tunnel, never their content.
+	// EnvTunnelDataDebug enables logging of the sizes and kinds of the tunnel's frames, never their content, if it is
+	// true.
 	EnvTunnelDataDebug = "DROVER_TUNNEL_DATA_DEBUG"
-	// EnvProfile is Full (default) or ReadOnly.
+	// EnvProfile is Full (the default) or ReadOnly.
 	EnvProfile = "DROVER_PROFILE"
-	// EnvNamespace is the agent's namespace, AgentNamespace by default.
+	// EnvNamespace is the agent's namespace. The default is AgentNamespace.
 	EnvNamespace = "DROVER_NAMESPACE"
-	// EnvListen is the address of /healthz, /readyz and /metrics, ":8080" by default.
+	// EnvListen is the address of /healthz, /readyz and /metrics. The default is ":8080".
 	EnvListen = "DROVER_LISTEN"
-	// EnvDirectListen is the address at which users are served who come without the hub, ":6443" by default.
+	// EnvDirectListen is the address for users who come without the hub. The default is ":6443".
 	EnvDirectListen = "DROVER_DIRECT_LISTEN"
-	// EnvSocket is the path of the unix socket that "drover-agent loglevel" talks to.
+	// EnvSocket is the path of the unix socket that "drover-agent loglevel" connects to.
 	EnvSocket = "DROVER_SOCKET"
 )

@@ -13,40 +13,40 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// FeaturePlans among Report.Features says that the agent runs plans and reports them on PathReport: the PlanHold of the
-// member and the status of each Plan that a set of the hub brought, at most one change a second for each. Older agents
-// have a feature "plans" and a stream of its own.
+// FeaturePlans, if it is in Report.Features, means that the agent runs plans and reports them on PathReport. It reports
+// the PlanHold of the member, and the status of each Plan from a set of the hub, with at most one change per second and
+// Plan. Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
-// PlanEvent is the part of a Line about plans: exactly one of its fields is set.
+// PlanEvent is the part of a Line about plans. Exactly one of its fields is set.
 type PlanEvent struct {
-	// Hold reports whether the member takes part. It is the first event, and is sent again at each change.
+	// Hold reports whether the member takes part. It is the first event, and is sent again after each change.
 	Hold *PlanHold `json:"hold,omitempty"`
-	// State of a Plan, new or changed.
+	// State is the state of a new or changed Plan.
 	State *PlanState `json:"state,omitempty"`
-	// Removed is the name of a Plan that was removed.
+	// Removed is the name of a removed Plan.
 	Removed string `json:"removed,omitempty"`
-	// Synced means that all present Plans have been sent.
+	// Synced means that all existing Plans have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica no longer leads: no more changes follow before it begins again.
+	// Stopped means that the replica no longer leads. No more changes follow until it leads again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// PlanHold reports whether a member takes part in plans at present.
+// PlanHold reports whether a member currently takes part in plans.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise it is why it does not, at most 512 bytes.
+	// Reason is empty while the member takes part. Otherwise it tells why the member does not. At most 512 bytes.
 	Reason string `json:"reason,omitempty"`
 }
 
 // PlanState is the state of a Plan in the member.
 type PlanState struct {
-	// Name of the Plan.
+	// Name is the name of the Plan.
 	Name string `json:"name"`
-	// Status of the Plan in the member. Its Revision identifies the Plan of the hub.
+	// Status is the status of the Plan in the member. Its Revision identifies the Plan on the hub.
 	Status v1.PlanStatus `json:"status"`
 }
 
-// Bound cuts an event to size.
+// Bound trims an event to its limits.
 func (e *PlanEvent) Bound() {
 	e.Removed = Cut(e.Removed, maxText)
 	if e.Hold != nil {
@@ -57,11 +57,12 @@ func (e *PlanEvent) Bound() {
 	}
 }
 
-// Bound cuts a state to size, and removes fields that only the hub sets.
+// Bound trims a state to its limits, and removes the fields that only the hub sets.
 func (s *PlanState) Bound() {
 	s.Name = Cut(s.Name, maxText)
 	st := &s.Status
-	st.LatestVersion, st.LatestHash, st.Revision = Cut(st.LatestVersion, maxText), Cut(st.LatestHash, maxText), Cut(st.Revision, maxText)
+	st.LatestVersion, st.LatestHash = Cut(st.LatestVersion, maxText), Cut(st.LatestHash, maxText)
+	st.Revision = Cut(st.Revision, maxText)
 	st.Clusters, st.Waves, st.Members = nil, nil, nil
 	if n := st.Nodes; n != nil {
 		total, complete := max(n.Total, 0), max(n.Complete, 0)
@@ -80,8 +81,8 @@ func (s *PlanState) Bound() {
 	st.Failures = failures(st.Failures)
 }
 
-// applying keeps what the schema of a Plan accepts. Otherwise the report of one member could keep the status of all
-// members from being written.
+// applying keeps only entries that the schema of a Plan accepts. Otherwise the report of one member could prevent the
+// hub from writing the status of all members.
 func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 	known := map[string]bool{}
 	var kept []v1.ApplyingNode
@@ -97,16 +98,19 @@ func applying(all []v1.ApplyingNode) []v1.ApplyingNode {
 }
 
 func stages() []v1.NodeStage {
-	return []v1.NodeStage{v1.StagePreparing, v1.StageCordoning, v1.StageDraining, v1.StageUpgrading, v1.StageSettling, v1.StageWaiting}
+	return []v1.NodeStage{
+		v1.StagePreparing, v1.StageCordoning, v1.StageDraining,
+		v1.StageUpgrading, v1.StageSettling, v1.StageWaiting,
+	}
 }
 
-// failures is applying for failures.
+// failures does for failures what applying does for nodes.
 func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	known := map[string]bool{}
 	var kept []v1.NodeFailure
 	for _, f := range all {
 		f.Cluster, f.Node, f.Reason = "", Cut(f.Node, maxMessage), Cut(f.Reason, maxText)
-		// Characters that are not printed take six bytes each in JSON.
+		// In JSON, unprintable characters would take six bytes each.
 		f.Message, f.Log = Cut(printable(f.Message, "\n\t"), maxMessage), Cut(printable(f.Log, "\n\t"), maxLog)
 		if len(kept) == v1.MaxPlanNodes || known[f.Node] || !Dated(f.At.Time) {
 			continue
@@ -117,19 +121,19 @@ func failures(all []v1.NodeFailure) []v1.NodeFailure {
 	return kept
 }
 
-// lastYear bounds times from members. The year 9999 is the last that JSON can have, so there is room for all
-// that is added.
+// lastYear limits times from members. The last year that JSON can have is 9999, so there is room for any duration that
+// is added.
 const lastYear = 8999
 
-// Dated reports whether a time can be written into a status. The zero time cannot, and neither can a late one: 9999 in
-// one zone is 10000 in UTC, and a status that has it is refused as a whole.
+// Dated reports whether a time can be written into a status. The zero time cannot. Neither can a very late time,
+// because the year 9999 in one zone may be 10000 in UTC, and then the API server refuses the whole status.
 func Dated(t time.Time) bool {
 	year := t.UTC().Year()
 	return !t.IsZero() && year >= 1 && year <= lastYear
 }
 
-// Bounds of what a PlanState says.
+// Limits of a PlanState.
 const (
 	maxConditions = 8
-	maxLog        = 1024 // bytes, as the schema of a failure's log has it in characters
+	maxLog        = 1024 // bytes; the schema of a failure's log has the same limit in characters
 )

@@ -1,10 +1,10 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package protocol defines what hub and agent send to each other: paths, JSON bodies, versions.
+// Package protocol defines the messages between hub and agent: paths, JSON bodies and versions.
 //
-// Everything the hub asks of a member is an HTTP request that travels through the tunnel to a path of the
-// agent; the agent itself asks the hub for two things only, to join (PathRegister) and to connect (PathConnect).
+// The hub sends each request to a member as an HTTP request that travels through the tunnel to a path of the agent. The
+// agent itself sends only two requests to the hub: to join (PathRegister) and to connect (PathConnect).
 package protocol
 
 import (
@@ -13,21 +13,22 @@ import (
 	"time"
 )
 
-// Version is the protocol version of this build. An agent says in its first report which it speaks; the hub accepts
-// MinVersion to Version and shows anything else as the reason VersionSkew.
+// Version is the protocol version of this build. An agent announces its versions in its first report. The hub accepts
+// MinVersion to Version, and shows the reason VersionSkew for any other.
 const (
 	Version    = 1
 	MinVersion = 1
 )
 
-// How long an agent that lost the hub takes to come back. A refusal, which needs a person, takes longer.
+// These constants tell how long an agent that has lost the hub takes to come back. A refusal takes longer, because a
+// person must act on it.
 const (
-	// LongestWait is the upper end of the wait between two attempts to connect, however many have failed.
+	// LongestWait is the longest wait between two attempts to connect, no matter how many have failed.
 	LongestWait = 30 * time.Second
-	// AttemptTime is how long an agent dials, at most, until an attempt has failed.
+	// AttemptTime is the time after which an attempt to connect fails.
 	AttemptTime = 10 * time.Second
-	// LongestReturn is the time in which an agent has made an attempt that finds the hub back: one that began before, a
-	// wait, and the next, which succeeds.
+	// LongestReturn is the time within which an agent connects after the hub is back: the rest of a failing attempt, a
+	// wait, and the next attempt, which succeeds.
 	LongestReturn = AttemptTime + LongestWait + AttemptTime
 )
 
@@ -37,7 +38,7 @@ const (
 	PathConnect = "/v1/connect"
 	// PathRegister takes a RegisterRequest by POST. Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
-	// PathCACerts serves the CA bundle to pin, as PEM.
+	// PathCACerts serves the CA bundle that agents pin, as PEM.
 	PathCACerts = "/v1/cacerts"
 	// PathImport is the prefix of the agent's manifest, "/v1/import/<join token>.yaml".
 	PathImport = "/v1/import/"
@@ -45,158 +46,161 @@ const (
 
 // Paths on the agent, for the hub, through the tunnel.
 const (
-	// PathClusters is followed by the namespace and the name of a Cluster and the path in its Kubernetes API.
+	// PathClusters is followed by the namespace and the name of a Cluster, and by the path in its Kubernetes API.
 	PathClusters = "/k8s/clusters/"
-	// PathKubernetes is the prefix of requests for the member's Kubernetes API. What follows is the path there.
+	// PathKubernetes is the prefix of requests for the member's Kubernetes API. The rest is the path in that API.
 	PathKubernetes = "/v1/k8s"
 	// PathSettings takes Settings by PUT and answers 204 when they are stored permanently.
 	PathSettings = "/v1/settings"
-	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON, and answers 202 when it is stored for the
-	// leader among the agent's replicas. Any replica may be asked; the outcome is in the leader's report. 422 means that
-	// it is refused permanently, and why.
+	// PathDeployment takes the agent's whole Deployment by PUT, as apps/v1 JSON. It answers 202 when the Deployment is
+	// stored for the leader among the agent's replicas. Any replica accepts the request; the outcome is in the leader's
+	// report. 422 is a permanent refusal, and the body has the reason.
 	PathDeployment = "/v1/deployment"
-	// PathUninstall takes a POST, removes everything that Drover put into the member and answers 200 with an
+	// PathUninstall takes a POST. It removes everything that Drover has put into the member, and answers 200 with an
 	// UninstallResult.
 	PathUninstall = "/v1/uninstall"
-	// PathTerm answers GET with the Term that is in force, which the agent reads from its API server at each request.
-	// Any replica may be asked. The agent of a host, of which there is one, answers with the name of its process.
+	// PathTerm answers GET with the current Term, which the agent reads from its API server at each request. Any
+	// replica accepts the request. A host has only one agent, which answers with the name of its process.
 	PathTerm = "/v1/term"
 )
 
-// MaxBody bounds every JSON body of this protocol, in bytes. A larger one is refused unread.
+// MaxBody limits every JSON body of this protocol, in bytes. A larger body is refused unread.
 const MaxBody = 1 << 20
 
-// RegisterRequest asks to become the agent of the Cluster that the join token is for.
+// RegisterRequest asks to become the agent of the Cluster that the join token belongs to.
 type RegisterRequest struct {
 	// PublicKey is the agent's Ed25519 key, 32 bytes, base64 in JSON.
 	PublicKey []byte `json:"publicKey"`
 	// ClusterUID is the UID of the namespace kube-system in the member.
 	ClusterUID string `json:"clusterUID"`
-	// Proof is the signature by PublicKey of ProofPayload: the sender owns the key.
+	// Proof is the signature of ProofPayload by PublicKey. It proves that the sender owns the key.
 	Proof []byte `json:"proof"`
-	// Current is the Cluster that the agent is already, nil if it is none.
+	// Current is the Cluster of this agent before the request, or nil if it has none.
 	Current *CurrentCluster `json:"current,omitempty"`
 }
 
-// CurrentCluster names, and proves, the present Cluster of an agent that asks to become another one.
+// CurrentCluster names the current Cluster of an agent that asks to join another one, and proves it.
 type CurrentCluster struct {
 	Cluster ClusterRef `json:"cluster"`
-	// Proof is the signature of ProofPayload by the key with which it is that Cluster.
+	// Proof is the signature of ProofPayload by the agent's key for that Cluster.
 	Proof []byte `json:"proof"`
 }
 
-// ProofPayload is what RegisterRequest.Proof signs: a fixed context, then the join token and the member's UID, so that
-// a proof made for one token or one member is not valid for another.
+// ProofPayload returns the bytes that RegisterRequest.Proof signs: a fixed context, the join token, and the member's
+// UID. So a proof for one token or member is not valid for another.
 func ProofPayload(token, clusterUID string) []byte {
 	return fmt.Appendf(nil, "drover-register-v1\x00%s\x00%s", token, clusterUID)
 }
 
-// RegisterResponse holds the agent's new identity.
+// RegisterResponse has the agent's new identity.
 type RegisterResponse struct {
-	// Cluster it now is.
+	// Cluster is the agent's new Cluster.
 	Cluster ClusterRef `json:"cluster"`
-	// Audience to put into connect tokens. It names this hub and survives a change of its addresses.
+	// Audience is the audience for connect tokens. It names this hub and does not change with the hub's addresses.
 	Audience string `json:"audience"`
-	// Settings in force.
+	// Settings are the current settings.
 	Settings Settings `json:"settings"`
 }
 
-// ClusterRef names one Cluster on the hub, and which one of that name.
+// ClusterRef identifies one Cluster on the hub.
 type ClusterRef struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
-	// UID of the Cluster object: a Cluster that is deleted and made again under its name is another one.
+	// UID is the UID of the Cluster object. A Cluster that is deleted and created again under the same name has another
+	// UID.
 	UID string `json:"uid"`
 }
 
-// String is "namespace/name".
+// String returns "namespace/name".
 func (r ClusterRef) String() string { return r.Namespace + "/" + r.Name }
 
 // Report is what an agent reports about its cluster.
 type Report struct {
-	// Protocol versions that the agent speaks, from MinProtocol to Protocol.
+	// The agent supports the protocol versions from MinProtocol to Protocol.
 	Protocol    int `json:"protocol"`
 	MinProtocol int `json:"minProtocol"`
-	// AgentVersion, for example "v0.1.0".
+	// AgentVersion is the version of the agent, for example "v0.1.0".
 	AgentVersion string `json:"agentVersion"`
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string `json:"clusterUID"`
 	// SettingsDigest is the digest of the Settings that the agent has stored, see Settings.Digest.
 	SettingsDigest string `json:"settingsDigest,omitempty"`
-	// Version of the API server, "v1.36.3". Empty while it was never reached.
+	// Version is the version of the API server, for example "v1.36.3". It is empty until the agent has reached the API
+	// server.
 	Version string `json:"version,omitempty"`
-	// Distribution as far as the agent knows it.
+	// Distribution is the Kubernetes distribution, if the agent can tell.
 	Distribution string `json:"distribution,omitempty"`
-	// Nodes, counted. Nil while they could not be listed.
+	// Nodes has counts and sums of nodes. It is nil until the agent has listed the nodes.
 	Nodes *Nodes `json:"nodes,omitempty"`
-	// Health of the API server, as this replica sees it.
+	// Health is the health of the API server as this replica sees it.
 	Health Health `json:"health"`
 	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside
 	// themselves, version and health only. An older agent without an election reports everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
-	// Restored is when this process noticed that the cluster's etcd had gone back to an earlier state; zero if it did
-	// not.
+	// Restored is the time when this process noticed that the cluster's etcd had gone back to an earlier state. It is
+	// zero if that has not happened.
 	Restored time.Time `json:"restored,omitzero"`
-	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first look.
+	// Deployment is the state of the agent's own Deployment. Only the leader reports it, after its first check.
 	Deployment *Deployment `json:"deployment,omitempty"`
 	Remnants
-	// DirectAuthority is the CA, in PEM, of the certificate that the agent has made for users who come without the hub.
-	// Empty if it has made none. At most MaxDirectAuthority bytes.
+	// DirectAuthority is the CA, in PEM, of the certificate that the agent has created for direct access by users. It
+	// is empty if the agent has created none. The maximum is MaxDirectAuthority bytes.
 	DirectAuthority string `json:"directAuthority,omitempty"`
-	// Host is what the agent of a host reports, nil for any other.
+	// Host is the report of a host's agent. It is nil for other agents.
 	Host *HostReport `json:"host,omitempty"`
-	// Capabilities that agents of the same protocol version may differ in.
+	// Capabilities may differ between agents of the same protocol version.
 	Capabilities
 }
 
-// Remnants are in the member and stay, although nothing on the hub asks for them. Only the leader reports them.
+// Remnants are objects that stay in the member although nothing on the hub asks for them. Only the leader reports them.
 type Remnants struct {
-	// Left names the sets, by the value of v1.LabelSet, that an agent of the profile ReadOnly has from before and may not
-	// remove. At most 16.
+	// Left names sets from an earlier profile that an agent with the profile ReadOnly must not remove, by the value of
+	// v1.LabelSet. At most 16.
 	Left []string `json:"left,omitempty"`
-	// Unclaimed names objects, as in SetObject, that carry v1.LabelSet, belong to no set and were not applied by the
-	// agent. At most 16.
+	// Unclaimed names objects, in the form of SetObject, that have the label v1.LabelSet but belong to no set and were
+	// not applied by the agent. At most 16.
 	Unclaimed []string `json:"unclaimed,omitempty"`
 }
 
-// Capabilities are what an agent can do beyond what its protocol version says.
+// Capabilities are abilities of an agent that its protocol version does not imply.
 type Capabilities struct {
-	// Features that the agent has, such as FeatureSets. At most 32.
+	// Features are the features of the agent, such as FeatureSets. At most 32.
 	Features []string `json:"features,omitempty"`
-	// Profile is v1.ProfileReadOnly for an agent that only reads: it refuses sets and every request that is not a read.
-	// Empty for any other.
+	// Profile is v1.ProfileReadOnly for an agent that only reads. Such an agent refuses sets and every request that is
+	// not a read. Profile is empty for other agents.
 	Profile string `json:"profile,omitempty"`
 }
 
 // Has reports whether the agent has a feature.
 func (c Capabilities) Has(feature string) bool { return slices.Contains(c.Features, feature) }
 
-// Deployment is the state of the agent's Deployment, and the outcome of the last one that the hub sent.
+// Deployment is the state of the agent's Deployment, and the outcome of the last Deployment that the hub sent.
 type Deployment struct {
-	// Digest of the Deployment in force, as v1.AnnotationAgentDigest has it. Empty for one of an older manifest.
+	// Digest is the digest of the current Deployment, from v1.AnnotationAgentDigest. It is empty for an older manifest.
 	Digest string `json:"digest,omitempty"`
-	// RolledOut reports whether all pods are of the Deployment in force, and ready.
+	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady is what keeps the pods of the Deployment in force from being ready, once its deadline has passed. At most
-	// 512 bytes.
+	// NotReady tells why pods of the current Deployment are not ready after its deadline has passed. At most 512 bytes.
 	NotReady string `json:"notReady,omitempty"`
-	// NodeAgents is why the member has no node agents although it is to have some. At most 512 bytes.
+	// NodeAgents tells why the member has no node agents although it should have some. At most 512 bytes.
 	NodeAgents string `json:"nodeAgents,omitempty"`
-	// Direct is why API servers of the member have none to ask about users' tokens although they are to have. At most 512
-	// bytes.
+	// Direct tells why the member's API servers have no authenticator for users' tokens although they should have one.
+	// At most 512 bytes.
 	Direct string `json:"direct,omitempty"`
-	// Failed is the digest of the last Deployment that was put back or refused. One that is in force is never in it.
+	// Failed is the digest of the last Deployment that was rolled back or refused. The current Deployment is never in
+	// it.
 	Failed string `json:"failed,omitempty"`
-	// Rejected reports whether Failed was refused by the API server, and not put back because it did not become ready.
+	// Rejected is true if the API server refused Failed, and false if Failed was rolled back because it did not become
+	// ready.
 	Rejected bool `json:"rejected,omitempty"`
-	// Unmanaged reports whether there is none that the agent may read and change. Then Message says why, and all else is
-	// empty.
+	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case Message tells why,
+	// and all other fields are empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
-	// Message says why Failed failed. At most 512 bytes.
+	// Message tells why Failed failed. At most 512 bytes.
 	Message string `json:"message,omitempty"`
 }
 
-// Nodes counts nodes and sums what they have. Quantities are Kubernetes resource quantities by resource name.
+// Nodes counts nodes and sums their resources. Each map has Kubernetes resource quantities by resource name.
 type Nodes struct {
 	Total       int32             `json:"total"`
 	Ready       int32             `json:"ready"`
@@ -205,26 +209,26 @@ type Nodes struct {
 	Requested   map[string]string `json:"requested,omitempty"`
 }
 
-// Health of a member's API server as its agent sees it.
+// Health is the health of a member's API server as its agent sees it.
 type Health struct {
 	// Healthy reports whether /readyz answers 200.
 	Healthy bool `json:"healthy"`
-	// Message names the checks that fail, or why it can't be reached. At most 512 bytes.
+	// Message names the failing checks, or tells why the API server cannot be reached. At most 512 bytes.
 	Message string `json:"message,omitempty"`
-	// Since is when Healthy last changed.
+	// Since is the time when Healthy last changed.
 	Since time.Time `json:"since"`
 }
 
-// UninstallResult lists what an uninstalling agent could not remove.
+// UninstallResult lists objects that an uninstalling agent could not remove.
 type UninstallResult struct {
-	// Remaining names objects that are still there, as "Kind namespace/name: why".
+	// Remaining names objects that still exist, in the form "Kind namespace/name: reason".
 	Remaining []string `json:"remaining,omitempty"`
-	// Stale names groups of the member's API that no server serves, as "group/version": while there is one, no namespace
-	// that is deleted goes. At most 16.
+	// Stale names groups of the member's API that no server serves, in the form "group/version". While there is one,
+	// deleted namespaces stay. At most 16.
 	Stale []string `json:"stale,omitempty"`
 }
 
-// Bound cuts a result to size.
+// Bound trims a result to its limits.
 func (r *UninstallResult) Bound() {
 	r.Stale = slices.Clone(r.Stale[:min(len(r.Stale), maxLeft)])
 	for i, group := range r.Stale {
@@ -232,20 +236,20 @@ func (r *UninstallResult) Bound() {
 	}
 }
 
-// Term is one leadership among the agent's replicas. It never comes back once another one has begun.
+// Term is one term of leadership among the agent's replicas. A term never comes back after another one has begun.
 type Term struct {
-	// Term names it: who leads, since when, and how many have led before. Empty while no replica leads. At most
-	// MaxTerm bytes.
+	// Term names the leader, the start of its term, and the number of earlier terms. It is empty while no replica
+	// leads. At most MaxTerm bytes.
 	Term string `json:"term,omitempty"`
 }
 
-// MaxTerm bounds Term.Term, in bytes.
+// MaxTerm limits Term.Term, in bytes.
 const MaxTerm = 256
 
-// Refusal is the body of a 4xx answer to PathRegister and PathConnect: why, and what a user can do.
+// Refusal is the body of a 4xx response from PathRegister and PathConnect. It tells the reason and what a user can do.
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
 	Reason string `json:"reason"`
-	// Message says what to do.
+	// Message tells the user what to do.
 	Message string `json:"message"`
 }

@@ -15,12 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// The digest is computed by hub and agent, perhaps of different versions: what it is for given settings must never
-// change.
+// Hub and agent compute the digest, perhaps in different versions. So the digest of given settings must never change.
 func TestSettingsDigestIsStable(t *testing.T) {
 	base := protocol.Settings{Servers: []string{"https://hub.example.com", "https://hub.example.net"}, CABundle: "PEM"}
 	if got, want := base.Digest(), "8f9324226a4b00e7e18e4b4535f577bc071fab8741be6ce84051ca2cb31887bc"; got != want {
-		t.Errorf("digest %s, want %s", got, want)
+		t.Errorf("got digest %s, want %s", got, want)
 	}
 	seen := map[string]string{base.Digest(): "the base"}
 	for name, s := range map[string]protocol.Settings{
@@ -30,7 +29,7 @@ func TestSettingsDigestIsStable(t *testing.T) {
 		"no bundle":                {Servers: base.Servers},
 	} {
 		if other, ok := seen[s.Digest()]; ok {
-			t.Errorf("%s has the digest of %s", name, other)
+			t.Errorf("%s and %s have the same digest, want different ones", name, other)
 		}
 		seen[s.Digest()] = name
 	}
@@ -39,12 +38,13 @@ func TestSettingsDigestIsStable(t *testing.T) {
 func TestProofPayloadsDiffer(t *testing.T) {
 	a, b := protocol.ProofPayload("token", "uid"), protocol.ProofPayload("tokenu", "id")
 	if bytes.Equal(a, b) {
-		t.Error("a proof for one token and member is one for another")
+		t.Error("two proofs for different tokens and members are equal")
 	}
 }
 
 func FuzzReport(f *testing.F) {
-	f.Add([]byte(`{"protocol":1,"minProtocol":1,"agentVersion":"v0.1.0","nodes":{"total":3,"ready":2,"capacity":{"cpu":"12"}},"health":{"healthy":true}}`))
+	f.Add([]byte(`{"protocol":1,"minProtocol":1,"agentVersion":"v0.1.0",` +
+		`"nodes":{"total":3,"ready":2,"capacity":{"cpu":"12"}},"health":{"healthy":true}}`))
 	f.Add([]byte(`{"nodes":null,"health":{"since":"0001-01-01T00:00:00Z"}}`))
 	f.Add([]byte(`[[[[[[`))
 	f.Fuzz(func(t *testing.T, line []byte) {
@@ -54,10 +54,10 @@ func FuzzReport(f *testing.F) {
 		}
 		raw, err := json.Marshal(report)
 		if err != nil {
-			return // a year that JSON cannot have
+			return // JSON cannot have this year
 		}
 		if err := json.Unmarshal(raw, &again); err != nil {
-			t.Fatalf("what was decoded does not decode again: %v", err)
+			t.Fatalf("the report does not decode again: %v", err)
 		}
 		if same, err := json.Marshal(again); err != nil || !bytes.Equal(raw, same) {
 			t.Errorf("%s became %s, %v, want it unchanged", raw, same, err)
@@ -72,7 +72,7 @@ func TestSettingsOfANewerHubAreConfirmed(t *testing.T) {
 		t.Fatal(err)
 	}
 	newer := bytes.Replace(plain, []byte("}"), []byte(`,"proxy":{"url":"x"}}`), 1)
-	for name, sent := range map[string][]byte{"of this version": plain, "with a field that is not known": newer} {
+	for name, sent := range map[string][]byte{"of this version": plain, "with an unknown field": newer} {
 		t.Run(name, func(t *testing.T) {
 			stored := sent
 			for range 2 { // received, stored, and read again
@@ -81,10 +81,10 @@ func TestSettingsOfANewerHubAreConfirmed(t *testing.T) {
 					t.Fatal(err)
 				}
 				if want := fmt.Sprintf("%x", sha256.Sum256(sent)); s.Digest() != want {
-					t.Errorf("the digest is %s, want %s, that of what the hub sent", s.Digest(), want)
+					t.Errorf("the digest is %s, want the hub's digest %s", s.Digest(), want)
 				}
 				if s.CABundle != known.CABundle || !slices.Equal(s.Servers, known.Servers) {
-					t.Errorf("the settings are %+v, want the fields of %+v", s, known)
+					t.Errorf("got settings %+v, want the fields of %+v", s, known)
 				}
 				if stored, err = json.Marshal(s); err != nil {
 					t.Fatal(err)
@@ -94,6 +94,6 @@ func TestSettingsOfANewerHubAreConfirmed(t *testing.T) {
 	}
 	var s protocol.Settings
 	if err := json.Unmarshal(plain, &s); err != nil || !reflect.DeepEqual(s, known) {
-		t.Errorf("settings of this version are read as %+v, %v, want nothing beside %+v", s, err, known)
+		t.Errorf("got settings %+v, %v, want only %+v", s, err, known)
 	}
 }

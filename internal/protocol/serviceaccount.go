@@ -9,23 +9,23 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// HeaderServiceAccount of a request under PathKubernetes has the name of a ServiceAccount of the member,
-// system:serviceaccount:<namespace>:<name>, which the user of the request asks to act as. The agent asks its API server
-// whether the user may. It begins like the headers that name a user, so an agent that does not know it refuses the
-// request, and no caller's own reaches the agent.
+// HeaderServiceAccount is a header of a request under PathKubernetes. It has the name of a ServiceAccount of the
+// member, system:serviceaccount:<namespace>:<name>, and the user of the request asks to act as this account. The agent
+// asks its API server whether the user may do so. The header begins like the headers that name a user. So an agent that
+// does not know it refuses the request, and a header that a caller has set never reaches the agent.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
-// HeaderImpersonator is the header of the extra, cluster.drover.dev/impersonator, that shows in a member's audit log
-// who acts as another user.
+// HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. It shows in a member's audit
+// log which user acts as another one.
 const HeaderImpersonator = "Impersonate-Extra-Cluster.drover.dev%2fimpersonator"
 
-// prefixServiceAccount precedes namespace and name in the name of a user that is a ServiceAccount.
+// prefixServiceAccount precedes the namespace and the name in the user name of a ServiceAccount.
 const prefixServiceAccount = "system:serviceaccount:"
 
-// ServiceAccount is a ServiceAccount of a member.
+// ServiceAccount identifies a ServiceAccount of a member.
 type ServiceAccount struct{ Namespace, Name string }
 
-// ParseServiceAccount returns the ServiceAccount that a user's name stands for, and whether it is one.
+// ParseServiceAccount returns the ServiceAccount that a user name stands for, and false if it stands for none.
 func ParseServiceAccount(user string) (ServiceAccount, bool) {
 	rest, found := strings.CutPrefix(user, prefixServiceAccount)
 	namespace, name, both := strings.Cut(rest, ":")
@@ -34,11 +34,11 @@ func ParseServiceAccount(user string) (ServiceAccount, bool) {
 	return ServiceAccount{namespace, name}, ok
 }
 
-// User returns the name by which an API server knows the account.
+// User returns the account's user name at an API server.
 func (a ServiceAccount) User() string { return prefixServiceAccount + a.Namespace + ":" + a.Name }
 
-// Reserved reports whether the account is in a namespace of Drover's own: of the agent, of Plans, or of the manager
-// where the hub is the member. No one acts as one of these: the agent's account may act as every user.
+// Reserved reports whether the account is in one of Drover's namespaces: of the agent, of Plans, or of the manager if
+// the hub is the member. No user may act as such an account, because the agent's account may act as every user.
 func (a ServiceAccount) Reserved() bool {
 	return a.Namespace == "drover" || strings.HasPrefix(a.Namespace, "drover-")
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-func TestWhichUsersAreServiceAccounts(t *testing.T) {
+func TestParseServiceAccount(t *testing.T) {
 	t.Parallel()
 	for user, want := range map[string]ServiceAccount{
 		"system:serviceaccount:web:deployer":        {"web", "deployer"},
@@ -30,7 +30,7 @@ func TestWhichUsersAreServiceAccounts(t *testing.T) {
 	} {
 		got, is := ParseServiceAccount(user)
 		if is != (want != ServiceAccount{}) || is && (got != want || got.User() != user) {
-			t.Errorf("%q is %+v, %t; want %+v", user, got, is, want)
+			t.Errorf("got %[2]v, %[3]t for %[1]q, want %[4]v", user, got, is, want)
 		}
 	}
 	for namespace, want := range map[string]bool{
@@ -38,12 +38,12 @@ func TestWhichUsersAreServiceAccounts(t *testing.T) {
 		"drovers": false, "web": false, "a-drover-b": false,
 	} {
 		if got := (ServiceAccount{Namespace: namespace}).Reserved(); got != want {
-			t.Errorf("namespace %s is Drover's own: %t, want %t", namespace, got, want)
+			t.Errorf("namespace %s belongs to Drover: %t, want %t", namespace, got, want)
 		}
 	}
 	canonical := http.CanonicalHeaderKey(HeaderServiceAccount) == HeaderServiceAccount
 	if !canonical || !strings.HasPrefix(HeaderServiceAccount, "Impersonate-") {
-		t.Errorf("the header is %s, want a canonical one that begins with Impersonate-: other agents refuse only those",
+		t.Errorf("the header is %s, want a canonical header that begins with Impersonate-, which other agents refuse",
 			HeaderServiceAccount)
 	}
 }

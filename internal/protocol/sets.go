@@ -15,44 +15,45 @@ import (
 )
 
 // PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting
-// SetState, which is Pending if that takes longer than SetTimeout. An id needs no escaping: see set.ValidID. PathReport
-// has the changes of states.
+// SetState, which is Pending after SetTimeout. An ID needs no escaping: see set.ValidID. PathReport streams the changes
+// of states.
 //
-// Only the leader among the agent's replicas serves sets; another answers 421. 413 means that the set is larger than
-// set.MaxSize, 422 that it is refused permanently, and why.
+// Only the leader among the agent's replicas serves sets; other replicas answer 421. 413 means that the set is larger
+// than set.MaxSize. 422 is a permanent refusal, and the body has the reason.
 const PathSets = "/v1/sets"
 
-// FeatureSets among Report.Features says that the agent takes sets and reports them on PathReport. Older agents have a
-// feature "sets" and a stream of its own.
+// FeatureSets, if it is in Report.Features, means that the agent takes sets and reports them on PathReport. Older
+// agents have the feature "sets" and a separate stream.
 const FeatureSets = "sets/2"
 
-// Bounds of sets.
+// Limits of sets.
 const (
-	// MaxSetObjects is how many objects a SetState names.
+	// MaxSetObjects is the maximum number of objects that a SetState names.
 	MaxSetObjects = 10
-	// SetTimeout is after how long an agent answers that a set is Pending.
+	// SetTimeout is the time after which an agent answers that a set is Pending.
 	SetTimeout = 10 * time.Second
 )
 
-// SetPath is where a set of this id is put and deleted.
+// SetPath returns the path for putting and deleting the set with this ID.
 func SetPath(id string) string { return PathSets + "/" + id }
 
-// QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint: where in its history the hub is. The
-// agent keeps the latest, and reports it on PathReport before Synced. Its content is the hub's business, except that of
-// two which differ only in the number after the last slash the larger is the later.
+// QueryCheckpoint is the query parameter of PathSets with the hub's checkpoint, which is the hub's position in its
+// history. The agent keeps the latest checkpoint, and reports it on PathReport before Synced. Only the hub interprets
+// checkpoints, with one exception: if two of them differ only in the number after the last slash, the larger one is the
+// later one.
 const QueryCheckpoint = "checkpoint"
 
 var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
 
 const maxCheckpoint = 128 // bytes
 
-// ValidCheckpoint reports whether a checkpoint may be kept.
+// ValidCheckpoint reports whether a checkpoint is valid, so that it may be kept.
 func ValidCheckpoint(checkpoint string) bool {
 	return len(checkpoint) <= maxCheckpoint && checkpointForm.MatchString(checkpoint)
 }
 
-// OlderCheckpoint reports whether a checkpoint is of the same term as another and comes before it: sets are sent at
-// once, and one that was delayed brings it.
+// OlderCheckpoint reports whether a checkpoint belongs to the same term as another one and comes before it. The hub
+// sends several sets at once, and a delayed one brings an older checkpoint.
 func OlderCheckpoint(checkpoint, than string) bool {
 	term := than[:strings.LastIndexByte(than, '/')+1]
 	text, same := strings.CutPrefix(checkpoint, term)
@@ -61,7 +62,7 @@ func OlderCheckpoint(checkpoint, than string) bool {
 	return same && err == nil && invalid == nil && number < last
 }
 
-// SetPathAt is SetPath with a checkpoint; empty for none.
+// SetPathAt returns SetPath with a checkpoint, which may be empty.
 func SetPathAt(id, checkpoint string) string {
 	if checkpoint == "" {
 		return SetPath(id)
@@ -69,82 +70,83 @@ func SetPathAt(id, checkpoint string) string {
 	return SetPath(id) + "?" + url.Values{QueryCheckpoint: {checkpoint}}.Encode()
 }
 
-// SetOfPath returns the id in a path, and false if there is no valid one.
+// SetOfPath returns the ID in a path. It returns false if the path has no valid ID.
 func SetOfPath(path string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(path, PathSets+"/")
 	return id, ok && set.ValidID(id)
 }
 
-// SetPhase is how far a set is.
+// SetPhase is the progress of a set.
 type SetPhase string
 
 const (
-	// SetApplied means that the member has all of it, and nothing that it no longer holds.
+	// SetApplied means that the member has the whole set, and nothing that has left the set.
 	SetApplied SetPhase = "Applied"
-	// SetPending means that it is being applied, or a binding in it waits for the set that brings its role.
+	// SetPending means that the set is being applied, or that a binding in it waits for the set with its role.
 	SetPending SetPhase = "Pending"
-	// SetConflict means that an object of that name is not Drover's, another field manager holds a field, the admission
-	// of the member changed what was applied, or a binding is not made because its role is not Drover's. It is tried
-	// again.
+	// SetConflict means that an object with this name does not belong to Drover, another field manager owns a field,
+	// the member's admission changed an applied object, or a binding was not created because its role does not belong
+	// to Drover. The agent tries again.
 	SetConflict SetPhase = "Conflict"
-	// SetFighting means that something changes an object back each time that it is repaired.
+	// SetFighting means that something reverts an object each time the agent repairs it.
 	SetFighting SetPhase = "Fighting"
-	// SetRoleMissing means that the member has no ClusterRole of the name that a binding binds. It is looked for again.
+	// SetRoleMissing means that the member has no ClusterRole with the name in a binding. The agent looks again.
 	SetRoleMissing SetPhase = "RoleMissing"
-	// SetFailed means that the API server refused some of it. It is tried again.
+	// SetFailed means that the API server refused a part of the set. The agent tries again.
 	SetFailed SetPhase = "Failed"
-	// SetExpired means that its time has passed, and the member has nothing of it any more.
+	// SetExpired means that the set has expired, and the member has nothing of it any more.
 	SetExpired SetPhase = "Expired"
-	// SetDeleted means that it was removed. Only in the answer to DELETE.
+	// SetDeleted means that the set was removed. It occurs only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
-	// SetReadOnly means that the agent's profile is ReadOnly; it takes nothing. Only in the answer to PUT.
+	// SetReadOnly means that the agent has the profile ReadOnly and takes no sets. It occurs only in the answer to PUT.
 	SetReadOnly SetPhase = "ReadOnly"
 )
 
-// SetState is how a set is in the member.
+// SetState is the state of a set in the member.
 type SetState struct {
 	ID     string   `json:"id"`
 	Digest string   `json:"digest"`
 	Phase  SetPhase `json:"phase"`
-	// Message says more where no object can. At most 512 bytes.
+	// Message has details that belong to no object. At most 512 bytes.
 	Message string `json:"message,omitempty"`
-	// Objects that are not as they should be: the first MaxSetObjects.
+	// Objects are the first MaxSetObjects objects that are not as they should be.
 	Objects []SetObject `json:"objects,omitempty"`
-	// Failed is how many objects are not as they should be.
+	// Failed is the number of objects that are not as they should be.
 	Failed int32 `json:"failed,omitempty"`
-	// Namespaces is how many namespaces the templates are expanded for.
+	// Namespaces is the number of namespaces for which the templates are expanded.
 	Namespaces int32 `json:"namespaces,omitempty"`
-	// Short are the first MaxSetObjects namespaces that got less quota than the default.
+	// Short has the first MaxSetObjects namespaces that got less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent are the first MaxSetObjects of them that got nothing of some resource. An older agent names none.
+	// Spent has the first MaxSetObjects of these namespaces that got nothing of some resource. Older agents leave it
+	// empty.
 	Spent []string `json:"spent,omitempty"`
 }
 
-// SetObject is an object that differs from what it should be.
+// SetObject describes an object that is not as it should be.
 type SetObject struct {
-	// Object is kind, namespace and name: "ResourceQuota web/drover-project".
+	// Object is the kind, namespace and name, for example "ResourceQuota web/drover-project".
 	Object string `json:"object"`
 	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
-	// Message says what is wrong and what to do. It holds nothing of an object's content. At most 512 bytes.
+	// Message tells what is wrong and what to do. It contains nothing of the object's content. At most 512 bytes.
 	Message string `json:"message"`
 }
 
-// SetEvent is what a Line says of sets: exactly one of its fields is set.
+// SetEvent is the part of a Line about sets. Exactly one of its fields is set.
 type SetEvent struct {
-	// State of a set, new or changed.
+	// State is the state of a new or changed set.
 	State *SetState `json:"state,omitempty"`
-	// Removed is the id of a set that was removed.
+	// Removed is the ID of a removed set.
 	Removed string `json:"removed,omitempty"`
-	// Checkpoint is the latest that the hub has sent.
+	// Checkpoint is the latest checkpoint that the hub has sent.
 	Checkpoint string `json:"checkpoint,omitempty"`
-	// Synced means that all present sets have been sent.
+	// Synced means that all existing sets have been sent.
 	Synced bool `json:"synced,omitempty"`
-	// Stopped means that the replica no longer leads: no more changes follow before it begins again.
+	// Stopped means that the replica no longer leads. No more changes follow until it leads again.
 	Stopped bool `json:"stopped,omitempty"`
 }
 
-// Bound cuts a state to size.
+// Bound trims a state to its limits.
 func (s *SetState) Bound() {
 	s.ID, s.Digest, s.Phase = Cut(s.ID, set.MaxID), Cut(s.Digest, maxText), SetPhase(Cut(string(s.Phase), maxText))
 	s.Message = Cut(s.Message, maxMessage)
@@ -152,7 +154,8 @@ func (s *SetState) Bound() {
 	s.Objects = slices.Clone(s.Objects[:min(len(s.Objects), MaxSetObjects)])
 	for i := range s.Objects {
 		o := &s.Objects[i]
-		o.Object, o.Phase, o.Message = Cut(o.Object, maxMessage), SetPhase(Cut(string(o.Phase), maxText)), Cut(o.Message, maxMessage)
+		o.Phase = SetPhase(Cut(string(o.Phase), maxText))
+		o.Object, o.Message = Cut(o.Object, maxMessage), Cut(o.Message, maxMessage)
 	}
 	for _, names := range []*[]string{&s.Short, &s.Spent} {
 		*names = slices.Clone((*names)[:min(len(*names), MaxSetObjects)])
@@ -162,7 +165,7 @@ func (s *SetState) Bound() {
 	}
 }
 
-// Bound cuts an event to size.
+// Bound trims an event to its limits.
 func (e *SetEvent) Bound() {
 	e.Removed, e.Checkpoint = Cut(e.Removed, set.MaxID), Cut(e.Checkpoint, maxText)
 	if e.State != nil {
@@ -170,7 +173,7 @@ func (e *SetEvent) Bound() {
 	}
 }
 
-// Valid reports whether the id in the event is valid.
+// Valid reports whether the ID in the event is valid.
 func (e *SetEvent) Valid() bool {
 	switch {
 	case e.State != nil:

@@ -13,25 +13,26 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-func TestSetIDsArePathsAsTheyAre(t *testing.T) {
+func TestSetIDsNeedNoEscaping(t *testing.T) {
 	t.Parallel()
 	for _, id := range []string{"guards", "role/cluster-owner", "crtb/a.b-c", "secrets/" + strings.Repeat("a", 253)} {
 		u, err := url.Parse("http://agent" + protocol.SetPath(id))
 		if err != nil || u.RawPath != "" {
-			t.Errorf("%s: %v, want a path that needs no escapes", id, err)
+			t.Errorf("got %[2]v for %[1]s, want a path that needs no escaping", id, err)
 		}
 		if got, ok := protocol.SetOfPath(u.Path); !ok || got != id {
 			t.Errorf("%s became %q, want it unchanged", id, got)
 		}
 	}
-	for _, id := range []string{"", "/", "a/", "a/b/c", "../x", "a/..", "a/.", "A/b", "a/B", "a/b?", "a b", "a/" + strings.Repeat("a", 400)} {
+	for _, id := range []string{"", "/", "a/", "a/b/c", "../x", "a/..", "a/.", "A/b", "a/B",
+		"a/b?", "a b", "a/" + strings.Repeat("a", 400)} {
 		if set.ValidID(id) {
-			t.Errorf("%q is taken, want it refused", id)
+			t.Errorf("%q was accepted, want it refused", id)
 		}
 	}
 }
 
-func TestAStateIsCutToSize(t *testing.T) {
+func TestSetStateIsTrimmedToItsLimits(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 2000)
 	s := protocol.SetState{ID: long, Digest: long, Phase: protocol.SetPhase(long), Message: long, Failed: -1}
@@ -42,14 +43,17 @@ func TestAStateIsCutToSize(t *testing.T) {
 	e.Bound()
 	raw, err := json.Marshal(e)
 	if err != nil || len(raw) > protocol.MaxLine || len(s.Objects) != protocol.MaxSetObjects || s.Failed != 0 {
-		t.Errorf("%d bytes, %v, want at most %d, with %d objects", len(raw), err, protocol.MaxLine, protocol.MaxSetObjects)
+		t.Errorf("got %d bytes, %v, want at most %d, with %d objects",
+			len(raw), err, protocol.MaxLine, protocol.MaxSetObjects)
 	}
 }
 
-// Every report on sets is cut to size.
+// Every report on sets is trimmed to its limits.
 func FuzzSetEvent(f *testing.F) {
 	for _, line := range []string{
-		`{"state":{"id":"crtb/a","digest":"d","phase":"Applied","objects":[{"object":"Secret a/b","phase":"Failed","message":"m"}],"short":["a"]}}`,
+		`{"state":{"id":"crtb/a","digest":"d","phase":"Applied",` +
+			`"objects":[{"object":"Secret a/b","phase":"Failed","message":"m"}],` +
+			`"short":["a"]}}`,
 		`{"removed":"crtb/a"}`, `{"synced":true}`, `{"state":null,"removed":"../x"}`, `{"state":{"id":"\ud800","failed":-1}}`,
 	} {
 		f.Add([]byte(line))
@@ -62,17 +66,18 @@ func FuzzSetEvent(f *testing.F) {
 		e.Bound()
 		raw, err := json.Marshal(e)
 		if err != nil || len(raw) > protocol.MaxLine {
-			t.Errorf("%d bytes, %v, want at most %d", len(raw), err, protocol.MaxLine)
+			t.Errorf("got %d bytes, %v, want at most %d", len(raw), err, protocol.MaxLine)
 		}
 		if e.Valid() && e.State != nil && !set.ValidID(e.State.ID) {
-			t.Errorf("%q is an id, want only IDs that are valid", e.State.ID)
+			t.Errorf("%q was accepted as an ID, want only valid IDs", e.State.ID)
 		}
 	})
 }
 
-// A path that names a set names one below protocol.PathSets, and is written as it came.
+// A path that names a set is below protocol.PathSets and is written unchanged.
 func FuzzSetOfPath(f *testing.F) {
-	for _, path := range []string{"/v1/sets/crtb/a", "/v1/sets/../uninstall", "/v1/sets/a%2fb", "/v1/sets//", "/v1/sets/guards", "/v1/sets/a/b\n"} {
+	for _, path := range []string{"/v1/sets/crtb/a", "/v1/sets/../uninstall", "/v1/sets/a%2fb", "/v1/sets//",
+		"/v1/sets/guards", "/v1/sets/a/b\n"} {
 		f.Add(path)
 	}
 	f.Fuzz(func(t *testing.T, path string) {
@@ -81,8 +86,9 @@ func FuzzSetOfPath(f *testing.F) {
 			return
 		}
 		u, err := url.Parse("http://agent" + protocol.SetPath(id))
-		if err != nil || u.Path != path || u.RawPath != "" || u.RawQuery != "" || u.Host != "agent" || strings.Contains(path, "..") && u.JoinPath().Path != path {
-			t.Errorf("%q became %v, %v, want the path alone", path, u, err)
+		if err != nil || u.Path != path || u.RawPath != "" || u.RawQuery != "" || u.Host != "agent" ||
+			strings.Contains(path, "..") && u.JoinPath().Path != path {
+			t.Errorf("got %[2]v, %[3]v for %[1]q, want only the path", path, u, err)
 		}
 	})
 }

@@ -10,25 +10,25 @@ import (
 	"encoding/json"
 )
 
-// Settings are what the hub announces to all agents: its addresses and the CA to trust, before they take effect, and
-// where images are.
+// Settings are announced by the hub to all agents: the hub's addresses and the CA to trust, before they take effect,
+// and the registry of images.
 type Settings struct {
-	// Servers are the hub's base URLs, https only, the preferred one first.
+	// Servers are the hub's base URLs, with the preferred one first. They are https only.
 	Servers []string `json:"servers"`
-	// CABundle holds the certificates to trust, as PEM. Empty when agents trust their system's.
+	// CABundle has the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// Registry is put in front of images that name none, see WithRegistry. Empty for none.
+	// Registry is put in front of images that name no registry, see WithRegistry. It is empty for none.
 	Registry string `json:"registry,omitempty"`
 
-	received []byte // the JSON that was read, if it has more than these fields; else nil
+	received []byte // the JSON that was read, if it has more than these fields; otherwise nil
 }
 
 // knownSettings are Settings without methods.
 type knownSettings Settings
 
-// UnmarshalJSON implements json.Unmarshaler. Settings of a newer hub keep the fields that this version does not know:
-// an agent stores them, and confirms them by the digest that the hub computes.
+// UnmarshalJSON implements json.Unmarshaler. Settings of a newer hub keep the fields that this version does not know,
+// because an agent stores the settings and confirms them by the digest that the hub computes.
 func (s *Settings) UnmarshalJSON(raw []byte) error {
 	var read knownSettings
 	if err := json.Unmarshal(raw, &read); err != nil {
@@ -45,7 +45,7 @@ func (s *Settings) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON implements json.Marshaler. Settings that were read are written as they came.
+// MarshalJSON implements json.Marshaler. It writes settings that were read in the form in which they came.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	if s.received != nil {
 		return s.received, nil
@@ -53,10 +53,10 @@ func (s Settings) MarshalJSON() ([]byte, error) {
 	return json.Marshal(knownSettings(s))
 }
 
-// Digest identifies these settings: SHA-256 of their JSON, in hex.
+// Digest identifies these settings. It is the SHA-256 of their JSON, in hex.
 func (s Settings) Digest() string {
 	raw, err := json.Marshal(s)
-	if err != nil { // strings, and JSON that was read, always marshal
+	if err != nil { // strings, and JSON that was read, can always be marshaled
 		panic(err)
 	}
 	sum := sha256.Sum256(raw)

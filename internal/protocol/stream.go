@@ -7,12 +7,13 @@ import (
 	"net/url"
 )
 
-// PathReport answers GET with a stream of Lines, one JSON object a line. The query names the subjects: see StreamPath.
-// The latest state of each thing comes at once, and a further line when something changed. It ends with the tunnel.
+// PathReport answers GET with a stream of Lines, one JSON object per line. The query names the subjects, see
+// StreamPath. The latest states come at once, and another line comes after each change. The stream ends with the
+// tunnel.
 //
-// Each replica of the agent sends its Report. Only the leader among them sends sets and plans: the state of each that
-// is there, then Synced, then each change. A replica that begins to lead does so on the streams that are open, and one
-// that stops leading says Stopped.
+// Each replica of the agent sends its Report. Only the leader sends sets and plans: first the state of each existing
+// one, then Synced, and then each change. A replica that becomes the leader begins to do so on the streams that are
+// already open. A replica that stops leading sends Stopped.
 const PathReport = "/v1/report"
 
 // Subjects of PathReport.
@@ -22,17 +23,17 @@ const (
 	SubjectPlans  = "plans"
 )
 
-// AllSubjects returns the subjects, in the order in which a stream sends their lines.
+// AllSubjects returns the subjects in the order in which a stream sends their lines.
 func AllSubjects() []string { return []string{SubjectReport, SubjectSets, SubjectPlans} }
 
-// querySubject is the query parameter that names a subject. Without it a request is for the report, as those of older
-// hubs are.
+// querySubject is the query parameter that names a subject. A request without it asks for the report, like the requests
+// of older hubs.
 const querySubject = "subject"
 
-// MaxLine is the length of a line of PathReport in bytes. A longer one ends the tunnel.
+// MaxLine is the maximum length of a line of PathReport, in bytes. A longer line ends the tunnel.
 const MaxLine = 64 << 10
 
-// StreamPath returns the path and query that ask for lines on these subjects.
+// StreamPath returns the path and query for a stream of lines on these subjects.
 func StreamPath(subjects ...string) string {
 	return PathReport + "?" + url.Values{querySubject: subjects}.Encode()
 }
@@ -45,14 +46,15 @@ func Subjects(u *url.URL) []string {
 	return []string{SubjectReport}
 }
 
-// Line is a line of PathReport: a report, whose fields are those of the line, or one of the others.
+// Line is a line of PathReport. It is a report, whose fields are the fields of the line, or a set event, or a plan
+// event.
 type Line struct {
 	*Report
 	Set  *SetEvent  `json:"set,omitempty"`
 	Plan *PlanEvent `json:"plan,omitempty"`
 }
 
-// Bound cuts a line to size.
+// Bound trims a line to its limits.
 func (l *Line) Bound() {
 	if l.Report != nil {
 		l.Report.Bound()
@@ -65,23 +67,23 @@ func (l *Line) Bound() {
 	}
 }
 
-// Synced returns the line which says that everything on a subject has been sent, nil for the report, which is a single
-// line.
+// Synced returns a line that says that everything on a subject has been sent. It is nil for the report, which is a
+// single line.
 func Synced(subject string) *Line {
 	return event(subject, SetEvent{Synced: true}, PlanEvent{Synced: true})
 }
 
-// Stopped returns the line which says that no more changes of a subject follow.
+// Stopped returns a line that says that no more changes of a subject follow.
 func Stopped(subject string) *Line {
 	return event(subject, SetEvent{Stopped: true}, PlanEvent{Stopped: true})
 }
 
-// Removed returns the line which says that the set or plan of that name was removed.
+// Removed returns a line that says that the set or plan of this name was removed.
 func Removed(subject, name string) *Line {
 	return event(subject, SetEvent{Removed: name}, PlanEvent{Removed: name})
 }
 
-// event returns the line with one of two events, or nil for the report.
+// event returns a line with one of two events. It is nil for the report.
 func event(subject string, set SetEvent, plan PlanEvent) *Line {
 	switch subject {
 	case SubjectSets:

@@ -13,9 +13,9 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-func TestARequestNamesItsSubjects(t *testing.T) {
+func TestRequestNamesItsSubjects(t *testing.T) {
 	for path, want := range map[string][]string{
-		protocol.PathReport: {protocol.SubjectReport}, // as an older hub asks
+		protocol.PathReport: {protocol.SubjectReport}, // the request of an older hub
 		protocol.StreamPath(protocol.SubjectSets, protocol.SubjectPlans): {protocol.SubjectSets, protocol.SubjectPlans},
 	} {
 		u, err := url.Parse(path)
@@ -23,14 +23,16 @@ func TestARequestNamesItsSubjects(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := protocol.Subjects(u); u.Path != protocol.PathReport || !slices.Equal(got, want) {
-			t.Errorf("%s: path %s, subjects %v, want %v", path, u.Path, got, want)
+			t.Errorf("%s has the path %s and subjects %v, want %v", path, u.Path, got, want)
 		}
 	}
 }
 
-// An agent of the version before sends reports only, and a hub of the version before reads them only.
-func TestALineWithAReportIsThatReport(t *testing.T) {
-	report := protocol.Report{Protocol: 1, Version: "v1.36.3", Capabilities: protocol.Capabilities{Features: []string{"sets"}}}
+// An agent of the previous version sends only reports, and a hub of the previous version reads only reports.
+func TestLineWithAReportHasTheFormOfTheReport(t *testing.T) {
+	report := protocol.Report{
+		Protocol: 1, Version: "v1.36.3", Capabilities: protocol.Capabilities{Features: []string{"sets"}},
+	}
 	alone, err := json.Marshal(report)
 	if err != nil {
 		t.Fatal(err)
@@ -43,12 +45,13 @@ func TestALineWithAReportIsThatReport(t *testing.T) {
 		t.Errorf("the line is %s, want %s", line, alone)
 	}
 	var read protocol.Line
-	if err := json.Unmarshal(alone, &read); err != nil || read.Report == nil || read.Version != report.Version || !read.Has("sets") || read.Set != nil {
+	if err := json.Unmarshal(alone, &read); err != nil || read.Report == nil || read.Version != report.Version ||
+		!read.Has("sets") || read.Set != nil {
 		t.Errorf("read %+v, %v, want the report and its subjects", read, err)
 	}
 }
 
-func TestMarksAreOfTheirSubject(t *testing.T) {
+func TestMarksBelongToTheirSubject(t *testing.T) {
 	for want, line := range map[string]*protocol.Line{
 		`{"set":{"synced":true}}`:          protocol.Synced(protocol.SubjectSets),
 		`{"plan":{"synced":true}}`:         protocol.Synced(protocol.SubjectPlans),
@@ -62,11 +65,11 @@ func TestMarksAreOfTheirSubject(t *testing.T) {
 		}
 	}
 	if protocol.Synced(protocol.SubjectReport) != nil || protocol.Stopped(protocol.SubjectReport) != nil {
-		t.Error("a report has marks")
+		t.Error("the report has marks, want none")
 	}
 }
 
-func TestALineIsCutToItsBounds(t *testing.T) {
+func TestLineIsTrimmedToItsLimits(t *testing.T) {
 	long := strings.Repeat("x", 1<<20)
 	line := protocol.Line{
 		Report: &protocol.Report{Version: long},
@@ -75,6 +78,6 @@ func TestALineIsCutToItsBounds(t *testing.T) {
 	}
 	line.Bound()
 	if raw, err := json.Marshal(line); err != nil || len(raw) > protocol.MaxLine {
-		t.Errorf("%d bytes, %v, want %d at most", len(raw), err, protocol.MaxLine)
+		t.Errorf("got %d bytes, %v, want at most %d", len(raw), err, protocol.MaxLine)
 	}
 }

@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// ErrUntrustedBundle says that no certificate of a CA bundle has a checksum that is pinned.
+// ErrUntrustedBundle means that no certificate of a CA bundle has a pinned checksum.
 var ErrUntrustedBundle = errors.New("no certificate of the CA bundle matches the pinned checksums")
 
-// ParseBundle reads the certificates of a PEM bundle. Blocks of other types and anything that does not parse are
-// errors: what is trusted must be known completely.
+// ParseBundle returns the certificates of a PEM bundle. Blocks of other types and certificates that do not parse are
+// errors, because a partly understood bundle must not be trusted.
 func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 	var certs []*x509.Certificate
 	for rest := bundle; ; {
@@ -37,19 +37,19 @@ func ParseBundle(bundle []byte) ([]*x509.Certificate, error) {
 		certs = append(certs, cert)
 	}
 	if len(certs) == 0 {
-		return nil, errors.New("parse CA bundle: no certificate in it")
+		return nil, errors.New("parse CA bundle: the bundle has no certificate")
 	}
 	return certs, nil
 }
 
-// Checksum is the SHA-256 of a certificate in DER form, in lower-case hex: the fingerprint that
-// "openssl x509 -fingerprint -sha256" prints, without its colons.
+// Checksum returns the SHA-256 of a certificate in DER form, in lower-case hex. This is the fingerprint that "openssl
+// x509 -fingerprint -sha256" prints, without the colons.
 func Checksum(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
 	return hex.EncodeToString(sum[:])
 }
 
-// CertificateChecksums are the checksums of all certificates of a bundle, for EnvCAChecksum.
+// CertificateChecksums returns the checksums of all certificates of a bundle, for EnvCAChecksum.
 func CertificateChecksums(bundle []byte) ([]string, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -62,8 +62,9 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 	return sums, nil
 }
 
-// PinnedCertificates returns the certificates of a bundle whose checksum is pinned. When the SHA-256 of the bundle's
-// whole text is pinned, as operators of Rancher do it, all of them are. It returns ErrUntrustedBundle when none is.
+// PinnedCertificates returns the certificates of a bundle whose checksums are pinned. If the SHA-256 of the bundle's
+// whole text is pinned, as operators of Rancher do, it returns all of them. If none is pinned, the error is
+// ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)
 	if err != nil {
@@ -84,17 +85,20 @@ func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate,
 	return certs, nil
 }
 
-// ServerURL checks a base URL of a hub and returns it without slashes at the end. Only https will do: a connect token
-// sent in the clear could be read on the way. The error never holds what is before an @, where a password may be.
+// ServerURL checks a base URL of a hub and returns it without trailing slashes. It accepts only https, because a
+// connect token sent in plain text could be intercepted. The error never contains the part before an @, which may have
+// a password.
 func ServerURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	switch {
 	case err != nil:
 		return "", errors.New("a server is not a URL: write it as https://drover.example.com")
 	case u.User != nil:
-		return "", fmt.Errorf("server %s has a user name in it: remove what is before the @", u.Host)
+		return "", fmt.Errorf("server %s has a user name in it: remove the part before the @", u.Host)
 	case u.Scheme != "https":
-		return "", fmt.Errorf("server %q is not an https URL: agents connect over TLS only, write it as https://drover.example.com", raw)
+		return "", fmt.Errorf("server %q is not an https URL: agents connect only over TLS, "+
+			"write it as https://drover.example.com",
+			raw)
 	case u.Hostname() == "":
 		return "", fmt.Errorf("server %q has no host: write it as https://drover.example.com", raw)
 	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
