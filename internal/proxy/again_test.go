@@ -119,13 +119,27 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 		change       func(*standing)
 		goesOn       bool
 	}{
-		"CVE-2023-22650: a watch ends when its token is no longer accepted":                     {watch, "t", func(s *standing) { s.token.Store(unknown) }, false},
-		"CVE-2023-22650: a shell ends when its token is no longer accepted":                     {exec, "t", func(s *standing) { s.token.Store(unknown) }, false},
-		"a request to the hub itself ends when its token is no longer accepted":                 {"/k8s/local/api/v1/pods?watch=true", "t", func(s *standing) { s.token.Store(unknown) }, false},
-		"a watch ends when its user may no longer reach the member":                             {watch, "t", func(s *standing) { s.reach.Store(forbidden) }, false},
-		"a shell ends when its user may no longer reach the member":                             {exec, "t", func(s *standing) { s.reach.Store(forbidden) }, false},
-		"a watch ends when the right to it is gone in the member":                               {watch, "t", func(s *standing) { s.inside.Store(false) }, false},
-		"a watch as another user ends when the right to impersonate them is gone in the member": {watch, "t\r\nImpersonate-User: bob", func(s *standing) { s.asBob.Store(false) }, false},
+		"CVE-2023-22650: a watch ends when its token is no longer accepted": {
+			watch, "t", func(s *standing) { s.token.Store(unknown) }, false,
+		},
+		"CVE-2023-22650: a shell ends when its token is no longer accepted": {
+			exec, "t", func(s *standing) { s.token.Store(unknown) }, false,
+		},
+		"a request to the hub itself ends when its token is no longer accepted": {
+			"/k8s/local/api/v1/pods?watch=true", "t", func(s *standing) { s.token.Store(unknown) }, false,
+		},
+		"a watch ends when its user may no longer reach the member": {
+			watch, "t", func(s *standing) { s.reach.Store(forbidden) }, false,
+		},
+		"a shell ends when its user may no longer reach the member": {
+			exec, "t", func(s *standing) { s.reach.Store(forbidden) }, false,
+		},
+		"a watch ends when the right to it is gone in the member": {
+			watch, "t", func(s *standing) { s.inside.Store(false) }, false,
+		},
+		"a watch as another user ends when the right to impersonate them is gone in the member": {
+			watch, "t\r\nImpersonate-User: bob", func(s *standing) { s.asBob.Store(false) }, false,
+		},
 		"a watch as a ServiceAccount ends when the right to impersonate it is gone in the member": {
 			watch, "t\r\nImpersonate-User: system:serviceaccount:web:deployer", func(s *standing) { s.asBob.Store(false) }, false,
 		},
@@ -139,10 +153,18 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 			s.token.Store(no(refusal.Unavailable("down")))
 			s.reach.Store(no(errors.New("down")))
 		}, true},
-		"a shell goes on when its token has expired":                                        {watch, expired, func(s *standing) { s.token.Store(unknown) }, true},
-		"a shell ends when the session of its token is revoked":                             {exec, "t", func(s *standing) { s.token.Store(revoked) }, false},
-		"a watch ends when the session of its token is revoked after the token has expired": {watch, expired, func(s *standing) { s.token.Store(revoked) }, false},
-		"a watch whose token has expired ends when its user may no longer reach the member": {watch, expired, func(s *standing) { s.token.Store(unknown); s.reach.Store(forbidden) }, false},
+		"a shell goes on when its token has expired": {
+			watch, expired, func(s *standing) { s.token.Store(unknown) }, true,
+		},
+		"a shell ends when the session of its token is revoked": {
+			exec, "t", func(s *standing) { s.token.Store(revoked) }, false,
+		},
+		"a watch ends when the session of its token is revoked after the token has expired": {
+			watch, expired, func(s *standing) { s.token.Store(revoked) }, false,
+		},
+		"a watch whose token has expired ends when its user may no longer reach the member": {
+			watch, expired, func(s *standing) { s.token.Store(unknown); s.reach.Store(forbidden) }, false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 )
 
-// member is how audit, limits and metrics name a target.
+// member returns the name of a target for the audit log, limits and metrics.
 func (t target) member() string {
 	if t.local {
 		return "local"
@@ -18,17 +18,20 @@ func (t target) member() string {
 	return t.cluster.String()
 }
 
-// audited records who sends a request, and which user they want to act as, permitted or not.
+// audited records the sender of a request, and the user that the sender wants to act as, permitted or not.
 func audited(r *http.Request, id identity.Identity) {
 	record := audit.From(r.Context())
 	if record == nil {
 		return
 	}
-	user := audit.User{Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups, Extra: make(map[string][]string, len(id.Hub.Extra))}
+	user := audit.User{
+		Name: id.Hub.Username, UID: id.UID, Groups: id.Hub.Groups,
+		Extra: make(map[string][]string, len(id.Hub.Extra)),
+	}
 	for key, values := range id.Hub.Extra {
 		user.Extra[key] = values
 	}
-	// What is malformed is refused for that; what is merely not allowed is of interest here.
+	// A malformed header leads to a refusal elsewhere. Here we also record an impersonation that is not allowed.
 	if wanted, _ := parseImpersonation(r.Header); wanted != nil {
 		record.Identified(user, &audit.User{Name: wanted.user, UID: wanted.uid, Groups: wanted.groups, Extra: wanted.extra})
 		return

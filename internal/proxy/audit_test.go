@@ -102,9 +102,11 @@ func TestAudit(t *testing.T) {
 			map[string]any{"user": map[string]any{"name": "bob"}, "code": 403, "reason": "Forbidden"}},
 		"404 names the member that is none": {one, nil, "/k8s/clusters/team-a/none/api/v1/pods", nil,
 			map[string]any{"user": alice, "member": "team-a/none", "code": 404, "reason": "NotFound"}},
-		"who acts as a ServiceAccount of the member is shown as both, served or not": {one, nil, podsPath, http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:x"}},
+		"who acts as a ServiceAccount of the member is shown as both, served or not": {
+			one, nil, podsPath, http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:x"}},
 			map[string]any{"user": alice, "impersonatedUser": map[string]any{"name": "system:serviceaccount:drover-agent:x"}, "code": 403}},
-		"who impersonates another user is shown as both, served or not": {one, nil, podsPath, http.Header{"Impersonate-User": {"system:admin"}, "Impersonate-Group": {"x"}},
+		"who impersonates another user is shown as both, served or not": {
+			one, nil, podsPath, http.Header{"Impersonate-User": {"system:admin"}, "Impersonate-Group": {"x"}},
 			map[string]any{"user": alice, "impersonatedUser": map[string]any{"name": "system:admin", "groups": []string{"x"}}, "code": 403}},
 		"a path that is none is refused without a word of it": {one, nil, "/k8s/clusters/t-s3cret%0A/x", nil,
 			map[string]any{"user": nil, "code": 400, "reason": "BadRequest", "member": nil}},

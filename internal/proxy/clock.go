@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// clock says when something has taken too long, or is due again. The zero value never runs.
+// clock calls a function when something has taken too long or is due again. The zero value never runs.
 type clock struct {
 	limit time.Duration
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	timer *time.Timer
 	ended bool
 }
 
-// start calls late when the clock has run for limit without a pause, and again after each resume.
+// start starts the clock. It calls late when the clock has run for limit without a pause, and again after each resume.
 func (c *clock) start(limit time.Duration, late func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limit, c.timer = limit, time.AfterFunc(limit, late)
 }
 
-// pause is for the time that does not count, in which the user is waited for; resume begins anew.
+// pause stops the clock while the proxy waits for the user. resume starts it from the beginning.
 func (c *clock) pause() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +41,7 @@ func (c *clock) resume() {
 	}
 }
 
-// end stops it permanently.
+// end stops the clock permanently.
 func (c *clock) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

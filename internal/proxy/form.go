@@ -15,11 +15,11 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// checkForm refuses requests that are no honest request to a Kubernetes API, whoever sends them.
+// checkForm refuses malformed or malicious requests to a Kubernetes API, no matter who sends them.
 func checkForm(r *http.Request, limits Limits) error {
 	if r.Method == http.MethodConnect || r.Method == http.MethodTrace {
 		return refusal.New(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed,
-			fmt.Sprintf("method %s is not served", r.Method))
+			fmt.Sprintf("the method %s is not supported", r.Method))
 	}
 	if err := checkConnection(r.Header); err != nil {
 		return err
@@ -30,8 +30,8 @@ func checkForm(r *http.Request, limits Limits) error {
 	return checkOrigin(r)
 }
 
-// checkConnection refuses a Connection header that asks for the loss of a header that says who the caller is: a proxy
-// on the way that obeys would make the caller another user (CVE-2021-31999).
+// checkConnection refuses a Connection header that names a header that identifies the caller. A proxy on the way would
+// remove that header, and the caller would become another user (CVE-2021-31999).
 func checkConnection(h http.Header) error {
 	for name, values := range h {
 		if !strings.EqualFold(name, "Connection") && !strings.EqualFold(name, "Proxy-Connection") {
@@ -39,7 +39,7 @@ func checkConnection(h http.Header) error {
 		}
 		for _, value := range values {
 			for option := range strings.SplitSeq(value, ",") {
-				if option = strings.Trim(option, " \t"); saysWho(option) {
+				if option = strings.Trim(option, " \t"); identifiesCaller(option) {
 					return refusal.BadRequest(fmt.Sprintf("the %s header names %q, which must reach the cluster", name, option))
 				}
 			}
@@ -48,16 +48,17 @@ func checkConnection(h http.Header) error {
 	return nil
 }
 
-// saysWho reports whether a header of that name identifies the caller to any proxy on the way.
-func saysWho(name string) bool {
-	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") || strings.EqualFold(name, "Authorization")
+// identifiesCaller reports whether a header with this name identifies the caller to any proxy on the way.
+func identifiesCaller(name string) bool {
+	return hasFoldedPrefix(name, "Impersonate-") || hasFoldedPrefix(name, "X-Remote-") ||
+		strings.EqualFold(name, "Authorization")
 }
 
-// checkOrigin lets a page open a WebSocket only if identity.MayOpen does.
+// checkOrigin lets a page open a WebSocket only if identity.MayOpen allows it.
 func checkOrigin(r *http.Request) error {
 	if request.IsUpgrade(r.Header) && !identity.MayOpen(r) {
-		return refusal.Forbidden("the WebSocket is asked for by a page of another host; " +
-			"only pages of the hub may open one, and others with a bearer token and without a cookie")
+		return refusal.Forbidden("a page of another host asks for a WebSocket; " +
+			"only pages of the hub may open one, or clients with a bearer token and without a cookie")
 	}
 	return nil
 }

@@ -26,41 +26,41 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// memberURL is scheme and host of requests to a member. The tunnel needs them to be there and the agent to ignore them.
+// memberURL has the scheme and host of requests to a member. The tunnel requires them, and the agent ignores them.
 const memberURL = "http://member"
 
-// errNoIdentity says that a request reached the transport without an identity. It is a fault of this program.
+// errNoIdentity means that a request without an identity reached the transport. This is a bug in this program.
 var errNoIdentity = errors.New("forward request: it has no identity")
 
-// errNoAnswer says that a request that is not meant to last was not answered in time.
+// errNoAnswer means that a request that is not long-running was not answered in time.
 var errNoAnswer = fmt.Errorf("forward request: no answer: %w", context.DeadlineExceeded)
 
-// call is an admitted request: who sends it, where it goes, and what the other side learns about the sender. It is
+// call is an admitted request: its sender, its target, and the header that identifies the sender to the target. It is
 // complete before anything is forwarded.
 type call struct {
 	identity   identity.Identity
 	target     target
 	info       request.Info
-	seat       *limit.Seat // released when the call is over
+	seat       *limit.Seat // released at the end of the call
 	transport  http.RoundTripper
-	header     http.Header     // says who calls: Impersonate-* for a member, the caller's own Authorization for the hub
-	base       *url.URL        // of the hub's API server, nil for a member
-	tooLarge   atomic.Bool     // the body turned out to be larger than allowed
-	clock      clock           // for the beginning of the answer
-	look       clock           // for the next look at whether the call may go on
-	revoked    context.Context // ends when its right is gone; nil for a call that is not meant to last
-	endsItself atomic.Bool     // the response has begun and ends with revoked
+	header     http.Header     // identifies the caller: Impersonate-* for a member, the caller's Authorization for the hub
+	base       *url.URL        // the URL of the hub's API server; nil for a member
+	tooLarge   atomic.Bool     // the body was larger than allowed
+	clock      clock           // limits the time until the response begins
+	look       clock           // the time until the next check whether the call may continue
+	revoked    context.Context // ends when the right to the call is gone; nil for a call that is not long-running
+	endsItself atomic.Bool     // the response has begun, and ends with revoked
 }
 
 type callKey struct{}
 
-// callOf is the call that a forwarded request belongs to, nil if none.
+// callOf returns the call of a forwarded request, or nil if there is none.
 func callOf(ctx context.Context) *call {
 	c, _ := ctx.Value(callKey{}).(*call)
 	return c
 }
 
-// forward sends an admitted request and its answer, whatever happens on the way.
+// forward sends an admitted request and its response, and always releases its seat.
 func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
 	defer c.seat.Release()
 	guarded, done := h.guard(w, r, c)
@@ -71,13 +71,13 @@ func (h *Handler) forward(w http.ResponseWriter, r *http.Request, c *call) {
 		c.clock.start(h.limits.Answer, func() { cancel(errNoAnswer) })
 		defer c.clock.end()
 	} else {
-		over := h.lookAgain(r, c, cancel)
+		over := h.recheckRegularly(r, c, cancel)
 		defer over()
 	}
 	h.forwarder.ServeHTTP(guarded, r.WithContext(ctx))
 }
 
-// newForwarder makes the one proxy for all calls.
+// newForwarder returns the proxy that is used for all calls.
 func (h *Handler) newForwarder() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite:        rewrite,
@@ -85,18 +85,18 @@ func (h *Handler) newForwarder() *httputil.ReverseProxy {
 		ModifyResponse: modifyAnswer,
 		ErrorHandler:   h.forwardingFailed,
 		BufferPool:     &request.Buffers{},
-		// The interval stays zero: ReverseProxy flushes streams (watch, logs -f) at once anyway.
+		// The interval stays zero: ReverseProxy always flushes streams (watch, logs -f) at once.
 		ErrorLog: slog.NewLogLogger(logr.ToSlogHandler(h.log.V(1)), slog.LevelInfo),
 	}
 }
 
-// rewrite makes the request that is sent. It has nothing left to decide: it can't refuse.
+// rewrite prepares the outgoing request. It makes no decisions, because it cannot refuse a request.
 func rewrite(p *httputil.ProxyRequest) {
 	out, c := p.Out, callOf(p.In.Context())
 	if c == nil {
-		return // callTransport refuses it
+		return // callTransport refuses the request
 	}
-	out.URL.RawQuery = p.In.URL.RawQuery // httputil drops what it can't parse; the API server shall judge
+	out.URL.RawQuery = p.In.URL.RawQuery // httputil drops parts that it cannot parse; the API server decides about them
 	out.Host, out.Trailer = "", nil
 	c.target.write(out.URL, c.base)
 	clean(out.Header, c.target.local)
@@ -108,7 +108,7 @@ func rewrite(p *httputil.ProxyRequest) {
 	}
 }
 
-// write sets a URL to the target, behind base if there is one and else behind the agent's prefix.
+// write sets a URL to the target. The path comes after base if there is one, and otherwise after the agent's prefix.
 func (t target) write(u, base *url.URL) {
 	u.Scheme, u.Host = "http", "member"
 	before, rawBefore := protocol.PathKubernetes, protocol.PathKubernetes
@@ -122,7 +122,7 @@ func (t target) write(u, base *url.URL) {
 	}
 }
 
-// callTransport sends each request by its call's transport, and nothing that has no call with an identity.
+// callTransport sends each request with the transport of its call. It sends nothing that has no call with an identity.
 type callTransport struct{}
 
 // RoundTrip implements http.RoundTripper.
@@ -140,10 +140,10 @@ func (callTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err == nil && c.info.Long {
 		c.endsItself.Store(request.EndResponse(response, r, c.revoked))
 	}
-	return response, err // httputil and forwardingFailed know the transport's errors
+	return response, err // httputil and forwardingFailed handle the transport's errors
 }
 
-// modifyAnswer keeps an answer from acting on more than the request's own cluster.
+// modifyAnswer removes everything from a response that could affect more than the request's own cluster.
 func modifyAnswer(r *http.Response) error {
 	c := callOf(r.Request.Context())
 	if c == nil {
@@ -153,7 +153,7 @@ func modifyAnswer(r *http.Response) error {
 	c.info.FewWrites(r)
 	request.StripAnswer(r.Header)
 	if audit.From(r.Request.Context()) != nil {
-		delete(r.Header, "Audit-Id") // it is the one that the answer has already
+		delete(r.Header, "Audit-Id") // the response already has the same ID
 	}
 	if len(r.Header["Location"]) == 0 {
 		return nil
@@ -161,18 +161,18 @@ func modifyAnswer(r *http.Response) error {
 	location, ok := c.target.relocate(r.Header.Get("Location"))
 	if !ok {
 		return refusal.New(http.StatusBadGateway, refusal.ReasonBadGateway,
-			"the cluster redirects to somewhere outside of its API, which the hub does not follow").About(c.target.cluster)
+			"the cluster redirects to a location outside its API, and the hub does not pass this on").About(c.target.cluster)
 	}
 	r.Header.Set("Location", location)
 	return nil
 }
 
-// forwardingFailed answers for a request of which nothing came back.
+// forwardingFailed responds to a request that got no response.
 func (h *Handler) forwardingFailed(w http.ResponseWriter, r *http.Request, err error) {
 	if g, ok := w.(*guardedWriter); ok && g.hijacked {
-		return // the upgrade has begun and its connection is closed by now
+		return // the upgrade has begun, and its connection is already closed
 	}
-	var full *limit.FullError // at another replica
+	var full *limit.FullError // from another replica
 	c := callOf(r.Context())
 	if cause := context.Cause(r.Context()); errors.Is(cause, errNoAnswer) || refused(cause) {
 		err = cause

@@ -14,14 +14,14 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// pastDeadline returns a deadline that ends reads and writes in progress at once.
+// pastDeadline returns a deadline that ends running reads and writes at once.
 func pastDeadline() time.Time { return time.Unix(1, 0) }
 
 // stopwatch calls cut when one step takes longer than limit. Steps must not overlap.
 type stopwatch struct {
 	limit time.Duration
 	cut   func()
-	timer *time.Timer // made by the first step
+	timer *time.Timer // created by the first step
 }
 
 func (s *stopwatch) start() {
@@ -34,11 +34,11 @@ func (s *stopwatch) start() {
 
 func (s *stopwatch) stop() { s.timer.Stop() }
 
-// guard prepares a request and its answer so that a user who stalls, or sends too much, is cut off. Call done at the
+// guard prepares a request and its response so that a user who stalls or sends too much is cut off. Call done at the
 // end.
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarded http.ResponseWriter, done func()) {
 	control := http.NewResponseController(w)
-	// Whoever got here may watch for hours; from here on the stopwatches judge, not the server's deadlines.
+	// An admitted user may watch for hours. From here on the stopwatches apply, not the server's deadlines.
 	_ = control.SetReadDeadline(time.Time{})
 	_ = control.SetWriteDeadline(time.Time{})
 	if r.Body != nil && r.Body != http.NoBody {
@@ -58,13 +58,14 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 	g.reopen = func(cut func()) *limit.Flow { return h.flow(c, cut) }
 	return g, func() {
 		g.flow.Close()
-		if !g.hijacked { // what net/http still holds is written after the handler; net/http takes the deadline away afterwards
+		// net/http writes the rest of its buffer after the handler, and then removes the deadline
+		if !g.hijacked {
 			_ = control.SetWriteDeadline(time.Now().Add(h.limits.Stall))
 		}
 	}
 }
 
-// guardedBody is a request's body that ends when it is too large or does not come.
+// guardedBody is the body of a request. Reading fails if the body is too large or does not come.
 type guardedBody struct {
 	io.ReadCloser
 	call  *call
@@ -85,7 +86,7 @@ func (b *guardedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// guardedWrite bounds how long a write may take, and what is held for it.
+// guardedWrite limits how long a write may take, and counts the bytes that are held for it.
 type guardedWrite struct {
 	watch stopwatch
 	flow  *limit.Flow
@@ -101,7 +102,7 @@ func (g *guardedWrite) end() {
 	g.watch.stop()
 }
 
-// guardedWriter is an answer that ends when the user does not take it.
+// guardedWriter is a response that ends if the user does not read it.
 type guardedWriter struct {
 	http.ResponseWriter
 	control  *http.ResponseController
@@ -111,7 +112,7 @@ type guardedWriter struct {
 	hijacked bool
 }
 
-// Unwrap lets http.ResponseController find what guardedWriter does not do itself.
+// Unwrap lets http.ResponseController find the methods that guardedWriter does not have.
 func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }
 
 // Write implements io.Writer.
@@ -122,7 +123,7 @@ func (g *guardedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// FlushError is what http.ResponseController calls to flush.
+// FlushError flushes the response. http.ResponseController calls it.
 func (g *guardedWriter) FlushError() error {
 	g.begin()
 	err := g.control.Flush()
@@ -130,11 +131,11 @@ func (g *guardedWriter) FlushError() error {
 	return err
 }
 
-// Hijack hands out the user's connection, guarded in the same way. It is what upgrades call.
+// Hijack returns the user's connection with the same guards. Upgrades call it.
 func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := g.control.Hijack()
 	if err != nil {
-		return nil, nil, err // httputil compares it with http.ErrNotSupported
+		return nil, nil, err // httputil compares the error with http.ErrNotSupported
 	}
 	g.hijacked = true
 	g.flow.Close()
@@ -143,7 +144,7 @@ func (g *guardedWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return &guardedConn{conn, guardedWrite{stopwatch{limit: g.watch.limit, cut: cut}, g.flow}}, buffered, nil
 }
 
-// guardedConn is an upgraded connection that ends when the user does not take what is written.
+// guardedConn is an upgraded connection that ends if the user does not read the data.
 type guardedConn struct {
 	net.Conn
 	guardedWrite
@@ -157,7 +158,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite signals the user that nothing more comes, while the user may still send.
+// CloseWrite tells the user that no more data comes. The user may still send.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

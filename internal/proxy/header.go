@@ -16,16 +16,18 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// impersonatorKey is the extra that shows in a member's audit log who acts as another user. No caller can claim it.
+// impersonatorKey is the key of the extra field that shows in a member's audit log which user acts as another one. No
+// caller can set it.
 const impersonatorKey = "cluster.drover.dev/impersonator"
 
-// impersonate is the header by which a member's API server knows who calls.
+// impersonate returns the header that identifies the caller to a member's API server.
 func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther is the header by which a member's API server knows whom the caller may act as. Whether a caller may
-// act as a ServiceAccount the agent finds out by itself, so it is told both names.
+// impersonateOther returns the header that identifies the user as which the caller acts to a member's API server. If
+// this is a ServiceAccount, the header has both names, because the agent itself checks whether the caller may act as
+// the account.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
 	if wanted.account != nil {
 		h := impersonate(caller)
@@ -37,7 +39,7 @@ func impersonateOther(caller identity.Identity, wanted *impersonation) http.Head
 	return h
 }
 
-// header has the canonical keys that an API server looks for.
+// header returns the header with the canonical keys that an API server expects.
 func (i impersonation) header() http.Header {
 	h := make(http.Header, 3+len(i.extra))
 	h[authenticationv1.ImpersonateUserHeader] = []string{i.user}
@@ -53,7 +55,8 @@ func (i impersonation) header() http.Header {
 	return h
 }
 
-// extraHeader is the header of an extra. What no header's name can have is percent-encoded, as API servers decode it.
+// extraHeader returns the name of the header for an extra field. It percent-encodes the characters that a header's name
+// cannot have, and API servers decode them.
 func extraHeader(key string) string {
 	var b strings.Builder
 	b.WriteString(authenticationv1.ImpersonateUserExtraHeaderPrefix)
@@ -67,13 +70,15 @@ func extraHeader(key string) string {
 	return textproto.CanonicalMIMEHeaderKey(b.String())
 }
 
-// isTokenByte reports whether c can stand for itself in a header's name: a token of RFC 9110 without the percent sign.
+// isTokenByte reports whether c may appear unencoded in a header's name: in a token of RFC 9110, without the percent
+// sign.
 func isTokenByte(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' ||
+		strings.IndexByte("!#$&'*+-.^_`|~", c) >= 0
 }
 
-// clean removes from a caller's header what must not reach an API server, or is of no use to it. Impersonate-* stays
-// if keepImpersonation says so.
+// clean removes fields from a caller's header that must not reach an API server or are of no use to it. It keeps
+// Impersonate-* if keepImpersonation is true.
 func clean(h http.Header, keepImpersonation bool) {
 	identity.RemoveToken(h)
 	for name := range h {

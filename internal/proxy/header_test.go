@@ -47,7 +47,9 @@ func TestImpersonate(t *testing.T) {
 		want http.Header
 	}{
 		"user, groups, uid and extras are said": {id, asAlice},
-		"what is not there is not said":         {identity.Identity{User: "hub:bob"}, http.Header{"Impersonate-User": {"hub:bob"}}},
+		"what is not there is not said": {
+			identity.Identity{User: "hub:bob"}, http.Header{"Impersonate-User": {"hub:bob"}},
+		},
 		"an extra's key is encoded as API servers decode it": {
 			identity.Identity{User: "hub:bob", Extra: map[string][]string{"a b/ü%": {"v"}}},
 			http.Header{"Impersonate-User": {"hub:bob"}, "Impersonate-Extra-A%20b%2f%c3%bc%25": {"v"}},
@@ -163,7 +165,8 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 		h := newHubSide(t)
 		response, _ := h.do(t, h.request(t, http.MethodPatch, podsPath+"/x", strings.NewReader(`{"a":1}`), http.Header{"Expect": {"100-continue"}}))
 		if response.StatusCode != http.StatusOK || h.agent.bodies[0] != `{"a":1}` || h.agent.only(t).Header.Get("Expect") != "" {
-			t.Errorf("answer %d, bodies %v, want 200, the body as it was sent, and no Expect", response.StatusCode, h.agent.bodies)
+			t.Errorf("answer %d, bodies %v, want 200, the body as it was sent, and no Expect",
+				response.StatusCode, h.agent.bodies)
 		}
 	})
 }
@@ -185,10 +188,12 @@ func TestWhatTheCallerHears(t *testing.T) {
 		response, body := h.get(t, nil)
 		response.Header.Del("Date")
 		want := http.Header{
-			"Content-Type": {"application/vnd.kubernetes.protobuf"}, "Warning": {`299 - "old"`}, "Audit-Id": {"1"}, "Content-Length": {"4"},
+			"Content-Type": {
+				"application/vnd.kubernetes.protobuf"}, "Warning": {`299 - "old"`}, "Audit-Id": {"1"}, "Content-Length": {"4"},
 		}
 		if response.StatusCode != http.StatusTeapot || body != "k8s\x00" || !reflect.DeepEqual(response.Header, want) {
-			t.Errorf("answer %d %v %q, want 418, the member's body and the header %v", response.StatusCode, response.Header, body, want)
+			t.Errorf("answer %d %v %q, want 418, the member's body and the header %v",
+				response.StatusCode, response.Header, body, want)
 		}
 	})
 	t.Run("compressed answers stay compressed", func(t *testing.T) {

@@ -24,26 +24,30 @@ import (
 )
 
 const (
-	// maxImpersonated bounds what one request may ask to be, as each of it is a question to the member.
+	// maxImpersonated limits the impersonation headers of one request, because each of them is a question to the
+	// member.
 	maxImpersonated = 32
-	// grantedFor is how long a right to impersonate that was taken away may still be used, and the lack of one be felt.
-	grantedFor = 5 * time.Second
-	// reviewTimeout bounds the questions for one request.
+	// reviewTTL is how long an answer of the member is remembered. A right to impersonate that was taken away may
+	// still be used for this long, and a new right may not be noticed for this long.
+	reviewTTL = 5 * time.Second
+	// reviewTimeout limits the time for all questions of one request.
 	reviewTimeout = 8 * time.Second
 )
 
-// impersonation is whom a request is to be served as, in the member's words.
+// impersonation is the user as which a request is served, in the terms of the member.
 type impersonation struct {
 	user   string
 	uid    string
 	groups []string
 	extra  map[string][]string
-	// account is the ServiceAccount of the member that user names, if it does. The agent gives it its groups.
+	// account is the ServiceAccount of the member that user names. It is nil if user names none. The agent adds the
+	// groups of the account.
 	account *protocol.ServiceAccount
 }
 
-// parseImpersonation returns whom a caller wants to impersonate (kubectl --as), nil if no one. The rules are those of
-// an API server, and in addition the member's own system users and groups are refused, but for ServiceAccounts.
+// parseImpersonation returns the user that a caller wants to impersonate (kubectl --as), or nil if there is none. The
+// rules are the rules of an API server. In addition, it refuses the member's own system users and groups, except
+// ServiceAccounts.
 func parseImpersonation(h http.Header) (*impersonation, error) {
 	wanted := impersonation{extra: map[string][]string{}}
 	count := 0
@@ -60,16 +64,18 @@ func parseImpersonation(h http.Header) (*impersonation, error) {
 	case count == 0:
 		return nil, nil // no impersonation, and no error
 	case count > maxImpersonated:
-		return nil, refusal.BadRequest(fmt.Sprintf("the request asks to impersonate with %d headers; %d are allowed", count, maxImpersonated))
+		return nil, refusal.BadRequest(fmt.Sprintf("the request has %d impersonation headers; at most %d are allowed",
+			count, maxImpersonated))
 	case wanted.user == "":
-		return nil, refusal.BadRequest("the request asks to impersonate groups, a uid or extras, but no user; add --as")
+		return nil, refusal.BadRequest("the request impersonates groups, a uid or extras, but no user; add --as")
 	}
 	return &wanted, wanted.checkTarget()
 }
 
 func (i *impersonation) add(name string, values []string) error {
 	if bad := slices.IndexFunc(values, func(v string) bool { return v == "" || !identity.HeaderSafe(v) }); bad >= 0 {
-		return refusal.BadRequest(fmt.Sprintf("a value of the %s header is empty or has characters that no name has", name))
+		return refusal.BadRequest(fmt.Sprintf(
+			"a value of the %s header is empty or has characters that a name must not have", name))
 	}
 	key, isExtra := strings.CutPrefix(name, authenticationv1.ImpersonateUserExtraHeaderPrefix)
 	switch {
@@ -88,26 +94,26 @@ func (i *impersonation) add(name string, values []string) error {
 	case name == authenticationv1.ImpersonateUIDHeader:
 		i.uid = values[0]
 	default:
-		return refusal.BadRequest(fmt.Sprintf("the header %s is none that an API server knows", name))
+		return refusal.BadRequest(fmt.Sprintf("API servers do not know the header %s", name))
 	}
 	return nil
 }
 
-// checkTarget refuses users and groups that may not be impersonated through the hub. The agent refuses them a second
-// time.
+// checkTarget refuses users and groups that must not be impersonated through the hub. The agent refuses them too.
 func (i *impersonation) checkTarget() error {
 	if account, is := protocol.ParseServiceAccount(i.user); is {
 		i.account = &account
 		return i.checkAccount()
 	}
 	if strings.HasPrefix(i.user, "system:") {
-		return refusal.Forbidden(fmt.Sprintf("%q may not be impersonated through the hub: it is a user of the cluster's own; "+
-			"use a kubeconfig of the cluster for that", i.user))
+		return refusal.Forbidden(fmt.Sprintf(
+			"%q may not be impersonated through the hub: it is a system user of the cluster; "+
+				"use a kubeconfig of the cluster for that", i.user))
 	}
 	for _, group := range i.groups {
 		if strings.HasPrefix(group, "system:") && group != "system:authenticated" {
-			return refusal.Forbidden(fmt.Sprintf("the group %q may not be impersonated through the hub: it is the cluster's own; "+
-				"use a kubeconfig of the cluster for that", group))
+			return refusal.Forbidden(fmt.Sprintf("the group %q may not be impersonated through the hub: "+
+				"it is a system group of the cluster; use a kubeconfig of the cluster for that", group))
 		}
 	}
 	if _, claimed := i.extra[impersonatorKey]; claimed {
@@ -116,12 +122,13 @@ func (i *impersonation) checkTarget() error {
 	return nil
 }
 
-// checkAccount refuses a ServiceAccount of Drover's own, and one that is to be more than Kubernetes makes it.
+// checkAccount refuses a ServiceAccount of Drover, and any groups, uid or extras that Kubernetes would not give to the
+// account.
 func (i *impersonation) checkAccount() error {
 	switch {
 	case i.account.Reserved():
 		return refusal.Forbidden(fmt.Sprintf(
-			"%q may not be impersonated through the hub: it is an account of Drover's own", i.user))
+			"%q may not be impersonated through the hub: it is an account of Drover", i.user))
 	case len(i.groups) > 0 || i.uid != "" || len(i.extra) > 0:
 		return refusal.Forbidden(fmt.Sprintf(
 			"%q may be impersonated through the hub only with the groups that Kubernetes gives it; "+
@@ -130,7 +137,8 @@ func (i *impersonation) checkAccount() error {
 	return nil
 }
 
-// rights lists what the caller must be granted in the member to be served so, each for itself, as an API server asks.
+// rights lists the rights that the caller needs in the member for this impersonation. As in an API server, each user,
+// group, uid and extra is a separate right.
 func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	list := []authorizationv1.ResourceAttributes{{Resource: "users", Name: i.user}}
 	if i.account != nil {
@@ -142,7 +150,9 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 		list = append(list, authorizationv1.ResourceAttributes{Resource: "groups", Name: group})
 	}
 	if i.uid != "" {
-		list = append(list, authorizationv1.ResourceAttributes{Group: authenticationv1.GroupName, Version: "v1", Resource: "uids", Name: i.uid})
+		list = append(list, authorizationv1.ResourceAttributes{
+			Group: authenticationv1.GroupName, Version: "v1", Resource: "uids", Name: i.uid,
+		})
 	}
 	for _, key := range slices.Sorted(maps.Keys(i.extra)) {
 		for _, value := range i.extra[key] {
@@ -157,36 +167,42 @@ func (i *impersonation) rights() []authorizationv1.ResourceAttributes {
 	return list
 }
 
-// mayImpersonate asks the member, as the caller, whether the caller may impersonate all that they ask for.
+// mayImpersonate asks the member on behalf of the caller whether the caller may impersonate everything in wanted.
 func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersonation) error {
 	rights := wanted.rights()
 	key, err := json.Marshal(rights)
 	if err != nil {
 		return fmt.Errorf("list rights to impersonate: %w", err)
 	}
-	granted, err := h.granted.Get(ctx, c.identity.Digest(c.target.cluster.String(), string(key)), c.target.cluster.String(), func(ctx context.Context) (decision.Result[bool], error) {
+	cluster := c.target.cluster.String()
+	review := func(ctx context.Context) (decision.Result[bool], error) {
 		ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 		defer cancel()
 		for _, right := range rights {
 			allowed, err := c.reviewAccess(ctx, impersonate(c.identity), right)
 			if err != nil || !allowed {
-				return decision.Result[bool]{For: grantedFor}, err
+				return decision.Result[bool]{For: reviewTTL}, err
 			}
 		}
-		return decision.Result[bool]{Value: true, For: grantedFor, Yes: true}, nil
-	})
+		return decision.Result[bool]{Value: true, For: reviewTTL, Yes: true}, nil
+	}
+	granted, err := h.impersonations.Get(ctx, c.identity.Digest(cluster, string(key)), cluster, review)
 	switch {
 	case err != nil:
 		return memberError(c, fmt.Errorf("review the right to impersonate: %w", err))
 	case !granted:
-		return refusal.Forbidden(fmt.Sprintf("user %q may not impersonate %q with all the groups, uid and extras asked for in cluster %q; "+
-			"ask there for the right to impersonate each of them", c.identity.User, wanted.user, c.target.cluster)).About(c.target.cluster)
+		return refusal.Forbidden(fmt.Sprintf(
+			"user %q may not impersonate %q with all requested groups, uid and extras in cluster %q; "+
+				"ask in the cluster for the right to impersonate each of them",
+			c.identity.User, wanted.user, c.target.cluster)).About(c.target.cluster)
 	}
 	return nil
 }
 
-// reviewAccess asks the member whether whom a header names has a right.
-func (c *call) reviewAccess(ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes) (bool, error) {
+// reviewAccess asks the member whether the user that a header names has a right.
+func (c *call) reviewAccess(
+	ctx context.Context, as http.Header, right authorizationv1.ResourceAttributes,
+) (bool, error) {
 	const url = memberURL + protocol.PathKubernetes + protocol.PathAccessReview
 	return protocol.ReviewAccess(ctx, c.transport, url, as, right)
 }

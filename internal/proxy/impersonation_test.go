@@ -32,7 +32,8 @@ func TestParseImpersonation(t *testing.T) {
 		"an empty header asks for no user":          {header: http.Header{"Impersonate-User": {""}}},
 		"a user, groups, a uid and extras": {
 			header: http.Header{
-				"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x", "y"},
+				"Impersonate-User": {
+					"bob"}, "Impersonate-Group": {"a", "b"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x", "y"},
 			},
 			want: &impersonation{user: "bob", uid: "7", groups: []string{"a", "b"}, extra: map[string][]string{"example.org/team": {"x", "y"}}},
 		},
@@ -40,19 +41,41 @@ func TestParseImpersonation(t *testing.T) {
 			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:authenticated"}},
 			want:   &impersonation{user: "bob", groups: []string{"system:authenticated"}, extra: map[string][]string{}},
 		},
-		"a group without a user is 400":     {header: http.Header{"Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
-		"a uid without a user is 400":       {header: http.Header{"Impersonate-Uid": {"a"}}, fails: apierrors.IsBadRequest},
-		"an extra without a user is 400":    {header: http.Header{"Impersonate-Extra-A": {"a"}}, fails: apierrors.IsBadRequest},
-		"a group with an empty user is 400": {header: http.Header{"Impersonate-User": {""}, "Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
-		"two users are 400":                 {header: http.Header{"Impersonate-User": {"bob", "eve"}}, fails: apierrors.IsBadRequest},
-		"two uids are 400":                  {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Uid": {"1", "2"}}, fails: apierrors.IsBadRequest},
-		"an empty group is 400":             {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", ""}}, fails: apierrors.IsBadRequest},
-		"an unknown header is 400":          {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Everybody": {"1"}}, fails: apierrors.IsBadRequest},
-		"a line break in a group is 400":    {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a\nb"}}, fails: apierrors.IsBadRequest},
-		"33 groups are 400":                 {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": slices.Repeat([]string{"a"}, 33)}, fails: apierrors.IsBadRequest},
-		"system:masters as a group is 403":  {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}}, fails: apierrors.IsForbidden},
-		"system:nodes as a group is 403":    {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "system:nodes"}}, fails: apierrors.IsForbidden},
-		"a system user is 403":              {header: http.Header{"Impersonate-User": {"system:admin"}}, fails: apierrors.IsForbidden},
+		"a group without a user is 400": {header: http.Header{"Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest},
+		"a uid without a user is 400":   {header: http.Header{"Impersonate-Uid": {"a"}}, fails: apierrors.IsBadRequest},
+		"an extra without a user is 400": {
+			header: http.Header{"Impersonate-Extra-A": {"a"}}, fails: apierrors.IsBadRequest,
+		},
+		"a group with an empty user is 400": {
+			header: http.Header{"Impersonate-User": {""}, "Impersonate-Group": {"a"}}, fails: apierrors.IsBadRequest,
+		},
+		"two users are 400": {
+			header: http.Header{"Impersonate-User": {"bob", "eve"}}, fails: apierrors.IsBadRequest,
+		},
+		"two uids are 400": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Uid": {"1", "2"}}, fails: apierrors.IsBadRequest,
+		},
+		"an empty group is 400": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", ""}}, fails: apierrors.IsBadRequest,
+		},
+		"an unknown header is 400": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Everybody": {"1"}}, fails: apierrors.IsBadRequest,
+		},
+		"a line break in a group is 400": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a\nb"}}, fails: apierrors.IsBadRequest,
+		},
+		"33 groups are 400": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": slices.Repeat([]string{"a"}, 33)}, fails: apierrors.IsBadRequest,
+		},
+		"system:masters as a group is 403": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}}, fails: apierrors.IsForbidden,
+		},
+		"system:nodes as a group is 403": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "system:nodes"}}, fails: apierrors.IsForbidden,
+		},
+		"a system user is 403": {
+			header: http.Header{"Impersonate-User": {"system:admin"}}, fails: apierrors.IsForbidden,
+		},
 		"a ServiceAccount of the member may be asked for": {
 			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}},
 			want: &impersonation{
@@ -68,12 +91,24 @@ func TestParseImpersonation(t *testing.T) {
 		"a ServiceAccount with an extra is 403": {
 			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Extra-A": {"b"}}, fails: apierrors.IsForbidden,
 		},
-		"no name of a ServiceAccount is 403":      {header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer:x"}}, fails: apierrors.IsForbidden},
-		"a ServiceAccount of no namespace is 403": {header: http.Header{"Impersonate-User": {"system:serviceaccount::x"}}, fails: apierrors.IsForbidden},
-		"an account that runs Plans is 403":       {header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-plans:drover-plan"}}, fails: apierrors.IsForbidden},
-		"the header to the agent is 400":          {header: http.Header{"Impersonate-User": {"bob"}, protocol.HeaderServiceAccount: {"system:serviceaccount:web:deployer"}}, fails: apierrors.IsBadRequest},
-		"the agent itself is 403":                 {header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:drover-agent"}}, fails: apierrors.IsForbidden},
-		"the hub's own extra is 403":              {header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"eve"}}, fails: apierrors.IsForbidden},
+		"no name of a ServiceAccount is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer:x"}}, fails: apierrors.IsForbidden,
+		},
+		"a ServiceAccount of no namespace is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount::x"}}, fails: apierrors.IsForbidden,
+		},
+		"an account that runs Plans is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-plans:drover-plan"}}, fails: apierrors.IsForbidden,
+		},
+		"the header to the agent is 400": {
+			header: http.Header{"Impersonate-User": {"bob"}, protocol.HeaderServiceAccount: {"system:serviceaccount:web:deployer"}}, fails: apierrors.IsBadRequest,
+		},
+		"the agent itself is 403": {
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:drover-agent"}}, fails: apierrors.IsForbidden,
+		},
+		"the hub's own extra is 403": {
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"eve"}}, fails: apierrors.IsForbidden,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseImpersonation(test.header)
@@ -128,7 +163,8 @@ func denyReviews(w http.ResponseWriter, r *http.Request) {
 
 func TestCallersOwnImpersonation(t *testing.T) {
 	wanted := http.Header{
-		"Impersonate-User": {"bob"}, "Impersonate-Group": {"ops", "dev"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x"},
+		"Impersonate-User": {
+			"bob"}, "Impersonate-Group": {"ops", "dev"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x"},
 	}
 	const group = "authentication.k8s.io"
 	asked := []authorizationv1.ResourceAttributes{

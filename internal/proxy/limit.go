@@ -15,14 +15,14 @@ import (
 	"github.com/drover-dev/drover/internal/limit"
 )
 
-// What an answer may have on its way to the hub: the stream window of a tunnel, and of net/http's client to the hub's
-// API server.
+// Bytes of a response that may be on their way to the hub: the stream window of a tunnel, and the stream window of
+// net/http's client to the hub's API server.
 const (
 	memberWindow = 1 << 20
 	hubWindow    = 4 << 20
 )
 
-// enter finds room for a call, or refuses it with 429. A user who acts as another one is counted as the former.
+// enter reserves a seat for a call, or refuses it with 429. A user who acts as another one counts as the original user.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	who := limit.Requester{User: c.identity.Sharer()}
 	if !c.target.local {
@@ -36,7 +36,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	return seat, err
 }
 
-// tooMany says whose requests are too many.
+// tooMany returns a refusal that tells whose requests are too many.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {
@@ -45,11 +45,11 @@ func tooMany(c *call, full *limit.FullError) error {
 	var message string
 	switch full.Scope {
 	case limit.ScopeUser:
-		message = fmt.Sprintf("you have too many %s under way through the hub; end some, or try again", kind)
+		message = fmt.Sprintf("you have too many %s open through the hub; end some of them, or try again", kind)
 	case limit.ScopeMember:
-		message = fmt.Sprintf("there are too many %s under way in cluster %q; try again", kind, c.target.cluster)
+		message = fmt.Sprintf("there are too many open %s in cluster %q; try again", kind, c.target.cluster)
 	default:
-		message = fmt.Sprintf("the hub has too many %s under way; try again", kind)
+		message = fmt.Sprintf("the hub has too many open %s; try again", kind)
 	}
 	refused := refusal.TooManyRequests(message, retryDelay()).Because(full)
 	if c.target.local {
@@ -67,7 +67,7 @@ func retryDelay() time.Duration {
 	return time.Second * time.Duration(1+n.Int64())
 }
 
-// flow begins to count what an answer holds while its user does not read it.
+// flow starts counting the bytes that a response holds while its user does not read it.
 func (h *Handler) flow(c *call, cut func()) *limit.Flow {
 	from := limit.Origin{Window: hubWindow}
 	if !c.target.local {

@@ -56,7 +56,8 @@ func (g *gated) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 func wantLoad(t *testing.T, l *limit.Limiter, short, long, waiting int) {
 	t.Helper()
 	if gotShort, gotLong, gotWaiting := l.Load(); gotShort != short || gotLong != long || gotWaiting != waiting {
-		t.Errorf("%d short and %d long requests are under way and %d wait, want %d, %d and %d", gotShort, gotLong, gotWaiting, short, long, waiting)
+		t.Errorf("%d short and %d long requests are under way and %d wait, want %d, %d and %d",
+			gotShort, gotLong, gotWaiting, short, long, waiting)
 	}
 }
 
@@ -141,16 +142,22 @@ func TestSeatsAreGivenBack(t *testing.T) {
 		path    string
 		header  http.Header
 	}{
-		"after an answer":                     {path: podsPath},
-		"after a refusal for want of rights":  {path: "/k8s/clusters/team-b/prod/api"},
-		"when there is no such member":        {path: "/k8s/clusters/team-a/none/api"},
-		"when the member is not connected":    {prepare: func(h *hubSide) { h.members.fail(&NotConnectedError{}) }, path: podsPath},
-		"when the member cannot be looked up": {prepare: func(h *hubSide) { h.members.fail(errors.New("broken")) }, path: podsPath},
+		"after an answer":                    {path: podsPath},
+		"after a refusal for want of rights": {path: "/k8s/clusters/team-b/prod/api"},
+		"when there is no such member":       {path: "/k8s/clusters/team-a/none/api"},
+		"when the member is not connected": {
+			prepare: func(h *hubSide) { h.members.fail(&NotConnectedError{}) }, path: podsPath,
+		},
+		"when the member cannot be looked up": {
+			prepare: func(h *hubSide) { h.members.fail(errors.New("broken")) }, path: podsPath,
+		},
 		"when the connection breaks": {prepare: func(h *hubSide) {
 			h.agent.answerWith(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		}, path: podsPath},
 		"when the right to impersonate is lacking": {path: podsPath, header: http.Header{"Impersonate-User": {"bob"}}},
-		"after an upgrade that was refused":        {path: podsPath, header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}}},
+		"after an upgrade that was refused": {
+			path: podsPath, header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change, l := limited(limit.Defaults(), limit.Observers{})
@@ -354,8 +361,12 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 		path   func(int) string
 		kept   int64 // streams that are not cut
 	}{
-		"through one member are held to its bound":                           {limit.BacklogBounds{Member: 16 * window, All: 64 * window, Grace: time.Second}, sameMember, 16},
-		"through many members of a workspace are held to the bound of all":   {limit.BacklogBounds{Member: 16 * window, All: 32 * window, Grace: time.Second}, ownMember, 32},
+		"through one member are held to its bound": {
+			limit.BacklogBounds{Member: 16 * window, All: 64 * window, Grace: time.Second}, sameMember, 16,
+		},
+		"through many members of a workspace are held to the bound of all": {
+			limit.BacklogBounds{Member: 16 * window, All: 32 * window, Grace: time.Second}, ownMember, 32,
+		},
 		"without bounds hold a window each: so much for what is tested here": {limit.BacklogBounds{}, sameMember, streams},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -392,12 +403,14 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 			for l.Backlog.Held() < tt.kept*window || heap()-before < (tt.kept-4)*window {
 				select {
 				case <-deadline:
-					t.Fatalf("%d MiB are held, heap %d MiB: less than was expected of those who are not cut", l.Backlog.Held()>>20, (heap()-before)>>20)
+					t.Fatalf("%d MiB are held, heap %d MiB: less than was expected of those who are not cut",
+						l.Backlog.Held()>>20, (heap()-before)>>20)
 				default:
 				}
 			}
 			grown := heap() - before
-			t.Logf("%d stalled streams: heap grew by %d MiB; %d MiB counted, at most %d MiB at a cut", streams, grown>>20, l.Backlog.Held()>>20, highest.Load()>>20)
+			t.Logf("%d stalled streams: heap grew by %d MiB; %d MiB counted, at most %d MiB at a cut",
+				streams, grown>>20, l.Backlog.Held()>>20, highest.Load()>>20)
 			if most := (tt.kept*5/4 + 16) * window; tt.bounds.All > 0 && grown > most {
 				t.Errorf("the heap grew by %d MiB, want at most %d", grown>>20, most>>20)
 			}

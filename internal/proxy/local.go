@@ -21,8 +21,8 @@ type localAPI struct {
 	upgrade http.RoundTripper // for upgrades, which HTTP/2 does not have
 }
 
-// newLocalAPI takes from a configuration how to reach the API server and how to recognise it, and no
-// credentials: the manager's credentials can't get into these transports.
+// newLocalAPI takes the address and the CA of the API server from a configuration, but no credentials. The manager's
+// credentials cannot get into these transports.
 func newLocalAPI(config *rest.Config) (*localAPI, error) {
 	anonymous := rest.AnonymousClientConfig(config)
 	anonymous.UserAgent, anonymous.DisableCompression = "", true
@@ -44,8 +44,8 @@ func newLocalAPI(config *rest.Config) (*localAPI, error) {
 	return &localAPI{base: base, plain: plain, upgrade: upgrade}, nil
 }
 
-// route completes a call to the hub itself with the token that the caller sent. The API server judges the token and
-// whom the caller wants to impersonate.
+// route completes a call to the hub itself with the caller's token. The API server checks the token and the user that
+// the caller wants to impersonate.
 func (h *localAPI) route(r *http.Request, c *call) error {
 	token, err := identity.Token(r)
 	if err != nil {

@@ -3,10 +3,10 @@
 
 // Package proxy serves a member's Kubernetes API to an identified user.
 //
-// A request is refused before anything is sent: first its form is judged, then who sends it, then whether they may
-// reach the member, then whether there is room for the request, then whether there is such a member and it is
-// connected. Only then a call is made of it, a value that holds the identity; the transport sends nothing that belongs
-// to no call.
+// A request may be refused before anything is sent. The checks come in this order: the form of the request, the
+// identity of its sender, the sender's right to reach the member, a free seat for the request, and whether the member
+// exists and is connected. Only then does the proxy create a call, a value that holds the identity. The transport sends
+// nothing that belongs to no call.
 package proxy
 
 import (
@@ -32,7 +32,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Prefixes of what a Handler serves.
+// Prefixes of the paths that a Handler serves.
 const (
 	// PathClusters is protocol.PathClusters.
 	PathClusters = protocol.PathClusters
@@ -40,20 +40,20 @@ const (
 	PathLocal = "/k8s/local"
 )
 
-// ErrUnknownCluster says that there is no Cluster of that name.
+// ErrUnknownCluster means that no Cluster has this name.
 var ErrUnknownCluster = errors.New("unknown cluster")
 
-// ErrHeaderTooLarge says that the header of a request, with the user and their groups, is larger than a member's agent
-// takes.
+// ErrHeaderTooLarge means that the header of a request, with the user and their groups, is larger than a member's agent
+// accepts.
 var ErrHeaderTooLarge = errors.New("header too large")
 
-// NotConnectedError says that a Cluster has no open tunnel anywhere.
+// NotConnectedError means that a Cluster has no open tunnel anywhere.
 type NotConnectedError struct {
-	// LastSeen is when it last had one, zero if that is unknown or never happened.
+	// LastSeen is the time when it last had one. It is zero if that is unknown or never happened.
 	LastSeen time.Time
 }
 
-// Error says since when.
+// Error returns a text with the time of LastSeen.
 func (e *NotConnectedError) Error() string {
 	if e.LastSeen.IsZero() {
 		return "not connected"
@@ -61,60 +61,64 @@ func (e *NotConnectedError) Error() string {
 	return "not connected since " + e.LastSeen.UTC().Format(time.RFC3339)
 }
 
-// Limits bound what one request may take. Zero values mean the defaults.
+// Limits are the limits for one request. Zero values mean the defaults.
 type Limits struct {
-	// Body of a request, in bytes. 16 MiB by default. Upgraded connections are not bound by it.
+	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
 	Body int64
-	// Stall is how long a user may take for one piece of an answer, at most 32 KiB, or send nothing of a body that they
-	// announced, before they are cut off. 3 minutes by default. A silent watch or shell is not stalled.
+	// Stall is the time after which a stalling user is cut off. A user stalls who does not read one piece of a
+	// response, which has at most 32 KiB, or sends nothing of an announced body. A silent watch or shell does not
+	// stall. The default is 3 minutes.
 	Stall time.Duration
-	// Answer is how long a member may take to begin its answer to a request that is not meant to last. 70 s by default: an
-	// API server gives up after 60 s by itself, so whoever takes longer hangs, and must not hold the seats of others.
+	// Answer limits how long a member may take to begin its response to a request that is not long-running. The default
+	// is 70 s. An API server itself gives up after 60 s, so a member that takes longer hangs, and must not hold the
+	// seats of others.
 	Answer time.Duration
-	// Look is after how long, at most, it is looked again whether a request that lasts may go on. 30 s by default.
+	// Look is the maximum time between two checks whether a long-running request may continue. The default is 30 s.
 	Look time.Duration
 }
 
-// Options of a Handler. All but Limits and Limiter are needed.
+// Options of a Handler. All are required except Limits, Limiter, Observer and Log.
 type Options struct {
-	// Authenticate identifies who sends a request. Errors are refusals.
+	// Authenticate identifies the sender of a request. Its errors are refusals.
 	Authenticate func(*http.Request) (identity.Identity, error)
-	// Authorize admits a user to a member. Errors are refusals. It is asked before it is known whether the member exists.
+	// Authorize checks whether a user may reach a member. Its errors are refusals. It is called before the proxy knows
+	// whether the member exists.
 	Authorize func(context.Context, identity.Identity, types.NamespacedName) error
-	// Transport returns what carries requests whose path begins with protocol.PathKubernetes to a member's agent. It
-	// does upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError, those of the transport
-	// may match the latter or ErrHeaderTooLarge.
+	// Transport returns the transport that carries requests whose paths begin with protocol.PathKubernetes to a
+	// member's agent. It does upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError.
+	// Errors of the transport itself may match the latter or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
-	// Hub is how to reach the hub's own API server. Its credentials are never used: each user's own are.
+	// Hub is the configuration for the hub's own API server. Its credentials are never used: each user's own
+	// credentials are.
 	Hub *rest.Config
-	// Limits of requests.
+	// Limits are the limits for each request.
 	Limits Limits
-	// Limiter shares the hub among users and members. Its defaults by default.
+	// Limiter shares the hub among users and members. The default is a limiter with its default settings.
 	Limiter *limit.Limiter
-	// Observer receives what metrics need.
+	// Observer receives events for metrics.
 	Observer Observer
-	// Log receives what only the operator of the hub can repair.
+	// Log receives failures that only the operator of the hub can repair.
 	Log logr.Logger
 }
 
-// Handler serves PathClusters and PathLocal. New makes it.
+// Handler serves PathClusters and PathLocal. Create it with New.
 type Handler struct {
-	authenticate func(*http.Request) (identity.Identity, error)
-	authorize    func(context.Context, identity.Identity, types.NamespacedName) error
-	transport    func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
-	local        *localAPI
-	granted      *decision.Cache[bool] // who may impersonate whom in which member
-	limits       Limits
-	observer     Observer
-	limiter      *limit.Limiter
-	log          logr.Logger
-	forwarder    *httputil.ReverseProxy
+	authenticate   func(*http.Request) (identity.Identity, error)
+	authorize      func(context.Context, identity.Identity, types.NamespacedName) error
+	transport      func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
+	local          *localAPI
+	impersonations *decision.Cache[bool] // who may impersonate whom in which member
+	limits         Limits
+	observer       Observer
+	limiter        *limit.Limiter
+	log            logr.Logger
+	forwarder      *httputil.ReverseProxy
 }
 
-// New makes a Handler. It fails if Hub is no usable configuration.
+// New returns a Handler. It fails if Hub is not a valid configuration.
 func New(o Options) (*Handler, error) {
 	if o.Authenticate == nil || o.Authorize == nil || o.Transport == nil || o.Hub == nil {
-		return nil, errors.New("make proxy: Authenticate, Authorize, Transport and Hub must be given")
+		return nil, errors.New("make proxy: Authenticate, Authorize, Transport and Hub are required")
 	}
 	local, err := newLocalAPI(o.Hub)
 	if err != nil {
@@ -137,14 +141,14 @@ func New(o Options) (*Handler, error) {
 	}
 	h := &Handler{
 		authenticate: o.Authenticate, authorize: o.Authorize, transport: o.Transport, local: local,
-		granted: decision.New[bool](), limits: o.Limits, observer: o.Observer, limiter: o.Limiter, log: o.Log,
+		impersonations: decision.New[bool](), limits: o.Limits, observer: o.Observer, limiter: o.Limiter, log: o.Log,
 	}
 	h.forwarder = h.newForwarder()
 	return h, nil
 }
 
-// ServeHTTP serves one request. Give it the request as it came: http.ServeMux redirects paths that it finds untidy, so
-// choose the handler by prefix before any mux.
+// ServeHTTP serves one request. Pass it the unmodified request: http.ServeMux redirects paths that it considers
+// unclean, so choose the handler by prefix before any mux.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c, err := h.admit(r)
 	if err != nil {
@@ -154,7 +158,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.forward(w, r, c)
 }
 
-// admit makes a call of a request, or says why not. Its order is the package's promise.
+// admit turns a request into a call, or returns why the request is refused. The package comment promises the order of
+// its checks.
 func (h *Handler) admit(r *http.Request) (*call, error) {
 	to, err := parseTarget(r)
 	if err != nil {
@@ -197,8 +202,8 @@ func (h *Handler) admit(r *http.Request) (*call, error) {
 	return c, err
 }
 
-// judge refuses a user who may not reach a member, and returns whom the user wants to impersonate there, nil for no
-// one. The hub's API server decides on its callers by itself.
+// judge refuses a user who may not reach a member. Otherwise it returns the user that the caller wants to impersonate
+// there, or nil for none. The hub's API server makes these decisions itself.
 func (h *Handler) judge(r *http.Request, c *call) (*impersonation, error) {
 	if c.target.local {
 		return nil, nil
@@ -227,10 +232,10 @@ func (h *Handler) routeMember(ctx context.Context, c *call, wanted *impersonatio
 	return nil
 }
 
-// refuse answers with a Status. What only the operator can mend goes to the log.
+// refuse responds with a Status. It logs failures that only the operator can repair.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(context.Cause(r.Context()), context.Canceled) {
-		panic(http.ErrAbortHandler) // the caller is gone; net/http ends the connection without a word
+		panic(http.ErrAbortHandler) // the caller is gone; net/http ends the connection silently
 	}
 	e := refusal.Of(err)
 	if status := e.Status(); status.Code >= http.StatusInternalServerError && e.Unwrap() != nil {
@@ -243,12 +248,13 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	refusal.Write(w, e)
 }
 
-// isDiscovery reports whether a path is one of the two that clients ask before anything else.
+// isDiscovery reports whether a path is one of the two that clients ask for before anything else.
 func isDiscovery(path string) bool {
 	return strings.HasSuffix(path, "/api") || strings.HasSuffix(path, "/apis")
 }
 
-// warn says the message in a header too: of a refused discovery kubectl drops the Status, but it prints warnings, once.
+// warn also puts the message into a header. kubectl ignores the Status of a refused discovery, but it prints warnings,
+// once.
 func warn(w http.ResponseWriter, message string) {
 	if value, err := utilnet.NewWarningHeader(299, "drover", message); err == nil {
 		w.Header().Set("Warning", value)
@@ -258,7 +264,7 @@ func warn(w http.ResponseWriter, message string) {
 func (h *Handler) logFailure(e *refusal.Error) {
 	var gone *NotConnectedError
 	if errors.As(e, &gone) {
-		return // the Cluster's conditions say it
+		return // the Cluster's conditions show it
 	}
-	h.log.Error(e, "request not served", "code", e.Status().Code)
+	h.log.Error(e, "could not serve a request", "code", e.Status().Code)
 }

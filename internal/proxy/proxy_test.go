@@ -131,11 +131,19 @@ func TestRefusals(t *testing.T) {
 		reason metav1.StatusReason
 		logged bool
 	}{
-		"a tunnel that breaks is 502":           {errors.New("stream reset"), http.StatusBadGateway, refusal.ReasonBadGateway, true},
-		"a tunnel that is gone by now is 503":   {&NotConnectedError{}, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, false},
+		"a tunnel that breaks is 502": {
+			errors.New("stream reset"), http.StatusBadGateway, refusal.ReasonBadGateway, true,
+		},
+		"a tunnel that is gone by now is 503": {
+			&NotConnectedError{}, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, false,
+		},
 		"a cluster that was deleted now is 404": {ErrUnknownCluster, http.StatusNotFound, metav1.StatusReasonNotFound, false},
-		"a member that takes too long is 504":   {fmt.Errorf("send: %w", os.ErrDeadlineExceeded), http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout, true},
-		"a deadline of the tunnel is 504":       {context.DeadlineExceeded, http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout, true},
+		"a member that takes too long is 504": {
+			fmt.Errorf("send: %w", os.ErrDeadlineExceeded), http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout, true,
+		},
+		"a deadline of the tunnel is 504": {
+			context.DeadlineExceeded, http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout, true,
+		},
 	} {
 		t.Run(name+" Status if nothing was answered yet", func(t *testing.T) {
 			h := newHubSide(t)

@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// relocate makes of a Location in an answer one that leads to the same place through the hub. Clients follow redirects
-// with their token, some of them with method and body too: a member could send its users' requests to another member or
-// to the hub. So whatever leads out of the API behind the prefix is refused.
+// relocate changes the Location of a response so that it leads to the same place through the hub. Clients follow
+// redirects with their token, and some of them also with method and body. So a member could send its users' requests to
+// another member or to the hub. For this reason relocate refuses locations outside the API behind the prefix.
 func (t target) relocate(location string) (string, bool) {
 	u, err := url.Parse(location)
 	if err != nil || u.Opaque != "" || u.User != nil || strings.Contains(u.Path, `\`) {
 		return "", false
 	}
 	if (u.Scheme != "" || u.Host != "") && !strings.HasPrefix(u.Path, "/api/") && !strings.HasPrefix(u.Path, "/apis/") {
-		return "", false // an API server redirects by its own address to its own paths only; workloads behind it may try others
+		return "", false // with its own address, an API server redirects only to its own paths; workloads may try others
 	}
 	there := u.Path
 	switch {
@@ -27,7 +27,7 @@ func (t target) relocate(location string) (string, bool) {
 	case there[0] != '/':
 		there = t.path[:strings.LastIndexByte(t.path, '/')+1] + there
 	}
-	clean := path.Clean(there) // begins with a slash, and has no ".." left to leave the prefix with
+	clean := path.Clean(there) // begins with a slash, and has no ".." that could lead out of the prefix
 	if strings.HasSuffix(there, "/") && clean != "/" {
 		clean += "/"
 	}

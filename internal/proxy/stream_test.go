@@ -181,7 +181,8 @@ func TestUpgrades(t *testing.T) {
 				t.Fatal(err)
 			}
 			if arrived := len(h.agent.all()) + len(h.hub.all()); arrived != 1 || strings.Contains(string(answers), "HTTP/1.1 200") {
-				t.Errorf("%s: %d requests arrived, and the answers are %q, want the upgrade alone to arrive", path, arrived, answers)
+				t.Errorf("%s: %d requests arrived, and the answers are %q, want the upgrade alone to arrive",
+					path, arrived, answers)
 			}
 		}
 	})
@@ -197,7 +198,8 @@ func TestUpgrades(t *testing.T) {
 				response, body := h.raw(t, upgradeRequest(path, "websocket"))
 				wantStatus(t, response, body, http.StatusBadGateway, "BadGateway", "redirect")
 				if location := response.Header.Get("Location"); location != "" || elsewhere.Load() != 0 {
-					t.Errorf("%s: redirected to %q, and the other server was asked %d times, want neither", path, location, elsewhere.Load())
+					t.Errorf("%s: redirected to %q, and the other server was asked %d times, want neither",
+						path, location, elsewhere.Load())
 				}
 			}
 		}
@@ -222,8 +224,12 @@ func TestUpgrades(t *testing.T) {
 		"a page without a host":  {"", "Origin: null"},
 		"a page of another port": {"", "Origin: https://hub.example:8443"},
 		"a page without TLS":     {"", "Origin: http://hub.example:443"},
-		"a page of another host, whose cookie a proxy may have made the token of": {bearer, "Origin: https://evil.example\r\nCookie: a=b"},
-		"a page of another host, whose password a browser adds":                   {"Authorization: Basic YTpi\r\n", "Origin: https://evil.example"},
+		"a page of another host, whose cookie a proxy may have made the token of": {
+			bearer, "Origin: https://evil.example\r\nCookie: a=b",
+		},
+		"a page of another host, whose password a browser adds": {
+			"Authorization: Basic YTpi\r\n", "Origin: https://evil.example",
+		},
 		"two pages": {"", "Origin: https://hub.example\r\nOrigin: https://evil.example"},
 	} {
 		t.Run("CVE-2019-13209: "+name+" opens no WebSocket", func(t *testing.T) {

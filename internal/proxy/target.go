@@ -12,37 +12,38 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// target is where a request goes.
+// target is the destination of a request.
 type target struct {
-	local   bool                 // the hub itself; cluster is empty then
-	cluster types.NamespacedName // which member
-	prefix  string               // what precedes the path on the hub, without a slash at its end
-	path    string               // the path there, decoded; begins with a slash
-	rawPath string               // the same as the caller encoded it; empty if path has only one encoding, see url.URL
+	local   bool                 // the hub itself; cluster is empty in this case
+	cluster types.NamespacedName // the member
+	prefix  string               // the part of the hub's path before path, without a trailing slash
+	path    string               // the path in the cluster, decoded; begins with a slash
+	rawPath string               // the same path as the caller encoded it; empty if it has only one encoding
 }
 
-// parseTarget finds out where a request goes. It refuses whatever two readers could read differently, so that what is
-// authorized is what is reached. The path there stays byte for byte what it was.
+// parseTarget returns the destination of a request. It refuses paths that two readers could understand differently, so
+// that the authorized destination is the one that is reached. The path in the cluster stays unchanged byte for byte.
 func parseTarget(r *http.Request) (target, error) {
 	u := r.URL
 	if u.Scheme != "" || u.Host != "" || u.Opaque != "" || u.User != nil {
-		return target{}, refusal.BadRequest("the request line holds more than a path; send only the path")
+		return target{}, refusal.BadRequest("the request line has more than a path; send only the path")
 	}
 	if strings.Contains(u.Path, `\`) {
 		return target{}, refusal.BadRequest("the path has a backslash")
 	}
 	for segment := range strings.SplitSeq(u.Path, "/") { // decoded, so %2e and %2f hide nothing
 		if segment == "." || segment == ".." {
-			return target{}, refusal.BadRequest(`the path has a segment "." or ".."; send the path that it leads to`)
+			return target{}, refusal.BadRequest(`the path has a segment "." or ".."; send the path without them`)
 		}
 	}
-	escaped := u.Path // where it has one encoding only: there is nothing to encode in a prefix that split takes
+	escaped := u.Path // the path has only one encoding: a prefix that split accepts needs none
 	if u.RawPath != "" {
 		escaped = u.EscapedPath()
 	}
 	to, ok := split(escaped)
 	if !ok {
-		return target{}, refusal.BadRequest("the path is not of the form /k8s/clusters/<namespace>/<name>/… or /k8s/local/…")
+		return target{}, refusal.BadRequest(
+			"the path does not have the form /k8s/clusters/<namespace>/<name>/… or /k8s/local/…")
 	}
 	to.path = u.Path[len(to.prefix):]
 	if to.path == "" {
@@ -57,8 +58,8 @@ func parseTarget(r *http.Request) (target, error) {
 	return to, nil
 }
 
-// MemberOf returns the member that a Handler would send a request to: <namespace>/<name>, "local" for the hub's own
-// API, and empty for every other path.
+// MemberOf returns the name of the member to which a Handler would send a request. The name is <namespace>/<name>,
+// "local" for the hub's own API, and empty for every other path.
 func MemberOf(r *http.Request) string {
 	to, err := parseTarget(r)
 	if err != nil {
@@ -67,8 +68,8 @@ func MemberOf(r *http.Request) string {
 	return to.member()
 }
 
-// split finds the prefix of an encoded path. Names must be spelled as Kubernetes has them, with nothing encoded, so
-// that the prefix is as long decoded.
+// split returns the target with the prefix of an encoded path. Names must be valid in Kubernetes and have no encoded
+// characters, so that the prefix has the same length decoded.
 func split(escaped string) (target, bool) {
 	if rest, ok := strings.CutPrefix(escaped, PathLocal); ok {
 		return target{local: true, prefix: PathLocal}, rest == "" || rest[0] == '/'
@@ -88,7 +89,7 @@ func split(escaped string) (target, bool) {
 	}, true
 }
 
-// isName reports whether s can be the name of a Kubernetes object: a DNS subdomain.
+// isName reports whether s is a valid name of a Kubernetes object: a DNS subdomain.
 func isName(s string) bool {
 	if s == "" || len(s) > 253 {
 		return false

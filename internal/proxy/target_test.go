@@ -21,14 +21,24 @@ func TestPaths(t *testing.T) {
 		target string
 		want   string // the request line's path at the agent; empty: refused with 400
 	}{
-		"a path is passed on byte for byte":                     {cluster + "/api/v1/pods", "/v1/k8s/api/v1/pods"},
-		"the cluster's root may lack its slash":                 {cluster, "/v1/k8s/"},
-		"the cluster's root is passed on":                       {cluster + "/", "/v1/k8s/"},
-		"the query is kept, also what Go can't parse":           {cluster + "/api?a=1&b=%zz;c=2&a=3", "/v1/k8s/api?a=1&b=%zz;c=2&a=3"},
-		"an encoded slash in the path there stays encoded":      {cluster + "/api/v1/nodes/n/proxy/a%2Fb%2fc", "/v1/k8s/api/v1/nodes/n/proxy/a%2Fb%2fc"},
-		"two slashes inside of the path there stay":             {cluster + "/api/v1/nodes/n/proxy/a//b/", "/v1/k8s/api/v1/nodes/n/proxy/a//b/"},
-		"other encodings stay as they are":                      {cluster + "/apis/x/%41%20b%C3%A4+", "/v1/k8s/apis/x/%41%20b%C3%A4+"},
-		"a segment that only begins with dots is passed on":     {cluster + "/api/v1/nodes/n/proxy/..a/...", "/v1/k8s/api/v1/nodes/n/proxy/..a/..."},
+		"a path is passed on byte for byte":     {cluster + "/api/v1/pods", "/v1/k8s/api/v1/pods"},
+		"the cluster's root may lack its slash": {cluster, "/v1/k8s/"},
+		"the cluster's root is passed on":       {cluster + "/", "/v1/k8s/"},
+		"the query is kept, also what Go can't parse": {
+			cluster + "/api?a=1&b=%zz;c=2&a=3", "/v1/k8s/api?a=1&b=%zz;c=2&a=3",
+		},
+		"an encoded slash in the path there stays encoded": {
+			cluster + "/api/v1/nodes/n/proxy/a%2Fb%2fc", "/v1/k8s/api/v1/nodes/n/proxy/a%2Fb%2fc",
+		},
+		"two slashes inside of the path there stay": {
+			cluster + "/api/v1/nodes/n/proxy/a//b/", "/v1/k8s/api/v1/nodes/n/proxy/a//b/",
+		},
+		"other encodings stay as they are": {
+			cluster + "/apis/x/%41%20b%C3%A4+", "/v1/k8s/apis/x/%41%20b%C3%A4+",
+		},
+		"a segment that only begins with dots is passed on": {
+			cluster + "/api/v1/nodes/n/proxy/..a/...", "/v1/k8s/api/v1/nodes/n/proxy/..a/...",
+		},
 		"a twice encoded dot segment is passed on, still so":    {cluster + "/api/%252e%252e/x", "/v1/k8s/api/%252e%252e/x"},
 		"a name with dots is a name":                            {"/k8s/clusters/team-a/prod.eu/api", ""}, // unknown: see below
 		"dot-dot into another cluster is refused":               {cluster + "/../other/api", ""},
@@ -56,13 +66,15 @@ func TestPaths(t *testing.T) {
 		"a name that begins with a dash is refused":             {"/k8s/clusters/team-a/-prod/api", ""},
 		"a name with an underscore is refused":                  {"/k8s/clusters/team-a/pr_od/api", ""},
 		"a name with a semicolon is refused":                    {"/k8s/clusters/team-a/prod;x/api", ""},
-		"a name that is too long is refused":                    {"/k8s/clusters/team-a/" + strings.Repeat("a", 254) + "/api", ""},
-		"two slashes before everything are refused":             {"//k8s/clusters/team-a/prod/api", ""},
-		"an absolute target is refused":                         {"http://evil.example" + cluster + "/api", ""},
-		"an absolute target of the hub itself is refused":       {"http://hub.example" + cluster + "/api", ""},
-		"a neighbour of local is not local":                     {"/k8s/localhost/api", ""},
-		"dot-dot from local into a cluster is refused":          {"/k8s/local/../clusters/team-a/prod/api", ""},
-		"two slashes after local are refused":                   {"/k8s/local//api", ""},
+		"a name that is too long is refused": {
+			"/k8s/clusters/team-a/" + strings.Repeat("a", 254) + "/api", "",
+		},
+		"two slashes before everything are refused":       {"//k8s/clusters/team-a/prod/api", ""},
+		"an absolute target is refused":                   {"http://evil.example" + cluster + "/api", ""},
+		"an absolute target of the hub itself is refused": {"http://hub.example" + cluster + "/api", ""},
+		"a neighbour of local is not local":               {"/k8s/localhost/api", ""},
+		"dot-dot from local into a cluster is refused":    {"/k8s/local/../clusters/team-a/prod/api", ""},
+		"two slashes after local are refused":             {"/k8s/local//api", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHubSide(t)
@@ -156,23 +168,27 @@ func TestRelocate(t *testing.T) {
 	for name, test := range map[string]struct{ at, location, want string }{
 		"a path is behind the prefix":                     {"/api", "/api/v1/x?y=1#z", prefix + "/api/v1/x?y=1#z"},
 		"an absolute address of an API path is behind it": {"/api", "https://10.96.0.1:443/api/v1/x", prefix + "/api/v1/x"},
-		"a relative path is relative to the request":      {"/api/v1/nodes/n/proxy/a/b", "../c/", prefix + "/api/v1/nodes/n/proxy/c/"},
-		"a relative path next to a folder":                {"/api/v1/nodes/n/proxy/a/", "c", prefix + "/api/v1/nodes/n/proxy/a/c"},
-		"a query alone keeps the path":                    {"/api/v1", "?x=1", prefix + "/api/v1?x=1"},
-		"the root is the cluster's":                       {"/api", "/", prefix + "/"},
-		"dot-dot does not lead out":                       {"/api", "/../../../local/api", prefix + "/local/api"},
-		"an encoded dot-dot does not lead out":            {"/api", "/%2e%2e/%2e%2e/other/api", prefix + "/other/api"},
-		"a relative dot-dot does not lead out":            {"/api", "../../../../local/api", prefix + "/local/api"},
-		"a path of the hub is one of the cluster":         {"/api", "/k8s/local/api", prefix + "/k8s/local/api"},
-		"three slashes are one":                           {"/api", "///evil.example/x", prefix + "/evil.example/x"},
-		"another host is refused":                         {"/api", "https://evil.example/login", ""},
-		"another host without a scheme is refused":        {"/api", "//evil.example/login", ""},
-		"the hub by its name is refused":                  {"/api", "https://hub.example/k8s/clusters/team-a/other/api", ""},
-		"a backslash is refused":                          {"/api", `/\evil.example`, ""},
-		"an encoded backslash is refused":                 {"/api", `/%5cevil.example`, ""},
-		"another scheme is refused":                       {"/api", "javascript:alert(1)", ""},
-		"a user in the address is refused":                {"/api", "https://a:b@10.0.0.1/api/v1", ""},
-		"what is no address is refused":                   {"/api", "http://[::1", ""},
+		"a relative path is relative to the request": {
+			"/api/v1/nodes/n/proxy/a/b", "../c/", prefix + "/api/v1/nodes/n/proxy/c/",
+		},
+		"a relative path next to a folder": {
+			"/api/v1/nodes/n/proxy/a/", "c", prefix + "/api/v1/nodes/n/proxy/a/c",
+		},
+		"a query alone keeps the path":             {"/api/v1", "?x=1", prefix + "/api/v1?x=1"},
+		"the root is the cluster's":                {"/api", "/", prefix + "/"},
+		"dot-dot does not lead out":                {"/api", "/../../../local/api", prefix + "/local/api"},
+		"an encoded dot-dot does not lead out":     {"/api", "/%2e%2e/%2e%2e/other/api", prefix + "/other/api"},
+		"a relative dot-dot does not lead out":     {"/api", "../../../../local/api", prefix + "/local/api"},
+		"a path of the hub is one of the cluster":  {"/api", "/k8s/local/api", prefix + "/k8s/local/api"},
+		"three slashes are one":                    {"/api", "///evil.example/x", prefix + "/evil.example/x"},
+		"another host is refused":                  {"/api", "https://evil.example/login", ""},
+		"another host without a scheme is refused": {"/api", "//evil.example/login", ""},
+		"the hub by its name is refused":           {"/api", "https://hub.example/k8s/clusters/team-a/other/api", ""},
+		"a backslash is refused":                   {"/api", `/\evil.example`, ""},
+		"an encoded backslash is refused":          {"/api", `/%5cevil.example`, ""},
+		"another scheme is refused":                {"/api", "javascript:alert(1)", ""},
+		"a user in the address is refused":         {"/api", "https://a:b@10.0.0.1/api/v1", ""},
+		"what is no address is refused":            {"/api", "http://[::1", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, ok := target{prefix: prefix, path: test.at}.relocate(test.location)
