@@ -28,15 +28,15 @@ import (
 	"github.com/drover-dev/drover/internal/identity/refusal"
 )
 
-// standing is what the hub and the member say of alice, who has a request open.
+// standing is what the hub and the member answer about alice, who has an open request.
 type standing struct {
 	user   atomic.Pointer[authenticationv1.UserInfo]
-	token  atomic.Pointer[error] // why it is not accepted
+	token  atomic.Pointer[error] // why the token is not accepted
 	reach  atomic.Pointer[error] // why she may not reach the member
-	inside atomic.Bool           // whether the member lets her
-	asBob  atomic.Bool           // whether the member lets her impersonate
+	inside atomic.Bool           // whether the member allows her request
+	asBob  atomic.Bool           // whether the member allows her to impersonate
 	looks  atomic.Int32
-	denied atomic.Int32 // how often she was told that she may not reach the member
+	denied atomic.Int32 // how often she was refused access to the member
 }
 
 func newStanding(t *testing.T) (*standing, *hubSide) {
@@ -79,7 +79,7 @@ func newStanding(t *testing.T) (*standing, *hubSide) {
 	return s, h
 }
 
-// open begins a request that lasts, and returns what hears its end.
+// open starts a long request, and returns a reader of its response.
 func (h *hubSide) open(t *testing.T, path, bearer string) io.Reader {
 	t.Helper()
 	conn, err := net.Dial("tcp", h.Listener.Addr().String())
@@ -95,7 +95,7 @@ func (h *hubSide) open(t *testing.T, path, bearer string) io.Reader {
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil || response.StatusCode >= http.StatusBadRequest {
-		t.Fatalf("answer %+v, %v, want a session or stream that begins", response, err)
+		t.Fatalf("got %+v, %v, want the start of a session or stream", response, err)
 	}
 	heard := io.Reader(response.Body)
 	if response.StatusCode == http.StatusSwitchingProtocols {
@@ -107,8 +107,8 @@ func (h *hubSide) open(t *testing.T, path, bearer string) io.Reader {
 	return heard
 }
 
-// CVE-2023-40025, CVE-2024-41666: a shell goes on after its session or its user's right has ended.
-func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
+// CVE-2023-40025, CVE-2024-41666: a shell continues after the end of its session or of its user's right.
+func TestLongRequestsAreAuthorizedRepeatedly(t *testing.T) {
 	const watch, exec = podsPath + "?watch=true", "/k8s/clusters/team-a/prod/api/v1/namespaces/x/pods/y/exec?command=sh"
 	no := func(err error) *error { return &err }
 	unknown, forbidden := no(refusal.Unauthorized("unknown")), no(refusal.Forbidden("no right"))
@@ -134,26 +134,28 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 		"a shell ends when its user may no longer reach the member": {
 			exec, "t", func(s *standing) { s.reach.Store(forbidden) }, false,
 		},
-		"a watch ends when the right to it is gone in the member": {
+		"a watch ends when the member takes away the right to it": {
 			watch, "t", func(s *standing) { s.inside.Store(false) }, false,
 		},
-		"a watch as another user ends when the right to impersonate them is gone in the member": {
+		"a watch as another user ends when the member takes away the right to impersonate": {
 			watch, "t\r\nImpersonate-User: bob", func(s *standing) { s.asBob.Store(false) }, false,
 		},
-		"a watch as a ServiceAccount ends when the right to impersonate it is gone in the member": {
-			watch, "t\r\nImpersonate-User: system:serviceaccount:web:deployer", func(s *standing) { s.asBob.Store(false) }, false,
+		"a watch as a ServiceAccount ends when the member takes away the right to impersonate it": {
+			watch, "t\r\nImpersonate-User: system:serviceaccount:web:deployer",
+			func(s *standing) { s.asBob.Store(false) }, false,
 		},
 		"CVE-2023-22648: a watch ends when its user has lost a group": {watch, "t", func(s *standing) {
 			s.user.Store(&authenticationv1.UserInfo{Username: "alice", UID: "u-1", Groups: []string{"system:authenticated"}})
 		}, false},
-		"a watch goes on when its user has a group more": {watch, "t", func(s *standing) {
-			s.user.Store(&authenticationv1.UserInfo{Username: "alice", UID: "u-1", Groups: append([]string{"more"}, aliceInfo.Groups...)})
+		"a watch continues when its user has another group in addition": {watch, "t", func(s *standing) {
+			s.user.Store(&authenticationv1.UserInfo{Username: "alice", UID: "u-1",
+				Groups: append([]string{"more"}, aliceInfo.Groups...)})
 		}, true},
-		"a watch goes on while the hub's API server does not answer": {watch, "t", func(s *standing) {
+		"a watch continues while the hub's API server does not answer": {watch, "t", func(s *standing) {
 			s.token.Store(no(refusal.Unavailable("down")))
 			s.reach.Store(no(errors.New("down")))
 		}, true},
-		"a shell goes on when its token has expired": {
+		"a shell continues when its token has expired": {
 			watch, expired, func(s *standing) { s.token.Store(unknown) }, true,
 		},
 		"a shell ends when the session of its token is revoked": {
@@ -188,8 +190,8 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 			}
 			select {
 			case <-ended:
-			case <-time.After(time.Minute): // a right to impersonate is remembered for 5 s
-				t.Error("it goes on, want it ended")
+			case <-time.After(time.Minute): // a right to impersonate is cached for 5 s
+				t.Error("the request continues, want it ended")
 			}
 		})
 	}
@@ -197,9 +199,9 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 		err    error
 		goesOn bool
 	}{
-		"a watch ends when the hub serves the member no longer":          {refusal.Unavailable("two clusters"), false},
-		"a watch ends by itself, and not before, with the last tunnel":   {&NotConnectedError{}, true},
-		"a watch goes on when it is not known whether there is a member": {errors.New("down"), true},
+		"a watch ends when the hub no longer serves the member":             {refusal.Unavailable("two clusters"), false},
+		"a watch ends by itself with the last tunnel, and not earlier":      {&NotConnectedError{}, true},
+		"a watch continues while it is not known whether the member exists": {errors.New("down"), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,11 +221,11 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(time.Minute):
-				t.Error("it goes on, want it ended")
+				t.Error("the request continues, want it ended")
 			}
 		})
 	}
-	t.Run("a watch within an event ends with that event", func(t *testing.T) {
+	t.Run("a watch in the middle of an event ends after that event", func(t *testing.T) {
 		s, h := newStanding(t)
 		h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
@@ -240,7 +242,7 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 		s.reach.Store(forbidden)
 		rest, err := io.ReadAll(heard)
 		if err != nil || string(rest) != "\n{}\n" {
-			t.Errorf("after the event before it came %q, %v; want the whole event and a clean end", rest, err)
+			t.Errorf("got %q, %v after the first event, want the whole event and a clean end", rest, err)
 		}
 	})
 	t.Run("a request without a response yet gets the reason", func(t *testing.T) {
@@ -257,7 +259,7 @@ func TestLongRequestsAreAuthorizedAgain(t *testing.T) {
 }
 
 func TestClock(t *testing.T) {
-	t.Run("a clock that has ended does not go on, whoever resumes it", func(t *testing.T) {
+	t.Run("a clock that has ended cannot be resumed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var c clock
 			struck := 0
@@ -267,22 +269,22 @@ func TestClock(t *testing.T) {
 			c.resume()
 			time.Sleep(time.Minute)
 			if struck != 3 {
-				t.Errorf("it struck %d times in 3.5 s", struck)
+				t.Errorf("the clock struck %d times in 3.5 s", struck)
 			}
 		})
 	})
 }
 
-// wantLooks waits until a request was looked at some times more, and has not ended.
+// wantLooks waits until a request was checked the given number of times more, and checks that it has not ended.
 func (s *standing) wantLooks(t *testing.T, ended <-chan struct{}, more int32) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
 	for want := s.looks.Load() + more; s.looks.Load() < want; {
 		select {
 		case <-ended:
-			t.Fatal("it ended")
+			t.Fatal("the request ended, want it to continue")
 		case <-deadline:
-			t.Fatal("it is not looked at")
+			t.Fatal("the request is not checked")
 		case <-time.After(time.Millisecond):
 		}
 	}

@@ -36,16 +36,16 @@ const pathAccessReview = protocol.PathKubernetes + protocol.PathAccessReview
 
 var prod = types.NamespacedName{Namespace: "team-a", Name: "prod"}
 
-// aliceInfo is the user of the token "t-alice", who may reach every cluster of team-a.
+// aliceInfo is the user of the token "t-alice", who may reach every cluster in team-a.
 var aliceInfo = authenticationv1.UserInfo{
 	Username: "alice", UID: "u-1", Groups: []string{"dev", "system:authenticated"},
 	Extra: map[string]authenticationv1.ExtraValue{"example.org/Team": {"red", "blue"}},
 }
 
-// bobInfo is the user of the token "t-bob", who may reach none.
+// bobInfo is the user of the token "t-bob", who may reach no cluster.
 var bobInfo = authenticationv1.UserInfo{Username: "bob"}
 
-// hubSide is a proxy with servers that stand for the agent of team-a/prod and for the hub's API server.
+// hubSide is a proxy with two servers, which stand for the agent of team-a/prod and for the hub's API server.
 type hubSide struct {
 	*httptest.Server
 	handler *Handler
@@ -59,7 +59,7 @@ type hubSide struct {
 type fakeMembers struct {
 	transport http.RoundTripper
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	err   error
 	asked []types.NamespacedName
 }
@@ -89,11 +89,11 @@ func (m *fakeMembers) calls() int {
 	return len(m.asked)
 }
 
-// arrivals is a server that remembers what arrives and answers as it is told.
+// arrivals is a server that records the requests that arrive. The test sets its answers.
 type arrivals struct {
 	*httptest.Server
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	answer  http.HandlerFunc
 	arrived []*http.Request
 	bodies  []string
@@ -119,7 +119,7 @@ func newArrivals(t testing.TB, start func(http.Handler) *httptest.Server) *arriv
 	return a
 }
 
-// startHTTP2 starts a server that speaks HTTP/2 to those who want to, as API servers do.
+// startHTTP2 starts a server that supports HTTP/2, as API servers do.
 func startHTTP2(handler http.Handler) *httptest.Server {
 	server := httptest.NewUnstartedServer(handler)
 	server.EnableHTTP2 = true
@@ -139,17 +139,17 @@ func (a *arrivals) all() []*http.Request {
 	return a.arrived
 }
 
-// only is the one request that arrived.
+// only returns the only request that arrived.
 func (a *arrivals) only(t *testing.T) *http.Request {
 	t.Helper()
 	all := a.all()
 	if len(all) != 1 {
-		t.Fatalf("%d requests arrived, want one", len(all))
+		t.Fatalf("%d requests arrived, want 1", len(all))
 	}
 	return all[0]
 }
 
-// toAgent sends what a tunnel would carry to a server.
+// toAgent sends requests that a tunnel would carry to a server.
 type toAgent struct {
 	host string
 	next *http.Transport
@@ -177,7 +177,7 @@ func (l *logLines) add(_, args string) {
 	l.lines = append(l.lines, args)
 }
 
-// Write collects what net/http has to say too.
+// Write also collects the log of net/http.
 func (l *logLines) Write(line []byte) (int, error) {
 	l.add("", string(line))
 	return len(line), nil
@@ -211,8 +211,10 @@ func authorizeForTest(_ context.Context, id identity.Identity, cluster types.Nam
 	return refusal.Forbidden("user may not reach the cluster").About(cluster)
 }
 
-// options returns what a proxy for tests needs but its Hub.
-func testOptions(transport func(context.Context, types.NamespacedName) (http.RoundTripper, error), log logr.Logger) Options {
+// testOptions returns the options of a proxy for tests, without Hub.
+func testOptions(
+	transport func(context.Context, types.NamespacedName) (http.RoundTripper, error), log logr.Logger,
+) Options {
 	return Options{
 		Authenticate: authenticateForTest, Authorize: authorizeForTest, Transport: transport, Log: log,
 		Hub: &rest.Config{Host: "http://127.0.0.1:1"},
@@ -243,7 +245,7 @@ func newHubSide(t testing.TB, change ...func(*Options)) *hubSide {
 	return h
 }
 
-// request makes a request of alice for a path in team-a/prod.
+// request returns a request of alice for a path in team-a/prod.
 func (h *hubSide) request(t testing.TB, method, path string, body io.Reader, header http.Header) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, h.URL+path, body)
@@ -255,7 +257,7 @@ func (h *hubSide) request(t testing.TB, method, path string, body io.Reader, hea
 	return r
 }
 
-// do sends a request and returns the answer with its body read.
+// do sends a request and returns the response and its body.
 func (h *hubSide) do(t testing.TB, r *http.Request) (*http.Response, string) {
 	t.Helper()
 	response, err := h.Client().Transport.RoundTrip(r)
@@ -272,13 +274,13 @@ func (h *hubSide) do(t testing.TB, r *http.Request) (*http.Response, string) {
 
 const podsPath = "/k8s/clusters/team-a/prod/api/v1/pods"
 
-// get is do for the pods of team-a/prod.
+// get calls do for the pods of team-a/prod.
 func (h *hubSide) get(t testing.TB, header http.Header) (*http.Response, string) {
 	t.Helper()
 	return h.do(t, h.request(t, http.MethodGet, podsPath, nil, header))
 }
 
-// raw sends bytes as they are, and returns the answer.
+// raw sends bytes unchanged, and returns the response.
 func (h *hubSide) raw(t *testing.T, request string) (*http.Response, string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", h.Listener.Addr().String())
@@ -301,26 +303,31 @@ func (h *hubSide) raw(t *testing.T, request string) (*http.Response, string) {
 	return response, string(body)
 }
 
-// rawGet is a GET with further header lines.
+// rawGet returns a GET request with additional header lines.
 func rawGet(target string, lines ...string) string {
-	return fmt.Sprintf("GET %s HTTP/1.1\r\nHost: hub.example\r\nAuthorization: Bearer t-alice\r\nConnection: close\r\n%s\r\n",
+	return fmt.Sprintf("GET %s HTTP/1.1\r\nHost: hub.example\r\n"+
+		"Authorization: Bearer t-alice\r\nConnection: close\r\n%s\r\n",
 		target, strings.Join(append(lines, ""), "\r\n"))
 }
 
-// wantStatus checks that an answer is a Status that kubectl can print.
-func wantStatus(t *testing.T, response *http.Response, body string, code int, reason metav1.StatusReason, words ...string) metav1.Status {
+// wantStatus checks that a response is a Status that kubectl can print.
+func wantStatus(
+	t *testing.T, response *http.Response, body string, code int, reason metav1.StatusReason, words ...string,
+) metav1.Status {
 	t.Helper()
 	var status metav1.Status
 	if err := json.Unmarshal([]byte(body), &status); err != nil {
-		t.Fatalf("answer %d is no Status: %q", response.StatusCode, body)
+		t.Fatalf("response %d is not a Status: %q", response.StatusCode, body)
 	}
 	if response.StatusCode != code || status.Code != int32(code) || status.Reason != reason || status.Kind != "Status" ||
-		status.APIVersion != "v1" || status.Status != metav1.StatusFailure || response.Header.Get("Content-Type") != "application/json" {
-		t.Errorf("answer %d %s %s; want %d %s", response.StatusCode, response.Header.Get("Content-Type"), body, code, reason)
+		status.APIVersion != "v1" || status.Status != metav1.StatusFailure ||
+		response.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("got %d %s %s, want %d %s",
+			response.StatusCode, response.Header.Get("Content-Type"), body, code, reason)
 	}
 	for _, word := range words {
 		if !strings.Contains(status.Message, word) {
-			t.Errorf("the message %q does not say %q", status.Message, word)
+			t.Errorf("got message %q, want %q in it", status.Message, word)
 		}
 	}
 	return status
@@ -335,7 +342,7 @@ func parseURL(t testing.TB, s string) *url.URL {
 	return u
 }
 
-// contextWith is a request's context with a call in it.
+// contextWith returns a request's context with a call in it.
 func contextWith(r *http.Request, c *call) context.Context {
 	return context.WithValue(r.Context(), callKey{}, c)
 }
@@ -349,7 +356,7 @@ func mustIdentity(t testing.TB) identity.Identity {
 	return id
 }
 
-// answerRecorder makes an answer without a network.
+// answerRecorder records a response without a network.
 type answerRecorder struct {
 	header http.Header
 	code   int
@@ -362,6 +369,7 @@ func (w *answerRecorder) Write(p []byte) (int, error) { return w.body.Write(p) }
 
 func (w *answerRecorder) response(r *http.Request) *http.Response {
 	return &http.Response{
-		StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header, Body: io.NopCloser(strings.NewReader(w.body.String())), Request: r,
+		StatusCode: w.code, Status: http.StatusText(w.code), Header: w.header,
+		Body: io.NopCloser(strings.NewReader(w.body.String())), Request: r,
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/identity"
 )
 
-// asAlice is what an API server must hear of alice.
+// asAlice is the header that an API server must get for alice.
 var asAlice = http.Header{
 	"Impersonate-User":                           {"hub:alice"},
 	"Impersonate-Group":                          {"hub:dev", "hub:system:authenticated"},
@@ -46,11 +46,11 @@ func TestImpersonate(t *testing.T) {
 		id   identity.Identity
 		want http.Header
 	}{
-		"user, groups, uid and extras are said": {id, asAlice},
-		"what is not there is not said": {
+		"user, groups, uid and extras are sent": {id, asAlice},
+		"absent fields are not sent": {
 			identity.Identity{User: "hub:bob"}, http.Header{"Impersonate-User": {"hub:bob"}},
 		},
-		"an extra's key is encoded as API servers decode it": {
+		"an extra's key is encoded in the way that API servers decode": {
 			identity.Identity{User: "hub:bob", Extra: map[string][]string{"a b/ü%": {"v"}}},
 			http.Header{"Impersonate-User": {"hub:bob"}, "Impersonate-Extra-A%20b%2f%c3%bc%25": {"v"}},
 		},
@@ -63,8 +63,8 @@ func TestImpersonate(t *testing.T) {
 	}
 }
 
-func TestWhatArrivesAtTheAgent(t *testing.T) {
-	t.Run("CVE-2026-40575: the caller's identity, and nothing else that the caller claims", func(t *testing.T) {
+func TestRequestAtTheAgent(t *testing.T) {
+	t.Run("CVE-2026-40575: the caller's identity arrives, and nothing else that the caller claims", func(t *testing.T) {
 		h := newHubSide(t)
 		response, _ := h.get(t, http.Header{
 			"Cookie":                 {"R_SESS=abc", "other=1"},
@@ -90,7 +90,7 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			"Sec-Websocket-Protocol": {"base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"},
 		})
 		if response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d, want 200", response.StatusCode)
+			t.Fatalf("got %d, want 200", response.StatusCode)
 		}
 		want := asAlice.Clone()
 		want["Accept"] = []string{"application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -103,53 +103,61 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			t.Errorf("got  %v\nwant %v", got, want)
 		}
 	})
-	t.Run("CVE-2021-31999, CVE-2022-23652: Connection naming an identity header, in any case and anywhere, is refused with 400", func(t *testing.T) {
+	t.Run("CVE-2021-31999, CVE-2022-23652: a Connection header that names an identity header is 400", func(t *testing.T) {
 		for _, line := range []string{
-			"Connection: Impersonate-User", "Connection: close, Impersonate-User, Impersonate-Group", "connection: keep-alive,\timpersonate-group ",
-			"Connection: IMPERSONATE-UID", "Connection: Impersonate-Extra-Scopes", "Connection: close\r\nConnection: Impersonate-User",
-			"Connection: Authorization", "cOnNeCtIoN: aUtHoRiZaTiOn", "Proxy-Connection: Impersonate-User", "Connection: X-Remote-User",
+			"Connection: Impersonate-User", "Connection: close, Impersonate-User, Impersonate-Group",
+			"connection: keep-alive,\timpersonate-group ",
+			"Connection: IMPERSONATE-UID", "Connection: Impersonate-Extra-Scopes",
+			"Connection: close\r\nConnection: Impersonate-User",
+			"Connection: Authorization", "cOnNeCtIoN: aUtHoRiZaTiOn", "Proxy-Connection: Impersonate-User",
+			"Connection: X-Remote-User",
 		} {
 			h := newHubSide(t)
 			for _, path := range []string{podsPath, "/k8s/local/api"} {
-				response, body := h.raw(t, "GET "+path+" HTTP/1.1\r\nHost: hub\r\nAuthorization: Bearer t-alice\r\n"+line+"\r\n\r\n")
+				response, body := h.raw(t, "GET "+path+" HTTP/1.1\r\nHost: hub\r\n"+
+					"Authorization: Bearer t-alice\r\n"+line+"\r\n\r\n")
 				wantStatus(t, response, body, http.StatusBadRequest, "BadRequest", "Connection")
 			}
 			if len(h.agent.all())+len(h.hub.all()) > 0 {
-				t.Errorf("%q: it was forwarded, want it refused", line)
+				t.Errorf("%q: the request was forwarded, want it refused", line)
 			}
 		}
 	})
-	t.Run("CVE-2021-31999: other names in Connection cost the caller that header only", func(t *testing.T) {
+	t.Run("CVE-2021-31999: other names in Connection cost the caller only that header", func(t *testing.T) {
 		h := newHubSide(t)
 		h.raw(t, rawGet(podsPath, "Connection: X-Mine, close", "X-Mine: 1"))
-		if got := h.agent.only(t).Header; !reflect.DeepEqual(withPrefix(got, "Impersonate-"), asAlice) || got.Get("X-Mine") != "" {
-			t.Errorf("arrived %v, want alice's identity, and no X-Mine", got)
+		if got := h.agent.only(t).Header; !reflect.DeepEqual(withPrefix(got, "Impersonate-"), asAlice) ||
+			got.Get("X-Mine") != "" {
+			t.Errorf("got header %v, want alice's identity, and no X-Mine", got)
 		}
 	})
-	t.Run("CVE-2021-36776, CVE-2026-17107: the caller's own impersonation headers never pass unasked", func(t *testing.T) {
+	t.Run("CVE-2021-36776, CVE-2026-17107: impersonation headers never pass without a review", func(t *testing.T) {
 		for _, lines := range [][]string{
-			{"Impersonate-User: admin"}, {"iMpErSoNaTe-uSeR: admin"}, {"Impersonate-User: hub:alice", "Impersonate-Group: admins"},
+			{"Impersonate-User: admin"}, {"iMpErSoNaTe-uSeR: admin"},
+			{"Impersonate-User: hub:alice", "Impersonate-Group: admins"},
 		} {
 			h := newHubSide(t)
 			h.agent.answerWith(denyReviews)
 			response, body := h.raw(t, rawGet(podsPath, lines...))
 			wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "hub:alice", "impersonate")
 			for _, r := range h.agent.all() {
-				if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") || !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
+				if !strings.HasSuffix(r.URL.Path, "/selfsubjectaccessreviews") ||
+					!reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
 					t.Errorf("%v: %s arrived with %v, want an access review as alice", lines, r.URL, r.Header)
 				}
 			}
 		}
 	})
-	t.Run("CVE-2021-36776: empty impersonation headers impersonate no user and do not pass either", func(t *testing.T) {
+	t.Run("CVE-2021-36776: empty impersonation headers impersonate no one and do not pass either", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) {
 			o.Authenticate = func(*http.Request) (identity.Identity, error) { return identity.New(bobInfo) }
 			o.Authorize = func(context.Context, identity.Identity, types.NamespacedName) error { return nil }
 		})
-		h.raw(t, rawGet(podsPath, "Impersonate-User:", "Impersonate-Group:", "impersonate-group: ", "Impersonate-Uid:", "Impersonate-Extra-A:", "Impersonate-Else:"))
+		h.raw(t, rawGet(podsPath, "Impersonate-User:", "Impersonate-Group:", "impersonate-group: ",
+			"Impersonate-Uid:", "Impersonate-Extra-A:", "Impersonate-Else:"))
 		want := http.Header{"Impersonate-User": {"hub:bob"}}
 		if got := withPrefix(h.agent.only(t).Header, "Impersonate-"); !reflect.DeepEqual(got, want) {
-			t.Errorf("arrived %v, want %v", got, want)
+			t.Errorf("got header %v, want %v", got, want)
 		}
 	})
 	t.Run("announced trailers carry no identity", func(t *testing.T) {
@@ -158,21 +166,22 @@ func TestWhatArrivesAtTheAgent(t *testing.T) {
 			"Trailer: Impersonate-User\r\nConnection: close\r\n\r\n2\r\n{}\r\n0\r\nImpersonate-User: admin\r\n\r\n")
 		r := h.agent.only(t)
 		if len(r.Trailer) > 0 || !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) {
-			t.Errorf("arrived %v, trailer %v, want alice's identity and no trailer", r.Header, r.Trailer)
+			t.Errorf("got header %v and trailer %v, want alice's identity and no trailer", r.Header, r.Trailer)
 		}
 	})
 	t.Run("the body arrives", func(t *testing.T) {
 		h := newHubSide(t)
-		response, _ := h.do(t, h.request(t, http.MethodPatch, podsPath+"/x", strings.NewReader(`{"a":1}`), http.Header{"Expect": {"100-continue"}}))
-		if response.StatusCode != http.StatusOK || h.agent.bodies[0] != `{"a":1}` || h.agent.only(t).Header.Get("Expect") != "" {
-			t.Errorf("answer %d, bodies %v, want 200, the body as it was sent, and no Expect",
-				response.StatusCode, h.agent.bodies)
+		response, _ := h.do(t, h.request(t, http.MethodPatch, podsPath+"/x", strings.NewReader(`{"a":1}`),
+			http.Header{"Expect": {"100-continue"}}))
+		if response.StatusCode != http.StatusOK || h.agent.bodies[0] != `{"a":1}` ||
+			h.agent.only(t).Header.Get("Expect") != "" {
+			t.Errorf("got %d and bodies %v, want 200, the unchanged body, and no Expect", response.StatusCode, h.agent.bodies)
 		}
 	})
 }
 
-func TestWhatTheCallerHears(t *testing.T) {
-	t.Run("the answer as it is, without what would act on the hub's host", func(t *testing.T) {
+func TestResponseToTheCaller(t *testing.T) {
+	t.Run("the response passes without the fields that would affect the hub's host", func(t *testing.T) {
 		h := newHubSide(t)
 		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
@@ -188,15 +197,15 @@ func TestWhatTheCallerHears(t *testing.T) {
 		response, body := h.get(t, nil)
 		response.Header.Del("Date")
 		want := http.Header{
-			"Content-Type": {
-				"application/vnd.kubernetes.protobuf"}, "Warning": {`299 - "old"`}, "Audit-Id": {"1"}, "Content-Length": {"4"},
+			"Content-Type": {"application/vnd.kubernetes.protobuf"}, "Warning": {`299 - "old"`}, "Audit-Id": {"1"},
+			"Content-Length": {"4"},
 		}
 		if response.StatusCode != http.StatusTeapot || body != "k8s\x00" || !reflect.DeepEqual(response.Header, want) {
-			t.Errorf("answer %d %v %q, want 418, the member's body and the header %v",
+			t.Errorf("got %d %v %q, want 418, the member's body and the header %v",
 				response.StatusCode, response.Header, body, want)
 		}
 	})
-	t.Run("compressed answers stay compressed", func(t *testing.T) {
+	t.Run("compressed responses stay compressed", func(t *testing.T) {
 		h := newHubSide(t)
 		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
@@ -204,10 +213,10 @@ func TestWhatTheCallerHears(t *testing.T) {
 		})
 		response, body := h.get(t, http.Header{"Accept-Encoding": {"gzip"}})
 		if body != "not really gzip" || response.Header.Get("Content-Encoding") != "gzip" {
-			t.Errorf("answer %v %q, want the body and its encoding unchanged", response.Header, body)
+			t.Errorf("got header %v and body %q, want the body and its encoding unchanged", response.Header, body)
 		}
 	})
-	t.Run("CVE-2022-3172: a redirect stays in the cluster, one that leads out is refused", func(t *testing.T) {
+	t.Run("CVE-2022-3172: a redirect stays in the cluster, and is refused if it leads out", func(t *testing.T) {
 		h := newHubSide(t)
 		location := "/api/v1/namespaces"
 		h.agent.answerWith(func(w http.ResponseWriter, _ *http.Request) {
@@ -250,22 +259,26 @@ func TestNoIdentityNoUpstreamCall(t *testing.T) {
 		return r
 	}
 	for name, r := range map[string]*http.Request{
-		"a request that belongs to no call":              request(nil, asAlice),
-		"a call of no user":                              request(&call{transport: upstream, header: asAlice}, asAlice),
-		"a call without a header that says who calls":    request(&call{identity: id, transport: upstream}, asAlice),
-		"a request that lost its user on the way":        request(&call{identity: id, transport: upstream, header: asAlice}, http.Header{}),
-		"a request whose user was changed on the way":    request(&call{identity: id, transport: upstream, header: asAlice}, changed(asAlice, "Impersonate-User", "admin")),
-		"a request whose groups were changed on the way": request(&call{identity: id, transport: upstream, header: asAlice}, changed(asAlice, "Impersonate-Group", "admins")),
+		"a request without a call":                           request(nil, asAlice),
+		"a call without a user":                              request(&call{transport: upstream, header: asAlice}, asAlice),
+		"a call without a header that identifies the caller": request(&call{identity: id, transport: upstream}, asAlice),
+		"a request that lost its user on the way": request(&call{identity: id, transport: upstream,
+			header: asAlice}, http.Header{}),
+		"a request whose user was changed on the way": request(&call{identity: id, transport: upstream, header: asAlice},
+			changed(asAlice, "Impersonate-User", "admin")),
+		"a request whose groups were changed on the way": request(&call{identity: id, transport: upstream, header: asAlice},
+			changed(asAlice, "Impersonate-Group", "admins")),
 	} {
 		t.Run(name+" is not sent", func(t *testing.T) {
 			if _, err := (callTransport{}).RoundTrip(r); !errors.Is(err, errNoIdentity) || called > 0 {
-				t.Errorf("RoundTrip = %v after %d upstream calls", err, called)
+				t.Errorf("got %v after %d upstream calls, want an error and no call", err, called)
 			}
 		})
 	}
-	t.Run("a whole call is sent", func(t *testing.T) {
-		if _, err := (callTransport{}).RoundTrip(request(&call{identity: id, transport: upstream, header: asAlice}, asAlice)); err != nil || called != 1 {
-			t.Errorf("RoundTrip = %v after %d upstream calls", err, called)
+	t.Run("a complete call is sent", func(t *testing.T) {
+		if _, err := (callTransport{}).RoundTrip(request(&call{identity: id, transport: upstream, header: asAlice},
+			asAlice)); err != nil || called != 1 {
+			t.Errorf("got %v after %d upstream calls, want no error and one call", err, called)
 		}
 	})
 	t.Run("CVE-2026-23990: an authenticator that returns neither a user nor an error opens nothing", func(t *testing.T) {
@@ -277,16 +290,16 @@ func TestNoIdentityNoUpstreamCall(t *testing.T) {
 			wantStatus(t, response, body, http.StatusUnauthorized, "Unauthorized")
 		}
 		if h.members.calls()+len(h.agent.all())+len(h.hub.all()) > 0 {
-			t.Error("a request arrived")
+			t.Error("a request arrived, want none")
 		}
 	})
-	t.Run("a forwarder that is called without a call answers 500 and sends nothing", func(t *testing.T) {
+	t.Run("a forwarder without a call responds with 500 and sends nothing", func(t *testing.T) {
 		h := newHubSide(t)
 		w := httptest.NewRecorder()
 		h.handler.forwarder.ServeHTTP(w, httptest.NewRequest(http.MethodGet, podsPath, nil))
 		wantStatus(t, w.Result(), w.Body.String(), http.StatusInternalServerError, "InternalError")
 		if len(h.agent.all()) > 0 {
-			t.Error("it was sent")
+			t.Error("the request was sent, want it refused")
 		}
 	})
 }
@@ -297,17 +310,19 @@ func changed(h http.Header, name, value string) http.Header {
 	return out
 }
 
-// FuzzConnection holds that what checkConnection lets pass names no identity header to any reader that splits at
-// commas.
+// FuzzConnection checks that a header that checkConnection accepts names no identity header, for any reader that splits
+// at commas.
 func FuzzConnection(f *testing.F) {
-	for _, seed := range []string{"close", "close, Impersonate-User", "impersonate-group", ",, Authorization ,", "\tX-Remote-User", "Impersonate-"} {
+	for _, seed := range []string{
+		"close", "close, Impersonate-User", "impersonate-group", ",, Authorization ,", "\tX-Remote-User", "Impersonate-",
+	} {
 		f.Add("Connection", seed)
 	}
 	f.Add("connection", "AUTHORIZATION")
 	f.Fuzz(func(t *testing.T, name, value string) {
 		if err := checkConnection(http.Header{name: {value}}); err != nil {
 			if !apierrors.IsBadRequest(err) {
-				t.Fatalf("checkConnection = %v, want a bad request", err)
+				t.Fatalf("checkConnection returned %v, want a bad request", err)
 			}
 			return
 		}
@@ -316,10 +331,11 @@ func FuzzConnection(f *testing.F) {
 		}
 		for option := range strings.SplitSeq(strings.ToLower(value), ",") {
 			option = strings.TrimSpace(option)
-			if strings.HasPrefix(option, "impersonate-") || option == "authorization" || strings.HasPrefix(option, "x-remote-") {
-				// what is no token is no header's name either
+			if strings.HasPrefix(option, "impersonate-") ||
+				option == "authorization" || strings.HasPrefix(option, "x-remote-") {
+				// a name that is not a token cannot be the name of a header either
 				if strings.Trim(option, " \t") == option {
-					t.Fatalf("checkConnection passes %q, want it refused: the header has an option that must arrive", value)
+					t.Fatalf("checkConnection accepts %q, want it refused: it names a header that must arrive", value)
 				}
 			}
 		}

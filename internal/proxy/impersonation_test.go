@@ -30,14 +30,16 @@ func TestParseImpersonation(t *testing.T) {
 	}{
 		"without headers there is no impersonation": {header: http.Header{"Accept": {"x"}}},
 		"an empty header asks for no user":          {header: http.Header{"Impersonate-User": {""}}},
-		"a user, groups, a uid and extras": {
+		"a user, groups, a uid and extras are parsed": {
 			header: http.Header{
-				"Impersonate-User": {
-					"bob"}, "Impersonate-Group": {"a", "b"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x", "y"},
+				"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b"}, "Impersonate-Uid": {"7"},
+				"Impersonate-Extra-Example.org%2fteam": {"x", "y"},
 			},
-			want: &impersonation{user: "bob", uid: "7", groups: []string{"a", "b"}, extra: map[string][]string{"example.org/team": {"x", "y"}}},
+			want: &impersonation{
+				user: "bob", uid: "7", groups: []string{"a", "b"}, extra: map[string][]string{"example.org/team": {"x", "y"}},
+			},
 		},
-		"system:authenticated may be asked for": {
+		"system:authenticated may be impersonated": {
 			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:authenticated"}},
 			want:   &impersonation{user: "bob", groups: []string{"system:authenticated"}, extra: map[string][]string{}},
 		},
@@ -65,67 +67,78 @@ func TestParseImpersonation(t *testing.T) {
 			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a\nb"}}, fails: apierrors.IsBadRequest,
 		},
 		"33 groups are 400": {
-			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": slices.Repeat([]string{"a"}, 33)}, fails: apierrors.IsBadRequest,
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": slices.Repeat([]string{"a"}, 33)},
+			fails:  apierrors.IsBadRequest,
 		},
 		"system:masters as a group is 403": {
-			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"system:masters"}},
+			fails:  apierrors.IsForbidden,
 		},
 		"system:nodes as a group is 403": {
-			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "system:nodes"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "system:nodes"}},
+			fails:  apierrors.IsForbidden,
 		},
 		"a system user is 403": {
 			header: http.Header{"Impersonate-User": {"system:admin"}}, fails: apierrors.IsForbidden,
 		},
-		"a ServiceAccount of the member may be asked for": {
+		"a ServiceAccount of the member may be impersonated": {
 			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}},
 			want: &impersonation{
-				user: "system:serviceaccount:web:deployer", extra: map[string][]string{}, account: &protocol.ServiceAccount{Namespace: "web", Name: "deployer"},
+				user: "system:serviceaccount:web:deployer", extra: map[string][]string{},
+				account: &protocol.ServiceAccount{Namespace: "web", Name: "deployer"},
 			},
 		},
 		"a ServiceAccount in another group is 403": {
-			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Group": {"a"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Group": {"a"}},
+			fails:  apierrors.IsForbidden,
 		},
 		"a ServiceAccount with a uid is 403": {
-			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Uid": {"1"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Uid": {"1"}},
+			fails:  apierrors.IsForbidden,
 		},
 		"a ServiceAccount with an extra is 403": {
-			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Extra-A": {"b"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer"}, "Impersonate-Extra-A": {"b"}},
+			fails:  apierrors.IsForbidden,
 		},
-		"no name of a ServiceAccount is 403": {
+		"an invalid name of a ServiceAccount is 403": {
 			header: http.Header{"Impersonate-User": {"system:serviceaccount:web:deployer:x"}}, fails: apierrors.IsForbidden,
 		},
-		"a ServiceAccount of no namespace is 403": {
+		"a ServiceAccount without a namespace is 403": {
 			header: http.Header{"Impersonate-User": {"system:serviceaccount::x"}}, fails: apierrors.IsForbidden,
 		},
 		"an account that runs Plans is 403": {
-			header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-plans:drover-plan"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-plans:drover-plan"}},
+			fails:  apierrors.IsForbidden,
 		},
 		"the header to the agent is 400": {
-			header: http.Header{"Impersonate-User": {"bob"}, protocol.HeaderServiceAccount: {"system:serviceaccount:web:deployer"}}, fails: apierrors.IsBadRequest,
+			header: http.Header{"Impersonate-User": {"bob"},
+				protocol.HeaderServiceAccount: {"system:serviceaccount:web:deployer"}}, fails: apierrors.IsBadRequest,
 		},
 		"the agent itself is 403": {
-			header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:drover-agent"}}, fails: apierrors.IsForbidden,
+			header: http.Header{"Impersonate-User": {"system:serviceaccount:drover-agent:drover-agent"}},
+			fails:  apierrors.IsForbidden,
 		},
-		"the hub's own extra is 403": {
-			header: http.Header{"Impersonate-User": {"bob"}, "Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"eve"}}, fails: apierrors.IsForbidden,
+		"the hub's extra is 403": {
+			header: http.Header{"Impersonate-User": {"bob"},
+				"Impersonate-Extra-Cluster.drover.dev%2fimpersonator": {"eve"}}, fails: apierrors.IsForbidden,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := parseImpersonation(test.header)
 			if test.fails != nil {
 				if !test.fails(err) {
-					t.Errorf("parseImpersonation = %+v, %v", got, err)
+					t.Errorf("got %+v, %v, want a refusal", got, err)
 				}
 				return
 			}
 			if err != nil || !reflect.DeepEqual(got, test.want) {
-				t.Errorf("parseImpersonation = %+v, %v; want %+v", got, err, test.want)
+				t.Errorf("got %+v, %v, want %+v", got, err, test.want)
 			}
 		})
 	}
 }
 
-// reviews answers access reviews as a member's API server, and everything else with 200.
+// reviews answers access reviews like a member's API server, and everything else with 200.
 type reviews struct {
 	allow func(authorizationv1.ResourceAttributes) bool
 
@@ -161,10 +174,10 @@ func denyReviews(w http.ResponseWriter, r *http.Request) {
 	(&reviews{allow: func(authorizationv1.ResourceAttributes) bool { return false }}).ServeHTTP(w, r)
 }
 
-func TestCallersOwnImpersonation(t *testing.T) {
+func TestImpersonationRequestedByTheCaller(t *testing.T) {
 	wanted := http.Header{
-		"Impersonate-User": {
-			"bob"}, "Impersonate-Group": {"ops", "dev"}, "Impersonate-Uid": {"7"}, "Impersonate-Extra-Example.org%2fteam": {"x"},
+		"Impersonate-User": {"bob"}, "Impersonate-Group": {"ops", "dev"}, "Impersonate-Uid": {"7"},
+		"Impersonate-Extra-Example.org%2fteam": {"x"},
 	}
 	const group = "authentication.k8s.io"
 	asked := []authorizationv1.ResourceAttributes{
@@ -172,46 +185,49 @@ func TestCallersOwnImpersonation(t *testing.T) {
 		{Verb: "impersonate", Resource: "groups", Name: "ops"},
 		{Verb: "impersonate", Resource: "groups", Name: "dev"},
 		{Verb: "impersonate", Group: group, Version: "v1", Resource: "uids", Name: "7"},
-		{Verb: "impersonate", Group: group, Version: "v1", Resource: "userextras", Subresource: "example.org/team", Name: "x"},
+		{Verb: "impersonate", Group: group, Version: "v1", Resource: "userextras",
+			Subresource: "example.org/team", Name: "x"},
 	}
-	t.Run("--as is honoured if the member grants the caller each part of it, and says who acts", func(t *testing.T) {
+	t.Run("--as works if the member allows each part of it, and the member learns who acts", func(t *testing.T) {
 		h := newHubSide(t)
 		member := &reviews{allow: func(authorizationv1.ResourceAttributes) bool { return true }}
 		h.agent.answerWith(member.ServeHTTP)
 		if response, body := h.get(t, wanted); response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d %s, want 200", response.StatusCode, body)
+			t.Fatalf("got %d %s, want 200", response.StatusCode, body)
 		}
 		if !reflect.DeepEqual(member.all(), asked) {
-			t.Errorf("asked %+v, want %+v", member.all(), asked)
+			t.Errorf("the member was asked for %+v, want %+v", member.all(), asked)
 		}
 		all := h.agent.all()
 		for _, r := range all[:len(all)-1] {
 			if !reflect.DeepEqual(withPrefix(r.Header, "Impersonate-"), asAlice) || r.Header.Get("Authorization") != "" {
-				t.Errorf("a review was asked as %v", r.Header)
+				t.Errorf("a review came with the header %v, want alice's identity and no token", r.Header)
 			}
 		}
 		want := wanted.Clone()
 		want["Impersonate-Extra-Cluster.drover.dev%2fimpersonator"] = []string{"hub:alice"}
 		if got := withPrefix(all[len(all)-1].Header, "Impersonate-"); !reflect.DeepEqual(got, want) {
-			t.Errorf("served as %v; want %v", got, want)
+			t.Errorf("the request came with %v, want %v", got, want)
 		}
 	})
-	t.Run("--as a ServiceAccount is asked for as the right to impersonate that one, and the agent is told both names", func(t *testing.T) {
+	t.Run("--as a ServiceAccount needs the right to impersonate it, and the agent gets both names", func(t *testing.T) {
 		h := newHubSide(t)
 		member := &reviews{allow: func(authorizationv1.ResourceAttributes) bool { return true }}
 		h.agent.answerWith(member.ServeHTTP)
 		const account = "system:serviceaccount:web:deployer"
 		if response, body := h.get(t, http.Header{"Impersonate-User": {account}}); response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d %s, want 200", response.StatusCode, body)
+			t.Fatalf("got %d %s, want 200", response.StatusCode, body)
 		}
-		want := []authorizationv1.ResourceAttributes{{Verb: "impersonate", Resource: "serviceaccounts", Namespace: "web", Name: "deployer"}}
+		want := []authorizationv1.ResourceAttributes{{
+			Verb: "impersonate", Resource: "serviceaccounts", Namespace: "web", Name: "deployer",
+		}}
 		if !reflect.DeepEqual(member.all(), want) {
-			t.Errorf("asked %+v, want %+v", member.all(), want)
+			t.Errorf("the member was asked for %+v, want %+v", member.all(), want)
 		}
 		all, told := h.agent.all(), asAlice.Clone()
 		told[protocol.HeaderServiceAccount] = []string{account}
 		if got := withPrefix(all[len(all)-1].Header, "Impersonate-"); !reflect.DeepEqual(got, told) {
-			t.Errorf("the agent is told %v; want %v", got, told)
+			t.Errorf("the agent got %v, want %v", got, told)
 		}
 	})
 	for n, denied := range asked {
@@ -223,26 +239,27 @@ func TestCallersOwnImpersonation(t *testing.T) {
 			wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "hub:alice", "bob", "team-a/prod")
 			for _, r := range h.agent.all() {
 				if r.URL.Path != pathAccessReview {
-					t.Errorf("%s was sent, want only access reviews", r.URL)
+					t.Errorf("the member got %s, want only access reviews", r.URL)
 				}
 			}
 		})
 	}
-	t.Run("GHSA-c7xh-gjv4-4jgv: --as a system user is 403 and asks no API server", func(t *testing.T) {
+	t.Run("GHSA-c7xh-gjv4-4jgv: --as a system user is 403, and no API server is asked", func(t *testing.T) {
 		h := newHubSide(t)
 		response, body := h.get(t, http.Header{"Impersonate-User": {"system:kube-controller-manager"}})
 		wantStatus(t, response, body, http.StatusForbidden, "Forbidden", "system:kube-controller-manager")
 		if h.members.calls()+len(h.agent.all()) > 0 {
-			t.Error("an API server was asked")
+			t.Error("an API server was asked, want no request")
 		}
 	})
 	t.Run("--as needs the right to reach the cluster first", func(t *testing.T) {
 		h := newHubSide(t)
-		r := h.request(t, http.MethodGet, podsPath, nil, http.Header{"Impersonate-User": {"alice"}, "Authorization": {"Bearer t-bob"}})
+		r := h.request(t, http.MethodGet, podsPath, nil,
+			http.Header{"Impersonate-User": {"alice"}, "Authorization": {"Bearer t-bob"}})
 		response, body := h.do(t, r)
 		wantStatus(t, response, body, http.StatusForbidden, "Forbidden")
 		if h.members.calls()+len(h.agent.all()) > 0 {
-			t.Error("an API server was asked")
+			t.Error("an API server was asked, want no request")
 		}
 	})
 	for name, answer := range map[string]http.HandlerFunc{
@@ -254,8 +271,8 @@ func TestCallersOwnImpersonation(t *testing.T) {
 			w.WriteHeader(http.StatusCreated)
 			_, _ = w.Write([]byte(`{"kind":"Pod","status":{"allowed":true}}`))
 		},
-		"answers with what is no JSON": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) },
-		"refuses the review":           func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
+		"does not answer with JSON": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) },
+		"refuses the review":        func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
 	} {
 		t.Run("--as fails closed when the member "+name, func(t *testing.T) {
 			h := newHubSide(t)
@@ -264,15 +281,18 @@ func TestCallersOwnImpersonation(t *testing.T) {
 			wantStatus(t, response, body, http.StatusBadGateway, "BadGateway")
 		})
 	}
-	t.Run("a member that goes away between is 503", func(t *testing.T) {
+	t.Run("a member that disconnects in between is 503", func(t *testing.T) {
 		h := newHubSide(t)
-		h.members.transport = roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, &NotConnectedError{} })
+		h.members.transport = roundTripperFunc(func(*http.Request) (*http.Response, error) {
+			return nil,
+				&NotConnectedError{}
+		})
 		response, body := h.get(t, http.Header{"Impersonate-User": {"bob"}})
 		wantStatus(t, response, body, http.StatusServiceUnavailable, "ServiceUnavailable")
 	})
 }
 
-func TestRightsToImpersonateAreRemembered(t *testing.T) {
+func TestRightsToImpersonateAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		granted, asked := true, 0
 		transport := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
@@ -291,14 +311,14 @@ func TestRightsToImpersonateAreRemembered(t *testing.T) {
 			c := &call{identity: alice, target: target{cluster: prod}, transport: transport, header: impersonate(alice)}
 			err := handler.mayImpersonate(t.Context(), c, &impersonation{user: user})
 			if (err == nil) != want || asked != wantAsked {
-				t.Errorf("as %s: %v after %d questions; want %v after %d", user, err, asked, want, wantAsked)
+				t.Errorf("got %[2]v after %[3]d questions as %[1]s, want %[4]v after %[5]d", user, err, asked, want, wantAsked)
 			}
 		}
 		may("bob", true, 1)
 		may("bob", true, 1)
 		may("eve", true, 2)
 		granted = false
-		time.Sleep(4 * time.Second) // the clock of synctest, not a wait
+		time.Sleep(4 * time.Second) // the clock of synctest, not a real wait
 		may("bob", true, 2)
 		time.Sleep(2 * time.Second)
 		may("bob", false, 3)
@@ -307,14 +327,17 @@ func TestRightsToImpersonateAreRemembered(t *testing.T) {
 	})
 }
 
-func TestRefusalsOfReviewsHoldNoSecret(t *testing.T) {
+func TestRefusalsOfReviewsContainNoSecret(t *testing.T) {
 	h := newHubSide(t)
-	h.members.transport = roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, errors.New("stream reset") })
+	h.members.transport = roundTripperFunc(func(*http.Request) (*http.Response, error) {
+		return nil,
+			errors.New("stream reset")
+	})
 	_, body := h.get(t, http.Header{"Impersonate-User": {"bob"}})
 	if strings.Contains(body+h.log.text(), "t-alice") {
-		t.Errorf("the token is in %q or %q", body, h.log.text())
+		t.Errorf("got response %q and log %q, want no token in them", body, h.log.text())
 	}
 	if !strings.Contains(h.log.text(), "stream reset") || strings.Contains(body, "stream reset") {
-		t.Errorf("the cause belongs into the log only; log %q, answer %q", h.log.text(), body)
+		t.Errorf("got log %q and response %q, want the cause only in the log", h.log.text(), body)
 	}
 }

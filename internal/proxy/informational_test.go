@@ -15,9 +15,9 @@ import (
 	"github.com/go-logr/logr"
 )
 
-// A workload behind a member's API server can send informational responses without end. They are no part of the
-// Kubernetes API, and a user who does not read them must not hold up the tunnel, which others share.
-func TestInformationalResponsesHoldUpNoOtherRequest(t *testing.T) {
+// A workload behind a member's API server can send endless informational responses. They are not part of the Kubernetes
+// API, and a user who does not read them must not block the tunnel, which others share.
+func TestInformationalResponsesDoNotBlockOtherRequests(t *testing.T) {
 	ended := make(chan struct{})
 	agent := func(w http.ResponseWriter, r *http.Request) {
 		if !strings.HasSuffix(r.URL.Path, "/hints") {
@@ -41,7 +41,7 @@ func TestInformationalResponsesHoldUpNoOtherRequest(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(time.Minute):
-		t.Fatal("informational responses without end are not ended")
+		t.Fatal("the endless informational responses continue, want them ended")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -52,10 +52,10 @@ func TestInformationalResponsesHoldUpNoOtherRequest(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer t-alice")
 	response, err := server.Client().Do(r)
 	if err != nil {
-		t.Fatalf("another request through the same tunnel: %v", err)
+		t.Fatalf("another request through the same tunnel failed: %v", err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		t.Errorf("another request through the same tunnel is answered %s, want 200", response.Status)
+		t.Errorf("another request through the same tunnel got %s, want 200", response.Status)
 	}
 }

@@ -31,13 +31,13 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel"
 )
 
-// limited is a proxy with bounds of its own.
+// limited returns the option for a proxy with these limits, and its limiter.
 func limited(s limit.Settings, o limit.Observers) (func(*Options), *limit.Limiter) {
 	l := limit.New(s, o)
 	return func(options *Options) { options.Limiter = l }, l
 }
 
-// gated is a member that answers when it is told.
+// gated is a member that answers when the test tells it to.
 type gated struct {
 	arrived chan struct{}
 	answer  chan struct{}
@@ -56,7 +56,7 @@ func (g *gated) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 func wantLoad(t *testing.T, l *limit.Limiter, short, long, waiting int) {
 	t.Helper()
 	if gotShort, gotLong, gotWaiting := l.Load(); gotShort != short || gotLong != long || gotWaiting != waiting {
-		t.Errorf("%d short and %d long requests are under way and %d wait, want %d, %d and %d",
+		t.Errorf("got %d short and %d long requests open and %d waiting, want %d, %d and %d",
 			gotShort, gotLong, gotWaiting, short, long, waiting)
 	}
 }
@@ -67,11 +67,11 @@ func TestTooManyRequests(t *testing.T) {
 		first, second string
 		refused       bool
 	}{
-		"a second short request of a user is refused":         {podsPath, podsPath, true},
-		"a second watch of a user is refused":                 {podsPath + "?watch=1", podsPath + "?watch=1", true},
-		"a short one beside a watch is served":                {podsPath + "?watch=1", podsPath, false},
-		"a watch beside a short one is served":                {podsPath, podsPath + "?watch=1", false},
-		"a request to the hub itself counts for the user too": {podsPath, "/k8s/local/api/v1/pods", true},
+		"a second short request of a user is refused":          {podsPath, podsPath, true},
+		"a second watch of a user is refused":                  {podsPath + "?watch=1", podsPath + "?watch=1", true},
+		"a short request beside a watch is served":             {podsPath + "?watch=1", podsPath, false},
+		"a watch beside a short request is served":             {podsPath, podsPath + "?watch=1", false},
+		"a request to the hub itself also counts for the user": {podsPath, "/k8s/local/api/v1/pods", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			change, l := limited(one, limit.Observers{})
@@ -85,7 +85,8 @@ func TestTooManyRequests(t *testing.T) {
 				status := wantStatus(t, response, body, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, "too many")
 				after, ok := apierrors.SuggestsClientDelay(&apierrors.StatusError{ErrStatus: status})
 				if !ok || after < 1 || after > 3 || response.Header.Get("Retry-After") != fmt.Sprint(after) {
-					t.Errorf("clients are asked to wait %d s, %q by the header", after, response.Header.Get("Retry-After"))
+					t.Errorf("the Status tells clients to wait %d s and the header %q, want 1 to 3 s in both",
+						after, response.Header.Get("Retry-After"))
 				}
 			} else {
 				all.Go(func() { h.do(t, h.request(t, http.MethodGet, tt.second, nil, nil)) })
@@ -98,25 +99,27 @@ func TestTooManyRequests(t *testing.T) {
 	}
 }
 
-func TestAFullReplicaIsNamed(t *testing.T) {
+func TestLimitOfAnotherReplicaIsReported(t *testing.T) {
 	h := newHubSide(t)
-	for scope, words := range map[limit.Scope]string{limit.ScopeMember: `in cluster "team-a/prod"`, limit.ScopeAll: "the hub has too many"} {
+	for scope, words := range map[limit.Scope]string{
+		limit.ScopeMember: `in cluster "team-a/prod"`, limit.ScopeAll: "the hub has too many",
+	} {
 		h.members.transport = failing{fmt.Errorf("through another replica: %w", &limit.FullError{Scope: scope})}
 		response, body := h.do(t, h.request(t, http.MethodGet, podsPath, nil, nil))
 		wantStatus(t, response, body, http.StatusTooManyRequests, metav1.StatusReasonTooManyRequests, words)
 		if response.Header.Get("Retry-After") == "" {
-			t.Error("clients are not asked to come again")
+			t.Error("got no Retry-After, want one")
 		}
 	}
 }
 
-// failing is a transport by which nothing gets through.
+// failing is a transport on which every request fails.
 type failing struct{ error }
 
 // RoundTrip implements http.RoundTripper.
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.error }
 
-// wantFree waits until all seats are free: a handler ends a moment after its client has the answer.
+// wantFree waits until all seats are free. A handler ends a moment after its client has the response.
 func wantFree(t *testing.T, l *limit.Limiter) {
 	t.Helper()
 	deadline := time.After(10 * time.Second)
@@ -135,7 +138,7 @@ func wantFree(t *testing.T, l *limit.Limiter) {
 	}
 }
 
-func TestSeatsAreGivenBack(t *testing.T) {
+func TestSeatsAreReleased(t *testing.T) {
 	for name, tt := range map[string]struct {
 		prepare func(*hubSide)
 		method  string
@@ -143,7 +146,7 @@ func TestSeatsAreGivenBack(t *testing.T) {
 		header  http.Header
 	}{
 		"after an answer":                    {path: podsPath},
-		"after a refusal for want of rights": {path: "/k8s/clusters/team-b/prod/api"},
+		"after a refusal for missing rights": {path: "/k8s/clusters/team-b/prod/api"},
 		"when there is no such member":       {path: "/k8s/clusters/team-a/none/api"},
 		"when the member is not connected": {
 			prepare: func(h *hubSide) { h.members.fail(&NotConnectedError{}) }, path: podsPath,
@@ -154,8 +157,8 @@ func TestSeatsAreGivenBack(t *testing.T) {
 		"when the connection breaks": {prepare: func(h *hubSide) {
 			h.agent.answerWith(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 		}, path: podsPath},
-		"when the right to impersonate is lacking": {path: podsPath, header: http.Header{"Impersonate-User": {"bob"}}},
-		"after an upgrade that was refused": {
+		"when the right to impersonate is missing": {path: podsPath, header: http.Header{"Impersonate-User": {"bob"}}},
+		"after a refused upgrade": {
 			path: podsPath, header: http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}},
 		},
 	} {
@@ -169,7 +172,7 @@ func TestSeatsAreGivenBack(t *testing.T) {
 			wantFree(t, l)
 		})
 	}
-	t.Run("when a caller goes away while waiting for one", func(t *testing.T) {
+	t.Run("when a caller disconnects while waiting for a seat", func(t *testing.T) {
 		change, l := limited(limit.Settings{Short: limit.Bounds{All: 1, Queue: 1, Wait: time.Hour}}, limit.Observers{})
 		h, member := newHubSide(t, change), newGated()
 		h.agent.answerWith(member.ServeHTTP)
@@ -178,9 +181,10 @@ func TestSeatsAreGivenBack(t *testing.T) {
 		<-member.arrived
 		ctx, leave := context.WithCancel(t.Context())
 		all.Go(func() {
-			if response, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath, nil, nil).WithContext(ctx)); err == nil {
+			if response, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath, nil,
+				nil).WithContext(ctx)); err == nil {
 				response.Body.Close()
-				t.Error("who went away got an answer")
+				t.Error("the disconnected caller got a response, want an error")
 			}
 		})
 		for waiting := 0; waiting == 0; _, _, waiting = l.Load() {
@@ -193,7 +197,7 @@ func TestSeatsAreGivenBack(t *testing.T) {
 	})
 }
 
-func TestStrangersTakeNoSeats(t *testing.T) {
+func TestUsersWithoutRightsTakeNoSeats(t *testing.T) {
 	change, l := limited(limit.Settings{Short: limit.Bounds{All: 1}}, limit.Observers{})
 	h, member := newHubSide(t, change), newGated()
 	h.agent.answerWith(member.ServeHTTP)
@@ -204,13 +208,13 @@ func TestStrangersTakeNoSeats(t *testing.T) {
 		token string
 		want  int
 	}{
-		"an unknown caller gets a 401, full or not":  {"Bearer t-mallory", http.StatusUnauthorized},
-		"who may not is told so, full or not":        {"Bearer t-bob", http.StatusForbidden},
-		"only who may is told that there is no room": {"Bearer t-alice", http.StatusTooManyRequests},
+		"an unknown caller gets a 401 whether or not there is a seat":        {"Bearer t-mallory", http.StatusUnauthorized},
+		"a user without the right gets a 403 whether or not there is a seat": {"Bearer t-bob", http.StatusForbidden},
+		"only a user with the right learns that there is no seat":            {"Bearer t-alice", http.StatusTooManyRequests},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if response, body := h.get(t, http.Header{"Authorization": {tt.token}}); response.StatusCode != tt.want {
-				t.Errorf("answer %d %s, want %d", response.StatusCode, body, tt.want)
+				t.Errorf("got %d %s, want %d", response.StatusCode, body, tt.want)
 			}
 		})
 	}
@@ -219,7 +223,7 @@ func TestStrangersTakeNoSeats(t *testing.T) {
 	wantFree(t, l)
 }
 
-func TestMembersThatDoNotAnswer(t *testing.T) {
+func TestMembersThatAnswerLateOrNever(t *testing.T) {
 	hung := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
@@ -230,21 +234,22 @@ func TestMembersThatDoNotAnswer(t *testing.T) {
 			_, _ = io.WriteString(conn, rawGet(podsPath))
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 			if err != nil || response.StatusCode != http.StatusGatewayTimeout || time.Since(start) != 70*time.Second {
-				t.Errorf("after %s: %+v, %v; want 504", time.Since(start), response, err)
+				t.Errorf("got %[2]v, %[3]v after %[1]s, want 504", time.Since(start), response, err)
 			}
 		})
 	})
-	t.Run("one that is answered late but in time may take as long as it likes", func(t *testing.T) {
+	t.Run("a response that begins late but in time may last as long as it likes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			conn := dialProxy(t, roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-				time.Sleep(69 * time.Second) // the clock of synctest, not a wait
+				time.Sleep(69 * time.Second) // the clock of synctest, not a real wait
 				body, member := io.Pipe()
 				go func() {
 					time.Sleep(time.Hour)
 					_, _ = io.WriteString(member, "late")
 					_ = member.CloseWithError(io.EOF)
 				}()
-				return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, ContentLength: -1, Header: http.Header{}, Body: body, Request: r}, nil
+				return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1,
+					ContentLength: -1, Header: http.Header{}, Body: body, Request: r}, nil
 			}))
 			_, _ = io.WriteString(conn, rawGet(podsPath))
 			response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -252,18 +257,19 @@ func TestMembersThatDoNotAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := io.ReadAll(response.Body); err != nil || string(got) != "late" {
-				t.Errorf("heard %q, %v, want \"late\"", got, err)
+				t.Errorf("got %q, %v, want \"late\"", got, err)
 			}
 		})
 	})
-	t.Run("a watch waits", func(t *testing.T) {
+	t.Run("a watch waits for its response", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			conn := dialProxy(t, roundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				select {
 				case <-r.Context().Done():
 					return nil, r.Context().Err()
 				case <-time.After(time.Hour):
-					return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+					return &http.Response{StatusCode: 200, ProtoMajor: 1, ProtoMinor: 1,
+						Header: http.Header{}, Body: http.NoBody, Request: r}, nil
 				}
 			}))
 			_, _ = io.WriteString(conn, rawGet(podsPath+"?watch=1"))
@@ -275,14 +281,14 @@ func TestMembersThatDoNotAnswer(t *testing.T) {
 	})
 }
 
-// oneTunnel has the same tunnel for every member.
+// oneTunnel uses the same tunnel for every member.
 type oneTunnel struct{ *tunnel.Session }
 
 func (o oneTunnel) Transport(context.Context, types.NamespacedName) (http.RoundTripper, error) {
 	return o.Session, nil
 }
 
-// endless is an agent that streams what is not read.
+// endless is an agent that streams data without end.
 func endless(w http.ResponseWriter, _ *http.Request) {
 	piece := make([]byte, 32<<10)
 	for {
@@ -292,7 +298,7 @@ func endless(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// openTunnel connects an agent of that behaviour.
+// openTunnel connects an agent with this handler.
 func openTunnel(t *testing.T, agent http.HandlerFunc) *tunnel.Session {
 	t.Helper()
 	sessions := make(chan *tunnel.Session, 1)
@@ -313,7 +319,7 @@ func openTunnel(t *testing.T, agent http.HandlerFunc) *tunnel.Session {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		_ = conn.Serve(context.Background(), agent) // it ends with the session
+		_ = conn.Serve(context.Background(), agent) // ends with the session
 	}()
 	session, ok := <-sessions
 	if !ok {
@@ -326,16 +332,16 @@ func openTunnel(t *testing.T, agent http.HandlerFunc) *tunnel.Session {
 	return session
 }
 
-// heap is what is in use, in bytes.
+// heap returns the size of the live heap, in bytes.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what the first one found to be finalized
+	runtime.GC() // frees the objects that the first run finalized
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
 }
 
-// stall opens requests whose responses are not read.
+// stall opens requests and does not read their responses.
 func stall(t *testing.T, server *httptest.Server, path func(int) string, count int) {
 	t.Helper()
 	for n := range count {
@@ -351,7 +357,7 @@ func stall(t *testing.T, server *httptest.Server, path func(int) string, count i
 	}
 }
 
-// A tenant with their own agent, which sends without end, and users who do not read, do not fill the manager's memory.
+// A tenant whose agent sends without end cannot fill the manager's memory together with users who do not read.
 func TestStalledUsersOfAFakeMember(t *testing.T) {
 	const streams, window = 100, 1 << 20
 	sameMember := func(int) string { return podsPath }
@@ -359,15 +365,17 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 	for name, tt := range map[string]struct {
 		bounds limit.BacklogBounds
 		path   func(int) string
-		kept   int64 // streams that are not cut
+		kept   int64 // streams that are not cut off
 	}{
-		"through one member are held to its bound": {
+		"through one member stay within its limit": {
 			limit.BacklogBounds{Member: 16 * window, All: 64 * window, Grace: time.Second}, sameMember, 16,
 		},
-		"through many members of a workspace are held to the bound of all": {
+		"through many members of a workspace stay within the total limit": {
 			limit.BacklogBounds{Member: 16 * window, All: 32 * window, Grace: time.Second}, ownMember, 32,
 		},
-		"without bounds hold a window each: so much for what is tested here": {limit.BacklogBounds{}, sameMember, streams},
+		"without limits hold one window each, which shows that the test measures something": {
+			limit.BacklogBounds{}, sameMember, streams,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cut := make(chan limit.Scope, streams)
@@ -384,7 +392,8 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 			server := httptest.NewUnstartedServer(handler)
 			server.Config.ConnState = func(conn net.Conn, state http.ConnState) {
 				if state == http.StateNew {
-					tunnel.KeepUnsentLow(conn) // as the hub's port does: or the kernel takes megabytes of each before a user stalls
+					// as on the hub's port; otherwise the kernel takes megabytes of each stream before a user stalls
+					tunnel.KeepUnsentLow(conn)
 				}
 			}
 			server.Start()
@@ -397,13 +406,13 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 				case <-cut:
 					highest.Store(max(highest.Load(), l.Backlog.Held()))
 				case <-deadline:
-					t.Fatalf("too few were cut; %d MiB are held", l.Backlog.Held()>>20)
+					t.Fatalf("too few streams were cut off; %d MiB are held", l.Backlog.Held()>>20)
 				}
 			}
 			for l.Backlog.Held() < tt.kept*window || heap()-before < (tt.kept-4)*window {
 				select {
 				case <-deadline:
-					t.Fatalf("%d MiB are held, heap %d MiB: less than was expected of those who are not cut",
+					t.Fatalf("%d MiB are held and the heap grew by %d MiB, want more for the streams that are not cut off",
 						l.Backlog.Held()>>20, (heap()-before)>>20)
 				default:
 				}
@@ -415,14 +424,15 @@ func TestStalledUsersOfAFakeMember(t *testing.T) {
 				t.Errorf("the heap grew by %d MiB, want at most %d", grown>>20, most>>20)
 			}
 			if highest.Load() > 2*max(tt.bounds.Member, tt.bounds.All) {
-				t.Errorf("%d MiB were held, more than twice the bound", highest.Load()>>20)
+				t.Errorf("%d MiB were held, want at most twice the limit", highest.Load()>>20)
 			}
 			server.CloseClientConnections()
 		})
 	}
 }
 
-// The whole way of a request, with the limits; compare with a limiter that has no bounds.
+// BenchmarkServeBesideGreedyUser measures the whole way of a request with the limits. Compare it with a limiter that
+// has no limits.
 func BenchmarkServeBesideGreedyUser(b *testing.B) {
 	for _, greedy := range []int{0, 1000} {
 		b.Run(fmt.Sprintf("greedy=%d", greedy), func(b *testing.B) {
@@ -453,7 +463,7 @@ func BenchmarkServeBesideGreedyUser(b *testing.B) {
 			var all sync.WaitGroup
 			for range greedy {
 				all.Go(func() {
-					defer func() { _ = recover() }() // a caller that goes away
+					defer func() { _ = recover() }() // the caller has disconnected
 					for ctx.Err() == nil {
 						if get(ctx, "greedy") == http.StatusTooManyRequests {
 							<-time.After(time.Second) // as clients do
@@ -464,7 +474,7 @@ func BenchmarkServeBesideGreedyUser(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if code := get(b.Context(), "modest"); code != http.StatusOK {
-					b.Fatalf("answer %d, want 200", code)
+					b.Fatalf("got %d, want 200", code)
 				}
 			}
 			stop()

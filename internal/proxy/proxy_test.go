@@ -36,47 +36,51 @@ func TestRefusals(t *testing.T) {
 		t.Helper()
 		response, body := h.do(t, h.request(t, http.MethodGet, path, nil, header))
 		if n := len(h.agent.all()); n > 0 {
-			t.Errorf("%d requests arrived at the agent", n)
+			t.Errorf("%d requests arrived at the agent, want 0", n)
 		}
 		return response, body
 	}
 	for name, header := range map[string]http.Header{
-		"no token":                  {"Authorization": nil},
-		"a wrong token":             as("t-mallory"),
-		"a cookie for a token":      {"Authorization": nil, "Cookie": {"R_SESS=t-alice"}},
-		"two Authorization headers": {"Authorization": {"Bearer t-alice", "Bearer t-bob"}},
+		"no token":                    {"Authorization": nil},
+		"a wrong token":               as("t-mallory"),
+		"a cookie instead of a token": {"Authorization": nil, "Cookie": {"R_SESS=t-alice"}},
+		"two Authorization headers":   {"Authorization": {"Bearer t-alice", "Bearer t-bob"}},
 	} {
 		t.Run(name+" is answered with 401 Status", func(t *testing.T) {
 			h := newHubSide(t)
 			response, body := refused(t, h, podsPath, header)
 			wantStatus(t, response, body, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 			if response.Header.Get("WWW-Authenticate") != "Bearer" || h.members.calls() > 0 {
-				t.Errorf("challenge %q, members asked %d times", response.Header.Get("WWW-Authenticate"), h.members.calls())
+				t.Errorf("got challenge %q and %d requests for members, want a challenge and no request",
+					response.Header.Get("WWW-Authenticate"), h.members.calls())
 			}
 		})
 	}
-	t.Run("a token in the query is answered with 401 Status", func(t *testing.T) {
-		response, body := refused(t, newHubSide(t), podsPath+"?access_token=t-alice&token=t-alice", http.Header{"Authorization": nil})
+	t.Run("a token in the query is a 401 Status", func(t *testing.T) {
+		response, body := refused(t, newHubSide(t), podsPath+"?access_token=t-alice&token=t-alice",
+			http.Header{"Authorization": nil})
 		wantStatus(t, response, body, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 	})
-	t.Run("CVE-2022-41354, CVE-2024-36106: without the right an existing and an unknown cluster are the same 403, and no request is made for either", func(t *testing.T) {
+	t.Run("CVE-2022-41354, CVE-2024-36106: without the right, every cluster is the same 403", func(t *testing.T) {
 		h := newHubSide(t)
 		response, known := refused(t, h, podsPath, as("t-bob"))
 		wantStatus(t, response, known, http.StatusForbidden, metav1.StatusReasonForbidden)
 		response, unknown := refused(t, h, "/k8s/clusters/team-a/nope/api/v1/pods", as("t-bob"))
 		wantStatus(t, response, unknown, http.StatusForbidden, metav1.StatusReasonForbidden)
 		if strings.ReplaceAll(unknown, "nope", "prod") != known || h.members.calls() > 0 {
-			t.Errorf("known %s\nunknown %s\nmembers asked %d times", known, unknown, h.members.calls())
+			t.Errorf("got %s for the known cluster,\n%s for the unknown cluster, and %d requests, want the same and none",
+				known, unknown, h.members.calls())
 		}
 	})
-	t.Run("an unknown cluster is answered with 404 Status", func(t *testing.T) {
+	t.Run("an unknown cluster is a 404 Status", func(t *testing.T) {
 		response, body := refused(t, newHubSide(t), "/k8s/clusters/team-a/nope/api", nil)
-		status := wantStatus(t, response, body, http.StatusNotFound, metav1.StatusReasonNotFound, "team-a/nope", "kubectl get clusters")
+		status := wantStatus(t, response, body, http.StatusNotFound, metav1.StatusReasonNotFound,
+			"team-a/nope", "kubectl get clusters")
 		if status.Details == nil || status.Details.Name != "nope" || status.Details.Group != "cluster.drover.dev" {
-			t.Errorf("details %+v, want the Cluster that was asked for", status.Details)
+			t.Errorf("got details %+v, want the requested Cluster", status.Details)
 		}
 	})
-	t.Run("a cluster that is not connected is answered with 503 Status, Retry-After and last seen", func(t *testing.T) {
+	t.Run("a disconnected cluster is a 503 with Retry-After and the time when it was last seen", func(t *testing.T) {
 		h := newHubSide(t)
 		seen := time.Now().Add(-20 * time.Second)
 		h.members.fail(fmt.Errorf("find tunnel: %w", &NotConnectedError{LastSeen: seen}))
@@ -84,19 +88,19 @@ func TestRefusals(t *testing.T) {
 		status := wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			"team-a/prod", "last seen "+seen.UTC().Format(time.RFC3339), "kubectl describe cluster")
 		if response.Header.Get("Retry-After") != "1" || status.Details.RetryAfterSeconds != 1 {
-			t.Errorf("Retry-After %q, details %+v", response.Header.Get("Retry-After"), status.Details)
+			t.Errorf("got Retry-After %q and details %+v", response.Header.Get("Retry-After"), status.Details)
 		}
 	})
-	t.Run("a cluster that is gone for long is 503 with a Retry-After that does not make kubectl wait", func(t *testing.T) {
+	t.Run("a cluster that has been gone for long is 503, and kubectl does not wait for it", func(t *testing.T) {
 		h := newHubSide(t)
 		h.members.fail(&NotConnectedError{LastSeen: time.Now().Add(-time.Hour)})
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "1h0m")
 		if at, err := http.ParseTime(response.Header.Get("Retry-After")); err != nil || time.Until(at) <= 0 {
-			t.Errorf("Retry-After %q", response.Header.Get("Retry-After"))
+			t.Errorf("got Retry-After %q, want a date in the future", response.Header.Get("Retry-After"))
 		}
 	})
-	t.Run("a kubectl with an empty cache is not made to wait by discovery, but for a moment", func(t *testing.T) {
+	t.Run("discovery lets a kubectl with an empty cache wait only for a moment", func(t *testing.T) {
 		for name, tt := range map[string]struct {
 			lastSeen time.Time
 			waits    bool
@@ -109,9 +113,10 @@ func TestRefusals(t *testing.T) {
 				h := newHubSide(t)
 				h.members.fail(&NotConnectedError{LastSeen: tt.lastSeen})
 				response, body := refused(t, h, path, nil)
-				wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "is not connected to the hub")
+				wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
+					"is not connected to the hub")
 				if after := response.Header.Get("Retry-After"); (after == "1") != tt.waits || after == "" {
-					t.Errorf("%s, %s: Retry-After %q", name, path, after)
+					t.Errorf("%s, %s: got Retry-After %q", name, path, after)
 				}
 			}
 		}
@@ -122,7 +127,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not known")
 		if response.Header.Get("Retry-After") != "1" || strings.Contains(body, "0001-01-01") {
-			t.Errorf("Retry-After %q, %s", response.Header.Get("Retry-After"), body)
+			t.Errorf("got Retry-After %q, %s", response.Header.Get("Retry-After"), body)
 		}
 	})
 	for name, test := range map[string]struct {
@@ -134,10 +139,12 @@ func TestRefusals(t *testing.T) {
 		"a tunnel that breaks is 502": {
 			errors.New("stream reset"), http.StatusBadGateway, refusal.ReasonBadGateway, true,
 		},
-		"a tunnel that is gone by now is 503": {
+		"a tunnel that has just gone is 503": {
 			&NotConnectedError{}, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, false,
 		},
-		"a cluster that was deleted now is 404": {ErrUnknownCluster, http.StatusNotFound, metav1.StatusReasonNotFound, false},
+		"a cluster that was just deleted is 404": {
+			ErrUnknownCluster, http.StatusNotFound, metav1.StatusReasonNotFound, false,
+		},
 		"a member that takes too long is 504": {
 			fmt.Errorf("send: %w", os.ErrDeadlineExceeded), http.StatusGatewayTimeout, refusal.ReasonGatewayTimeout, true,
 		},
@@ -150,26 +157,30 @@ func TestRefusals(t *testing.T) {
 			h.members.transport = roundTripperFunc(func(*http.Request) (*http.Response, error) { return nil, test.err })
 			response, body := refused(t, h, podsPath, nil)
 			wantStatus(t, response, body, test.code, test.reason, "team-a/prod")
-			if logged := h.log.text() != ""; logged != test.logged || strings.Contains(body, "stream reset") || strings.Contains(h.log.text(), "t-alice") {
-				t.Errorf("log %q, answer %s, want the cause in the log only if it is a fault of ours, and never the token or the cause in the answer", h.log.text(), body)
+			if logged := h.log.text() != ""; logged != test.logged || strings.Contains(body, "stream reset") ||
+				strings.Contains(h.log.text(), "t-alice") {
+				t.Errorf("got log %q and response %s, want the cause only in the log, and the token nowhere",
+					h.log.text(), body)
 			}
 		})
 	}
-	t.Run("a refused discovery says why in a warning too, as kubectl drops its Status", func(t *testing.T) {
+	t.Run("a refused discovery has a warning with the reason, because kubectl drops its Status", func(t *testing.T) {
 		h := newHubSide(t)
 		for _, path := range []string{"/api", "/apis"} {
 			response, body := refused(t, h, "/k8s/clusters/team-a/nope"+path, nil)
 			status := wantStatus(t, response, body, http.StatusNotFound, metav1.StatusReasonNotFound)
 			warnings, errs := utilnet.ParseWarningHeaders(response.Header["Warning"])
 			if len(errs) > 0 || len(warnings) != 1 || warnings[0].Code != 299 || warnings[0].Text != status.Message {
-				t.Errorf("warnings %+v, %v, want one: 299 %q", warnings, errs, status.Message)
+				t.Errorf("got warnings %+v, %v, want one: 299 %q",
+					warnings, errs, status.Message)
 			}
 		}
 		if response, _ := refused(t, h, "/k8s/clusters/team-a/nope/api/v1/pods", nil); response.Header.Get("Warning") != "" {
-			t.Errorf("a warning where kubectl prints the Status: %q", response.Header.Get("Warning"))
+			t.Errorf("got warning %q, want none where kubectl prints the Status",
+				response.Header.Get("Warning"))
 		}
 	})
-	t.Run("an authorizer that is unavailable is 503 and opens nothing", func(t *testing.T) {
+	t.Run("an authorizer that is unavailable is 503 and grants nothing", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) {
 			o.Authorize = func(context.Context, identity.Identity, types.NamespacedName) error {
 				return refusal.Unavailable("the hub could not find out what you may do").Because(errors.New("etcd is slow"))
@@ -178,10 +189,11 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 		if h.members.calls() > 0 || !strings.Contains(h.log.text(), "etcd is slow") || strings.Contains(body, "etcd") {
-			t.Errorf("members asked %d times, log %q, answer %s", h.members.calls(), h.log.text(), body)
+			t.Errorf("got %d requests for members, log %q and response %s",
+				h.members.calls(), h.log.text(), body)
 		}
 	})
-	t.Run("an error that is no refusal is 500 and tells the caller nothing", func(t *testing.T) {
+	t.Run("an error that is not a refusal is 500 and tells the caller nothing", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) {
 			o.Authorize = func(context.Context, identity.Identity, types.NamespacedName) error {
 				return errors.New("secret detail")
@@ -190,7 +202,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusInternalServerError, metav1.StatusReasonInternalError)
 		if strings.Contains(body, "secret detail") || !strings.Contains(h.log.text(), "secret detail") {
-			t.Errorf("log %q, answer %s, want the detail in the log alone", h.log.text(), body)
+			t.Errorf("got log %q and response %s, want the detail only in the log", h.log.text(), body)
 		}
 	})
 }
@@ -208,7 +220,7 @@ func TestClientsUnderstandRefusals(t *testing.T) {
 		"404": {"nope", "t-alice", apierrors.IsNotFound},
 		"503": {"prod", "t-alice", apierrors.IsServiceUnavailable},
 	} {
-		t.Run("client-go reads a "+name+" as what it is, whatever encoding it asked for", func(t *testing.T) {
+		t.Run("client-go understands a "+name+" in every encoding that it asks for", func(t *testing.T) {
 			h.members.fail(nil)
 			if name == "503" {
 				h.members.fail(&NotConnectedError{LastSeen: time.Now().Add(-time.Hour)})
@@ -216,8 +228,9 @@ func TestClientsUnderstandRefusals(t *testing.T) {
 			client, err := rest.RESTClientFor(&rest.Config{
 				Host: h.URL + "/k8s/clusters/team-a/" + test.cluster, APIPath: "/api", BearerToken: test.token,
 				ContentConfig: rest.ContentConfig{
-					GroupVersion: &schema.GroupVersion{Version: "v1"}, NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
-					ContentType: "application/vnd.kubernetes.protobuf",
+					GroupVersion:         &schema.GroupVersion{Version: "v1"},
+					NegotiatedSerializer: serializer.NewCodecFactory(scheme).WithoutConversion(),
+					ContentType:          "application/vnd.kubernetes.protobuf",
 				},
 			})
 			if err != nil {
@@ -226,7 +239,7 @@ func TestClientsUnderstandRefusals(t *testing.T) {
 			watch := testkit.StartStopwatch()
 			err = client.Get().Resource("pods").Do(t.Context()).Error()
 			if took := watch.Took(); !test.is(err) || took > 5*time.Second {
-				t.Errorf("after %s: %v", took, err)
+				t.Errorf("got %[2]v after %[1]s", took, err)
 			}
 		})
 	}
@@ -234,37 +247,43 @@ func TestClientsUnderstandRefusals(t *testing.T) {
 
 func TestBodyLimit(t *testing.T) {
 	small := func(o *Options) { o.Limits.Body = 1000 }
-	t.Run("CVE-2024-58259: a body that says it is too large is 413 unread and unsent", func(t *testing.T) {
+	t.Run("CVE-2024-58259: a body that announces too large a length is 413, unread and unsent", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) { o.Limits.Body = 100_000 })
 		response, body := h.do(t, h.request(t, http.MethodPost, podsPath, bytes.NewReader(make([]byte, 100_001)), nil))
-		wantStatus(t, response, body, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, "100000")
+		wantStatus(t, response, body, http.StatusRequestEntityTooLarge,
+			metav1.StatusReasonRequestEntityTooLarge, "100000")
 		if len(h.agent.all()) > 0 {
-			t.Error("it was sent")
+			t.Error("the request was sent, want it refused")
 		}
 	})
-	t.Run("CVE-2024-58259: a body that does not say so is 413 when it gets too large", func(t *testing.T) {
+	t.Run("CVE-2024-58259: a body without a length is 413 when it gets too large", func(t *testing.T) {
 		h := newHubSide(t, small)
 		h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) {
 			if n, err := io.Copy(io.Discard, r.Body); err == nil {
-				t.Errorf("a whole body of %d bytes arrived", n)
+				t.Errorf("a complete body of %d bytes arrived, want it cut off", n)
 			}
 			panic(http.ErrAbortHandler)
 		})
 		endless := io.MultiReader(bytes.NewReader(make([]byte, 900)), bytes.NewReader(make([]byte, 101)))
 		response, body := h.do(t, h.request(t, http.MethodPost, podsPath, endless, nil))
-		wantStatus(t, response, body, http.StatusRequestEntityTooLarge, metav1.StatusReasonRequestEntityTooLarge, "1000")
+		wantStatus(t, response, body, http.StatusRequestEntityTooLarge,
+			metav1.StatusReasonRequestEntityTooLarge, "1000")
 	})
-	t.Run("a body of the limit passes", func(t *testing.T) {
+	t.Run("a body as large as the limit passes", func(t *testing.T) {
 		h := newHubSide(t, small)
-		for _, body := range []io.Reader{bytes.NewReader(make([]byte, 1000)), io.MultiReader(bytes.NewReader(make([]byte, 1000)))} {
-			if response, answer := h.do(t, h.request(t, http.MethodPost, podsPath, body, nil)); response.StatusCode != http.StatusOK {
-				t.Errorf("answer %d %s, want 200", response.StatusCode, answer)
+		for _, body := range []io.Reader{
+			bytes.NewReader(make([]byte, 1000)), io.MultiReader(bytes.NewReader(make([]byte, 1000))),
+		} {
+			response, answer := h.do(t, h.request(t, http.MethodPost, podsPath, body, nil))
+			if response.StatusCode != http.StatusOK {
+				t.Errorf("got %d %s, want 200", response.StatusCode, answer)
 			}
 		}
 	})
 	t.Run("the default is 16 MiB", func(t *testing.T) {
-		if h := newHubSide(t); h.handler.limits != (Limits{Body: 16 << 20, Stall: 3 * time.Minute, Answer: 70 * time.Second, Look: 30 * time.Second}) {
-			t.Errorf("limits %+v, want the documented defaults", h.handler.limits)
+		want := Limits{Body: 16 << 20, Stall: 3 * time.Minute, Answer: 70 * time.Second, Look: 30 * time.Second}
+		if h := newHubSide(t); h.handler.limits != want {
+			t.Errorf("got limits %+v, want the documented defaults", h.handler.limits)
 		}
 	})
 }
@@ -272,27 +291,27 @@ func TestBodyLimit(t *testing.T) {
 func TestNew(t *testing.T) {
 	whole := testOptions((&fakeMembers{}).Transport, (&logLines{}).logger())
 	for name, change := range map[string]func(*Options){
-		"who may authenticate":  func(o *Options) { o.Authenticate = nil },
-		"who may authorize":     func(o *Options) { o.Authorize = nil },
+		"an authenticator":      func(o *Options) { o.Authenticate = nil },
+		"an authorizer":         func(o *Options) { o.Authorize = nil },
 		"transport":             func(o *Options) { o.Transport = nil },
 		"a hub":                 func(o *Options) { o.Hub = nil },
 		"a hub with an address": func(o *Options) { o.Hub = &rest.Config{Host: "http://[::1"} },
-		"a CA that can be read": func(o *Options) {
+		"a readable CA": func(o *Options) {
 			o.Hub = &rest.Config{Host: "https://h", TLSClientConfig: rest.TLSClientConfig{CAData: []byte("x")}}
 		},
 	} {
-		t.Run("a proxy is not made without "+name, func(t *testing.T) {
+		t.Run("New fails without "+name, func(t *testing.T) {
 			options := whole
 			change(&options)
 			if h, err := New(options); err == nil {
-				t.Errorf("New = %+v, want an error", h)
+				t.Errorf("got %+v, want an error", h)
 			}
 		})
 	}
 }
 
 func TestLocal(t *testing.T) {
-	// The manager's own configuration, with every kind of credential that there is.
+	// This is the manager's configuration with every kind of credential.
 	withCredentials := func(o *Options) {
 		o.Hub = rest.CopyConfig(o.Hub)
 		o.Hub.BearerToken = "t-manager"
@@ -307,36 +326,41 @@ func TestLocal(t *testing.T) {
 			})
 		})
 	}
-	t.Run("CVE-2023-48312: the hub's API server gets the caller's own token, and never a credential of the manager", func(t *testing.T) {
+	t.Run("CVE-2023-48312: the hub's API server gets only the caller's token", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
-		r := h.request(t, http.MethodPost, "/k8s/local/apis/x/v1/a%2Fb?watch=true", strings.NewReader("{}"), http.Header{
-			"Cookie": {"a=b"}, "X-Remote-User": {"admin"}, "User-Agent": {"kubectl"}, "Accept-Encoding": {"identity"},
-		})
+		r := h.request(t, http.MethodPost, "/k8s/local/apis/x/v1/a%2Fb?watch=true", strings.NewReader("{}"),
+			http.Header{
+				"Cookie": {"a=b"}, "X-Remote-User": {"admin"}, "User-Agent": {"kubectl"}, "Accept-Encoding": {"identity"},
+			})
 		if response, body := h.do(t, r); response.StatusCode != http.StatusOK {
-			t.Fatalf("answer %d %s, want 200", response.StatusCode, body)
+			t.Fatalf("got %d %s, want 200", response.StatusCode, body)
 		}
 		got := h.hub.only(t)
-		if got.RequestURI != "/apis/x/v1/a%2Fb?watch=true" || got.Header.Get("Authorization") != "Bearer t-alice" || len(got.Header["Authorization"]) != 1 {
-			t.Errorf("arrived %s with %v, want the path unchanged and alice's own token, once", got.RequestURI, got.Header)
+		if got.RequestURI != "/apis/x/v1/a%2Fb?watch=true" ||
+			got.Header.Get("Authorization") != "Bearer t-alice" || len(got.Header["Authorization"]) != 1 {
+			t.Errorf("got %s with header %v, want the unchanged path and alice's token once",
+				got.RequestURI, got.Header)
 		}
 		for _, name := range []string{"Cookie", "X-Remote-User", "Impersonate-User"} {
 			if got.Header.Get(name) != "" {
-				t.Errorf("%s arrived, want it removed", name)
+				t.Errorf("got the header %s, want it removed", name)
 			}
 		}
 		if h.members.calls()+len(h.agent.all()) > 0 {
-			t.Error("a member was asked")
+			t.Error("a member was asked, want no request")
 		}
 	})
-	t.Run("whom the caller wants to impersonate is for the API server to judge", func(t *testing.T) {
+	t.Run("the API server decides about the user that the caller wants to impersonate", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
-		h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil, http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b"}}))
+		h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil,
+			http.Header{"Impersonate-User": {"bob"}, "Impersonate-Group": {"a", "b"}}))
 		got := h.hub.only(t).Header
-		if got.Get("Impersonate-User") != "bob" || len(got["Impersonate-Group"]) != 2 || got.Get("Authorization") != "Bearer t-alice" {
-			t.Errorf("arrived %v, want alice's token and her wish to act as bob", got)
+		if got.Get("Impersonate-User") != "bob" || len(got["Impersonate-Group"]) != 2 ||
+			got.Get("Authorization") != "Bearer t-alice" {
+			t.Errorf("got header %v, want alice's token and bob's impersonation headers", got)
 		}
 	})
-	t.Run("a WebSocket's token among the subprotocols becomes the Authorization header", func(t *testing.T) {
+	t.Run("a token in the subprotocols of a WebSocket becomes the Authorization header", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
 		h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil, http.Header{
 			"Authorization": nil, "Connection": {"Upgrade"}, "Upgrade": {"websocket"},
@@ -344,10 +368,10 @@ func TestLocal(t *testing.T) {
 		}))
 		got := h.hub.only(t).Header
 		if got.Get("Authorization") != "Bearer t-alice" || got.Get("Sec-Websocket-Protocol") != "v5.channel.k8s.io" {
-			t.Errorf("arrived %v, want the token in Authorization and only the protocol in Sec-Websocket-Protocol", got)
+			t.Errorf("got header %v, want the token in Authorization and only the protocol in Sec-Websocket-Protocol", got)
 		}
 	})
-	t.Run("CVE-2022-21953: a user of a member gets on the hub what the hub's API server answers, and that is 403", func(t *testing.T) {
+	t.Run("CVE-2022-21953: a user of a member gets the 403 of the hub's API server", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
 		h.hub.answerWith(func(w http.ResponseWriter, r *http.Request) {
 			if r.Header.Get("Authorization") == "Bearer t-alice" && r.Header.Get("Impersonate-User") == "" {
@@ -359,12 +383,13 @@ func TestLocal(t *testing.T) {
 		response, body := h.do(t, r)
 		wantStatus(t, response, body, http.StatusForbidden, metav1.StatusReasonForbidden)
 	})
-	t.Run("a stranger is 401 before the API server is asked", func(t *testing.T) {
+	t.Run("an unknown caller is 401 before the API server is asked", func(t *testing.T) {
 		h := newHubSide(t, withCredentials)
-		response, body := h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil, http.Header{"Authorization": nil}))
+		response, body := h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil,
+			http.Header{"Authorization": nil}))
 		wantStatus(t, response, body, http.StatusUnauthorized, metav1.StatusReasonUnauthorized)
 		if len(h.hub.all()) > 0 {
-			t.Error("the API server was asked")
+			t.Error("the API server was asked, want no request")
 		}
 	})
 	t.Run("an API server that is down is 502", func(t *testing.T) {
@@ -372,24 +397,25 @@ func TestLocal(t *testing.T) {
 		response, body := h.do(t, h.request(t, http.MethodGet, "/k8s/local/api", nil, nil))
 		wantStatus(t, response, body, http.StatusBadGateway, refusal.ReasonBadGateway, "hub's API server")
 	})
-	t.Run("an API server behind a path prefix is reached there", func(t *testing.T) {
+	t.Run("an API server behind a path prefix is reached behind it", func(t *testing.T) {
 		h := newHubSide(t, func(o *Options) { o.Hub.Host += "/prefix/" })
 		h.do(t, h.request(t, http.MethodGet, "/k8s/local/api/v1/a%2Fb", nil, nil))
 		h.do(t, h.request(t, http.MethodGet, "/k8s/local", nil, nil))
 		all := h.hub.all()
 		if len(all) != 2 || all[0].RequestURI != "/prefix/api/v1/a%2Fb" || all[1].RequestURI != "/prefix/" {
-			t.Errorf("arrived %v, want both paths behind /prefix", all)
+			t.Errorf("got %v, want both paths behind /prefix", all)
 		}
 	})
 }
 
-// BenchmarkProxy answers: what does the proxy itself cost a GET of a small object, without network, authentication and
-// review? Run with -benchmem -count 10 and compare with benchstat.
+// BenchmarkProxy measures the cost of the proxy itself for a GET of a small object, without network, authentication and
+// review. Run it with -benchmem -count 10 and compare the results with benchstat.
 func BenchmarkProxy(b *testing.B) {
 	id := mustIdentity(b)
 	body := bytes.Repeat([]byte("a"), 1000)
 	members := &fakeMembers{transport: roundTripperFunc(func(r *http.Request) (*http.Response, error) {
-		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: 1000,
+		return &http.Response{StatusCode: http.StatusOK,
+			Header: http.Header{"Content-Type": {"application/json"}}, ContentLength: 1000,
 			Body: io.NopCloser(bytes.NewReader(body)), Request: r}, nil
 	})}
 	options := testOptions(members.Transport, (&logLines{}).logger())
@@ -400,7 +426,10 @@ func BenchmarkProxy(b *testing.B) {
 	}
 	r := httptest.NewRequest(http.MethodGet, podsPath, nil)
 	r.URL = parseURL(b, podsPath)
-	r.Header = http.Header{"Authorization": {"Bearer t-alice"}, "Accept": {"application/json"}, "User-Agent": {"kubectl"}, "Accept-Encoding": {"gzip"}}
+	r.Header = http.Header{
+		"Authorization": {"Bearer t-alice"}, "Accept": {"application/json"}, "User-Agent": {"kubectl"},
+		"Accept-Encoding": {"gzip"},
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		members.asked = nil
