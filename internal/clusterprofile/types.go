@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package clusterprofile is the kind ClusterProfile of SIG-Multicluster, as far as the hub writes it.
+// Package clusterprofile has the parts of SIG-Multicluster's kind ClusterProfile that the hub writes.
 //
 // +kubebuilder:object:generate=true
 package clusterprofile
@@ -13,7 +13,7 @@ import (
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 )
 
-// GroupVersion of ClusterProfile.
+// GroupVersion is the group and version of ClusterProfile.
 var GroupVersion = schema.GroupVersion{Group: "multicluster.x-k8s.io", Version: "v1alpha1"}
 
 // AddToScheme adds ClusterProfile to a scheme.
@@ -23,8 +23,8 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// ClusterProfile is what the hub writes of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322). The upstream
-// module cannot be had without the controller-runtime of its own time, and has no more than these fields.
+// ClusterProfile has the fields of multicluster.x-k8s.io/v1alpha1 ClusterProfile (KEP-4322) that the hub writes. The
+// upstream module requires another version of controller-runtime, and has no other fields.
 //
 // +kubebuilder:object:root=true
 type ClusterProfile struct {
@@ -35,7 +35,7 @@ type ClusterProfile struct {
 	Status ClusterProfileStatus `json:"status,omitzero"`
 }
 
-// ClusterProfileList is a list of them.
+// ClusterProfileList is a list of ClusterProfiles.
 //
 // +kubebuilder:object:root=true
 type ClusterProfileList struct {
@@ -44,18 +44,19 @@ type ClusterProfileList struct {
 	Items           []ClusterProfile `json:"items"`
 }
 
-// ClusterProfileSpec says which cluster it is, and whose.
+// ClusterProfileSpec identifies the cluster and its manager.
 type ClusterProfileSpec struct {
 	DisplayName    string         `json:"displayName,omitempty"`
 	ClusterManager ClusterManager `json:"clusterManager"`
 }
 
-// ClusterManager is the product that writes a profile. It is immutable, and also the value of the label LabelManager.
+// ClusterManager is the product that writes a profile. It is immutable, and it is also the value of the label
+// LabelManager.
 type ClusterManager struct {
 	Name string `json:"name"`
 }
 
-// ClusterProfileStatus is what is known of the cluster.
+// ClusterProfileStatus is the known state of the cluster.
 type ClusterProfileStatus struct {
 	Conditions      []metav1.Condition `json:"conditions,omitempty"`
 	Version         Version            `json:"version,omitzero"`
@@ -63,7 +64,7 @@ type ClusterProfileStatus struct {
 	AccessProviders []AccessProvider   `json:"accessProviders,omitempty"`
 }
 
-// Version of the cluster.
+// Version has the versions of the cluster.
 type Version struct {
 	Kubernetes string `json:"kubernetes,omitempty"`
 }
@@ -74,8 +75,8 @@ type Property struct {
 	Value string `json:"value"`
 }
 
-// AccessProvider is a way to the cluster's API (KEP-5339): an address, and in the extension execExtension what an exec
-// plugin gets to make a credential for it.
+// AccessProvider is a way to reach the cluster's API (KEP-5339). It has an address and, in the extension execExtension,
+// the data with which an exec plugin creates a credential.
 type AccessProvider struct {
 	Name    string              `json:"name"`
 	Cluster clientcmdv1.Cluster `json:"cluster"`

@@ -20,8 +20,8 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Lookup returns the names of the objects that a change of an object affects. An update calls it for the object before
-// and after.
+// Lookup returns the names of the objects that a change to an object affects. For an update, it is called with the
+// object before and after the change.
 type Lookup func(ctx context.Context, reader client.Reader, object client.Object) ([]types.NamespacedName, error)
 
 // Enqueue returns a handler that enqueues the objects that a change affects.
@@ -29,7 +29,7 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, object client.Object) []reconcile.Request {
 		names, err := lookup(ctx, reader, object)
 		if err != nil { // a cache that cannot be read is being stopped
-			ctrl.LoggerFrom(ctx).Error(err, "reconciles not woken")
+			ctrl.LoggerFrom(ctx).Error(err, "could not request reconciles")
 		}
 		requests := make([]reconcile.Request, len(names))
 		for i, name := range names {
@@ -39,8 +39,8 @@ func Enqueue(reader client.Reader, lookup Lookup) handler.EventHandler {
 	})
 }
 
-// Changed passes the events that affect other objects: those of specs, labels and deletions, and not those of a status.
-// An object that was deleted and made again while the watch was broken comes as an update.
+// Changed passes the events that affect other objects: changes of specs and labels, and deletions, but not changes of a
+// status. If an object was deleted and created again while the watch was interrupted, the event is an update.
 var Changed = predicate.Or(predicate.GenerationChangedPredicate{}, predicate.LabelChangedPredicate{}, predicate.Funcs{
 	UpdateFunc: func(e event.UpdateEvent) bool { return e.ObjectOld.GetUID() != e.ObjectNew.GetUID() },
 })
@@ -50,23 +50,30 @@ func Self(_ context.Context, _ client.Reader, object client.Object) ([]types.Nam
 	return names([]client.Object{object}), nil
 }
 
-// ClusterTo returns the objects of a kind that are for a Cluster. For one kind it is a Lookup.
-func ClusterTo[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+// ClusterTo returns the objects of a kind that target a Cluster. Instantiated for a kind, it is a Lookup.
+func ClusterTo[T targeted](
+	ctx context.Context, reader client.Reader, cluster client.Object,
+) ([]types.NamespacedName, error) {
 	found, err := targeting[T](ctx, reader, cluster)
 	return names(found), err
 }
 
-// ClusterToClusterBindings returns the ClusterRoleTemplateBindings for a Cluster.
-func ClusterToClusterBindings(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+// ClusterToClusterBindings returns the ClusterRoleTemplateBindings that target a Cluster.
+func ClusterToClusterBindings(
+	ctx context.Context, reader client.Reader, cluster client.Object,
+) ([]types.NamespacedName, error) {
 	return ClusterTo[*v1.ClusterRoleTemplateBinding](ctx, reader, cluster)
 }
 
-// ClusterToProjects returns the Projects for a Cluster.
-func ClusterToProjects(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
+// ClusterToProjects returns the Projects that target a Cluster.
+func ClusterToProjects(
+	ctx context.Context, reader client.Reader, cluster client.Object,
+) ([]types.NamespacedName, error) {
 	return ClusterTo[*v1.Project](ctx, reader, cluster)
 }
 
-// ClusterToPlans returns the Plans for a Cluster and those that have a claim on it, even if they no longer exist.
+// ClusterToPlans returns the Plans that target a Cluster, and the Plans that have a claim on it, even if they no longer
+// exist.
 func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
 	found, err := ClusterTo[*v1.Plan](ctx, reader, cluster)
 	for key := range cluster.GetAnnotations() {
@@ -79,7 +86,9 @@ func ClusterToPlans(ctx context.Context, reader client.Reader, cluster client.Ob
 
 // SecretToPlans returns the Plans of a workspace that name a Secret.
 func SecretToPlans(ctx context.Context, reader client.Reader, secret client.Object) ([]types.NamespacedName, error) {
-	return plans(ctx, reader, secret.GetNamespace(), func(spec *v1.PlanSpec) bool { return slices.Contains(PlanSecrets(spec), secret.GetName()) })
+	return plans(ctx, reader, secret.GetNamespace(), func(spec *v1.PlanSpec) bool {
+		return slices.Contains(PlanSecrets(spec), secret.GetName())
+	})
 }
 
 // ChannelToPlans returns the Plans of all workspaces that read a channel.
@@ -88,7 +97,9 @@ func ChannelToPlans(ctx context.Context, reader client.Reader, url string) ([]ty
 }
 
 // plans returns the Plans of a workspace whose spec matches. An empty workspace means all.
-func plans(ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool) ([]types.NamespacedName, error) {
+func plans(
+	ctx context.Context, reader client.Reader, workspace string, matches func(*v1.PlanSpec) bool,
+) ([]types.NamespacedName, error) {
 	var list v1.PlanList
 	if err := reader.List(ctx, &list, client.InNamespace(workspace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("list plans of %s: %w", workspace, err)
@@ -115,37 +126,48 @@ func PlanSecrets(spec *v1.PlanSpec) []string {
 	return slices.Compact(named)
 }
 
-// ClusterToProjectBindings returns the bindings of the Projects for a Cluster.
-func ClusterToProjectBindings(ctx context.Context, reader client.Reader, cluster client.Object) ([]types.NamespacedName, error) {
-	return then(ctx, reader, cluster, ClusterToProjects, func(project types.NamespacedName) ([]types.NamespacedName, error) {
-		bindings, err := ProjectBindingsOf(ctx, reader, project)
-		return names(bindings), err
-	})
+// ClusterToProjectBindings returns the bindings of the Projects that target a Cluster.
+func ClusterToProjectBindings(
+	ctx context.Context, reader client.Reader, cluster client.Object,
+) ([]types.NamespacedName, error) {
+	return then(ctx, reader, cluster, ClusterToProjects,
+		func(project types.NamespacedName) ([]types.NamespacedName, error) {
+			bindings, err := ProjectBindingsOf(ctx, reader, project)
+			return names(bindings), err
+		})
 }
 
 // ProjectToProjectBindings returns the bindings of a Project.
-func ProjectToProjectBindings(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
+func ProjectToProjectBindings(
+	ctx context.Context, reader client.Reader, project client.Object,
+) ([]types.NamespacedName, error) {
 	bindings, err := ProjectBindingsOf(ctx, reader, client.ObjectKeyFromObject(project))
 	return names(bindings), err
 }
 
-// RoleToClusterBindings returns the ClusterRoleTemplateBindings of a role template and of all that inherit it.
-func RoleToClusterBindings(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
+// RoleToClusterBindings returns the ClusterRoleTemplateBindings of a role template and of all templates that inherit
+// it.
+func RoleToClusterBindings(
+	ctx context.Context, reader client.Reader, role client.Object,
+) ([]types.NamespacedName, error) {
 	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
 		bindings, err := ClusterBindingsWith(ctx, reader, role.Name)
 		return names(bindings), err
 	})
 }
 
-// RoleToProjectBindings returns the ProjectRoleTemplateBindings of a role template and of all that inherit it.
-func RoleToProjectBindings(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
+// RoleToProjectBindings returns the ProjectRoleTemplateBindings of a role template and of all templates that inherit
+// it.
+func RoleToProjectBindings(
+	ctx context.Context, reader client.Reader, role client.Object,
+) ([]types.NamespacedName, error) {
 	return then(ctx, reader, role, RoleToRoles, func(role types.NamespacedName) ([]types.NamespacedName, error) {
 		bindings, err := ProjectBindingsWith(ctx, reader, role.Name)
 		return names(bindings), err
 	})
 }
 
-// RoleToRoles returns a role template and those that inherit it.
+// RoleToRoles returns a role template and the templates that inherit it.
 func RoleToRoles(ctx context.Context, reader client.Reader, role client.Object) ([]types.NamespacedName, error) {
 	var templates v1.RoleTemplateList
 	if err := reader.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
@@ -172,10 +194,11 @@ func ClusterToRoles(ctx context.Context, reader client.Reader, cluster client.Ob
 	if err != nil {
 		return nil, err
 	}
-	ofProjects, err := then(ctx, reader, cluster, ClusterToProjects, func(project types.NamespacedName) ([]types.NamespacedName, error) {
+	next := func(project types.NamespacedName) ([]types.NamespacedName, error) {
 		bindings, err := ProjectBindingsOf(ctx, reader, project)
 		return roles(bindings), err
-	})
+	}
+	ofProjects, err := then(ctx, reader, cluster, ClusterToProjects, next)
 	return append(roles(bindings), ofProjects...), err
 }
 
@@ -185,8 +208,11 @@ func ProjectToRoles(ctx context.Context, reader client.Reader, project client.Ob
 	return roles(bindings), err
 }
 
-// ProjectToConflicting returns the Projects of a workspace that list a namespace that a Project lists, itself included.
-func ProjectToConflicting(ctx context.Context, reader client.Reader, project client.Object) ([]types.NamespacedName, error) {
+// ProjectToConflicting returns the Projects of a workspace that list a namespace of the given Project, including the
+// Project itself.
+func ProjectToConflicting(
+	ctx context.Context, reader client.Reader, project client.Object,
+) ([]types.NamespacedName, error) {
 	p, ok := project.(*v1.Project)
 	if !ok {
 		return nil, nil
@@ -195,7 +221,7 @@ func ProjectToConflicting(ctx context.Context, reader client.Reader, project cli
 	return names(rivals), err
 }
 
-// SecretToProjects returns the Project that a Secret is labelled for.
+// SecretToProjects returns the Project in a Secret's label.
 func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) ([]types.NamespacedName, error) {
 	project := secret.GetLabels()[v1.LabelProject]
 	if project == "" {
@@ -204,8 +230,11 @@ func SecretToProjects(_ context.Context, _ client.Reader, secret client.Object) 
 	return []types.NamespacedName{{Namespace: secret.GetNamespace(), Name: project}}, nil
 }
 
-// then looks up what a change affects, and what that affects in turn.
-func then(ctx context.Context, reader client.Reader, object client.Object, first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error)) ([]types.NamespacedName, error) {
+// then looks up the objects that a change affects, and the objects that these affect in turn.
+func then(
+	ctx context.Context, reader client.Reader, object client.Object,
+	first Lookup, next func(types.NamespacedName) ([]types.NamespacedName, error),
+) ([]types.NamespacedName, error) {
 	links, err := first(ctx, reader, object)
 	if err != nil {
 		return nil, err

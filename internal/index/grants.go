@@ -22,10 +22,10 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// errNotSynced means that bindings may exist that are not in the cache yet.
-var errNotSynced = errors.New("look up bindings: not all of them have been read yet")
+// errNotSynced means that the cache may still lack bindings.
+var errNotSynced = errors.New("look up bindings: not all bindings have been read yet")
 
-// Principals are a user and their groups, by the names that bindings use.
+// Principals are a user and their groups, with the names that bindings use.
 type Principals struct {
 	User   string
 	Groups []string
@@ -42,14 +42,14 @@ func (p Principals) subjects() []v1.Subject {
 
 // Grants finds the bindings of users to Clusters. It may be used concurrently.
 //
-// Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers: a
-// List of a cache would take as long as all else that the hub does for a small request.
+// Every request to a member looks up the user and each of their groups, so Grants uses the indexes of the informers.
+// Listing a cache would take as long as everything else that the hub does for a small request.
 type Grants struct {
-	reader             client.Reader                  // of Projects and Clusters
+	reader             client.Reader                  // reads Projects and Clusters
 	clusters, projects toolscache.SharedIndexInformer // bindings, by subject
 }
 
-// NewGrants returns Grants and adds indexes to the informers of bindings. reader reads from the same caches.
+// NewGrants returns Grants, and adds indexes to the informers of bindings. The reader must read from the same caches.
 func NewGrants(ctx context.Context, informers cache.Informers, reader client.Reader) (*Grants, error) {
 	g := &Grants{reader: reader}
 	var err error
@@ -60,7 +60,9 @@ func NewGrants(ctx context.Context, informers cache.Informers, reader client.Rea
 	return g, err
 }
 
-func indexSubjects(ctx context.Context, informers cache.Informers, kind client.Object) (toolscache.SharedIndexInformer, error) {
+func indexSubjects(
+	ctx context.Context, informers cache.Informers, kind client.Object,
+) (toolscache.SharedIndexInformer, error) {
 	informer, err := informers.GetInformer(ctx, kind)
 	if err != nil {
 		return nil, fmt.Errorf("index %T by %s: %w", kind, bySubject, err)
@@ -87,8 +89,8 @@ func indexSubjects(ctx context.Context, informers cache.Informers, kind client.O
 	return index, nil
 }
 
-// Bound reports whether a binding that has not expired is for one of the principals and for a Cluster. What its role
-// grants does not matter: the member decides that. An error means that the result is not known.
+// Bound reports whether one of the principals has an unexpired binding that targets a Cluster. The rights in its role
+// do not matter: the member decides about them. An error means that the result is not known.
 func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.NamespacedName, now time.Time) (bool, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return false, errNotSynced
@@ -105,8 +107,8 @@ func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.Namesp
 	return false, nil
 }
 
-// Workspaces returns the workspaces with bindings of the principals, and which of the principals have one there,
-// expired or not. It takes a look at each binding of the hub.
+// Workspaces returns the workspaces with bindings of the principals, and the principals that have bindings there,
+// expired or not. It looks at every binding on the hub.
 func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -131,11 +133,11 @@ func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
 	return found, nil
 }
 
-// boundBy reports whether a binding of a subject in one of the indexes is for the member.
+// boundBy reports whether an index has a binding of a subject that targets the member.
 func (g *Grants) boundBy(
 	ctx context.Context, bindings toolscache.SharedIndexInformer, key string, cluster *lazyCluster, now time.Time,
 ) (bool, error) {
-	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // they belong to the cache
+	objects, err := bindings.GetIndexer().ByIndex(bySubject, key) // the objects belong to the cache
 	if err != nil {
 		return false, fmt.Errorf("look up bindings by %s: %w", bySubject, err)
 	}
@@ -158,7 +160,7 @@ func (g *Grants) boundBy(
 	return false, nil
 }
 
-// target returns which members a binding is for, or nil for a binding whose project is gone.
+// target returns the target of a binding, or nil if the binding's project does not exist.
 func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, error) {
 	switch b := b.(type) {
 	case *v1.ClusterRoleTemplateBinding:
@@ -176,9 +178,9 @@ func (g *Grants) target(ctx context.Context, b v1.Binding) (*v1.ClusterTarget, e
 	return nil, nil
 }
 
-// Named returns those groups that a binding names in any workspace, each once. They come in the order in which a token
-// that cannot hold all of them takes them: one of each workspace in turn. So a workspace whose bindings name many
-// groups takes the room of no other.
+// Named returns the groups that a binding names in any workspace, without duplicates. A token that cannot hold all of
+// them takes the first ones. So the order takes one group of each workspace in turn: a workspace whose bindings name
+// many groups cannot use up the room of others.
 func (g *Grants) Named(groups []string) ([]string, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
@@ -196,7 +198,7 @@ func (g *Grants) Named(groups []string) ([]string, error) {
 	return inTurn(named), nil
 }
 
-// naming returns the workspaces with bindings that name a group, each once.
+// naming returns the workspaces with bindings that name a group, without duplicates.
 func (g *Grants) naming(group string) ([]string, error) {
 	var workspaces []string
 	for _, index := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
@@ -213,7 +215,8 @@ func (g *Grants) naming(group string) ([]string, error) {
 	return slices.Compact(workspaces), nil
 }
 
-// inTurn returns the groups of all workspaces, each once: the first of each, then the second of each, and so on.
+// inTurn returns the groups of all workspaces without duplicates: the first group of each workspace, then the second
+// group of each, and so on.
 func inTurn(named map[string][]string) []string {
 	var all []string
 	taken := map[string]bool{}
@@ -230,24 +233,25 @@ func inTurn(named map[string][]string) []string {
 	return all
 }
 
-// Disabled reports whether a User refuses a principal. The reader is a cache with the indexes of Index.
+// Disabled reports whether a User disables a principal. The reader is a cache with the indexes of Index.
 func Disabled(ctx context.Context, reader client.Reader, principal string) (bool, error) {
 	var users v1.UserList
-	if err := reader.List(ctx, &users, client.MatchingFields{byPrincipal: principal}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := reader.List(ctx, &users, client.MatchingFields{byPrincipal: principal},
+		client.UnsafeDisableDeepCopy); err != nil {
 		return false, fmt.Errorf("look up Users by %s: %w", byPrincipal, err)
 	}
 	return slices.ContainsFunc(users.Items, func(u v1.User) bool { return u.Spec.Disabled }), nil
 }
 
-// subjectKey is the value of bySubject for the bindings of a workspace.
+// subjectKey returns the value of bySubject for the bindings of a subject in a workspace.
 func subjectKey(workspace string, s v1.Subject) string {
 	return workspace + "/" + string(s.Kind) + "/" + s.Name
 }
 
-// Expired reports whether a binding with that end has expired.
+// Expired reports whether a binding with this end has expired.
 func Expired(end *metav1.Time, now time.Time) bool { return end != nil && !now.Before(end.Time) }
 
-// lazyCluster is a Cluster that is read when its labels matter.
+// lazyCluster is a Cluster that is read only when its labels matter.
 type lazyCluster struct {
 	reader  client.Reader
 	name    types.NamespacedName
@@ -272,5 +276,5 @@ func (c *lazyCluster) selectedBy(ctx context.Context, t v1.ClusterTarget) (bool,
 		return false, nil
 	}
 	selected, err := t.Selects(c.name.Name, c.cluster.Labels)
-	return err == nil && selected, nil // a selector that cannot be used selects none
+	return err == nil && selected, nil // an invalid selector selects none
 }

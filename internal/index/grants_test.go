@@ -25,7 +25,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 )
 
-// indexed takes the indexes of package reference for a fake client.
+// indexed adds the indexes of package index to a fake client.
 type indexed struct{ *fake.ClientBuilder }
 
 func (i indexed) IndexField(_ context.Context, o client.Object, field string, keys client.IndexerFunc) error {
@@ -53,13 +53,16 @@ func TestBound(t *testing.T) {
 	past := metav1.NewTime(now.Add(-time.Second))
 	prod := &v1.Cluster{ObjectMeta: named("prod")}
 	prod.Labels = map[string]string{"env": "prod"}
-	byName, bySelector := v1.ClusterTarget{ClusterName: "prod"}, v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}
+	byName, bySelector := v1.ClusterTarget{ClusterName: "prod"},
+		v1.ClusterTarget{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"env": "prod"}}}
 	elsewhere := v1.ClusterTarget{ClusterName: "edge"}
 	alice, devs := v1.Subject{Kind: v1.SubjectUser, Name: "hub:alice"}, v1.Subject{Kind: v1.SubjectGroup, Name: "hub:devs"}
 	crtb := func(target v1.ClusterTarget, s v1.Subject, end *metav1.Time) client.Object {
-		return &v1.ClusterRoleTemplateBinding{ObjectMeta: named("b"), Spec: v1.ClusterRoleTemplateBindingSpec{ClusterTarget: target, Subject: s, ExpiresAt: end}}
+		return &v1.ClusterRoleTemplateBinding{ObjectMeta: named("b"),
+			Spec: v1.ClusterRoleTemplateBindingSpec{ClusterTarget: target, Subject: s, ExpiresAt: end}}
 	}
-	prtb := &v1.ProjectRoleTemplateBinding{ObjectMeta: named("p"), Spec: v1.ProjectRoleTemplateBindingSpec{ProjectName: "web", Subject: alice}}
+	prtb := &v1.ProjectRoleTemplateBinding{ObjectMeta: named("p"),
+		Spec: v1.ProjectRoleTemplateBindingSpec{ProjectName: "web", Subject: alice}}
 	project := func(target v1.ClusterTarget) client.Object {
 		return &v1.Project{ObjectMeta: named("web"), Spec: v1.ProjectSpec{ClusterTarget: target}}
 	}
@@ -67,66 +70,77 @@ func TestBound(t *testing.T) {
 		objects []client.Object
 		want    bool
 	}{
-		"no subject is bound":                             {[]client.Object{prod}, false},
-		"a user by the name of the Cluster":               {[]client.Object{prod, crtb(byName, alice, nil)}, true},
-		"a group by a selector":                           {[]client.Object{prod, crtb(bySelector, devs, nil)}, true},
-		"a user of a group's name is not the group":       {[]client.Object{prod, crtb(byName, v1.Subject{Kind: v1.SubjectUser, Name: "hub:devs"}, nil)}, false},
-		"a binding that has expired opens nothing":        {[]client.Object{prod, crtb(byName, alice, &past)}, false},
-		"a binding for another Cluster opens nothing":     {[]client.Object{prod, crtb(elsewhere, alice, nil)}, false},
-		"a binding in a project of the member":            {[]client.Object{prod, prtb, project(bySelector)}, true},
-		"a binding in a project of another member":        {[]client.Object{prod, prtb, project(elsewhere)}, false},
-		"a binding in a project that does not exist":      {[]client.Object{prod, prtb}, false},
-		"a selector selects no Cluster that is not known": {[]client.Object{crtb(bySelector, alice, nil)}, false},
+		"without a binding":                   {[]client.Object{prod}, false},
+		"a user with the name of the Cluster": {[]client.Object{prod, crtb(byName, alice, nil)}, true},
+		"a group with a selector":             {[]client.Object{prod, crtb(bySelector, devs, nil)}, true},
+		"a user with a group's name is not the group": {
+			[]client.Object{prod, crtb(byName, v1.Subject{Kind: v1.SubjectUser, Name: "hub:devs"}, nil)}, false,
+		},
+		"an expired binding grants nothing":             {[]client.Object{prod, crtb(byName, alice, &past)}, false},
+		"a binding for another Cluster grants nothing":  {[]client.Object{prod, crtb(elsewhere, alice, nil)}, false},
+		"a binding in a project of the member":          {[]client.Object{prod, prtb, project(bySelector)}, true},
+		"a binding in a project of another member":      {[]client.Object{prod, prtb, project(elsewhere)}, false},
+		"a binding in a project that does not exist":    {[]client.Object{prod, prtb}, false},
+		"a selector does not select an unknown Cluster": {[]client.Object{crtb(bySelector, alice, nil)}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			who := index.Principals{User: "hub:alice", Groups: []string{"hub:devs"}}
-			got, err := grants(t, tt.objects...).Bound(t.Context(), who, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
+			got, err := grants(t, tt.objects...).Bound(t.Context(), who,
+				types.NamespacedName{Namespace: "team-a", Name: "prod"}, now)
 			if err != nil || got != tt.want {
-				t.Errorf("bound is %t, %v, want %t", got, err, tt.want)
+				t.Errorf("got %t, %v, want %t", got, err, tt.want)
 			}
 			other := types.NamespacedName{Namespace: "team-b", Name: "prod"}
 			if got, err := grants(t, tt.objects...).Bound(t.Context(), who, other, now); got || err != nil {
-				t.Errorf("bound in another workspace is %t, %v, want false", got, err)
+				t.Errorf("got %t, %v in another workspace, want false", got, err)
 			}
 		})
 	}
-	t.Run("a cache that has not read everything opens nothing", func(t *testing.T) {
-		g, err := index.NewGrants(t.Context(), informers{clusters: &informer{SharedIndexInformer: newInformer()}, projects: &informer{SharedIndexInformer: newInformer()}}, cache(t))
+	t.Run("an incomplete cache grants nothing", func(t *testing.T) {
+		g, err := index.NewGrants(t.Context(), informers{clusters: &informer{SharedIndexInformer: newInformer()},
+			projects: &informer{SharedIndexInformer: newInformer()}}, cache(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got, err := g.Bound(t.Context(), index.Principals{User: "hub:alice"}, types.NamespacedName{Namespace: "team-a", Name: "prod"}, now); got || err == nil {
-			t.Errorf("bound is %t, %v, want false and an error", got, err)
+		if got, err := g.Bound(t.Context(), index.Principals{User: "hub:alice"},
+			types.NamespacedName{Namespace: "team-a", Name: "prod"}, now); got || err == nil {
+			t.Errorf("got %t, %v, want false and an error", got, err)
 		}
 		if got, err := g.Workspaces(index.Principals{User: "hub:alice"}); len(got) > 0 || err == nil {
-			t.Errorf("the workspaces are %v, %v, want none and an error", got, err)
+			t.Errorf("got workspaces %v, %v, want none and an error", got, err)
 		}
 	})
 }
 
-// CVE-2023-46254: a principal has the rights of one of another kind with the same name.
+// CVE-2023-46254: a principal must not have the rights of a principal of another kind with the same name.
 //
-// A list of the Clusters that a user may reach looks bindings up in these workspaces only, and for these groups.
-func TestWorkspacesAreThoseWithABindingOfAPrincipal(t *testing.T) {
+// A list of the Clusters that a user may reach looks up bindings only in these workspaces and for these groups.
+func TestWorkspacesHaveABindingOfAPrincipal(t *testing.T) {
 	crtb := func(namespace, name string, s v1.Subject) client.Object {
-		return &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ClusterRoleTemplateBindingSpec{Subject: s}}
+		return &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: v1.ClusterRoleTemplateBindingSpec{Subject: s}}
 	}
 	prtb := func(namespace, name string, s v1.Subject) client.Object {
-		return &v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: v1.ProjectRoleTemplateBindingSpec{Subject: s}}
+		return &v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+			Spec: v1.ProjectRoleTemplateBindingSpec{Subject: s}}
 	}
-	alice, devs, ops := v1.Subject{Kind: v1.SubjectUser, Name: "local:alice"}, v1.Subject{Kind: v1.SubjectGroup, Name: "ldap:devs"}, v1.Subject{Kind: v1.SubjectGroup, Name: "ldap:ops"}
-	g := grants(t, crtb("a", "1", alice), crtb("a", "2", devs), prtb("a", "3", devs), prtb("b", "1", devs), prtb("c", "1", alice), crtb("d", "1", ops),
-		crtb("e", "1", v1.Subject{Kind: v1.SubjectGroup, Name: "local:alice"}), crtb("f", "1", v1.Subject{Kind: v1.SubjectUser, Name: "ldap:devs"}))
+	alice, devs, ops := v1.Subject{Kind: v1.SubjectUser, Name: "local:alice"},
+		v1.Subject{Kind: v1.SubjectGroup, Name: "ldap:devs"}, v1.Subject{Kind: v1.SubjectGroup, Name: "ldap:ops"}
+	g := grants(t, crtb("a", "1", alice), crtb("a", "2", devs), prtb("a", "3", devs), prtb("b", "1", devs),
+		prtb("c", "1", alice), crtb("d", "1", ops),
+		crtb("e", "1", v1.Subject{Kind: v1.SubjectGroup, Name: "local:alice"}),
+		crtb("f", "1", v1.Subject{Kind: v1.SubjectUser, Name: "ldap:devs"}))
 	got, err := g.Workspaces(index.Principals{User: "local:alice", Groups: []string{"ldap:none", "ldap:devs"}})
 	want := map[string]index.Principals{
-		"a": {User: "local:alice", Groups: []string{"ldap:devs"}}, "b": {User: "local:alice", Groups: []string{"ldap:devs"}}, "c": {User: "local:alice"},
+		"a": {User: "local:alice", Groups: []string{"ldap:devs"}},
+		"b": {User: "local:alice", Groups: []string{"ldap:devs"}}, "c": {User: "local:alice"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("the workspaces are %v (%v), expected %v", got, err, want)
+		t.Errorf("got workspaces %v, %v, want %v", got, err, want)
 	}
 }
 
-// grants are those of a cache that holds the objects.
+// grants returns Grants for a cache with these objects.
 func grants(t *testing.T, objects ...client.Object) *index.Grants {
 	t.Helper()
 	clusters, projects := &informer{newInformer(), true}, &informer{newInformer(), true}
@@ -148,20 +162,22 @@ func grants(t *testing.T, objects ...client.Object) *index.Grants {
 	return g
 }
 
-// informers has that of ClusterRoleTemplateBindings and, last, that of ProjectRoleTemplateBindings.
+// informers has the informers of ClusterRoleTemplateBindings and of ProjectRoleTemplateBindings.
 type informers struct {
 	crcache.Informers
 	clusters, projects *informer
 }
 
-func (i informers) GetInformer(_ context.Context, o client.Object, _ ...crcache.InformerGetOption) (crcache.Informer, error) {
+func (i informers) GetInformer(
+	_ context.Context, o client.Object, _ ...crcache.InformerGetOption,
+) (crcache.Informer, error) {
 	if _, ok := o.(*v1.ClusterRoleTemplateBinding); ok {
 		return i.clusters, nil
 	}
 	return i.projects, nil
 }
 
-// informer is filled by hand.
+// informer is an informer that the test fills.
 type informer struct {
 	toolscache.SharedIndexInformer
 	synced bool
@@ -173,31 +189,35 @@ func newInformer() toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(nil, nil, 0, toolscache.Indexers{})
 }
 
-// A workspace whose bindings name many groups of a user must not take the room of those that others name.
+// A workspace whose bindings name many groups of a user must not use up the room of other workspaces.
 func TestNamedTakesOneGroupOfEachWorkspaceInTurn(t *testing.T) {
 	binding := func(workspace, name, group string) client.Object {
 		return &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: name},
 			Spec: v1.ClusterRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectGroup, Name: group}}}
 	}
-	inProject := &v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-z", Name: "p"}, Spec: v1.ProjectRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectGroup, Name: "idp:z2"}}}
-	aUser := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "u"}, Spec: v1.ClusterRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectUser, Name: "idp:user"}}}
-	g := grants(t, binding("team-a", "1", "idp:a1"), binding("team-a", "2", "idp:a2"), binding("team-a", "3", "idp:a3"), binding("team-a", "4", "idp:both"),
+	inProject := &v1.ProjectRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-z", Name: "p"},
+		Spec: v1.ProjectRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectGroup, Name: "idp:z2"}}}
+	aUser := &v1.ClusterRoleTemplateBinding{ObjectMeta: metav1.ObjectMeta{Namespace: "team-a", Name: "u"},
+		Spec: v1.ClusterRoleTemplateBindingSpec{Subject: v1.Subject{Kind: v1.SubjectUser, Name: "idp:user"}}}
+	g := grants(t, binding("team-a", "1", "idp:a1"), binding("team-a", "2", "idp:a2"),
+		binding("team-a", "3", "idp:a3"), binding("team-a", "4", "idp:both"),
 		binding("team-b", "1", "idp:both"), binding("team-b", "2", "idp:both"), inProject, aUser)
 	got, err := g.Named([]string{"idp:z2", "idp:none", "idp:both", "idp:user", "idp:a3", "idp:a1", "idp:a2", "idp:a1"})
 	if want := []string{"idp:a1", "idp:both", "idp:z2", "idp:a2", "idp:a3"}; err != nil || !slices.Equal(got, want) {
-		t.Errorf("Named = %q, %v; want %q", got, err, want)
+		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 
-// noKind is an API server without the CRD of a kind.
+// noKind is an API server without a CRD.
 type noKind struct{}
 
 func (noKind) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
 	return fmt.Errorf("get informer: %w", &meta.NoKindMatchError{})
 }
 
-func TestMissingCRDOfUserIsNamedWithWhatToDo(t *testing.T) {
-	if err := index.Users(t.Context(), noKind{}); err == nil || !strings.Contains(err.Error(), "apply the CRDs of this version") {
-		t.Errorf("without the CRD the error is %v", err)
+func TestMissingCRDOfUserIsReportedWithWhatToDo(t *testing.T) {
+	if err := index.Users(t.Context(), noKind{}); err == nil ||
+		!strings.Contains(err.Error(), "apply the CRDs of this version") {
+		t.Errorf("got error %v without the CRD, want one that tells to apply the CRDs", err)
 	}
 }

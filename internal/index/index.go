@@ -1,9 +1,9 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package index finds the members that an object on the hub is for, and the objects that a change affects.
+// Package index finds the members that an object on the hub targets, and the objects that a change affects.
 //
-// It reads from caches with the indexes that Index adds to them, on every replica of the hub.
+// It reads from caches with the indexes that Index adds to them. It runs on every replica of the hub.
 package index
 
 import (
@@ -19,19 +19,19 @@ import (
 
 // Names of indexes.
 const (
-	byCluster   = "index.cluster"   // clusterName, or selecting for those with a selector
+	byCluster   = "index.cluster"   // clusterName, or selecting for objects with a selector
 	byRole      = "index.role"      // roleTemplateName
-	bySubject   = "index.subject"   // workspace/kind/name; of Grants
+	bySubject   = "index.subject"   // workspace/kind/name; used by Grants
 	byProject   = "index.project"   // projectName
 	byNamespace = "index.namespace" // each of spec.namespaces
-	byGroup     = "index.group"     // name of a subject that is a group; of Grants
+	byGroup     = "index.group"     // name of a subject that is a group; used by Grants
 	byPrincipal = "index.principal" // spec.principal of a User
 )
 
-// selecting stands in byCluster for all that have a selector. No Cluster can be called so.
+// selecting is the value in byCluster for all objects with a selector. It cannot be the name of a Cluster.
 const selecting = "*"
 
-// Index adds the indexes to a cache. It must be called before the cache is used.
+// Index adds the indexes to a cache. Call it before the cache is used.
 func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	role := func(o client.Object) []string { return []string{o.(v1.Binding).RoleTemplate()} }
 	type field struct {
@@ -42,12 +42,16 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	indexes := []field{
 		{&v1.ClusterRoleTemplateBinding{}, byRole, role},
 		{&v1.ProjectRoleTemplateBinding{}, byRole, role},
-		{&v1.ProjectRoleTemplateBinding{}, byProject, func(o client.Object) []string { return []string{o.(*v1.ProjectRoleTemplateBinding).Spec.ProjectName} }},
+		{&v1.ProjectRoleTemplateBinding{}, byProject, func(o client.Object) []string {
+			return []string{o.(*v1.ProjectRoleTemplateBinding).Spec.ProjectName}
+		}},
 		{&v1.Project{}, byNamespace, func(o client.Object) []string { return o.(*v1.Project).Spec.Namespaces }},
 	}
 	for _, kind := range kinds.All() {
 		if _, is := kind.Object.(v1.Targeted); is {
-			indexes = append(indexes, field{kind.Object, byCluster, func(o client.Object) []string { return targetKey(o.(v1.Targeted).Target()) }})
+			indexes = append(indexes, field{kind.Object, byCluster, func(o client.Object) []string {
+				return targetKey(o.(v1.Targeted).Target())
+			}})
 		}
 	}
 	for _, index := range indexes {
@@ -58,11 +62,14 @@ func Index(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// Users adds the index of Disabled to a cache, for hubs at which users sign in.
+// Users adds the index that Disabled uses to a cache, for hubs at which users sign in.
 func Users(ctx context.Context, indexer client.FieldIndexer) error {
-	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string { return []string{o.(*v1.User).Spec.Principal} })
+	err := indexer.IndexField(ctx, &v1.User{}, byPrincipal, func(o client.Object) []string {
+		return []string{o.(*v1.User).Spec.Principal}
+	})
 	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("signIn.issuer is configured, and the hub's API server does not have the kind User: apply the CRDs of this version: %w", err)
+		return fmt.Errorf("signIn.issuer is configured, but the hub's API server does not have the kind User: "+
+			"apply the CRDs of this version: %w", err)
 	} else if err != nil {
 		return fmt.Errorf("index Users by %s: %w", byPrincipal, err)
 	}

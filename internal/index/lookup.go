@@ -17,14 +17,14 @@ import (
 	"github.com/drover-dev/drover/internal/kinds"
 )
 
-// targeted is an object that names the members that it is for.
+// targeted is an object that targets members.
 type targeted interface {
 	client.Object
 	v1.Targeted
 }
 
-// targeting returns the objects of a kind that are for a Cluster. They belong to the cache and must not be changed,
-// like those of all lists of this package.
+// targeting returns the objects of a kind that target a Cluster. They belong to the cache and must not be changed. This
+// is true for all lists that this package returns.
 func targeting[T targeted](ctx context.Context, reader client.Reader, cluster client.Object) ([]T, error) {
 	var none T
 	kind, known := kinds.Of(none)
@@ -33,7 +33,8 @@ func targeting[T targeted](ctx context.Context, reader client.Reader, cluster cl
 	}
 	var found []T
 	for _, key := range []string{cluster.GetName(), selecting} {
-		objects, err := lookUp[T](ctx, reader, kind.List.DeepCopyObject().(client.ObjectList), cluster.GetNamespace(), byCluster, key)
+		objects, err := lookUp[T](ctx, reader, kind.List.DeepCopyObject().(client.ObjectList), cluster.GetNamespace(),
+			byCluster, key)
 		if err != nil {
 			return nil, err
 		}
@@ -47,22 +48,31 @@ func targeting[T targeted](ctx context.Context, reader client.Reader, cluster cl
 }
 
 // ProjectBindingsOf returns the bindings of a project.
-func ProjectBindingsOf(ctx context.Context, reader client.Reader, project types.NamespacedName) ([]*v1.ProjectRoleTemplateBinding, error) {
-	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{}, project.Namespace, byProject, project.Name)
+func ProjectBindingsOf(
+	ctx context.Context, reader client.Reader, project types.NamespacedName,
+) ([]*v1.ProjectRoleTemplateBinding, error) {
+	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{},
+		project.Namespace, byProject, project.Name)
 }
 
 // ClusterBindingsWith returns the ClusterRoleTemplateBindings that name a role template, in all namespaces.
-func ClusterBindingsWith(ctx context.Context, reader client.Reader, role string) ([]*v1.ClusterRoleTemplateBinding, error) {
+func ClusterBindingsWith(
+	ctx context.Context, reader client.Reader, role string,
+) ([]*v1.ClusterRoleTemplateBinding, error) {
 	return lookUp[*v1.ClusterRoleTemplateBinding](ctx, reader, &v1.ClusterRoleTemplateBindingList{}, "", byRole, role)
 }
 
 // ProjectBindingsWith returns the ProjectRoleTemplateBindings that name a role template, in all namespaces.
-func ProjectBindingsWith(ctx context.Context, reader client.Reader, role string) ([]*v1.ProjectRoleTemplateBinding, error) {
+func ProjectBindingsWith(
+	ctx context.Context, reader client.Reader, role string,
+) ([]*v1.ProjectRoleTemplateBinding, error) {
 	return lookUp[*v1.ProjectRoleTemplateBinding](ctx, reader, &v1.ProjectRoleTemplateBindingList{}, "", byRole, role)
 }
 
-// ProjectsListing returns the Projects of a namespace that list one of the names among theirs.
-func ProjectsListing(ctx context.Context, reader client.Reader, workspace string, names []string) ([]*v1.Project, error) {
+// ProjectsListing returns the Projects of a namespace that list at least one of the names in their namespaces.
+func ProjectsListing(
+	ctx context.Context, reader client.Reader, workspace string, names []string,
+) ([]*v1.Project, error) {
 	var found []*v1.Project
 	for _, name := range names {
 		projects, err := lookUp[*v1.Project](ctx, reader, &v1.ProjectList{}, workspace, byNamespace, name)
@@ -79,10 +89,11 @@ func ProjectsListing(ctx context.Context, reader client.Reader, workspace string
 	return found, nil
 }
 
-// Inheritors returns the names of the role templates that inherit one, directly or through others, and its own name.
+// Inheritors returns the name of a role template and the names of all templates that inherit it, directly or through
+// others.
 func Inheritors(templates []v1.RoleTemplate, name string) []string {
 	heirs := []string{name}
-	for i := 0; i < len(heirs); i++ { // it grows
+	for i := 0; i < len(heirs); i++ { // heirs grows in the loop
 		for j := range templates {
 			heir := &templates[j]
 			if slices.Contains(heir.Spec.Inherits, heirs[i]) && !slices.Contains(heirs, heir.Name) {
@@ -93,8 +104,10 @@ func Inheritors(templates []v1.RoleTemplate, name string) []string {
 	return heirs
 }
 
-// lookUp reads what has a value in an index. An empty namespace means all.
-func lookUp[T client.Object](ctx context.Context, reader client.Reader, list client.ObjectList, namespace, index, value string) ([]T, error) {
+// lookUp returns the objects that have a value in an index. An empty namespace means all namespaces.
+func lookUp[T client.Object](
+	ctx context.Context, reader client.Reader, list client.ObjectList, namespace, index, value string,
+) ([]T, error) {
 	options := []client.ListOption{client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy}
 	if namespace != "" {
 		options = append(options, client.InNamespace(namespace))

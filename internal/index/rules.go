@@ -13,29 +13,30 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// maxRules is how many bytes of the rules of a Role are kept in memory.
+// maxRules is the maximum size of a Role's rules that are kept in memory, in bytes.
 const maxRules = 4 << 10
 
-// outlined is the API group of the rule that stands for others.
+// outlined is the API group of a rule that stands for others.
 const outlined = "outline.cluster.drover.dev"
 
-// outlineKey makes digests that no user can write into a Role.
+// outlineKey is the key for digests, so that no user can write one into a Role.
 var outlineKey = []byte(rand.Text())
 
-// OutlineRules returns what is kept in memory of the rules of a Role: the rules, or one rule with a digest of them if
+// OutlineRules returns the part of a Role's rules that is kept in memory: all rules, or a single rule with a digest if
 // they are long. A second call changes nothing.
 func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	if len(rules) == 1 && len(rules[0].APIGroups) == 1 && rules[0].APIGroups[0] == outlined {
 		rules = []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: rules[0].ResourceNames}}
 		if names := rules[0].ResourceNames; len(names) != 1 || len(names[0]) != hex.EncodedLen(sha256.Size) {
-			rules[0].ResourceNames = nil // a user wrote it
+			rules[0].ResourceNames = nil // a user has written this rule
 		}
 		return rules
 	}
 	size, hash := 0, hmac.New(sha256.New, outlineKey)
 	for _, rule := range rules {
-		for i, list := range [][]string{rule.APIGroups, rule.Resources, rule.ResourceNames, rule.Verbs, rule.NonResourceURLs} {
-			_, _ = hash.Write([]byte{byte(i), 0}) // it never errs
+		for i, list := range [][]string{rule.APIGroups, rule.Resources, rule.ResourceNames, rule.Verbs,
+			rule.NonResourceURLs} {
+			_, _ = hash.Write([]byte{byte(i), 0}) // never returns an error
 			for _, text := range list {
 				size += len(text) + 16
 				_, _ = hash.Write(append([]byte(text), 0))
@@ -49,7 +50,7 @@ func OutlineRules(rules []rbacv1.PolicyRule) []rbacv1.PolicyRule {
 	return []rbacv1.PolicyRule{{APIGroups: []string{outlined}, ResourceNames: []string{hex.EncodeToString(hash.Sum(nil))}}}
 }
 
-// SameRules reports whether a Role has the rules that are wanted, as far as OutlineRules has kept them.
+// SameRules reports whether a Role has the wanted rules. kept is the result of OutlineRules.
 func SameRules(kept, want []rbacv1.PolicyRule) bool {
 	return reflect.DeepEqual(kept, want) || reflect.DeepEqual(kept, OutlineRules(want))
 }

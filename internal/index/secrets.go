@@ -19,18 +19,19 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// MaxSecretData is the most data that a Secret may have to be copied into members, in bytes. It is a quarter of what an
-// API server stores: a user who may create Secrets in a workspace must not fill the manager's memory.
+// MaxSecretData is the maximum size of the data of a Secret that is copied into members, in bytes. It is a quarter of
+// the size that an API server accepts, because a user who may create Secrets in a workspace must not fill the manager's
+// memory.
 const MaxSecretData = 256 << 10
 
-// maxRemembered is the most content that is kept from one use to the next, in bytes, of all Secrets together.
+// maxRemembered limits the content that is kept between uses, in bytes, for all Secrets together.
 const maxRemembered = 16 << 20
 
-// keySize is the key of StringData under which SecretOutline leaves the size of the data. The API server sends no
-// StringData, so nothing else can have set it.
+// keySize is the key of StringData in which SecretOutline stores the size of the data. The API server never sends
+// StringData, so no one else can have set the key.
 const keySize = "size"
 
-// SecretOutline is a cache transform: of a Secret it keeps the fields that decisions depend on, and the size of its
+// SecretOutline is a cache transform. It keeps the fields of a Secret that decisions depend on, and the size of its
 // data. A second call changes nothing.
 func SecretOutline(object any) (any, error) {
 	secret, ok := object.(*corev1.Secret)
@@ -41,7 +42,8 @@ func SecretOutline(object any) (any, error) {
 		TypeMeta: secret.TypeMeta,
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: secret.Namespace, Name: secret.Name, UID: secret.UID, ResourceVersion: secret.ResourceVersion,
-			CreationTimestamp: secret.CreationTimestamp, DeletionTimestamp: secret.DeletionTimestamp, Labels: map[string]string{},
+			CreationTimestamp: secret.CreationTimestamp, DeletionTimestamp: secret.DeletionTimestamp,
+			Labels: map[string]string{},
 		},
 		Type:       secret.Type,
 		StringData: map[string]string{keySize: strconv.Itoa(size(secret))},
@@ -54,15 +56,19 @@ func SecretOutline(object any) (any, error) {
 	return outline, nil
 }
 
-// choosing are the labels by which a person chooses a Secret to be copied into members, or by which it never is.
+// choosing returns the labels with which a person chooses a Secret for copying into members, and the label of Secrets
+// that are never copied.
 func choosing() []string { return []string{v1.LabelProject, v1.LabelPlansUse, v1.LabelSecretKind} }
 
-// sameChoice reports whether a Secret is the one that was chosen, and is chosen still.
+// sameChoice reports whether a Secret is still the chosen one.
 func sameChoice(outline, secret *corev1.Secret) bool {
-	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool { return secret.Labels[key] != outline.Labels[key] })
+	return secret.UID == outline.UID && !slices.ContainsFunc(choosing(), func(key string) bool {
+		return secret.Labels[key] != outline.Labels[key]
+	})
 }
 
-// size of a Secret's content in bytes: data, and labels, which are copied too and which nothing else bounds.
+// size returns the size of a Secret's content, in bytes. It includes the labels, because they are copied too and
+// nothing else limits them.
 func size(secret *corev1.Secret) int {
 	total := len(secret.Annotations[v1.AnnotationExceptNamespaces])
 	for key, value := range secret.Data {
@@ -74,32 +80,36 @@ func size(secret *corev1.Secret) int {
 	return total
 }
 
-// SecretTooLargeError means that a Secret has more data than is copied.
+// SecretTooLargeError means that a Secret has too much data to be copied.
 type SecretTooLargeError struct {
-	// Size of the data in bytes.
+	// Size is the size of the data, in bytes.
 	Size int
 }
 
-// Error says so.
+// Error returns a message with the size and the limit.
 func (e *SecretTooLargeError) Error() string {
-	return fmt.Sprintf("it has %d KiB of data and labels, and at most %d KiB are copied: split it", e.Size>>10, MaxSecretData>>10)
+	return fmt.Sprintf("it has %d KiB of data and labels, but at most %d KiB can be copied: split it",
+		e.Size>>10, MaxSecretData>>10)
 }
 
-// SecretReader reads the Secrets that people label for projects and plans. List returns them as the cache has them,
-// without content; Get returns them with it, or a SecretTooLargeError.
+// SecretReader reads the Secrets that people label for projects and plans. List returns them from the cache, without
+// content. Get returns them with their content, or a SecretTooLargeError.
 type SecretReader struct {
 	// Reader is a cache whose transform is SecretOutline.
 	client.Reader
-	// Live asks the API server.
+	// Live reads from the API server.
 	Live client.Reader
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	contents map[types.NamespacedName]*corev1.Secret
 	held     int // bytes of contents
 }
 
-// Get implements client.Reader. A Secret that the cache does not have is not there: it does not have the label.
-func (r *SecretReader) Get(ctx context.Context, name types.NamespacedName, object client.Object, options ...client.GetOption) error {
+// Get implements client.Reader. It does not find a Secret that the cache does not have, because such a Secret does not
+// have the label.
+func (r *SecretReader) Get(
+	ctx context.Context, name types.NamespacedName, object client.Object, options ...client.GetOption,
+) error {
 	outline := &corev1.Secret{}
 	if err := r.Reader.Get(ctx, name, outline); err != nil {
 		r.forget(name)
@@ -107,7 +117,7 @@ func (r *SecretReader) Get(ctx context.Context, name types.NamespacedName, objec
 	}
 	secret, ok := object.(*corev1.Secret)
 	if !ok {
-		return fmt.Errorf("read %s: a reader of Secrets reads no %T", name, object)
+		return fmt.Errorf("read %s: a reader of Secrets cannot read a %T", name, object)
 	}
 	if n, err := strconv.Atoi(outline.StringData[keySize]); err != nil || n > MaxSecretData {
 		r.forget(name)
@@ -120,7 +130,8 @@ func (r *SecretReader) Get(ctx context.Context, name types.NamespacedName, objec
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
 	}
-	if !sameChoice(outline, secret) { // another took its place, or it lost the label, since the cache saw it; the event of that comes
+	// Since the cache saw the Secret, it was replaced or lost the label. The event for this will come.
+	if !sameChoice(outline, secret) {
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
 	}
@@ -140,12 +151,12 @@ func (r *SecretReader) recall(name types.NamespacedName, version string) *corev1
 	return nil
 }
 
-// remember keeps content for the next use, at the expense of others if there is too much.
+// remember keeps content for the next use, and drops other content if there is too much.
 func (r *SecretReader) remember(name types.NamespacedName, secret *corev1.Secret) {
 	r.forget(name)
 	secret.ManagedFields = nil
 	except, listed := secret.Annotations[v1.AnnotationExceptNamespaces]
-	if secret.Annotations = nil; listed { // another one may repeat the data
+	if secret.Annotations = nil; listed { // other annotations may repeat the data
 		secret.Annotations = map[string]string{v1.AnnotationExceptNamespaces: except}
 	}
 	kept := secret.DeepCopy()

@@ -1,11 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the registry of the kinds of api/v1: what users may watch, what caches keep, and what is delivered
-// to members.
+// Package kinds is the registry of the kinds of api/v1. It tells which kinds users may watch, which metadata caches
+// keep, and which sets are delivered to members.
 //
-// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the page, and the delivery store
-// read it.
+// The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
+// store read it.
 package kinds
 
 import (
@@ -21,9 +21,9 @@ import (
 )
 
 const (
-	// MaxAnnotation bounds an annotation that people write and the manager reads, in bytes.
+	// MaxAnnotation limits the size of an annotation that people write and the manager reads, in bytes.
 	MaxAnnotation = 1 << 10
-	// maxHostLabels is the number of labels of a Host that objects can select by.
+	// maxHostLabels limits the number of a Host's labels that objects can select by.
 	maxHostLabels = 64
 )
 
@@ -33,9 +33,9 @@ type Kind struct {
 	Name, Resource string
 	Object         client.Object
 	List           client.ObjectList
-	// ClusterScoped reports whether objects have no namespace. The page does not show them.
+	// ClusterScoped is true if objects have no namespace. The web page does not show them.
 	ClusterScoped bool
-	// Metadata says which metadata the caches keep. Nil means only the annotations that are read of any kind.
+	// Metadata tells which metadata the caches keep. Nil means only the annotations that are read for every kind.
 	Metadata *untrusted.Metadata
 	// Sets are the sets that an object has in each of its members.
 	Sets []Set
@@ -45,13 +45,13 @@ type Kind struct {
 type Set struct {
 	// Kind is the first part of the set's ID.
 	Kind string
-	// Restored says what a hub that was restored from a backup does with such a set before an administrator has confirmed
+	// Restored tells how a hub that was restored from a backup treats such a set until an administrator has confirmed
 	// it.
 	Restored checkpoint.Rule
 }
 
-// All returns all kinds, in the order in which a stream of changes begins. A kind that is delivered to members needs
-// one entry here; the other places are listed in docs/contributing.md.
+// All returns all kinds in the order in which a stream of changes sends them. A kind that is delivered to members needs
+// one entry here. docs/contributing.md lists the other places.
 func All() []Kind {
 	withdrawn := checkpoint.Rule{CountsAsWithdrawn: true}
 	return []Kind{
@@ -59,7 +59,7 @@ func All() []Kind {
 			Name: "Cluster", Resource: "clusters", Object: &v1.Cluster{}, List: &v1.ClusterList{},
 			Sets: []Set{
 				{set.Guards, checkpoint.Rule{CountsAsWithdrawn: true, OfMember: true}},
-				// It may have keys and sessions that were ended after the backup.
+				// It may have keys and sessions that were revoked after the backup.
 				{set.Direct, checkpoint.Rule{CountsAsWithdrawn: true, RevokedAtOnce: true}},
 			},
 		},
@@ -79,7 +79,7 @@ func All() []Kind {
 		},
 		{
 			Name: "Plan", Resource: "plans", Object: &v1.Plan{}, List: &v1.PlanList{},
-			// A rollout withdraws plans, too: that is not the wish of a user.
+			// A rollout withdraws plans too, and this is not the decision of a user.
 			Sets: []Set{{set.Plan, checkpoint.Rule{}}},
 		},
 		{
@@ -89,18 +89,20 @@ func All() []Kind {
 			},
 		},
 		{
-			Name: "RoleTemplate", Resource: "roletemplates", Object: &v1.RoleTemplate{}, List: &v1.RoleTemplateList{}, ClusterScoped: true,
-			Sets: []Set{{set.Role, withdrawn}},
+			Name: "RoleTemplate", Resource: "roletemplates", Object: &v1.RoleTemplate{}, List: &v1.RoleTemplateList{},
+			ClusterScoped: true,
+			Sets:          []Set{{set.Role, withdrawn}},
 		},
 		{
-			Name: "AuthProvider", Resource: "authproviders", Object: &v1.AuthProvider{}, List: &v1.AuthProviderList{}, ClusterScoped: true,
-			Metadata: &untrusted.Metadata{},
+			Name: "AuthProvider", Resource: "authproviders", Object: &v1.AuthProvider{}, List: &v1.AuthProviderList{},
+			ClusterScoped: true,
+			Metadata:      &untrusted.Metadata{},
 		},
 		{Name: "User", Resource: "users", Object: &v1.User{}, List: &v1.UserList{}, ClusterScoped: true},
 	}
 }
 
-// byType has all kinds by the Go types of their objects.
+// byType has all kinds by the Go type of their objects.
 var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	found := map[reflect.Type]Kind{}
 	for _, kind := range All() {
@@ -109,13 +111,14 @@ var byType = sync.OnceValue(func() map[reflect.Type]Kind {
 	return found
 })
 
-// Of returns the kind of an object, if it is one of api/v1. Its Object and List are shared and must not be changed.
+// Of returns the kind of an object if it is a kind of api/v1. The Object and List of the result are shared and must not
+// be changed.
 func Of(object any) (kind Kind, known bool) {
 	kind, known = byType()[reflect.TypeOf(object)]
 	return kind, known
 }
 
-// Rules returns the rules for a hub that was restored, by the kinds of sets.
+// Rules returns the rules for a restored hub by kinds of sets.
 func Rules() map[string]checkpoint.Rule {
 	rules := map[string]checkpoint.Rule{}
 	for _, kind := range All() {

@@ -14,7 +14,7 @@ import (
 	"github.com/drover-dev/drover/internal/set"
 )
 
-func TestTheRegistryHasEveryKindOfTheAPI(t *testing.T) {
+func TestRegistryHasEveryKindOfTheAPI(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := v1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
@@ -45,20 +45,20 @@ func TestTheRegistryHasEveryKindOfTheAPI(t *testing.T) {
 
 func TestOfFindsKindsByTheirTypes(t *testing.T) {
 	if kind, known := Of(&v1.Plan{}); !known || kind.Resource != "plans" {
-		t.Errorf("a Plan is of the kind %+v, %v, want plans", kind, known)
+		t.Errorf("got the kind %+v, %v for a Plan, want plans", kind, known)
 	}
 	if kind, known := Of(&v1.PlanList{}); known {
-		t.Errorf("a list is of the kind %+v, want none", kind)
+		t.Errorf("got the kind %+v for a list, want none", kind)
 	}
 }
 
-func TestOnlyWhatAUserWithdrawsIsWithdrawn(t *testing.T) {
+func TestOnlySetsThatUsersWithdrawCountAsWithdrawn(t *testing.T) {
 	rules := Rules()
 	for kind, want := range map[string][3]bool{
 		set.Guards: {true, false, true}, set.Direct: {true, true, false}, set.Role: {true, false, false}, set.Plan: {},
 	} {
 		if r := rules[kind]; [3]bool{r.CountsAsWithdrawn, r.RevokedAtOnce, r.OfMember} != want {
-			t.Errorf("a restored hub treats sets of kind %s by %+v, want %v", kind, r, want)
+			t.Errorf("got the rule %[2]v for sets of the kind %[1]s, want %[3]v", kind, r, want)
 		}
 	}
 }

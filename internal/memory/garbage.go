@@ -10,27 +10,27 @@ import (
 	"sync"
 )
 
-// leastHeap is what a heap is taken for at least, in bytes: the runtime collects no garbage before there are GOGC
-// percent of it.
+// leastHeap is the smallest size that the runtime assumes for a heap, in bytes: it collects no garbage before there is
+// GOGC percent of this size.
 const leastHeap = 4 << 20
 
-// leastObject is a size, in bytes, that the allocator does not put into one block with other objects, which would keep
-// it.
+// leastObject is a size, in bytes, for which the allocator uses a separate block. Other objects in the same block would
+// keep the object alive.
 const leastObject = 16
 
-// collector sets after each collection when the next one is due: as GOGC says, or later.
+// collector sets the time of the next collection after each collection: as early as GOGC requires, or later.
 type collector struct {
-	configured int    // GOGC
-	garbage    uint64 // the least that there may be before it is collected, in bytes
+	configured int    // the value of GOGC
+	garbage    uint64 // garbage that may always exist before it is collected, in bytes
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	present int
-	peak    uint64 // the largest size that was allowed since memory was returned last, in bytes
+	peak    uint64 // the largest size that was allowed since memory was last returned, in bytes
 }
 
-// startCollector sets when garbage is collected, from now on. It does nothing if GOGC is off.
+// startCollector starts to set when garbage is collected. It does nothing if GOGC is off.
 func startCollector(garbage uint64) *collector {
-	configured := debug.SetGCPercent(100) // there is no other way to read one that is off
+	configured := debug.SetGCPercent(100) // there is no other way to read a GOGC that is off
 	debug.SetGCPercent(configured)
 	c := &collector{configured: configured, present: configured, garbage: garbage}
 	if configured >= 0 {
@@ -39,7 +39,7 @@ func startCollector(garbage uint64) *collector {
 	return c
 }
 
-// adjust is called after each collection.
+// adjust runs after each collection.
 func (c *collector) adjust(struct{}) {
 	held := gauge("/gc/heap/live:bytes") + gauge("/gc/scan/stack:bytes") + gauge("/gc/scan/globals:bytes")
 	c.mu.Lock()
@@ -51,15 +51,15 @@ func (c *collector) adjust(struct{}) {
 	runtime.AddCleanup(new([leastObject]byte), c.adjust, struct{}{})
 }
 
-// percentLocked returns the share of what is held that garbage may grow to. Held is what the runtime counts: objects,
-// stacks and globals.
+// percentLocked returns the limit for garbage as a percentage of held. held counts the same things as the runtime:
+// objects, stacks and globals.
 func (c *collector) percentLocked(held uint64) int {
 	held = max(held, leastHeap)
 	c.peak = max(c.peak, held+c.garbage, held+held*uint64(max(c.configured, 0))/100)
 	return max(c.configured, int(100*float64(c.peak-held)/float64(held)))
 }
 
-// returned is called before memory is returned: from then on, less is allowed again.
+// returned is called before memory is returned. It lowers the allowed size to the initial one again.
 func (c *collector) returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -16,22 +16,23 @@ import (
 	"github.com/drover-dev/drover/test/testkit"
 )
 
-func TestGarbageIsCollectedAsGOGCSaysOrLater(t *testing.T) {
+func TestGarbageIsCollectedWhenGOGCRequiresOrLater(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, tt := range map[string]struct {
 		configured int
-		held       []uint64 // after each collection; 0 stands for memory that is returned before the next
+		held       []uint64 // after each collection; 0 means that memory is returned before the next one
 		want       []int
 	}{
-		"a process that holds little may have 32 MiB of garbage": {50, []uint64{20 * mib}, []int{160}},
-		"one that holds more may have as much as GOGC allows":    {50, []uint64{64 * mib, 640 * mib}, []int{50, 50}},
-		"a GOGC that allows more is kept":                        {400, []uint64{20 * mib}, []int{400}},
-		"of what is held, the runtime counts 4 MiB at least":     {50, []uint64{1}, []int{800}},
-		"one that holds less than before may use what it had": {50, []uint64{400 * mib, 300 * mib, 200 * mib, 350 * mib},
+		"a small process may have 32 MiB of garbage":       {50, []uint64{20 * mib}, []int{160}},
+		"a larger process may have as much as GOGC allows": {50, []uint64{64 * mib, 640 * mib}, []int{50, 50}},
+		"a GOGC that allows more is respected":             {400, []uint64{20 * mib}, []int{400}},
+		"the runtime assumes a heap of at least 4 MiB":     {50, []uint64{1}, []int{800}},
+		"a process that has become smaller may use its former size": {50,
+			[]uint64{400 * mib, 300 * mib, 200 * mib, 350 * mib},
 			[]int{50, 100, 200, 71}},
-		"until it has returned it": {50, []uint64{400 * mib, 0, 200 * mib}, []int{50, 50}},
-		"what it had does not grow by itself": {50, []uint64{400 * mib, 200 * mib, 400 * mib, 200 * mib},
+		"but only until the memory is returned": {50, []uint64{400 * mib, 0, 200 * mib}, []int{50, 50}},
+		"the allowed size does not grow by itself": {50, []uint64{400 * mib, 200 * mib, 400 * mib, 200 * mib},
 			[]int{50, 200, 50, 200}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,19 +47,19 @@ func TestGarbageIsCollectedAsGOGCSaysOrLater(t *testing.T) {
 				got = append(got, c.percentLocked(held))
 			}
 			if !slices.Equal(got, tt.want) {
-				t.Errorf("garbage may grow to %d %%, want %d", got, tt.want)
+				t.Errorf("garbage may grow to %d %%, want %d %%", got, tt.want)
 			}
 		})
 	}
 }
 
-// theCollector is one for all runs of a test, since a process has one.
+// theCollector is shared by all runs of a test, since a process has only one collector.
 var theCollector = sync.OnceValue(func() *collector {
 	debug.SetGCPercent(50)
 	return startCollector(64 << 20)
 })
 
-func TestTheRuntimeCollectsLaterWhileLittleIsHeld(t *testing.T) {
+func TestRuntimeCollectsLaterInASmallProcess(t *testing.T) {
 	t.Parallel()
 	const mib, allowed = 1 << 20, 64 << 20
 	c := theCollector()

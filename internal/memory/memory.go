@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package memory lets a burst of work use memory, and returns it to the system afterwards.
+// Package memory lets a burst of work use memory, and returns the memory to the system afterward.
 package memory
 
 import (
@@ -10,27 +10,28 @@ import (
 	"time"
 )
 
-// interval is how often the process looks at what it has allocated.
+// interval is the time between two checks of how much the process has allocated.
 const interval = 5 * time.Second
 
-// A process is calm if it allocates less than calmBytes in an interval, or than a share of what it holds. Memory is
-// worth returning once worthBytes were allocated, or that share of what is held: a collection costs as much as there is
-// to hold.
+// A process is calm if it allocates less than calmBytes per interval, or less than a 1/share of the memory that it
+// holds. Memory is worth returning after worthBytes, or 1/share of the held memory, was allocated, because the cost of
+// a collection is proportional to the held memory.
 const (
 	calmBytes  = 512 << 10
 	worthBytes = 1 << 20
 	share      = 16
 )
 
-// ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. The runtime
-// would keep what a burst has used: it collects garbage when the heap has grown by GOGC percent, or after two minutes,
-// and an idle heap hardly grows.
+// ReturnWhenCalm returns memory to the system whenever the process is calm after work, until ctx ends. Without it, the
+// runtime would keep the memory that a burst has used. The runtime collects garbage when the heap has grown by GOGC
+// percent, or after two minutes, and an idle heap hardly grows.
 func ReturnWhenCalm(ctx context.Context) { returnWhenCalm(ctx, func() {}) }
 
-// Manage does the same, and until memory is returned it lets the process use it: garbage may grow to some bytes before
-// it is collected where GOGC allows less, and the heap to the largest size that it was allowed before. A collection
-// scans every object and stack, however little garbage there is: a small process spends a tenth of a request's CPU on
-// it, and one that has lost half of its members at once collects all the more often while they come back.
+// Manage does the same, and also lets the process use more memory until it is returned. Garbage may grow to the given
+// number of bytes before it is collected, even if GOGC allows less, and the heap may grow to the largest size that it
+// was allowed before. This matters because a collection scans every object and stack, even if there is little garbage.
+// A small process spends a tenth of a request's CPU on it. A process that has lost half of its members at once would
+// collect even more often while they come back.
 func Manage(ctx context.Context, garbage uint64) {
 	returnWhenCalm(ctx, startCollector(garbage).returned)
 }
@@ -46,19 +47,19 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 		}
 		if h.calm(read()) {
 			returning()
-			debug.FreeOSMemory() // a millisecond of CPU for each MB that is held
+			debug.FreeOSMemory() // takes a millisecond of CPU for each held MB
 		}
 	}
 }
 
-// heap is what the process had allocated since its start, in bytes.
+// heap has amounts of memory that the process had allocated since its start, in bytes.
 type heap struct {
-	seen     uint64 // when it was looked at last
-	returned uint64 // when memory was returned last
+	seen     uint64 // at the last check
+	returned uint64 // when memory was last returned
 }
 
 // calm reports whether memory should be returned: there has been work since the last time, and there is none at the
-// moment. allocated is since the start, live what the last collection has left, in bytes.
+// moment. allocated counts since the start, and live is the memory that the last collection has left, both in bytes.
 func (h *heap) calm(allocated, live uint64) bool {
 	busy := allocated-h.seen > max(calmBytes, live/share)
 	h.seen = allocated

@@ -8,25 +8,25 @@ import (
 	"testing"
 )
 
-func TestMemoryIsReturnedOnceThereIsNoWork(t *testing.T) {
+func TestMemoryIsReturnedWhenTheProcessIsCalm(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for name, tt := range map[string]struct {
 		live      uint64
-		allocated []uint64 // since the start, at each look
+		allocated []uint64 // since the start, at each check
 		want      []bool
 	}{
-		"memory is returned once the work of the start is done": {0, []uint64{5 * mib, 5*mib + 1}, []bool{false, true}},
-		"not while there is work": {0, []uint64{5 * mib, 10 * mib, 15 * mib},
+		"memory is returned after the work at the start": {0, []uint64{5 * mib, 5*mib + 1}, []bool{false, true}},
+		"memory is not returned during work": {0, []uint64{5 * mib, 10 * mib, 15 * mib},
 			[]bool{false, false, false}},
-		"once after each burst": {
+		"memory is returned once after each burst": {
 			0, []uint64{5 * mib, 5 * mib, 5 * mib, 9 * mib, 9 * mib, 9 * mib}, []bool{false, true, false, false, true, false},
 		},
-		"an idle process returns little, and seldom": {
+		"an idle process rarely returns memory": {
 			0, []uint64{mib / 4, mib / 2, mib * 3 / 4, mib, mib * 5 / 4, mib * 3 / 2, mib * 7 / 4, 2 * mib},
 			[]bool{false, false, false, true, false, false, false, true},
 		},
-		"a process that holds much is calm with more, and returns it when there is more to return": {
+		"the limits are higher for a process that holds much memory": {
 			160 * mib, []uint64{10 * mib, 20 * mib, 29 * mib, 38 * mib, 47 * mib, 58 * mib},
 			[]bool{true, true, false, true, false, false},
 		},
@@ -39,17 +39,17 @@ func TestMemoryIsReturnedOnceThereIsNoWork(t *testing.T) {
 				got = append(got, h.calm(n, tt.live))
 			}
 			if !slices.Equal(got, tt.want) {
-				t.Errorf("memory was returned %v, want %v", got, tt.want)
+				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
-	t.Run("what is allocated is counted", func(t *testing.T) {
+	t.Run("allocations are counted", func(t *testing.T) {
 		t.Parallel()
 		before, _ := read()
 		kept := make([]byte, 8*mib)
 		after, _ := read()
 		if grown := after - before; grown < uint64(len(kept)) {
-			t.Errorf("counted %d bytes of %d", grown, len(kept))
+			t.Errorf("got %d bytes, want at least %d", grown, len(kept))
 		}
 	})
 }

@@ -1,12 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package owned recognizes the Secrets that Drover has made, and writes objects on the condition that they are still as
+// Package owned recognizes the Secrets that Drover has created. It writes objects only if they have not changed since
 // they were read.
 //
-// The manager has more rights than most users. A user who replaces an object between the manager's read and its write
-// must get a conflict, and not a write with these rights. A resourceVersion alone is not enough for server-side apply:
-// an object that is gone would be created.
+// The manager has more rights than most users. If a user replaces an object between the manager's read and its write,
+// the result must be a conflict, not a write with the manager's rights. For server-side apply a resourceVersion alone
+// is not enough, because an object that has been deleted would be created again.
 package owned
 
 import (
@@ -23,19 +23,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// FieldOwner is the field manager of what the manager writes on the hub. A controller that owns some fields of an
-// object beside another one has a name of its own.
+// FieldOwner is the manager's field manager for objects on the hub. A controller that shares the fields of an object
+// with another one has its own name.
 const FieldOwner = client.FieldOwner("drover")
 
-// Marks are the properties by which a Secret of Drover is recognized.
+// Marks are the properties that identify a Secret of Drover.
 type Marks struct {
 	Type   corev1.SecretType
 	Labels map[string]string
-	// Owner is the UID of an object that must be among the owners. Empty if the owner does not matter.
+	// Owner is the UID of an object that must be one of the owners. It is empty if the owner does not matter.
 	Owner types.UID
 }
 
-// Has reports whether a Secret has all of the marks.
+// Has reports whether a Secret has all marks.
 func (m Marks) Has(secret *corev1.Secret) bool {
 	for label, value := range m.Labels {
 		if secret.Labels[label] != value {
@@ -45,7 +45,7 @@ func (m Marks) Has(secret *corev1.Secret) bool {
 	return secret.Type == m.Type && (m.Owner == "" || By(secret, m.Owner))
 }
 
-// By reports whether the object with the UID is among an object's owners.
+// By reports whether the object with this UID is one of an object's owners.
 func By(object metav1.Object, owner types.UID) bool {
 	for _, ref := range object.GetOwnerReferences() {
 		if owner != "" && ref.UID == owner {
@@ -55,7 +55,7 @@ func By(object metav1.Object, owner types.UID) bool {
 	return false
 }
 
-// ReadSecret returns nil for a Secret that does not exist.
+// ReadSecret returns a Secret, or nil if it does not exist.
 func ReadSecret(ctx context.Context, reader client.Reader, name types.NamespacedName) (*corev1.Secret, error) {
 	secret := &corev1.Secret{}
 	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
@@ -67,7 +67,7 @@ func ReadSecret(ctx context.Context, reader client.Reader, name types.Namespaced
 }
 
 // WriteSecret creates a Secret if read is nil, and otherwise applies it to the Secret that was read. The error is
-// AlreadyExists or Conflict if that is no longer the state of the API server.
+// AlreadyExists or Conflict if the Secret has changed in the meantime.
 func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, want *corev1ac.SecretApplyConfiguration,
 	by client.FieldOwner) error {
 	if read == nil {
@@ -76,8 +76,8 @@ func WriteSecret(ctx context.Context, hub client.Writer, read *corev1.Secret, wa
 	return hub.Apply(ctx, want.WithUID(read.UID).WithResourceVersion(read.ResourceVersion), by, client.ForceOwnership)
 }
 
-// NewSecret returns the Secret that an apply configuration describes. To create it costs the API server a fraction of
-// an apply.
+// NewSecret returns the Secret that an apply configuration describes. For the API server, creating it costs a fraction
+// of applying it.
 func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	secret := &corev1.Secret{Type: *want.Type, Data: want.Data}
 	secret.Namespace, secret.Name = *want.Namespace, *want.Name
@@ -90,8 +90,8 @@ func NewSecret(want *corev1ac.SecretApplyConfiguration) *corev1.Secret {
 	return secret
 }
 
-// Part returns the beginning of an apply configuration for an object that was read: its identity and its version,
-// without content.
+// Part returns the beginning of an apply configuration for an object that was read. It has the object's identity and
+// version, but no content.
 func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstructured {
 	part := &unstructured.Unstructured{}
 	part.SetGroupVersionKind(kind)
@@ -102,18 +102,18 @@ func Part(read metav1.Object, kind schema.GroupVersionKind) *unstructured.Unstru
 	return part
 }
 
-// Apply applies what was made of Part. The error is a Conflict if the object is gone, was replaced or was changed since
-// it was read. The API server's answer is in part.
+// Apply applies a configuration that began with Part. The error is a Conflict if the object was deleted, replaced or
+// changed since it was read. The API server's response is stored in part.
 func Apply(ctx context.Context, hub client.Writer, part *unstructured.Unstructured, by client.FieldOwner) error {
 	if part.GetUID() == "" {
-		return fmt.Errorf("apply %s %s: it was not read", part.GetKind(), client.ObjectKeyFromObject(part))
+		return fmt.Errorf("apply %s %s: it was not read before", part.GetKind(), client.ObjectKeyFromObject(part))
 	}
 	return hub.Apply(ctx, client.ApplyConfigurationFromUnstructured(part), by, client.ForceOwnership)
 }
 
-// SetFinalizer adds or removes a finalizer of an object that was read, by controllerutil.AddFinalizer or
-// RemoveFinalizer, and patches nothing else: the status is written elsewhere. An object that is gone is no error; one
-// that was changed is a Conflict.
+// SetFinalizer adds or removes a finalizer of an object that was read. change is controllerutil.AddFinalizer or
+// RemoveFinalizer. SetFinalizer patches nothing else, because the status is written elsewhere. A deleted object is not
+// an error, and a changed object is a Conflict.
 func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, finalizer string,
 	change func(client.Object, string) bool) error {
 	patched, is := read.DeepCopyObject().(client.Object)
@@ -124,7 +124,8 @@ func SetFinalizer(ctx context.Context, hub client.Writer, read client.Object, fi
 	return client.IgnoreNotFound(hub.Patch(ctx, patched, lock))
 }
 
-// Delete deletes an object that was read. One that is gone is no error; one that was replaced or changed is a Conflict.
+// Delete deletes an object that was read. A deleted object is not an error, and a replaced or changed object is a
+// Conflict.
 func Delete(ctx context.Context, hub client.Writer, read client.Object) error {
 	uid, version := read.GetUID(), read.GetResourceVersion()
 	return client.IgnoreNotFound(hub.Delete(ctx, read, client.Preconditions{UID: &uid, ResourceVersion: &version}))

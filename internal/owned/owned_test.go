@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 const by = client.FieldOwner("drover")
 
-func TestASecretIsRecognizedByAllItsMarks(t *testing.T) {
+func TestSecretIsRecognizedByAllItsMarks(t *testing.T) {
 	t.Parallel()
 	marks := owned.Marks{Type: "example.com/kind", Labels: map[string]string{"a": "1", "b": "2"}, Owner: "owner"}
 	for name, tc := range map[string]struct {
@@ -37,25 +37,25 @@ func TestASecretIsRecognizedByAllItsMarks(t *testing.T) {
 			s.Labels["c"] = "3"
 			s.OwnerReferences = append(s.OwnerReferences, metav1.OwnerReference{UID: "other"})
 		}, true},
-		"of another type":         {func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, false},
-		"without a label":         {func(s *corev1.Secret) { delete(s.Labels, "b") }, false},
-		"with another value":      {func(s *corev1.Secret) { s.Labels["a"] = "2" }, false},
-		"without an owner":        {func(s *corev1.Secret) { s.OwnerReferences = nil }, false},
-		"with the owner's former": {func(s *corev1.Secret) { s.OwnerReferences[0].UID = "former" }, false},
+		"of another type":     {func(s *corev1.Secret) { s.Type = corev1.SecretTypeOpaque }, false},
+		"without a label":     {func(s *corev1.Secret) { delete(s.Labels, "b") }, false},
+		"with another value":  {func(s *corev1.Secret) { s.Labels["a"] = "2" }, false},
+		"without an owner":    {func(s *corev1.Secret) { s.OwnerReferences = nil }, false},
+		"with a former owner": {func(s *corev1.Secret) { s.OwnerReferences[0].UID = "former" }, false},
 	} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: maps.Clone(marks.Labels),
 			OwnerReferences: []metav1.OwnerReference{{UID: "owner"}}}, Type: marks.Type}
 		tc.change(secret)
 		if got := marks.Has(secret); got != tc.want {
-			t.Errorf("a Secret %s: recognized %t, want %t", name, got, tc.want)
+			t.Errorf("a Secret %s: got %t, want %t", name, got, tc.want)
 		}
 	}
 	if owned.By(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{}}}}, "") {
-		t.Error("an object without a UID owns something, want it to own nothing")
+		t.Error("an object without a UID is an owner, want it not to be")
 	}
 }
 
-// writes are those of the package, of a Secret that was read, or of a Cluster.
+// writes are the writing functions of the package, for a Secret that was read or for a Cluster.
 func writes() map[string]func(context.Context, client.Client, *corev1.Secret) error {
 	return map[string]func(context.Context, client.Client, *corev1.Secret) error{
 		"WriteSecret": func(ctx context.Context, c client.Client, read *corev1.Secret) error {
@@ -74,7 +74,7 @@ func writes() map[string]func(context.Context, client.Client, *corev1.Secret) er
 	}
 }
 
-func TestOnlyWhatWasReadIsWritten(t *testing.T) {
+func TestWritesFailIfTheObjectHasChanged(t *testing.T) {
 	t.Parallel()
 	for name, write := range writes() {
 		for what, compete := range map[string]func(context.Context, client.Client, *corev1.Secret) error{
@@ -113,19 +113,19 @@ func TestOnlyWhatWasReadIsWritten(t *testing.T) {
 				switch {
 				case what == "no other writer" &&
 					(err != nil || gone != (name == "Delete") || !gone && string(now.Data["by"]) != "drover"):
-					t.Errorf("got %v, gone %t, %s: want what was asked for", err, gone, now.Data["by"])
+					t.Errorf("got %v, gone %t, %s, want the write to succeed", err, gone, now.Data["by"])
 				case what == "deleted" && (!gone || apierrors.IsConflict(err) == (name == "Delete")):
-					t.Errorf("got %v, gone %t: want it to be gone, and a conflict unless that was asked for", err, gone)
+					t.Errorf("got %v, gone %t, want the object gone, and a conflict unless the write was a deletion", err, gone)
 				case (what == "changed" || what == "replaced") &&
 					(!apierrors.IsConflict(err) || string(now.Data["by"]) != "another"):
-					t.Errorf("got %v, written by %q: want a conflict, and what the other writer wrote", err, now.Data["by"])
+					t.Errorf("got %v, written by %q, want a conflict and the content of the other writer", err, now.Data["by"])
 				}
 			})
 		}
 	}
 }
 
-func TestAFinalizerIsSetOnWhatWasRead(t *testing.T) {
+func TestFinalizerIsSetOnlyOnAnUnchangedObject(t *testing.T) {
 	t.Parallel()
 	const finalizer = "example.com/mine"
 	for name, tc := range map[string]struct {
@@ -134,14 +134,14 @@ func TestAFinalizerIsSetOnWhatWasRead(t *testing.T) {
 		want     []string
 	}{
 		"with no other writer": {want: []string{"example.com/theirs", finalizer}},
-		"and not on what was changed": {
+		"a changed object is a conflict": {
 			compete: func(ctx context.Context, c client.Client, s *corev1.Secret) error {
 				s.Finalizers = []string{"example.com/other"}
 				return c.Update(ctx, s)
 			},
 			conflict: true, want: []string{"example.com/other"},
 		},
-		"and what is gone is no error": {
+		"a deleted object is not an error": {
 			compete: func(ctx context.Context, c client.Client, s *corev1.Secret) error {
 				s.Finalizers = nil
 				if err := c.Update(ctx, s); err != nil {
@@ -174,20 +174,21 @@ func TestAFinalizerIsSetOnWhatWasRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !slices.Equal(now.Finalizers, tc.want) || slices.Contains(read.Finalizers, finalizer) {
-				t.Errorf("the finalizers are %q, and of the object that was read %q; want %q, and that unchanged",
+				t.Errorf("got finalizers %q and %q on the object that was read, want %q and the latter unchanged",
 					now.Finalizers, read.Finalizers, tc.want)
 			}
 		})
 	}
 }
 
-func TestASecretThatWasNotThereIsOnlyCreated(t *testing.T) {
+func TestSecretThatDidNotExistIsOnlyCreated(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	name := client.ObjectKey{Namespace: env.Workspace(t), Name: "s"}
 	want := func() *corev1ac.SecretApplyConfiguration {
 		return corev1ac.Secret(name.Name,
-			name.Namespace).WithType(corev1.SecretTypeOpaque).WithLabels(map[string]string{"a": "b"}).WithData(map[string][]byte{"by": []byte("drover")})
+			name.Namespace).WithType(corev1.SecretTypeOpaque).
+			WithLabels(map[string]string{"a": "b"}).WithData(map[string][]byte{"by": []byte("drover")})
 	}
 	c := testkit.Competing(env.Client, func(ctx context.Context, _ any) bool {
 		env.Apply(t,
@@ -201,18 +202,18 @@ func TestASecretThatWasNotThereIsOnlyCreated(t *testing.T) {
 	secret := &corev1.Secret{}
 	if err := env.Client.Get(t.Context(), name, secret); err != nil || string(secret.Data["by"]) != "another" ||
 		len(secret.Labels) > 0 {
-		t.Errorf("got %v, written by %q with the labels %v: want what the other writer wrote", err, secret.Data["by"],
+		t.Errorf("got %v, written by %q with the labels %v: want the content of the other writer", err, secret.Data["by"],
 			secret.Labels)
 	}
 	if err := env.Client.Delete(t.Context(), secret); err != nil {
 		t.Fatal(err)
 	}
 	if err := owned.WriteSecret(t.Context(), env.Client, nil, want(), by); err != nil {
-		t.Errorf("without another writer: %v, want it to be created", err)
+		t.Errorf("got %v without another writer, want the Secret to be created", err)
 	}
 }
 
-func TestWhatWasNotReadIsNotApplied(t *testing.T) {
+func TestObjectThatWasNotReadIsNotApplied(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
 	part := owned.Part(&metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "made"}, v1.GroupVersion.WithKind("Cluster"))
@@ -220,6 +221,6 @@ func TestWhatWasNotReadIsNotApplied(t *testing.T) {
 		t.Error("an object without a UID was applied, want an error")
 	}
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(part), &v1.Cluster{}); !apierrors.IsNotFound(err) {
-		t.Errorf("got %v, want no Cluster to be made", err)
+		t.Errorf("got %v, want no Cluster to be created", err)
 	}
 }

@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 	start := time.Now()
 	now, writes := start, 0
 	output := status.Output{Client: env.Client, Recorder: events.NewFakeRecorder(1), Now: func() time.Time { return now }}
-	// write changes the status as fill says, and returns when to come back.
+	// write changes the status with fill, and returns when to come back.
 	write := func(change status.Change, fill func(*v1.Cluster, *status.Update) bool) time.Duration {
 		t.Helper()
 		read := cluster.DeepCopy()
@@ -46,33 +46,33 @@ func TestPace(t *testing.T) {
 			return urgent
 		})
 	}
-	// tell writes another status if it may be, and reports whether it was.
+	// tell writes another status if the pace allows, and reports whether it was written.
 	tell := func(urgent bool) bool { t.Helper(); return another(urgent) == 0 }
-	t.Run("what is urgent, and the first word after it, is written at once", func(t *testing.T) {
+	t.Run("an urgent change and the first change after it are written at once", func(t *testing.T) {
 		for range 3 {
 			if !tell(true) || !tell(false) || tell(false) {
-				t.Error("not so")
+				t.Error("a change had to wait, want it written at once")
 			}
 		}
 	})
-	t.Run("a status that changes all the time is written less and less often", func(t *testing.T) {
+	t.Run("a status that changes constantly is written less and less often", func(t *testing.T) {
 		before := writes
 		for ; now.Before(start.Add(time.Minute)); now = now.Add(100 * time.Millisecond) {
 			tell(false)
 		}
 		if got := writes - before; got < 6 || got > 10 {
-			t.Errorf("%d writes in a minute", got)
+			t.Errorf("got %d writes in a minute, want 6 to 10", got)
 		}
 	})
-	t.Run("what changes nothing is no write", func(t *testing.T) {
+	t.Run("an update without a change is not a write", func(t *testing.T) {
 		now = now.Add(time.Hour)
 		for range 5 {
 			if wait := write(status.Change{}, func(*v1.Cluster, *status.Update) bool { return false }); wait != 0 {
-				t.Errorf("it waits for %v, want 0 of what is not written", wait)
+				t.Errorf("it waits for %v, want 0 without a write", wait)
 			}
 		}
 	})
-	t.Run("after a rest it is a second again", func(t *testing.T) {
+	t.Run("after a pause the wait is a second again", func(t *testing.T) {
 		if wait := another(false); wait != 0 {
 			t.Errorf("it waits for %v, want 0", wait)
 		}
@@ -80,7 +80,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("it waits for %v, want a second after a write", wait)
 		}
 	})
-	t.Run("a rest that does not grow is the wait after each write, also after an urgent one", func(t *testing.T) {
+	t.Run("a fixed rest is the wait after each write, even after an urgent one", func(t *testing.T) {
 		now = now.Add(time.Hour)
 		for _, urgent := range []bool{true, false, false} {
 			for _, want := range []time.Duration{0, time.Minute} {
@@ -95,7 +95,7 @@ func TestPace(t *testing.T) {
 			now = now.Add(time.Minute)
 		}
 	})
-	t.Run("what is about to change waits, and time alone brings it back", func(t *testing.T) {
+	t.Run("a status that is about to change waits, and comes back after the delay", func(t *testing.T) {
 		now = now.Add(time.Hour)
 		before := writes
 		for _, tt := range []struct{ delay, until, want time.Duration }{
@@ -114,7 +114,7 @@ func TestPace(t *testing.T) {
 			t.Errorf("it comes back after %v with %d writes, want a minute and one", got, writes-before)
 		}
 	})
-	t.Run("a rare event is remembered with its reason, once it is written", func(t *testing.T) {
+	t.Run("a rare event is remembered with its reason after it was written", func(t *testing.T) {
 		now = now.Add(time.Hour)
 		fill := func(c *v1.Cluster, u *status.Update) bool {
 			c.Status.Version = fmt.Sprint("v", writes)
@@ -125,16 +125,16 @@ func TestPace(t *testing.T) {
 		output.Recorder = events.NewFakeRecorder(10)
 		write(status.Change{Delay: time.Second}, fill)
 		if told := written.Told(cluster, "Rare"); !told.IsZero() {
-			t.Errorf("it was told at %v, want not yet", told)
+			t.Errorf("got %v before the write, want the zero time", told)
 		}
 		write(status.Change{}, fill)
 		if told := written.Told(cluster, "Rare"); !told.Equal(now) || !written.Told(cluster, "Often").IsZero() {
-			t.Errorf("it was told at %v, want %v, and nothing of the other", told, now)
+			t.Errorf("got %v, want %v, and the zero time for the other reason", told, now)
 		}
 		next := cluster.DeepCopy()
 		next.Generation++
 		if told := written.Told(next, "Rare"); !told.IsZero() {
-			t.Errorf("of another generation it was told at %v, want never", told)
+			t.Errorf("got %v for another generation, want the zero time", told)
 		}
 	})
 }

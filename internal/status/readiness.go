@@ -13,21 +13,21 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxMessage bounds the message of a condition, in bytes.
+// maxMessage limits the message of a condition, in bytes.
 const maxMessage = 1536
 
-// Readiness is what a reconcile finds, and a status says, of an object as a whole.
+// Readiness is the result of a reconcile for an object as a whole, which the status shows.
 type Readiness struct {
 	Ready bool
-	// Stalled reports that a person must act.
+	// Stalled is true if a person must act.
 	Stalled         bool
 	Reason, Message string
-	// Again is when to look again, 0 for when something changes.
+	// Again is the time until the next check. 0 means to wait for a change.
 	Again time.Duration
 }
 
-// Write sets the conditions Ready and Stalled, the latter while a person must act, and observed to the generation that
-// they are about, as kstatus reads them.
+// Write sets the condition Ready, sets the condition Stalled while a person must act, and sets observed to the
+// generation that the conditions are about, as kstatus expects.
 func (r Readiness) Write(generation int64, observed *int64, conditions *[]metav1.Condition) {
 	*observed = generation
 	c := metav1.Condition{Type: v1.ConditionReady, Status: metav1.ConditionFalse, Reason: r.Reason,

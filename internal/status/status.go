@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package status writes the status of one object once per reconcile, then its events.
+// Package status writes the status of an object once per reconcile, and then its events.
 package status
 
 import (
@@ -18,39 +18,39 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 )
 
-// maxNote is how long an event's text may be for the API server, in bytes.
+// maxNote is the maximum length of an event's text in the API server, in bytes.
 const maxNote = 1024
 
-// Update collects what one reconcile has to say of an object. Begin makes it; it serves one goroutine.
+// Update collects the changes of one reconcile to an object. Create it with Begin. Only one goroutine may use it.
 type Update struct {
 	before client.Object
 	object client.Object
 	events []Event
 }
 
-// Event is something that happened to an object, told once.
+// Event is something that happened to an object. It is recorded once.
 type Event struct {
-	// Warning marks what a person should look at.
+	// Warning marks an event that a person should look at.
 	Warning bool
 	// Reason is one of the Reason constants of api/v1.
 	Reason string
-	// Action is what was done, in the imperative, for example "Join".
+	// Action is the action that was taken, in the imperative, for example "Join".
 	Action  string
 	Message string
-	// Rare makes Written remember the event, for Told.
+	// Rare lets Written remember the event, for Told.
 	Rare bool
 }
 
-// Begin remembers an object as it was read. The caller changes the status of the object itself.
+// Begin remembers an object as it was read. The caller then changes the status of the object itself.
 func Begin(object client.Object) *Update {
 	return &Update{before: object.DeepCopyObject().(client.Object), object: object}
 }
 
-// Event adds an event, sent by Commit.
+// Event adds an event. Commit sends it.
 func (u *Update) Event(e Event) { u.events = append(u.events, e) }
 
-// changed reports whether the object differs from what was read. Mostly it does not, which reflect finds in a fifth of
-// the time and an eighth of the memory.
+// changed reports whether the object differs from the object that was read. Usually it does not, and reflect finds this
+// in a fifth of the time and with an eighth of the memory.
 func (u *Update) changed() bool {
 	return !reflect.DeepEqual(u.before, u.object) && !equality.Semantic.DeepEqual(u.before, u.object)
 }
@@ -65,8 +65,8 @@ func (u *Update) rare() (reasons []string) {
 	return reasons
 }
 
-// Commit patches the status if it changed, and sends the events once that has succeeded. An object that is gone is no
-// error.
+// Commit patches the status if it has changed, and then sends the events if that has succeeded. A deleted object is not
+// an error.
 func (u *Update) Commit(ctx context.Context, c client.Client, recorder events.EventRecorder) error {
 	if u.changed() {
 		if err := c.Status().Patch(ctx, u.object, client.MergeFrom(u.before)); client.IgnoreNotFound(err) != nil {

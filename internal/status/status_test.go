@@ -25,7 +25,7 @@ func TestCommit(t *testing.T) {
 	event := status.Event{Reason: "Seen", Action: "Look", Message: "100 %s"}
 	for name, tc := range map[string]struct {
 		change func(*v1.Cluster)
-		patch  error // what the API server answers, nil: what it really does
+		patch  error // the API server's error; nil for its real answer
 		gone   bool
 		// want
 		patches int
@@ -33,12 +33,13 @@ func TestCommit(t *testing.T) {
 		failed  bool
 		version string
 	}{
-		"what has not changed is not written": {change: func(*v1.Cluster) {}, events: 1},
-		"what has changed is written once, then told": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patches: 1,
+		"an unchanged object is not written": {change: func(*v1.Cluster) {}, events: 1},
+		"a changed object is written, and then the event is sent": {
+			change: func(c *v1.Cluster) { c.Status.Version = "v1" }, patches: 1,
 			events: 1, version: "v1"},
-		"what could not be written is not told": {change: func(c *v1.Cluster) { c.Status.Version = "v1" },
+		"after a failed write no event is sent": {change: func(c *v1.Cluster) { c.Status.Version = "v1" },
 			patch: errors.New("boom"), patches: 1, failed: true},
-		"an object that is gone is no error": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, gone: true,
+		"a deleted object is not an error": {change: func(c *v1.Cluster) { c.Status.Version = "v1" }, gone: true,
 			patches: 1, events: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +47,10 @@ func TestCommit(t *testing.T) {
 			env.Apply(t, cluster)
 			patches := 0
 			c := interceptor.NewClient(env.Client, interceptor.Funcs{
-				SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+				SubResourcePatch: func(
+					ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+					opts ...client.SubResourcePatchOption,
+				) error {
 					patches++
 					if tc.patch != nil {
 						return tc.patch
@@ -65,14 +69,14 @@ func TestCommit(t *testing.T) {
 			}
 			err := update.Commit(t.Context(), c, recorder)
 			if (err != nil) != tc.failed || tc.failed && !errors.Is(err, tc.patch) {
-				t.Errorf("commit: %v", err)
+				t.Errorf("commit failed with %v", err)
 			}
 			if patches != tc.patches || len(recorder.Events) != tc.events {
-				t.Errorf("%d patches, %d events; want %d, %d", patches, len(recorder.Events), tc.patches, tc.events)
+				t.Errorf("got %d patches and %d events, want %d and %d", patches, len(recorder.Events), tc.patches, tc.events)
 			}
 			if tc.events > 0 {
 				if got, want := <-recorder.Events, "Normal Seen 100 %s"; got != want {
-					t.Errorf("event %q, want %q", got, want)
+					t.Errorf("got event %q, want %q", got, want)
 				}
 			}
 			if tc.version == "" {
@@ -81,11 +85,11 @@ func TestCommit(t *testing.T) {
 			stored := &v1.Cluster{}
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), stored); err != nil ||
 				stored.Status.Version != tc.version {
-				t.Errorf("stored %q, %v", stored.Status.Version, err)
+				t.Errorf("got the stored version %q, %v", stored.Status.Version, err)
 			}
 		})
 	}
-	t.Run("the writes of others are left alone", func(t *testing.T) {
+	t.Run("the writes of others stay", func(t *testing.T) {
 		cluster := &v1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: env.Workspace(t), Name: "member"}}
 		env.Apply(t, cluster)
 		update := status.Begin(cluster)
@@ -99,7 +103,7 @@ func TestCommit(t *testing.T) {
 			t.Fatal(err)
 		}
 		if cluster.Status.Distribution != "k3s" || cluster.Status.Version != "v1" {
-			t.Errorf("stored %+v", cluster.Status)
+			t.Errorf("got status %+v, want the fields of both writers", cluster.Status)
 		}
 	})
 	t.Run("an event is recorded once", func(t *testing.T) {
@@ -112,7 +116,7 @@ func TestCommit(t *testing.T) {
 			}
 		}
 		if len(recorder.Events) != 1 || <-recorder.Events != "Warning Lost gone" {
-			t.Error("not told once as a warning")
+			t.Error("got another result than one warning event")
 		}
 	})
 }

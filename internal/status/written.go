@@ -15,51 +15,51 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// The wait between two writes of a status. The reports of a member can change a status as often as they come.
+// The wait between two writes of a status. Without it, every report of a member could change a status.
 const (
 	firstRest = time.Second
 	maxRest   = 10 * time.Second
 )
 
-// Written remembers what a controller wrote of the objects of one kind: each object until the cache has it, and when
-// its status was written. What is decided from an older state would be written, and reported as an event, again. The
-// zero value is ready.
+// Written remembers what a controller wrote to the objects of a kind: each object until the cache has it, and the time
+// when its status was written. Without it, a decision from an older state would be written and reported as an event
+// twice. The zero value is ready to use.
 type Written[T client.Object] struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
 	paces   map[types.NamespacedName]pace
 }
 
-// pace is when the status of an object was written, and how long the next write waits from then on.
+// pace has the time when the status of an object was written, and the wait until the next write.
 type pace struct {
 	at         time.Time
 	rest       time.Duration
 	generation int64
-	told       map[string]time.Time // when a rare event had each reason, of this generation
+	told       map[string]time.Time // the times of rare events by reason, for this generation
 }
 
-// Output is where a status is written to.
+// Output is the destination of a status.
 type Output struct {
 	Client   client.Client
 	Recorder events.EventRecorder
 	Now      func() time.Time
 }
 
-// Change is what a reconcile decided about the status of an object.
+// Change is a decision of a reconcile about the status of an object.
 type Change struct {
-	// Delay is how long the status is not written, because it is about to change; 0 for none.
+	// Delay is the time for which the status is not written because it is about to change. 0 means no delay.
 	Delay time.Duration
-	// Until is how long it takes until time alone changes the status; 0 for never.
+	// Until is the time after which the status changes without any event. 0 means never.
 	Until time.Duration
-	// Rest is the wait between two writes. With 0 it grows: each write waits longer for the one before, from a second to
-	// ten, until there is none for a while.
+	// Rest is the wait between two writes. If it is 0, the wait grows with each write, from one second to ten seconds,
+	// until there is a pause.
 	Rest time.Duration
-	// Fill changes the object, and reports whether that is urgent: it does not wait, nor, where the wait grows, does the
-	// write that follows it.
+	// Fill changes the object, and reports whether the change is urgent. An urgent change does not wait. If the wait
+	// grows, neither does the next change after an urgent one.
 	Fill func(*Update) (urgent bool)
 }
 
-// Write writes a status as soon as it may be written, and returns when to reconcile the object again.
+// Write writes a status as soon as the pace allows, and returns when to reconcile the object again.
 func (w *Written[T]) Write(ctx context.Context, out Output, object T, c Change) (reconcile.Result, error) {
 	if c.Delay > 0 {
 		return reconcile.Result{RequeueAfter: sooner(c.Until, c.Delay)}, nil
@@ -90,7 +90,7 @@ func (w *Written[T]) Commit(ctx context.Context, out Output, u *Update) error {
 	return err
 }
 
-// Note records an object as the API server returned it for a write.
+// Note records an object that the API server returned for a write.
 func (w *Written[T]) Note(object T) {
 	name := client.ObjectKeyFromObject(object)
 	object.SetManagedFields(nil)
@@ -104,8 +104,8 @@ func (w *Written[T]) Note(object T) {
 	}
 }
 
-// Newest returns an object as it was written, or as the cache has it if that is not older. The caller may change what
-// was written, and not what it passed, if that is shared.
+// Newest returns the object as it was last written, or the cached object if that is not older. The caller may change a
+// written object, but must not change a cached object if that is shared.
 func (w *Written[T]) Newest(cached T) T {
 	name := client.ObjectKeyFromObject(cached)
 	w.mu.Lock()
@@ -121,7 +121,7 @@ func (w *Written[T]) Newest(cached T) T {
 	return cached
 }
 
-// Forget drops what is known of an object that is gone.
+// Forget drops the data about an object that was deleted.
 func (w *Written[T]) Forget(name types.NamespacedName) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +129,8 @@ func (w *Written[T]) Forget(name types.NamespacedName) {
 	delete(w.paces, name)
 }
 
-// Told returns when a rare event with a reason was last recorded about this generation of an object; zero if none was.
+// Told returns when a rare event with this reason was last recorded about this generation of an object. It is zero if
+// there was none.
 func (w *Written[T]) Told(object T, reason string) time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,7 +141,7 @@ func (w *Written[T]) Told(object T, reason string) time.Time {
 	return p.told[reason]
 }
 
-// wait returns how long a status is not written yet, 0 if it may be.
+// wait returns how long a status must still wait to be written. 0 means that it need not wait.
 func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -152,7 +153,7 @@ func (w *Written[T]) wait(name types.NamespacedName, urgent bool, now time.Time)
 	return max(0, p.at.Add(p.rest).Sub(now))
 }
 
-// slow records a write and its rare events. The next write rests for that time, or for one that grows.
+// slow records a write and its rare events. The next write waits for rest, or for a growing time if rest is 0.
 func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +185,7 @@ func (w *Written[T]) slow(object T, rest time.Duration, told []string, now time.
 	w.paces[name] = p
 }
 
-// sooner returns the shorter of two times to wait; 0 means none.
+// sooner returns the shorter of two waits, where 0 means none.
 func sooner(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -192,7 +193,7 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// newer reports whether a is newer than b; false if they cannot be compared.
+// newer reports whether a is newer than b. It is false if they cannot be compared.
 func newer(a, b client.Object) bool {
 	order, err := resourceversion.CompareResourceVersion(a.GetResourceVersion(), b.GetResourceVersion())
 	return err == nil && order > 0

@@ -20,15 +20,15 @@ func TestWritten(t *testing.T) {
 	for name, tt := range map[string]struct {
 		wrote  []string
 		cached string
-		want   string // empty for what the cache has
+		want   string // empty for the cached version
 	}{
-		"nothing was written":                         {nil, "9", ""},
-		"the cache is older than the write":           {[]string{"10"}, "9", "10"},
-		"the cache has the write":                     {[]string{"10"}, "10", ""},
-		"the cache has a later write of another  ":    {[]string{"10"}, "11", ""},
-		"the newest of two writes counts":             {[]string{"12", "10"}, "11", "12"},
-		"versions that are no numbers say nothing":    {[]string{"b"}, "a", ""},
-		"a fake API server that has no versions, too": {[]string{""}, "", ""},
+		"without a write":                                 {nil, "9", ""},
+		"the cache is older than the write":               {[]string{"10"}, "9", "10"},
+		"the cache has the write":                         {[]string{"10"}, "10", ""},
+		"the cache has a later write by someone else ":    {[]string{"10"}, "11", ""},
+		"the newest of two writes counts":                 {[]string{"12", "10"}, "11", "12"},
+		"versions that are not numbers are ignored":       {[]string{"b"}, "a", ""},
+		"empty versions of a fake API server are ignored": {[]string{""}, "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var w Written[*v1.Cluster]
@@ -40,41 +40,41 @@ func TestWritten(t *testing.T) {
 				want = tt.want
 			}
 			if got := w.Newest(at(tt.cached)).ResourceVersion; got != want {
-				t.Errorf("version %q, want %q", got, want)
+				t.Errorf("got version %q, want %q", got, want)
 			}
 		})
 	}
-	t.Run("what the cache has caught up with takes no memory", func(t *testing.T) {
+	t.Run("an object that the cache has is forgotten", func(t *testing.T) {
 		var w Written[*v1.Cluster]
 		w.Note(at("10"))
 		w.Newest(at("10"))
 		if len(w.objects) != 0 {
-			t.Errorf("objects kept: %v, want none", w.objects)
+			t.Errorf("got the objects %v in memory, want none", w.objects)
 		}
 	})
-	t.Run("a Cluster that was made again is not waited for", func(t *testing.T) {
+	t.Run("an older version of a Cluster that was created again is not kept", func(t *testing.T) {
 		var w Written[*v1.Cluster]
 		w.Note(at("10"))
 		w.Forget(types.NamespacedName{Namespace: "team", Name: "prod"})
 		if got := w.Newest(at("9")).ResourceVersion; got != "9" {
-			t.Errorf("version %q, want that of the cache", got)
+			t.Errorf("got version %q, want the cached one", got)
 		}
 	})
-	t.Run("nor one of another UID", func(t *testing.T) {
+	t.Run("an object with another UID is not kept", func(t *testing.T) {
 		var w Written[*v1.Cluster]
 		w.Note(at("10"))
 		again := at("9")
 		again.UID = "another"
 		if got := w.Newest(again); got != again || len(w.objects) != 0 {
-			t.Errorf("%v, and %v kept; want what the cache has", got, w.objects)
+			t.Errorf("got %v and %v in memory, want the cached object and none", got, w.objects)
 		}
 	})
-	t.Run("a caller may change what it gets", func(t *testing.T) {
+	t.Run("a caller may change the result", func(t *testing.T) {
 		var w Written[*v1.Cluster]
 		w.Note(at("10"))
 		w.Newest(at("9")).Status.Version = "changed"
 		if got := w.Newest(at("9")).Status.Version; got != "" {
-			t.Errorf("version %q, want none", got)
+			t.Errorf("got version %q, want none", got)
 		}
 	})
 }

@@ -23,12 +23,12 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// exportTimeout bounds sending one batch.
+// exportTimeout limits the time for sending one batch.
 const exportTimeout = 10 * time.Second
 
-// exporter sends spans as OTLP in JSON over HTTP. That of the SDK would bring gRPC and protobuf into the agent: half
-// again as large a program, for a message that encoding/json can write. A batch that cannot be sent is lost; spans are
-// not worth memory.
+// exporter sends spans as OTLP in JSON over HTTP. The SDK's exporter would bring gRPC and protobuf into the agent, and
+// make the program half as large again, for a message that encoding/json can write. A batch that cannot be sent is
+// dropped, because spans are not worth the memory for keeping it.
 type exporter struct {
 	url     string
 	header  http.Header
@@ -37,7 +37,7 @@ type exporter struct {
 	failing atomic.Bool
 }
 
-// newExporter makes the exporter that the options and the environment ask for, nil if none.
+// newExporter returns the exporter for the options and the environment, or nil if tracing is off.
 func newExporter(o Options) (*exporter, error) {
 	if o.Endpoint == "" {
 		return nil, nil
@@ -72,19 +72,20 @@ func newExporter(o Options) (*exporter, error) {
 	}, nil
 }
 
-// tracesURL returns the URL for traces of an endpoint. Errors do not contain the endpoint, which may hold a password.
+// tracesURL returns the URL for traces at an endpoint. Errors do not contain the endpoint, which may contain a
+// password.
 func tracesURL(endpoint string) (string, error) {
 	u, err := url.Parse(endpoint)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return "", errors.New("the endpoint is no URL of the form http[s]://host:port, as http://collector:4318")
+		return "", errors.New("the endpoint is not a URL of the form http[s]://host:port, for example http://collector:4318")
 	case u.User != nil || u.RawQuery != "":
-		return "", errors.New("the endpoint holds a user or a query: credentials go into OTEL_EXPORTER_OTLP_HEADERS")
+		return "", errors.New("the endpoint contains a user or a query: put credentials into OTEL_EXPORTER_OTLP_HEADERS")
 	}
 	return u.JoinPath("v1", "traces").String(), nil
 }
 
-// headers reads key=value,key=value with percent-encoded values, as OpenTelemetry has it.
+// headers parses key=value,key=value with percent-encoded values, the format of OpenTelemetry.
 func headers(list string) (http.Header, error) {
 	h := http.Header{}
 	for entry := range strings.SplitSeq(list, ",") {
@@ -94,7 +95,7 @@ func headers(list string) (http.Header, error) {
 		name, value, found := strings.Cut(entry, "=")
 		value, err := url.PathUnescape(strings.TrimSpace(value))
 		if !found || err != nil {
-			return nil, errors.New("an entry of OTEL_EXPORTER_OTLP_HEADERS is not of the form name=value")
+			return nil, errors.New("an entry of OTEL_EXPORTER_OTLP_HEADERS does not have the form name=value")
 		}
 		h.Set(strings.TrimSpace(name), value)
 	}
@@ -111,14 +112,14 @@ func first(lookup func(string) (string, bool), names ...string) string {
 	return ""
 }
 
-// ExportSpans implements sdk.SpanExporter. It logs when sending begins to fail, and when it works again.
+// ExportSpans implements sdk.SpanExporter. It logs when sending starts to fail, and when it works again.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 	err := e.send(ctx, spans)
 	switch was := e.failing.Swap(err != nil); {
 	case err != nil && !was:
-		e.log.Error(err, "spans are lost: the collector does not take them")
+		e.log.Error(err, "spans are lost: the collector does not accept them")
 	case err == nil && was:
-		e.log.Info("the collector takes spans again")
+		e.log.Info("the collector accepts spans again")
 	}
 	return nil // the SDK would log an error for each batch
 }
@@ -138,7 +139,7 @@ func (e *exporter) send(ctx context.Context, spans []sdk.ReadOnlySpan) error {
 		return fmt.Errorf("send spans: %w", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // so that the connection can be used again
+	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 64<<10)) // lets the client reuse the connection
 	if response.StatusCode/100 != 2 {
 		return fmt.Errorf("send spans: the collector answers %s", response.Status)
 	}

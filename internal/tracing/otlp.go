@@ -13,8 +13,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// What follows is ExportTraceServiceRequest of OTLP 1 in its JSON form, as far as spans made here need it: ids are
-// hexadecimal, enums are numbers, and numbers of 64 bits are strings.
+// otlpRequest is the ExportTraceServiceRequest of OTLP 1 in its JSON form, with the fields that our spans need. IDs are
+// hexadecimal, enums are numbers, and 64-bit numbers are strings.
 type otlpRequest struct {
 	ResourceSpans []otlpResourceSpans `json:"resourceSpans"`
 }
@@ -72,7 +72,8 @@ type otlpValue struct {
 	Bool   *bool   `json:"boolValue,omitempty"`
 }
 
-// encode makes a request of spans that all come from one Tracer, so that resource and scope are those of the first.
+// encode returns a request for spans of one Tracer. They all have the same resource and scope, so encode takes them
+// from the first span.
 func encode(spans []sdk.ReadOnlySpan) otlpRequest {
 	if len(spans) == 0 {
 		return otlpRequest{ResourceSpans: []otlpResourceSpans{}}
@@ -108,7 +109,7 @@ func encodeContext(c trace.SpanContext) otlpContext {
 		Flags: uint32(c.TraceFlags())}
 }
 
-// encodeAttributes writes lists as text; no span here has one.
+// encodeAttributes writes lists as text, but none of our spans has a list.
 func encodeAttributes(attributes []attribute.KeyValue) []otlpAttribute {
 	var out []otlpAttribute
 	for _, a := range attributes {

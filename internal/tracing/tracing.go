@@ -1,10 +1,11 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tracing makes OpenTelemetry spans of requests and hands their trace on, from hub to replica, agent and API
-// server.
+// Package tracing creates OpenTelemetry spans for requests and propagates their trace from the hub to its replicas,
+// agents and API servers.
 //
-// A nil *Tracer traces nothing and costs nothing. No span has a name of a person, a path, a query, a header or a body.
+// A nil *Tracer traces nothing and costs nothing. A span never contains the name of a person, a path, a query, a header
+// or a body.
 package tracing
 
 import (
@@ -25,11 +26,11 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-// Attributes that are not those of OpenTelemetry's conventions.
+// Attributes in addition to OpenTelemetry's semantic conventions.
 const (
 	// AttributeCluster is the namespace and name of a Cluster.
 	AttributeCluster = "drover.cluster"
-	// AttributeVerb is as in RBAC, AttributeResource is resource[.group][/subresource].
+	// AttributeVerb is the verb as in RBAC, and AttributeResource is resource[.group][/subresource].
 	AttributeVerb     = "drover.verb"
 	AttributeResource = "drover.resource"
 
@@ -37,31 +38,32 @@ const (
 	attributeMethod = "http.request.method"
 )
 
-// maxText bounds a text in a span, in bytes: unauthenticated clients send requests, too.
+// maxText limits a text in a span, in bytes, because unauthenticated clients send requests too.
 const maxText = 128
 
 // Options of a Tracer.
 type Options struct {
-	// Endpoint is the base URL of a collector that takes OTLP over HTTP, to which /v1/traces is added. Empty turns tracing
-	// off.
+	// Endpoint is the base URL of a collector that accepts OTLP over HTTP. The tracer adds /v1/traces to it. An empty
+	// Endpoint turns tracing off.
 	Endpoint string
-	// Ratio of requests that are traced, of those that begin here: 0 to 1. Those that come with a trusted trace follow
-	// that.
+	// Ratio is the share of requests that are traced, from 0 to 1. It applies to traces that begin here. A request with
+	// a trusted trace follows the decision in that trace.
 	Ratio float64
-	// Service, Version and Instance name this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win.
+	// Service, Version and Instance identify this process. OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES take
+	// precedence.
 	Service, Version, Instance string
-	// Environ has OTEL_* variables: os.LookupEnv.
+	// Environ looks up OTEL_* variables, for example os.LookupEnv.
 	Environ func(string) (string, bool)
 	Log     logr.Logger
 }
 
-// Tracer makes spans. New makes it; nil is one that does nothing. All methods may be called concurrently.
+// Tracer creates spans. Create it with New. A nil Tracer does nothing. All methods may be called concurrently.
 type Tracer struct {
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
 }
 
-// New makes a tracer, nil if tracing is off. Close it.
+// New returns a tracer, or nil if tracing is off. Close it at the end.
 func New(ctx context.Context, o Options) (*Tracer, error) {
 	if o.Environ == nil {
 		o.Environ = func(string) (string, bool) { return "", false }
@@ -88,7 +90,7 @@ func New(ctx context.Context, o Options) (*Tracer, error) {
 	return &Tracer{provider: provider, tracer: provider.Tracer("github.com/drover-dev/drover")}, nil
 }
 
-// Close sends what is not sent yet, until ctx ends.
+// Close sends the spans that have not been sent yet, until ctx ends.
 func (t *Tracer) Close(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -101,15 +103,15 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 // About has the attributes of a span that describe a request.
 type About struct {
-	// Name of the span. It should have few values.
+	// Name is the name of the span. It should have few distinct values.
 	Name string
-	// Cluster, Verb and Resource are left out where they are empty.
+	// Cluster, Verb and Resource are left out if they are empty.
 	Cluster, Verb, Resource string
 }
 
-// Entrance serves requests of clients outside of Drover. Each begins a new trace: a client that could continue one
-// would decide what is sampled, and could add spans to the traces of others. The trace that the client names becomes a
-// link. Its headers are removed, whether or not tracing is on.
+// Entrance serves requests of clients outside Drover. Each request begins a new trace. If a client could continue a
+// trace, it would decide about sampling and could add spans to the traces of others. The trace that the client names
+// becomes a link, and its headers are removed even if tracing is off.
 func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -120,14 +122,14 @@ func (t *Tracer) Entrance(next http.Handler, about func(*http.Request) About) ht
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		options := []trace.SpanStartOption{trace.WithNewRoot()}
 		if named := trace.SpanContextFromContext(named(r)); named.IsValid() {
-			// the state is free text
+			// the trace state is free text
 			options = append(options, trace.WithLinks(trace.Link{SpanContext: named.WithTraceState(trace.TraceState{})}))
 		}
 		t.serve(w, r, next, about(r), options)
 	})
 }
 
-// Continue serves requests of parts of Drover that have a trace already. Without one nothing is traced.
+// Continue serves requests from parts of Drover that already have a trace. It traces nothing without one.
 func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) http.Handler {
 	if t == nil {
 		return next
@@ -142,7 +144,7 @@ func (t *Tracer) Continue(next http.Handler, about func(*http.Request) About) ht
 	})
 }
 
-// serve serves a request in a span of its own, which the request's header names from then on.
+// serve serves a request in a new span. From then on, the request's header names this span.
 func (t *Tracer) serve(w http.ResponseWriter, r *http.Request, next http.Handler, about About,
 	options []trace.SpanStartOption) {
 	options = append(options, trace.WithSpanKind(trace.SpanKindServer),
@@ -183,12 +185,12 @@ func (a About) attributes(method string) []attribute.KeyValue {
 	return all
 }
 
-// named returns r's context with the trace that its header names.
+// named returns r's context with the trace in its header.
 func named(r *http.Request) context.Context {
 	return propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 }
 
-// forget removes the fields of a header that name a trace.
+// forget removes the header fields that name a trace.
 func forget(h http.Header) {
 	delete(h, "Traceparent")
 	delete(h, "Tracestate")
@@ -216,7 +218,7 @@ func Kubernetes(r *http.Request, path, where, cluster string) About {
 		Resource: resource}
 }
 
-// Endpoint returns OTEL_EXPORTER_OTLP_ENDPOINT of an environment, empty if it is not set.
+// Endpoint returns the value of OTEL_EXPORTER_OTLP_ENDPOINT in an environment. It is empty if the variable is not set.
 func Endpoint(environ func(string) (string, bool)) string {
 	return first(environ, "OTEL_EXPORTER_OTLP_ENDPOINT")
 }

@@ -25,7 +25,7 @@ const (
 	strangersParent = "00-" + strangersTrace + "-00f067aa0ba902b7-01"
 )
 
-// collector takes OTLP over HTTP on the loopback.
+// collector accepts OTLP over HTTP on the loopback interface.
 type collector struct {
 	*httptest.Server
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type collector struct {
 	status  int
 }
 
-// span is what the tests look at, read as a collector would: by the names of OTLP's JSON form.
+// span has the fields that the tests check. It is read like in a collector, by the names of OTLP's JSON form.
 type span struct {
 	TraceID      string `json:"traceId"`
 	SpanID       string `json:"spanId"`
@@ -96,7 +96,7 @@ func newCollector(t *testing.T) *collector {
 	return c
 }
 
-// after closes the tracers, so that all spans are here, and returns them by name.
+// after closes the tracers, so that all spans have arrived, and returns the spans by name.
 func (c *collector) after(t *testing.T, tracers ...*tracing.Tracer) map[string]span {
 	t.Helper()
 	for _, tracer := range tracers {
@@ -142,7 +142,7 @@ func about(name string) func(*http.Request) tracing.About {
 	}
 }
 
-// ask serves one request and returns its header as the handler saw it.
+// ask serves one request and returns the header that the handler saw.
 func ask(serve func(http.Handler) http.Handler, status int, header ...string) http.Header {
 	var seen http.Header
 	handler := serve(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -168,39 +168,39 @@ func continued(t *tracing.Tracer) func(http.Handler) http.Handler {
 }
 
 func TestEntrance(t *testing.T) {
-	t.Run("a stranger's trace is linked to and never joined", func(t *testing.T) {
+	t.Run("a client's trace is linked and never continued", func(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 1)
 		seen := ask(entrance(tracer), http.StatusOK, "Traceparent", strangersParent, "Tracestate", "them=1")
 		got := c.after(t, tracer)["hub"]
 		if got.TraceID == strangersTrace || got.ParentSpanID != "" || len(got.Links) != 1 ||
 			got.Links[0].TraceID != strangersTrace {
-			t.Errorf("the span is %+v, want a trace of its own with a link to the caller's", got)
+			t.Errorf("the span is %+v, want a new trace with a link to the caller's trace", got)
 		}
 		if want := "00-" + got.TraceID + "-" + got.SpanID + "-01"; seen.Get("Traceparent") != want ||
 			seen.Get("Tracestate") != "" {
-			t.Errorf("handed on %q, %q, want %q", seen.Get("Traceparent"), seen.Get("Tracestate"), want)
+			t.Errorf("got %q and %q in the handler, want %q", seen.Get("Traceparent"), seen.Get("Tracestate"), want)
 		}
 		if got.Kind != 2 || got.Start == "" || got.End < got.Start {
-			t.Errorf("the span is %+v, want a server's with its times", got)
+			t.Errorf("the span is %+v, want a server span with its times", got)
 		}
 	})
-	t.Run("a stranger cannot ask for a sample", func(t *testing.T) {
+	t.Run("a client cannot request sampling", func(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 0)
 		seen := ask(entrance(tracer), http.StatusOK, "Traceparent", strangersParent)
 		if spans := c.after(t, tracer); len(spans) > 0 || !strings.HasSuffix(seen.Get("Traceparent"), "-00") ||
 			strings.Contains(seen.Get("Traceparent"), strangersTrace) {
-			t.Errorf("%+v, handed on %q", spans, seen.Get("Traceparent"))
+			t.Errorf("got spans %+v, and %q in the handler, want no span", spans, seen.Get("Traceparent"))
 		}
 	})
-	t.Run("with tracing off a stranger's trace goes no further either", func(t *testing.T) {
+	t.Run("a client's trace is not passed on when tracing is off", func(t *testing.T) {
 		if seen := ask(entrance(nil), http.StatusOK, "Traceparent", strangersParent, "Tracestate",
 			"them=1"); seen.Get("Traceparent")+seen.Get("Tracestate") != "" {
-			t.Errorf("the next server gets %v, want no trace of a caller's", seen)
+			t.Errorf("the next server gets %v, want no trace of the caller", seen)
 		}
 	})
-	t.Run("a span says what was asked and answered, and nothing secret", func(t *testing.T) {
+	t.Run("a span describes the request and the response, without secrets", func(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 1)
 		ask(entrance(tracer), http.StatusBadGateway)
@@ -220,7 +220,7 @@ func TestEntrance(t *testing.T) {
 			t.Errorf("the collector got %v, want the service's name and no secret", all)
 		}
 	})
-	t.Run("a request that is ended without an answer is an error", func(t *testing.T) {
+	t.Run("a request that ends without a response is an error", func(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 1)
 		handler := tracer.Entrance(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }),
@@ -240,30 +240,30 @@ func TestEntrance(t *testing.T) {
 }
 
 func TestContinue(t *testing.T) {
-	t.Run("a trace that is sampled goes on in a child", func(t *testing.T) {
+	t.Run("a sampled trace continues in a child span", func(t *testing.T) {
 		c := newCollector(t)
 		tracer := c.tracer(t, 0)
 		seen := ask(continued(tracer), http.StatusOK, "Traceparent", strangersParent)
 		got := c.after(t, tracer)["agent"]
 		if got.TraceID != strangersTrace || got.ParentSpanID != "00f067aa0ba902b7" ||
 			!strings.Contains(seen.Get("Traceparent"), got.SpanID) {
-			t.Errorf("%+v, handed on %q", got, seen.Get("Traceparent"))
+			t.Errorf("got span %+v, and %q in the handler", got, seen.Get("Traceparent"))
 		}
 	})
 	for name, parent := range map[string]string{
-		"a trace that is not sampled is passed on as it is": strings.TrimSuffix(strangersParent, "1") + "0",
-		"without a trace there is none":                     "",
+		"a trace that is not sampled is passed on unchanged": strings.TrimSuffix(strangersParent, "1") + "0",
+		"without a trace none is created":                    "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCollector(t)
 			tracer := c.tracer(t, 1)
 			seen := ask(continued(tracer), http.StatusOK, "Traceparent", parent)
 			if spans := c.after(t, tracer); len(spans) > 0 || seen.Get("Traceparent") != parent {
-				t.Errorf("%+v, handed on %q", spans, seen.Get("Traceparent"))
+				t.Errorf("got spans %+v, and %q in the handler", spans, seen.Get("Traceparent"))
 			}
 		})
 	}
-	t.Run("with tracing off the trace is passed on as it is", func(t *testing.T) {
+	t.Run("a trace is passed on unchanged when tracing is off", func(t *testing.T) {
 		if seen := ask(continued(nil), http.StatusOK, "Traceparent",
 			strangersParent); seen.Get("Traceparent") != strangersParent {
 			t.Errorf("the next server gets %v, want the caller's trace", seen)
@@ -285,8 +285,8 @@ func TestNew(t *testing.T) {
 		endpoint string
 		environ  []string
 	}{
-		"no endpoint is no tracing":                    {},
-		"OpenTelemetry's own switch turns tracing off": {"http://127.0.0.1:1", []string{"OTEL_SDK_DISABLED", "true"}},
+		"tracing is off without an endpoint":  {},
+		"OTEL_SDK_DISABLED turns tracing off": {"http://127.0.0.1:1", []string{"OTEL_SDK_DISABLED", "true"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tracer, err := tracing.New(t.Context(), tracing.Options{Endpoint: tt.endpoint, Environ: env(tt.environ...)})
@@ -299,11 +299,11 @@ func TestNew(t *testing.T) {
 		endpoint, want string
 		environ        []string
 	}{
-		"an endpoint needs a scheme":            {"collector:4318", "no URL of the form", nil},
+		"an endpoint needs a scheme":            {"collector:4318", "not a URL of the form", nil},
 		"a password in the endpoint is refused": {"http://me:hush@collector:4318", "OTEL_EXPORTER_OTLP_HEADERS", nil},
 		"a malformed header is refused": {"http://collector:4318", "OTEL_EXPORTER_OTLP_HEADERS",
 			[]string{"OTEL_EXPORTER_OTLP_HEADERS", "hush"}},
-		"a CA that is not there is said": {"https://collector:4318", "OTEL_EXPORTER_OTLP_CERTIFICATE",
+		"a missing CA is reported": {"https://collector:4318", "OTEL_EXPORTER_OTLP_CERTIFICATE",
 			[]string{"OTEL_EXPORTER_OTLP_CERTIFICATE", "/nonexistent"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestNew(t *testing.T) {
 	}
 }
 
-func TestCollectorAway(t *testing.T) {
+func TestUnavailableCollectorIsLoggedOnce(t *testing.T) {
 	c := newCollector(t)
 	c.status = http.StatusServiceUnavailable
 	var lines []string
@@ -332,19 +332,19 @@ func TestCollectorAway(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(lines) != 1 || !strings.Contains(lines[0], "503") {
-		t.Errorf("logged %q, want one line with 503", lines)
+		t.Errorf("got log lines %q, want one line with 503", lines)
 	}
 }
 
-// What tracing costs a request: nothing when it is off, little when the request is not sampled.
-// Compare with: go test -bench . -count 10 ./internal/tracing | benchstat -
+// BenchmarkEntrance measures the cost of tracing for a request. It should be nothing if tracing is off, and little if
+// the request is not sampled. Compare with: go test -bench . -count 10 ./internal/tracing | benchstat -
 func BenchmarkEntrance(b *testing.B) {
 	tracer := func(ratio float64) *tracing.Tracer {
 		t, err := tracing.New(b.Context(), tracing.Options{Endpoint: "http://127.0.0.1:1", Ratio: ratio, Log: logr.Discard()})
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.Cleanup(func() { _ = t.Close(context.Background()) }) // no collector takes them
+		b.Cleanup(func() { _ = t.Close(context.Background()) }) // no collector receives the spans
 		return t
 	}
 	nothing := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
@@ -363,10 +363,10 @@ func BenchmarkEntrance(b *testing.B) {
 	}
 }
 
-func TestOffAllocatesNothing(t *testing.T) {
+func TestTracingThatIsOffAllocatesNothing(t *testing.T) {
 	handler := (*tracing.Tracer)(nil).Entrance(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), about("hub"))
 	r, w := httptest.NewRequest(http.MethodGet, "/k8s/local/api", nil), httptest.NewRecorder()
 	if n := testing.AllocsPerRun(100, func() { handler.ServeHTTP(w, r) }); n > 0 {
-		t.Errorf("%v allocations for each request", n)
+		t.Errorf("got %v allocations per request, want 0", n)
 	}
 }

@@ -115,7 +115,7 @@ func TestWindowGrowsWithTheBandwidthDelayProduct(t *testing.T) {
 	}
 }
 
-// TestStreamsThatAreGivenUpAreForgotten ends streams in each way except by a complete response.
+// TestCanceledStreamsAreForgotten ends streams in each way except by a complete response.
 func TestCanceledStreamsAreForgotten(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/watch", forEver)

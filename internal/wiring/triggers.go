@@ -35,7 +35,7 @@ func OnOwnedChange(object client.Object, options ...builder.OwnsOption) Trigger 
 	return func(b *builder.Builder) { b.Owns(object, options...) }
 }
 
-// OnOtherChange passes a change of another object to a handler, which requests what the change affects.
+// OnOtherChange passes a change of another object to a handler, which requests the affected objects.
 func OnOtherChange(object client.Object, h handler.EventHandler, options ...builder.WatchesOption) Trigger {
 	return func(b *builder.Builder) { b.Watches(object, h, options...) }
 }
@@ -62,7 +62,7 @@ func RequestOnStart(names ...types.NamespacedName) Trigger {
 	})
 }
 
-// OnCall requests the objects that a callback names, after a delay. Changes within the delay are one request.
+// OnCall requests the objects that a callback names, after a delay. Changes within the delay result in one request.
 func OnCall(register func(func(types.NamespacedName)), delay time.Duration) Trigger {
 	return withQueue(func(_ context.Context, q Queue) error {
 		register(func(name types.NamespacedName) { q.AddAfter(reconcile.Request{NamespacedName: name}, delay) })
@@ -84,9 +84,9 @@ func RequestAllOnCall(list func(context.Context) ([]types.NamespacedName, error)
 // Find returns the objects that a change affects.
 type Find[T comparable] func(ctx context.Context, changed T) ([]types.NamespacedName, error)
 
-// LookUpOnCall looks up what a callback affects and requests it, after a delay. The callback does not wait for the
-// look-up, because its caller may hold a lock that all members share. When thousands of members change at the same
-// time, one look-up of a member serves several of its changes.
+// LookUpOnCall looks up the objects that a callback affects, and requests them after a delay. The callback does not
+// wait for the lookup, because its caller may hold a lock that all members share. When thousands of members change at
+// the same time, one lookup serves several changes of a member.
 func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, find Find[T]) Trigger {
 	return withQueue(func(ctx context.Context, q Queue) error {
 		changed := workqueue.NewTyped[T]()
@@ -97,14 +97,14 @@ func LookUpOnCall[T comparable](register func(func(T)), delay time.Duration, fin
 	})
 }
 
-// lookUp looks up what each change affects, until that queue is shut down.
+// lookUp looks up the objects that each change affects, until the queue of changes is shut down.
 func lookUp[T comparable](
 	ctx context.Context, changed workqueue.TypedInterface[T], q Queue, delay time.Duration, find Find[T],
 ) {
 	for of, ended := changed.Get(); !ended; of, ended = changed.Get() {
 		names, err := find(ctx, of)
 		if err != nil { // a cache that cannot be read is being stopped
-			ctrl.LoggerFrom(ctx).Error(err, "reconciles not requested")
+			ctrl.LoggerFrom(ctx).Error(err, "could not request reconciles")
 		}
 		for _, name := range names {
 			q.AddAfter(reconcile.Request{NamespacedName: name}, delay)
@@ -113,12 +113,12 @@ func lookUp[T comparable](
 	}
 }
 
-// WithoutName returns a callback that does not say what changed.
+// WithoutName returns a registration for callbacks that do not need to know what changed.
 func WithoutName(register func(func(types.NamespacedName))) func(func()) {
 	return func(f func()) { register(func(types.NamespacedName) { f() }) }
 }
 
-// Named passes the events of the named objects only.
+// Named passes only events of the named objects.
 func Named(names ...types.NamespacedName) predicate.Predicate {
 	return predicate.NewPredicateFuncs(func(object client.Object) bool {
 		return slices.Contains(names, client.ObjectKeyFromObject(object))
@@ -128,7 +128,7 @@ func Named(names ...types.NamespacedName) predicate.Predicate {
 // withQueue calls f with the controller's queue when the controller starts, before its first reconcile.
 func withQueue(f func(context.Context, Queue) error) Trigger { return OnSource(startFunc(f)) }
 
-// startFunc is a source that is no watch: controller-runtime calls it when the controller starts.
+// startFunc is a source that is not a watch. controller-runtime calls it when the controller starts.
 type startFunc func(context.Context, Queue) error
 
 // Start implements source.Source.

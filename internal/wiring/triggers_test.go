@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-func TestChangesAreLookedUpOutsideOfTheirCallback(t *testing.T) {
+func TestChangesAreLookedUpOutsideTheCallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		changed := workqueue.NewTyped[string]()
 		q := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[reconcile.Request]())
@@ -31,7 +31,7 @@ func TestChangesAreLookedUpOutsideOfTheirCallback(t *testing.T) {
 		}
 		go lookUp(t.Context(), changed, q, time.Millisecond, find)
 		changed.Add("one")
-		synctest.Wait() // it is being looked up, and waits
+		synctest.Wait() // the first change is being looked up, and waits
 		for range 100 {
 			changed.Add("one")
 		}
@@ -40,10 +40,10 @@ func TestChangesAreLookedUpOutsideOfTheirCallback(t *testing.T) {
 		close(release)
 		time.Sleep(time.Second)
 		if lookups != 4 {
-			t.Errorf("%d look-ups, want one that was under way, one for all changes after it, and those of two others", lookups)
+			t.Errorf("got %d lookups, want one that was running, one for all changes after it, and two for the others", lookups)
 		}
 		if q.Len() != 2 {
-			t.Errorf("%d objects are woken, want those of one and two", q.Len())
+			t.Errorf("got requests for %d objects, want the objects of one and two", q.Len())
 		}
 		changed.ShutDown()
 	})

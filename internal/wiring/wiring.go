@@ -12,15 +12,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// Controller is a controller that is to run.
+// Controller describes a controller.
 type Controller struct {
 	Name       string
 	Reconciler reconcile.Reconciler
-	// Workers is how many reconciles run at once. Zero means one.
+	// Workers is the number of concurrent reconciles. Zero means one.
 	Workers int
-	// EveryReplica has the controller run on all replicas instead of on the leader only.
+	// EveryReplica runs the controller on all replicas instead of only on the leader.
 	EveryReplica bool
-	// Triggers request reconciles.
+	// Triggers request the reconciles.
 	Triggers []Trigger
 }
 
