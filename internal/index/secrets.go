@@ -135,7 +135,7 @@ func (r *SecretReader) Get(
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)
 	}
-	if n := size(secret); n > MaxSecretData { // it has grown since the cache saw it
+	if n := size(secret); n > MaxSecretData { // the Secret has grown since the cache saw it
 		return &SecretTooLargeError{Size: n}
 	}
 	r.remember(name, secret)

@@ -37,7 +37,7 @@ const (
 
 // DirectAccess tells an agent how to serve users who come without the hub. They bring tokens of the hub's issuer.
 type DirectAccess struct {
-	// Issuer and Audience that tokens must have, the latter the URL of the cluster at the hub.
+	// Issuer and Audience are required in tokens. The audience is the URL of the cluster at the hub.
 	Issuer   string `json:"issuer"`
 	Audience string `json:"audience"`
 	// Keys are the issuer's keys, as a JSON Web Key Set.

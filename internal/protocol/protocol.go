@@ -134,8 +134,9 @@ type Report struct {
 	Nodes *Nodes `json:"nodes,omitempty"`
 	// Health is the health of the API server as this replica sees it.
 	Health Health `json:"health"`
-	// Leader reports whether this replica of the agent holds the Lease: it alone watches the member. Others report, beside
-	// themselves, version and health only. An older agent without an election reports everything and is not a leader.
+	// Leader reports whether this replica of the agent holds the Lease. Only the leader watches the member. Other
+	// replicas report only themselves, the version and the health. An old agent without leader election reports
+	// everything and is not a leader.
 	Leader bool `json:"leader,omitempty"`
 	// Restored is the time when this process noticed that the cluster's etcd had gone back to an earlier state. It is
 	// zero if that has not happened.

@@ -36,7 +36,6 @@ const (
 //
 // The error matches ErrNotProcessed if the request may be sent again through another tunnel, ErrHeaderTooLarge if
 // RoundTrip refused it, and the error of Err if the session ended in the meantime.
-// and matches Err's if the session ended meanwhile.
 func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if size := requestHeaderSize(r); size > s.maxHeaderBytes {
 		closeBody(r)
