@@ -15,7 +15,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 )
 
-// Problem is the reason why an object has no members, or not the one that it names.
+// Problem is the reason why an object targets no member, or none of the members that it names.
 type Problem struct {
 	// Reason is the reason of the condition Ready.
 	Reason string

@@ -19,7 +19,7 @@ const maxRules = 4 << 10
 // outlined is the API group of a rule that stands for others.
 const outlined = "outline.cluster.drover.dev"
 
-// outlineKey is the key for digests, so that no user can write one into a Role.
+// outlineKey is the key of the digests, so that no user can write a valid digest into a Role.
 var outlineKey = []byte(rand.Text())
 
 // OutlineRules returns the part of a Role's rules that is kept in memory: all rules, or a single rule with a digest if

@@ -130,7 +130,7 @@ func (r *SecretReader) Get(
 	if err := r.Live.Get(ctx, name, secret, options...); err != nil {
 		return err
 	}
-	// Since the cache saw the Secret, it was replaced or lost the label. The event for this will come.
+	// Since the cache saw the Secret, it was replaced or lost the label. The event for this is on its way.
 	if !sameChoice(outline, secret) {
 		r.forget(name)
 		return apierrors.NewNotFound(corev1.Resource("secrets"), name.Name)

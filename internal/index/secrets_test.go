@@ -52,7 +52,7 @@ func newWorld() *world {
 	return w
 }
 
-// store puts a Secret into the API server and, as if by its event, into the cache.
+// store puts a Secret into the API server and, like an event, into the cache.
 func (w *world) store(t *testing.T, name, version string, bytes int) {
 	t.Helper()
 	secret := &corev1.Secret{

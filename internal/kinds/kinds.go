@@ -1,8 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kinds is the registry of the kinds of api/v1. It tells which kinds users may watch, which metadata caches
-// keep, and which sets are delivered to members.
+// Package kinds is the registry of the kinds of api/v1: the kinds that users may watch, the metadata that caches keep,
+// and the sets that are delivered to members.
 //
 // The caches (config), the indexes (index), the stream of changes (portal/subscribe), the web page, and the delivery
 // store read it.
@@ -35,7 +35,7 @@ type Kind struct {
 	List           client.ObjectList
 	// ClusterScoped is true if objects have no namespace. The web page does not show them.
 	ClusterScoped bool
-	// Metadata tells which metadata the caches keep. Nil means only the annotations that are read for every kind.
+	// Metadata defines which metadata the caches keep. Nil means only the annotations that are read for every kind.
 	Metadata *untrusted.Metadata
 	// Sets are the sets that an object has in each of its members.
 	Sets []Set
@@ -45,7 +45,7 @@ type Kind struct {
 type Set struct {
 	// Kind is the first part of the set's ID.
 	Kind string
-	// Restored tells how a hub that was restored from a backup treats such a set until an administrator has confirmed
+	// Restored defines how a hub that was restored from a backup treats such a set until an administrator has confirmed
 	// it.
 	Restored checkpoint.Rule
 }

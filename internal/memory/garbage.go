@@ -28,7 +28,7 @@ type collector struct {
 	peak    uint64 // the largest size that was allowed since memory was last returned, in bytes
 }
 
-// startCollector starts to set when garbage is collected. It does nothing if GOGC is off.
+// startCollector starts to control when garbage is collected. It does nothing if GOGC is off.
 func startCollector(garbage uint64) *collector {
 	configured := debug.SetGCPercent(100) // there is no other way to read a GOGC that is off
 	debug.SetGCPercent(configured)

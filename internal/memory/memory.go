@@ -13,9 +13,9 @@ import (
 // interval is the time between two checks of how much the process has allocated.
 const interval = 5 * time.Second
 
-// A process is calm if it allocates less than calmBytes per interval, or less than a 1/share of the memory that it
-// holds. Memory is worth returning after worthBytes, or 1/share of the held memory, was allocated, because the cost of
-// a collection is proportional to the held memory.
+// A process is calm if it allocates less than calmBytes per interval, or less than 1/share of the memory that it holds.
+// Memory is worth returning after worthBytes, or 1/share of the held memory, was allocated, because the cost of a
+// collection is proportional to the held memory.
 const (
 	calmBytes  = 512 << 10
 	worthBytes = 1 << 20
@@ -52,7 +52,7 @@ func returnWhenCalm(ctx context.Context, returning func()) {
 	}
 }
 
-// heap has amounts of memory that the process had allocated since its start, in bytes.
+// heap records how much memory the process had allocated since its start, in bytes.
 type heap struct {
 	seen     uint64 // at the last check
 	returned uint64 // when memory was last returned

@@ -1,7 +1,7 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Package owned recognizes the Secrets that Drover has created. It writes objects only if they have not changed since
+// Package owned recognizes the Secrets that Drover has created, and writes objects only if they have not changed since
 // they were read.
 //
 // The manager has more rights than most users. If a user replaces an object between the manager's read and its write,

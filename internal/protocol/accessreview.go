@@ -20,8 +20,8 @@ import (
 // PathAccessReview is the path at which an API server tells its caller what the caller may do.
 const PathAccessReview = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
-// ReviewAccess asks the API server whether the user that the header names has a right. The url is a URL of the API
-// server that ends with PathAccessReview.
+// ReviewAccess asks the API server whether the user that the header names has a right. The url must end with
+// PathAccessReview.
 func ReviewAccess(
 	ctx context.Context, by http.RoundTripper, url string, as http.Header, right authorizationv1.ResourceAttributes,
 ) (bool, error) {

@@ -91,7 +91,7 @@ func importance(a, b string) int {
 	return cmp.Or(cmp.Compare(slices.Index(usual, b), slices.Index(usual, a)), cmp.Compare(a, b))
 }
 
-// Cut returns at most the first n bytes of a text, as valid UTF-8. It copies the part of a longer text.
+// Cut returns at most the first n bytes of a text, as valid UTF-8. The result is a copy if the text was longer.
 func Cut(text string, n int) string {
 	if len(text) > n {
 		text = strings.Clone(text[:n]) // otherwise the rest would stay in memory

@@ -13,7 +13,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// ConnectTokenTTL is how long a connect token is valid. ClockSkew is added for a difference between the clocks.
+// ConnectTokenTTL is how long a connect token is valid. Verification also tolerates a clock difference of ClockSkew.
 const (
 	ConnectTokenTTL = 60 * time.Second
 	ClockSkew       = 30 * time.Second
@@ -37,16 +37,16 @@ type ConnectClaims struct {
 	Cluster ClusterRef
 	// ClusterUID is the UID of the namespace kube-system.
 	ClusterUID string
-	// Instance names the agent's process among the agents of its cluster. The hub does not use the older one of two
-	// tunnels of a process. Older agents leave it empty. At most 128 bytes.
+	// Instance names the agent's process among the agents of its cluster. If a process has two tunnels, the hub does
+	// not use the older one. Older agents leave it empty. At most 128 bytes.
 	Instance string
 	// NodeAgent reports whether the process is a node agent. The hub uses its tunnel only while there is no other.
 	NodeAgent bool
-	// IssuedAt is the time by the agent's clock.
+	// IssuedAt is the time of signing, by the agent's clock.
 	IssuedAt time.Time
 }
 
-// claims are the ConnectClaims in the form of the token.
+// claims has the JSON form of ConnectClaims.
 type claims struct {
 	jwt.Claims
 	Cluster    ClusterRef `json:"cluster"`

@@ -19,7 +19,7 @@ const (
 // the DaemonSet's account and rights, and the value of LabelName of its pods.
 const DirectName = "drover-direct"
 
-// DirectAddress is the address at which the pods of that DaemonSet serve on the network of their nodes.
+// DirectAddress is the address on the node's network at which the pods of that DaemonSet serve.
 const DirectAddress = "127.0.0.1:6440"
 
 // DirectAuthority is the Secret that the agent creates in its namespace. It has the CA of the agent's certificate for

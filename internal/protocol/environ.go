@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// AgentVariables lists the variables that a Cluster may add to its agent's environment. It is for messages.
+// AgentVariables is the part of messages that lists the variables that a Cluster may add to its agent's environment.
 const AgentVariables = "use HTTPS_PROXY, HTTP_PROXY, NO_PROXY, GOMEMLIMIT, GOGC, GOMAXPROCS, " +
 	"or a variable of OpenTelemetry that names no file"
 

@@ -29,9 +29,9 @@ const (
 // Requests of the hub to a host's agent, in addition to PathReport, PathSettings and PathUninstall.
 const (
 	// PathHostInstructions takes HostInstructions by PUT, with their version in the query. It answers 204 when they are
-	// stored permanently, and 409 while the host is being cleaned. DELETE takes the instructions away. Both may have
-	// QueryCheckpoint. The agent keeps the latest checkpoint, even if it has nothing else to do. The progress is in the
-	// report.
+	// stored permanently, and 409 while the host is being cleaned. DELETE takes the instructions away. Both requests
+	// may have the parameter QueryCheckpoint. The agent keeps the latest checkpoint, even if it has nothing else to do.
+	// The progress is in the report.
 	PathHostInstructions = "/v1/host/plan"
 	// QueryVersion is the query parameter with the version of instructions.
 	QueryVersion = "version"
@@ -46,7 +46,7 @@ func HostMember(host string) string { return hostPrefix + host }
 // HostOf returns the name of a member's Host and true, or the name of its Cluster and false.
 func HostOf(member string) (string, bool) { return strings.CutPrefix(member, hostPrefix) }
 
-// HostReport is the part Host of the Report of a host's agent.
+// HostReport is the Host part of a report from a host's agent.
 type HostReport struct {
 	Machine  HostMachine  `json:"machine"`
 	Progress HostProgress `json:"progress"`
@@ -120,26 +120,26 @@ const (
 // HostInstructions tell a host's agent what to do on its machine, as root. The agent writes the files, runs each of the
 // instructions once and in their order, and then repeats the periodic instructions and the probes.
 //
-// Instructions keep this form from the decision to the journal of the host. Package internal/provision/k3s returns
-// them, and the controller of DroverMachines builds them from a bootstrap and from tasks. A Secret holds them as JSON,
-// the manager sends the content of the Secret, and the agent stores it. The progress comes back in a single form too,
-// which is in package internal/provision/progress.
+// Instructions keep this form all the way from the decision to the journal of the host. Package internal/provision/k3s
+// returns them, and the controller of DroverMachines builds them from a bootstrap and from tasks. A Secret holds them
+// as JSON, the manager sends the content of the Secret, and the agent stores it. The progress comes back in a single
+// form too, see package internal/provision/progress.
 //
-// Some names call the instructions a plan, from a time before Plan was a kind. Scripts, roles and other versions rely
-// on these names, so they stay: the path, the Secret "<host>-host-plan" with its key, type and annotations, the right
-// hosts/plan, status.plan of a Host and its reason PlanInvalid, and the agent's file plan.json. In the code they are
-// instructions.
+// Some names call the instructions a plan, because they are older than the kind Plan. Scripts, roles and other versions
+// rely on these names, so they stay: the path, the Secret "<host>-host-plan" with its key, type and annotations, the
+// right hosts/plan, status.plan of a Host and its reason PlanInvalid, and the agent's file plan.json. The code calls
+// them instructions.
 type HostInstructions struct {
 	// Owner names the object that the instructions are for, such as "Cluster/prod". It is empty if Drover knows no such
-	// object. A host accepts another owner's instructions only after it was cleaned.
+	// object. A host accepts another owner's instructions only after it has been cleaned.
 	Owner string `json:"owner,omitempty"`
 	// Files are written before the instructions run. At most 256.
 	Files []HostFile `json:"files,omitempty"`
-	// Instructions are run once each. After a failure no later one runs. At most 128.
+	// Instructions are run once each, in order. If one fails, the later ones do not run. At most 128.
 	Instructions []HostInstruction `json:"instructions,omitempty"`
 	// Periodic instructions run repeatedly while the host has them, after all Instructions have succeeded. At most 128.
 	Periodic []HostInstruction `json:"periodic,omitempty"`
-	// Probes tell whether the installed software works. At most 32.
+	// Probes check whether the installed software works. At most 32.
 	Probes []HostProbe `json:"probes,omitempty"`
 	// Clean has instructions that clean the host. They run once each when all instructions are taken away, before the
 	// files are removed. At most 128.
@@ -163,8 +163,7 @@ type HostFile struct {
 
 // Environment variables of instructions.
 const (
-	// EnvHostAgent is the path of the host agent's program. Each instruction has it, except in agents older than this
-	// variable.
+	// EnvHostAgent is the path of the host agent's program. Agents older than this variable do not set it.
 	EnvHostAgent = "DROVER_HOST_AGENT"
 	// EnvS3AccessKey, EnvS3SecretKey and EnvS3CA are the credentials for an S3-compatible store. The agent's program
 	// uses them in instructions that need such a store.
@@ -212,8 +211,8 @@ type HostProbe struct {
 	Name string `json:"name"`
 	// URL is an http or https URL.
 	URL string `json:"url"`
-	// CAFile is the path on the machine of the CA that must have signed the server's certificate. CertFile and KeyFile
-	// are the paths of the client's certificate and key.
+	// CAFile is the path of a file on the machine with the CA that must have signed the server's certificate. CertFile
+	// and KeyFile are the paths of the client's certificate and key.
 	CAFile   string `json:"caFile,omitempty"`
 	CertFile string `json:"certFile,omitempty"`
 	KeyFile  string `json:"keyFile,omitempty"`
@@ -236,8 +235,8 @@ func validHostName(name string) bool { return len(name) <= maxHostName && hostNa
 
 var hostMode = regexp.MustCompile(`^0?[0-7]{3}$`)
 
-// ParseHostInstructions parses and checks instructions. Its error tells what to change, and contains no content,
-// command or variable.
+// ParseHostInstructions parses and checks instructions. Its error says what to change, and contains no content, command
+// or variable.
 func ParseHostInstructions(raw []byte) (*HostInstructions, error) {
 	if len(raw) > MaxHostInstructions {
 		return nil, fmt.Errorf("the instructions have %d bytes, at most %d", len(raw), MaxHostInstructions)

@@ -48,7 +48,7 @@ type HostProgress struct {
 	Total int32 `json:"total"`
 	// Instruction is the ID of the instruction that is running or has failed.
 	Instruction string `json:"instruction,omitempty"`
-	// Message tells why the instructions failed, or which periodic instruction fails. At most 512 bytes.
+	// Message explains why the instructions failed, or names the failing periodic instruction. At most 512 bytes.
 	Message string `json:"message,omitempty"`
 	// Output is the end of the failed instruction's output, without the instructions' secrets. At most 2 KiB.
 	Output string `json:"output,omitempty"`

@@ -18,8 +18,7 @@ const (
 
 // MoveRequest asks an agent to open another tunnel before this one ends.
 type MoveRequest struct {
-	// Seconds tells how long the old tunnel may still be used. A value outside 1 to 3600 is replaced by the nearest
-	// limit.
+	// Seconds is how long the old tunnel may still be used. A value outside 1 to 3600 is replaced by the nearest limit.
 	Seconds int64 `json:"seconds"`
 }
 

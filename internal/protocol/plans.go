@@ -14,8 +14,8 @@ import (
 )
 
 // FeaturePlans, if it is in Report.Features, means that the agent runs plans and reports them on PathReport. It reports
-// the PlanHold of the member, and the status of each Plan from a set of the hub, with at most one change per second and
-// Plan. Older agents have the feature "plans" and a separate stream.
+// the PlanHold of the member, and the status of each Plan from a set of the hub, at most once per second for each Plan.
+// Older agents have the feature "plans" and a separate stream.
 const FeaturePlans = "plans/2"
 
 // PlanEvent is the part of a Line about plans. Exactly one of its fields is set.
@@ -34,7 +34,7 @@ type PlanEvent struct {
 
 // PlanHold reports whether a member currently takes part in plans.
 type PlanHold struct {
-	// Reason is empty while the member takes part. Otherwise it tells why the member does not. At most 512 bytes.
+	// Reason is empty while the member takes part. Otherwise it explains why the member does not. At most 512 bytes.
 	Reason string `json:"reason,omitempty"`
 }
 

@@ -20,7 +20,7 @@ const (
 	MinVersion = 1
 )
 
-// These constants tell how long an agent that has lost the hub takes to come back. A refusal takes longer, because a
+// These constants define how long an agent that has lost the hub takes to reconnect. A refusal takes longer, because a
 // person must act on it.
 const (
 	// LongestWait is the longest wait between two attempts to connect, no matter how many have failed.
@@ -34,9 +34,10 @@ const (
 
 // Paths on the hub, for agents.
 const (
-	// PathConnect is the WebSocket upgrade that becomes the tunnel. Authorization: Bearer <connect token>.
+	// PathConnect takes the WebSocket upgrade that becomes the tunnel. It requires Authorization: Bearer <connect
+	// token>.
 	PathConnect = "/v1/connect"
-	// PathRegister takes a RegisterRequest by POST. Authorization: Bearer <join token>.
+	// PathRegister takes a RegisterRequest by POST. It requires Authorization: Bearer <join token>.
 	PathRegister = "/v1/register"
 	// PathCACerts serves the CA bundle that agents pin, as PEM.
 	PathCACerts = "/v1/cacerts"
@@ -114,9 +115,9 @@ type ClusterRef struct {
 // String returns "namespace/name".
 func (r ClusterRef) String() string { return r.Namespace + "/" + r.Name }
 
-// Report is what an agent reports about its cluster.
+// Report is an agent's report about its cluster.
 type Report struct {
-	// The agent supports the protocol versions from MinProtocol to Protocol.
+	// Protocol and MinProtocol are the newest and the oldest protocol version that the agent supports.
 	Protocol    int `json:"protocol"`
 	MinProtocol int `json:"minProtocol"`
 	// AgentVersion is the version of the agent, for example "v0.1.0".
@@ -155,8 +156,8 @@ type Report struct {
 
 // Remnants are objects that stay in the member although nothing on the hub asks for them. Only the leader reports them.
 type Remnants struct {
-	// Left names sets from an earlier profile that an agent with the profile ReadOnly must not remove, by the value of
-	// v1.LabelSet. At most 16.
+	// Left names sets that an agent with the profile ReadOnly has from an earlier profile and is not allowed to remove.
+	// The names are values of v1.LabelSet. At most 16.
 	Left []string `json:"left,omitempty"`
 	// Unclaimed names objects, in the form of SetObject, that have the label v1.LabelSet but belong to no set and were
 	// not applied by the agent. At most 16.
@@ -181,12 +182,13 @@ type Deployment struct {
 	Digest string `json:"digest,omitempty"`
 	// RolledOut reports whether all pods belong to the current Deployment and are ready.
 	RolledOut bool `json:"rolledOut,omitempty"`
-	// NotReady tells why pods of the current Deployment are not ready after its deadline has passed. At most 512 bytes.
+	// NotReady explains why pods of the current Deployment are not ready after its deadline has passed. At most 512
+	// bytes.
 	NotReady string `json:"notReady,omitempty"`
-	// NodeAgents tells why the member has no node agents although it should have some. At most 512 bytes.
+	// NodeAgents explains why the member has no node agents although it should have some. At most 512 bytes.
 	NodeAgents string `json:"nodeAgents,omitempty"`
-	// Direct tells why the member's API servers have no authenticator for users' tokens although they should have one.
-	// At most 512 bytes.
+	// Direct explains why the member's API servers have no authenticator for users' tokens although they should have
+	// one. At most 512 bytes.
 	Direct string `json:"direct,omitempty"`
 	// Failed is the digest of the last Deployment that was rolled back or refused. The current Deployment is never in
 	// it.
@@ -194,10 +196,10 @@ type Deployment struct {
 	// Rejected is true if the API server refused Failed, and false if Failed was rolled back because it did not become
 	// ready.
 	Rejected bool `json:"rejected,omitempty"`
-	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case Message tells why,
-	// and all other fields are empty.
+	// Unmanaged is true if there is no Deployment that the agent may read and change. In this case Message explains
+	// why, and all other fields are empty.
 	Unmanaged bool `json:"unmanaged,omitempty"`
-	// Message tells why Failed failed. At most 512 bytes.
+	// Message explains why Failed failed. At most 512 bytes.
 	Message string `json:"message,omitempty"`
 }
 
@@ -214,7 +216,7 @@ type Nodes struct {
 type Health struct {
 	// Healthy reports whether /readyz answers 200.
 	Healthy bool `json:"healthy"`
-	// Message names the failing checks, or tells why the API server cannot be reached. At most 512 bytes.
+	// Message names the failing checks, or explains why the API server cannot be reached. At most 512 bytes.
 	Message string `json:"message,omitempty"`
 	// Since is the time when Healthy last changed.
 	Since time.Time `json:"since"`
@@ -247,7 +249,8 @@ type Term struct {
 // MaxTerm limits Term.Term, in bytes.
 const MaxTerm = 256
 
-// Refusal is the body of a 4xx response from PathRegister and PathConnect. It tells the reason and what a user can do.
+// Refusal is the body of a 4xx response from PathRegister and PathConnect. It gives the reason and says what a user can
+// do.
 type Refusal struct {
 	// Reason is one of the Reason constants of api/v1, for example "TokenUsed".
 	Reason string `json:"reason"`

@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// HeaderServiceAccount is a header of a request under PathKubernetes. It has the name of a ServiceAccount of the
-// member, system:serviceaccount:<namespace>:<name>, and the user of the request asks to act as this account. The agent
-// asks its API server whether the user may do so. The header begins like the headers that name a user. So an agent that
-// does not know it refuses the request, and a header that a caller has set never reaches the agent.
+// HeaderServiceAccount is a header of a request under PathKubernetes. It names a ServiceAccount of the member,
+// system:serviceaccount:<namespace>:<name>, that the user of the request asks to act as. The agent asks its API server
+// whether the user may do so. The header begins like the headers that name a user. So an agent that does not know it
+// refuses the request, and a header that a caller has set never reaches the agent.
 const HeaderServiceAccount = "Impersonate-Drover-Serviceaccount"
 
 // HeaderImpersonator is the header for the extra field cluster.drover.dev/impersonator. It shows in a member's audit

@@ -15,8 +15,8 @@ import (
 )
 
 // PathSets + "/" + id on the agent takes a set.Set by PUT, and removes it by DELETE. Both answer 200 with the resulting
-// SetState, which is Pending after SetTimeout. An ID needs no escaping: see set.ValidID. PathReport streams the changes
-// of states.
+// SetState, which is Pending after SetTimeout. An ID needs no escaping: see set.ValidID. PathReport streams the state
+// changes.
 //
 // Only the leader among the agent's replicas serves sets; other replicas answer 421. 413 means that the set is larger
 // than set.MaxSize. 422 is a permanent refusal, and the body has the reason.
@@ -47,7 +47,7 @@ var checkpointForm = regexp.MustCompile(`^[A-Za-z0-9/-]+$`)
 
 const maxCheckpoint = 128 // bytes
 
-// ValidCheckpoint reports whether a checkpoint is valid, so that it may be kept.
+// ValidCheckpoint reports whether a checkpoint is valid and may be kept.
 func ValidCheckpoint(checkpoint string) bool {
 	return len(checkpoint) <= maxCheckpoint && checkpointForm.MatchString(checkpoint)
 }
@@ -80,7 +80,7 @@ func SetOfPath(path string) (id string, ok bool) {
 type SetPhase string
 
 const (
-	// SetApplied means that the member has the whole set, and nothing that has left the set.
+	// SetApplied means that the member has the whole set, and nothing that is no longer in the set.
 	SetApplied SetPhase = "Applied"
 	// SetPending means that the set is being applied, or that a binding in it waits for the set with its role.
 	SetPending SetPhase = "Pending"
@@ -94,7 +94,7 @@ const (
 	SetRoleMissing SetPhase = "RoleMissing"
 	// SetFailed means that the API server refused a part of the set. The agent tries again.
 	SetFailed SetPhase = "Failed"
-	// SetExpired means that the set has expired, and the member has nothing of it any more.
+	// SetExpired means that the set has expired, and the member no longer has any of it.
 	SetExpired SetPhase = "Expired"
 	// SetDeleted means that the set was removed. It occurs only in the answer to DELETE.
 	SetDeleted SetPhase = "Deleted"
@@ -117,7 +117,7 @@ type SetState struct {
 	Namespaces int32 `json:"namespaces,omitempty"`
 	// Short has the first MaxSetObjects namespaces that got less quota than the default.
 	Short []string `json:"short,omitempty"`
-	// Spent has the first MaxSetObjects of these namespaces that got nothing of some resource. Older agents leave it
+	// Spent has the first MaxSetObjects of these namespaces that got none of some resource. Older agents leave it
 	// empty.
 	Spent []string `json:"spent,omitempty"`
 }
@@ -128,7 +128,7 @@ type SetObject struct {
 	Object string `json:"object"`
 	// Phase is Conflict, Fighting, RoleMissing, Failed or Pending.
 	Phase SetPhase `json:"phase"`
-	// Message tells what is wrong and what to do. It contains nothing of the object's content. At most 512 bytes.
+	// Message says what is wrong and what to do. It contains none of the object's content. At most 512 bytes.
 	Message string `json:"message"`
 }
 

@@ -10,15 +10,15 @@ import (
 	"encoding/json"
 )
 
-// Settings are announced by the hub to all agents: the hub's addresses and the CA to trust, before they take effect,
-// and the registry of images.
+// Settings are the settings that the hub announces to all agents: the hub's addresses and its CA, which are announced
+// before they take effect, and the registry of images.
 type Settings struct {
 	// Servers are the hub's base URLs, with the preferred one first. They are https only.
 	Servers []string `json:"servers"`
 	// CABundle has the certificates to trust, as PEM. It is empty if agents trust the certificates of their systems.
 	CABundle string `json:"caBundle,omitempty"`
 
-	// Registry is put in front of images that name no registry, see WithRegistry. It is empty for none.
+	// Registry is put in front of images that name no registry, see WithRegistry. It may be empty.
 	Registry string `json:"registry,omitempty"`
 
 	received []byte // the JSON that was read, if it has more than these fields; otherwise nil
@@ -45,7 +45,7 @@ func (s *Settings) UnmarshalJSON(raw []byte) error {
 	return nil
 }
 
-// MarshalJSON implements json.Marshaler. It writes settings that were read in the form in which they came.
+// MarshalJSON implements json.Marshaler. It writes settings that were read exactly as they were received.
 func (s Settings) MarshalJSON() ([]byte, error) {
 	if s.received != nil {
 		return s.received, nil

@@ -8,7 +8,7 @@ import (
 )
 
 // PathReport answers GET with a stream of Lines, one JSON object per line. The query names the subjects, see
-// StreamPath. The latest states come at once, and another line comes after each change. The stream ends with the
+// StreamPath. The latest states are sent at once, and another line follows each change. The stream ends with the
 // tunnel.
 //
 // Each replica of the agent sends its Report. Only the leader sends sets and plans: first the state of each existing

@@ -63,7 +63,7 @@ func CertificateChecksums(bundle []byte) ([]string, error) {
 }
 
 // PinnedCertificates returns the certificates of a bundle whose checksums are pinned. If the SHA-256 of the bundle's
-// whole text is pinned, as operators of Rancher do, it returns all of them. If none is pinned, the error is
+// whole text is pinned, as Rancher operators do, it returns all of them. If none is pinned, the error is
 // ErrUntrustedBundle.
 func PinnedCertificates(bundle []byte, checksums []string) ([]*x509.Certificate, error) {
 	certs, err := ParseBundle(bundle)

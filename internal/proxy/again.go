@@ -22,8 +22,8 @@ import (
 // to the member is a request, while the hub mostly answers from memory.
 const memberEvery = 10
 
-// recheckRegularly ends a long call when the user loses the right to it. Otherwise an admitted user could continue to read for
-// as long as nothing else ends the call. The checks of calls that began together are spread over time. Call the
+// recheckRegularly ends a long call when the user loses the right to it. Otherwise an admitted user could continue to
+// read as long as nothing else ends the call. The checks of calls that began together are spread over time. Call the
 // returned function at the end of the call.
 func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelCauseFunc) (over func()) {
 	looks := 0
@@ -48,8 +48,8 @@ func (h *Handler) recheckRegularly(r *http.Request, c *call, end context.CancelC
 	}
 }
 
-// recheck returns an error if a running call would no longer be admitted. A failed check ends nothing: while the hub's
-// API server does not answer, no right can be taken away either.
+// recheck returns an error if a running call would no longer be admitted. A check that fails does not end the call:
+// while the hub's API server does not answer, no right can be taken away either.
 func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	id, err := h.authenticate(r)
 	switch {
@@ -79,8 +79,8 @@ func (h *Handler) recheck(r *http.Request, c *call, askMember bool) error {
 	return nil
 }
 
-// recheckServed returns an error if the hub no longer serves the member at all. A member that is merely disconnected ends
-// its calls itself.
+// recheckServed returns an error if the hub no longer serves the member at all. A member that is merely disconnected
+// ends its calls by itself.
 func (h *Handler) recheckServed(ctx context.Context, c *call) error {
 	var unserved *refusal.Error
 	if _, err := h.transport(ctx, c.target.cluster); errors.As(err, &unserved) {

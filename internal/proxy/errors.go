@@ -17,7 +17,7 @@ import (
 )
 
 // patience is the time after the loss of a member during which clients are asked to retry by themselves. A restarted
-// agent or manager is back within this time. Later kubectl shows at once what is wrong.
+// agent or manager is back within this time. After that, kubectl shows at once what is wrong.
 const patience = time.Minute
 
 // discoveryPatience is the patience for the two paths that clients ask for before anything else. A kubectl with an
@@ -25,7 +25,7 @@ const patience = time.Minute
 // a retry. So kubectl would print the problem only after 50 s.
 const discoveryPatience = 10 * time.Second
 
-// memberError returns a Status that tells why a member does not answer a request.
+// memberError returns a Status that explains why a member does not answer a request.
 func memberError(c *call, err error) error {
 	cluster, path := c.target.cluster, c.info.Path
 	var (
@@ -57,7 +57,7 @@ func memberError(c *call, err error) error {
 		Because(err).About(cluster)
 }
 
-// notConnected returns an error that tells since when a member is disconnected, and where to look.
+// notConnected returns an error that says how long a member has been disconnected, and where to look.
 func notConnected(cluster types.NamespacedName, path string, lastSeen, now time.Time) *refusal.Error {
 	seen := "the time when it was last seen is not known"
 	if !lastSeen.IsZero() {
@@ -76,7 +76,7 @@ func notConnected(cluster types.NamespacedName, path string, lastSeen, now time.
 	return e
 }
 
-// hubError returns a Status that tells why the hub's own API server does not answer.
+// hubError returns a Status that explains why the hub's own API server does not answer.
 func hubError(err error) error {
 	var refused *refusal.Error
 	switch {

@@ -30,7 +30,7 @@ func checkForm(r *http.Request, limits Limits) error {
 	return checkOrigin(r)
 }
 
-// checkConnection refuses a Connection header that names a header that identifies the caller. A proxy on the way would
+// checkConnection refuses a Connection header that lists a header with the caller's identity. A proxy on the way would
 // remove that header, and the caller would become another user (CVE-2021-31999).
 func checkConnection(h http.Header) error {
 	for name, values := range h {

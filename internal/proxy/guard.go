@@ -65,7 +65,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, c *call) (guarde
 	}
 }
 
-// guardedBody is the body of a request. Reading fails if the body is too large or does not come.
+// guardedBody is the body of a request. Reading fails if the body is too large or does not arrive.
 type guardedBody struct {
 	io.ReadCloser
 	call  *call
@@ -158,7 +158,7 @@ func (c *guardedConn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite tells the user that no more data comes. The user may still send.
+// CloseWrite tells the user that no more data will be sent. The user may still send.
 func (c *guardedConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

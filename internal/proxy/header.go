@@ -25,9 +25,8 @@ func impersonate(id identity.Identity) http.Header {
 	return impersonation{user: id.User, uid: id.UID, groups: id.Groups, extra: id.Extra}.header()
 }
 
-// impersonateOther returns the header that identifies the user as which the caller acts to a member's API server. If
-// this is a ServiceAccount, the header has both names, because the agent itself checks whether the caller may act as
-// the account.
+// impersonateOther returns the header that tells a member's API server which user the caller acts as. If that user is a
+// ServiceAccount, the header has both names, because the agent itself checks whether the caller may act as the account.
 func impersonateOther(caller identity.Identity, wanted *impersonation) http.Header {
 	if wanted.account != nil {
 		h := impersonate(caller)

@@ -310,7 +310,7 @@ func changed(h http.Header, name, value string) http.Header {
 	return out
 }
 
-// FuzzConnection checks that a header that checkConnection accepts names no identity header, for any reader that splits
+// FuzzConnection checks that no header accepted by checkConnection names an identity header to a reader that splits it
 // at commas.
 func FuzzConnection(f *testing.F) {
 	for _, seed := range []string{

@@ -34,7 +34,7 @@ const (
 	reviewTimeout = 8 * time.Second
 )
 
-// impersonation is the user as which a request is served, in the terms of the member.
+// impersonation is the user that a request acts as in the member.
 type impersonation struct {
 	user   string
 	uid    string

@@ -36,7 +36,7 @@ func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
 	return seat, err
 }
 
-// tooMany returns a refusal that tells whose requests are too many.
+// tooMany returns a refusal that says who has too many requests.
 func tooMany(c *call, full *limit.FullError) error {
 	kind := "requests"
 	if c.info.Long {

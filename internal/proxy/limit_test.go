@@ -357,7 +357,7 @@ func stall(t *testing.T, server *httptest.Server, path func(int) string, count i
 	}
 }
 
-// A tenant whose agent sends without end cannot fill the manager's memory together with users who do not read.
+// A tenant with an agent that sends endless data and users who do not read it cannot fill the manager's memory.
 func TestStalledUsersOfAFakeMember(t *testing.T) {
 	const streams, window = 100, 1 << 20
 	sameMember := func(int) string { return podsPath }

@@ -10,7 +10,7 @@ type Side string
 
 // Sides.
 const (
-	SideRequest Side = "request" // the announced body does not come
+	SideRequest Side = "request" // the announced body does not arrive
 	SideAnswer  Side = "answer"  // the user does not read the response
 	SideSession Side = "session" // the user does not read the data of an upgraded connection
 )

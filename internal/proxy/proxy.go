@@ -61,13 +61,13 @@ func (e *NotConnectedError) Error() string {
 	return "not connected since " + e.LastSeen.UTC().Format(time.RFC3339)
 }
 
-// Limits are the limits for one request. Zero values mean the defaults.
+// Limits restrict one request. Zero values mean the defaults.
 type Limits struct {
 	// Body limits the body of a request, in bytes. The default is 16 MiB. It does not apply to upgraded connections.
 	Body int64
-	// Stall is the time after which a stalling user is cut off. A user stalls who does not read one piece of a
-	// response, which has at most 32 KiB, or sends nothing of an announced body. A silent watch or shell does not
-	// stall. The default is 3 minutes.
+	// Stall is the time after which a stalling user is cut off. A user stalls by not reading one piece of a response,
+	// which has at most 32 KiB, or by sending nothing of an announced body. A silent watch or shell does not stall. The
+	// default is 3 minutes.
 	Stall time.Duration
 	// Answer limits how long a member may take to begin its response to a request that is not long-running. The default
 	// is 70 s. An API server itself gives up after 60 s, so a member that takes longer hangs, and must not hold the
@@ -88,8 +88,8 @@ type Options struct {
 	// member's agent. It does upgrades like http.Transport. Errors match ErrUnknownCluster or *NotConnectedError.
 	// Errors of the transport itself may match the latter or ErrHeaderTooLarge.
 	Transport func(ctx context.Context, cluster types.NamespacedName) (http.RoundTripper, error)
-	// Hub is the configuration for the hub's own API server. Its credentials are never used: each user's own
-	// credentials are.
+	// Hub is the configuration for the hub's own API server. Its credentials are never used, because each request
+	// carries the user's own credentials.
 	Hub *rest.Config
 	// Limits are the limits for each request.
 	Limits Limits

@@ -325,7 +325,7 @@ func dialProxy(t *testing.T, transport http.RoundTripper) net.Conn {
 	return near
 }
 
-// body is the body of a response. It tells when it is closed.
+// body is the body of a response. It reports when it is closed.
 type body struct {
 	io.Reader
 	closed chan struct{}

@@ -22,8 +22,8 @@ const (
 )
 
 // Written remembers what a controller wrote to the objects of a kind: each object until the cache has it, and the time
-// when its status was written. Without it, a decision from an older state would be written and reported as an event
-// twice. The zero value is ready to use.
+// when its status was written. Without it, a decision based on an older state would be written, and reported as an
+// event, a second time. The zero value is ready to use.
 type Written[T client.Object] struct {
 	mu      sync.Mutex // guards the fields below
 	objects map[types.NamespacedName]T
@@ -45,7 +45,7 @@ type Output struct {
 	Now      func() time.Time
 }
 
-// Change is a decision of a reconcile about the status of an object.
+// Change describes how a reconcile changes the status of an object.
 type Change struct {
 	// Delay is the time for which the status is not written because it is about to change. 0 means no delay.
 	Delay time.Duration

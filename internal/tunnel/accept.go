@@ -14,8 +14,8 @@ import (
 )
 
 // Accept answers an agent's request for a tunnel and returns the session. If it refuses the request, it answers with
-// the reason and returns that as an error. The caller must already have authenticated the request, and not by something
-// that a browser sends on its own, such as a cookie. The server of the request must not speak HTTP/2 and should have
+// the reason and returns that as an error. The caller must already have authenticated the request by something that a
+// browser does not send on its own, so not by a cookie. The server of the request must not speak HTTP/2 and should have
 // ReadHeaderTimeout set. The handler may return at once; the session continues.
 func Accept(w http.ResponseWriter, r *http.Request, cfg Config) (*Session, error) {
 	if status, err := refusal(r); err != nil {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// BenchmarkRequest measures requests through a tunnel over a pipe: both ends without WebSocket, TLS and a network.
+// BenchmarkRequest measures requests through a tunnel over a pipe: both ends without WebSocket, TLS or a network.
 func BenchmarkRequest(b *testing.B) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "fine") })
 	send := func(b *testing.B, s *Session) {

@@ -62,8 +62,8 @@ func TestRequestThatNoticesABrokenConnectionTellsWhy(t *testing.T) {
 	}
 }
 
-// A violation of HTTP/2 ends the tunnel and its requests, and none of them may be sent again, because it must not break
-// other tunnels.
+// A violation of HTTP/2 ends the tunnel and its requests, and none of the requests may be sent again, because they
+// could break other tunnels.
 func TestAgentThatViolatesHTTP2EndsTheTunnel(t *testing.T) {
 	for name, frame := range map[string]string{
 		"DATA on a stream that the agent opened": "000001000000000002" + "78",

@@ -33,6 +33,7 @@ const (
 	maxStreams   = 100_000  // the library's default of 250 would limit the watches of all users of a member
 	maxFrameSize = 64 << 10 // bytes of one HTTP/2 frame
 	// bytes of one WebSocket frame: a piece of a body of 32 KiB and its frame header. The default halves the throughput
+	// of bulk transfers
 	writeBufferSize = 33 << 10
 	readBufferSize  = 4 << 10 // bytes; large reads bypass this buffer
 	// bytes of each tunnel on the hub: enough for the headers of WebSocket frames. Their content bypasses this buffer

@@ -17,7 +17,7 @@ import (
 	"github.com/drover-dev/drover/internal/tunnel/h2"
 )
 
-// These errors tell why a tunnel ended, or why a request could not use it. Match them with errors.Is.
+// These errors explain why a tunnel ended, or why a request could not use it. Match them with errors.Is.
 var (
 	// ErrClosed means that this end closed the tunnel.
 	ErrClosed = errors.New("closed by this end")
@@ -36,7 +36,7 @@ var (
 	ErrProtocol = errors.New("protocol violated by the other end")
 
 	// ErrNotProcessed means that the request may be sent again through another tunnel. Either no handler has seen it,
-	// or it only reads and the tunnel ended before an answer came.
+	// or it only reads and the tunnel ended before an answer arrived.
 	ErrNotProcessed = errors.New("not processed by the other end")
 
 	// ErrTurnedAway means that the hub, or something in front of it, ended the TLS handshake of a new tunnel. Usually
@@ -50,7 +50,7 @@ var (
 )
 
 // errGoodbye is the orderly end of a tunnel: the peer announced that it takes no more requests, and has finished the
-// ones that it had taken.
+// earlier ones.
 var errGoodbye = fmt.Errorf("%w: it takes no more requests", ErrPeerClosed)
 
 // Reason returns a short name for the reason why a tunnel ended. It is suitable for a metric label: "closed",

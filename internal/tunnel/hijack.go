@@ -20,7 +20,7 @@ var (
 	errWriteClosed   = errors.New("write after the end of writing")
 )
 
-// upgradeWriter is the ResponseWriter of an upgrade request. An answer other than 101 takes the ordinary way. The
+// upgradeWriter is the ResponseWriter of an upgrade request. An answer other than 101 is sent in the ordinary way. The
 // handler writes a 101, as in HTTP/1.1, to the connection that Hijack returns.
 type upgradeWriter struct {
 	*limitedWriter

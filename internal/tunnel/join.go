@@ -13,12 +13,12 @@ import (
 
 const (
 	holdFor     = time.Millisecond // the body of an object or a list follows its header within a tenth of this
-	holdAtMost  = 1 << 10          // bytes of a header, or it is not held back
-	joinedBytes = 16 << 10         // bytes of a message, or it is not copied behind a header
+	holdAtMost  = 1 << 10          // maximum size of a header that is held back
+	joinedBytes = 16 << 10         // maximum size of a message that is copied behind a header
 )
 
 // joiner holds back the header of a response for a moment, so that header and body leave in one message. HTTP/2 writes
-// them separately, and each write would wake up every goroutine on its way at the hub.
+// them separately, and each write would wake up every goroutine on its way through the hub.
 type joiner struct {
 	net.Conn
 	timeout time.Duration // for a write that no caller waits for

@@ -412,7 +412,7 @@ func TestFirstBytes(t *testing.T) {
 	t.Run("of the agent", func(t *testing.T) {
 		hubEnd, agentEnd := net.Pipe()
 		p := newPair(t, NewConn(agentEnd, Config{}), http.HandlerFunc(answer))
-		// The agent would answer the other first frames of the hub, before or after the bytes that this test wants.
+		// The agent would answer the rest of the hub's first frames, before or after the bytes that this test expects.
 		go func() { _, _ = io.WriteString(hubEnd, http2.ClientPreface) }()
 		wantBytes(t, hubEnd, agentBegins)
 		_ = hubEnd.Close()

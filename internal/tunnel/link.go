@@ -58,7 +58,7 @@ func (l *link) frameReceived(f Frame, _ []byte, _ bool) (changed bool, err error
 	return false, l.windows.received(f)
 }
 
-// Read counts the bytes and remembers when they came.
+// Read counts the bytes and remembers when they arrived.
 func (l *link) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	if n > 0 {

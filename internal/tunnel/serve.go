@@ -85,7 +85,7 @@ type peekConn struct {
 	first []byte // read by await, but not yet by Read
 }
 
-// await returns when a byte has come, or with an error if none has come in time.
+// await returns when a byte has arrived, or with an error if none has arrived in time.
 func (c *peekConn) await(timeout time.Duration) error {
 	if err := c.SetReadDeadline(time.Now().Add(timeout)); err != nil {
 		return fmt.Errorf("set deadline: %w", err)

@@ -30,7 +30,7 @@ type Session struct {
 }
 
 // NewSession starts a session on a connection whose other end is a Conn. Accept calls it for WebSockets, and tests call
-// it for pipes. NewSession returns when the agent has answered a first ping. If no answer comes within
+// it for pipes. NewSession returns when the agent has answered a first ping. If no answer arrives within
 // Config.HandshakeTimeout and before the end of ctx, it closes the connection.
 func NewSession(ctx context.Context, conn net.Conn, cfg Config) (*Session, error) {
 	cfg = cfg.withDefaults()

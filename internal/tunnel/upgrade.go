@@ -14,8 +14,8 @@ import (
 )
 
 // After an upgrade, bytes go from the hub to the agent unchanged, and the end of the request is the end of writing. In
-// the other direction the end of the response would also end the request. So bytes come in chunks there, each after its
-// length in four bytes, and a length of 0 means that no more will come.
+// the other direction the end of the response would also end the request. So bytes travel in chunks there, each after
+// its length in four bytes, and a length of 0 means that no more will follow.
 const (
 	chunkHeadSize = 4
 	maxChunk      = 32 << 10 // bytes in one chunk; a reader refuses larger ones

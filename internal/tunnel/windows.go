@@ -161,7 +161,7 @@ func (w *windows) open(id uint32) {
 	w.streams[id] = &window{size: w.initial, credit: w.initial}
 }
 
-// close forgets a stream on which no more data comes.
+// close forgets a stream on which no more data will arrive.
 func (w *windows) close(id uint32) {
 	s := w.streams[id]
 	if s == nil {

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// No window, stream or place is lost, however requests end, because a tunnel stays open for weeks.
+// No window, stream or place leaks, however requests end, because a tunnel stays open for weeks.
 func TestCanceledRequestsLeakNothing(t *testing.T) {
 	answer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		piece := make([]byte, 20<<10)

@@ -21,7 +21,7 @@ import (
 
 const (
 	headerListBytes = 320       // in addition to Config.MaxHeaderBytes, as in net/http: the overhead of ten fields
-	connWindow      = 1 << 30   // not math.MaxInt32: 65,535 is added, and the other end would end the connection
+	connWindow      = 1 << 30   // not math.MaxInt32: the initial 65,535 are added, and the sum must not overflow
 	unlimited       = 100_000   // streams, if the other end announces no limit
 	lastStream      = 1<<31 - 1 // see RFC 9113, section 5.1.1
 	firstWindow     = 1<<16 - 1 // see RFC 9113, section 6.9.2
@@ -33,7 +33,7 @@ const (
 	bodyPiece       = 32 << 10  // bytes of a request body in one frame, which fits into a WebSocket frame
 	readBuffer      = 512       // bytes that each connection holds; longer reads bypass the buffer
 
-	goodbyeTimeout = 250 * time.Millisecond // for the reason of the end, which the peer may not read
+	goodbyeTimeout = 250 * time.Millisecond // for telling the peer the reason, which it may not read
 )
 
 var (
@@ -82,7 +82,7 @@ type peerSettings struct {
 	acknowledged bool
 }
 
-// inflow counts the bytes that may still come.
+// inflow counts the bytes that may still arrive.
 type inflow struct {
 	credit int64
 	read   int64 // bytes that were read but have not been reported to the other end yet
@@ -163,8 +163,8 @@ func (c *Client) open(ctx context.Context) error {
 
 func (c *Client) full() bool { return len(c.streams)+c.state.opening >= c.peer.streams }
 
-// RoundTrip sends a request with additional header fields, and returns the response when its header has come. Closing
-// the body of the response ends the request.
+// RoundTrip sends a request with additional header fields, and returns the response when its header has arrived.
+// Closing the body of the response ends the request.
 func (c *Client) RoundTrip(r *http.Request, more ...Field) (*http.Response, error) {
 	fields, err := c.fieldsOf(r, more)
 	if err != nil {
@@ -250,7 +250,8 @@ func (c *Client) frame() int {
 	return c.peer.frame
 }
 
-// forget removes a stream that has ended. The last stream also closes the connection if it is about to end.
+// forget removes a stream that has ended. Removing the last stream also closes the connection if the connection is
+// about to end.
 func (c *Client) forget(s *stream) {
 	c.mu.Lock()
 	known := c.streams[s.id] == s

@@ -117,7 +117,7 @@ func TestTrailerOfAnEndedStreamIsNotSent(t *testing.T) {
 	body := &lateBody{client: client, over: over, closed: sync.OnceFunc(func() { close(over) })}
 	r := request(t, http.MethodPost, "/", body)
 	r.Trailer = http.Header{"X-Sum": {"1"}}
-	// the end of whole waits for the end of the body
+	// whole returns only after the end of the body
 	if got, err := whole(client.RoundTrip(r)); err != nil || got != "fine" {
 		t.Fatalf("got %q, %v, want \"fine\"", got, err)
 	}

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// FuzzClientFrames lets a server send arbitrary frames to running requests. The requests end with the connection at the
-// latest, and nothing panics.
+// FuzzClientFrames lets a server send arbitrary frames to running requests. The requests end when the connection ends
+// at the latest, and nothing panics.
 func FuzzClientFrames(f *testing.F) {
 	settings := "000000040000000000"
 	// a response

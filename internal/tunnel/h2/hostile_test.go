@@ -23,7 +23,7 @@ import (
 type scriptedAgent struct {
 	settings []http2.Setting
 	answer   func(to *http2.Framer, id uint32) // called for a whole request
-	early    func(to *http2.Framer, id uint32) // called for a request whose body has not come; may be nil
+	early    func(to *http2.Framer, id uint32) // called for a request whose body has not arrived; may be nil
 	takes    func(bytes uint32)                // called for a piece of a request's body; nil if there are no bodies
 }
 
@@ -299,7 +299,7 @@ func TestBodyOfAnotherLengthThanAnnounced(t *testing.T) {
 	}
 }
 
-// A response that came completely before its agent broke the protocol can be read, even if both came at once.
+// A response that arrived completely before its agent broke the protocol can be read, even if both arrived at once.
 func TestResponseBeforeAViolationIsRead(t *testing.T) {
 	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		respond(to, id)
@@ -311,12 +311,12 @@ func TestResponseBeforeAViolationIsRead(t *testing.T) {
 	await(t, "the end of the connection", client.ended)
 }
 
-// A response reaches its reader even if only a part of the next frame has come.
+// A response reaches its reader even if only a part of the next frame has arrived.
 func TestPartOfAFrameDoesNotDelayAResponse(t *testing.T) {
 	client := scriptedAgent{answer: func(to *http2.Framer, id uint32) {
 		headersOnly(to, id, ":status", "200")
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, nil)
-		// larger than the buffers of both ends, so that it comes in parts
+		// larger than the buffers of both ends, so that it arrives in parts
 		_ = to.WriteRawFrame(http2.FrameData, 0, id, make([]byte, 5000))
 	}}.client(t)
 	response, err := client.RoundTrip(request(t, http.MethodGet, "/", nil))

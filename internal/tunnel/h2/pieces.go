@@ -10,8 +10,8 @@ const (
 	mostPiece  = 16 << 10
 )
 
-// pieces holds bytes that have come but were not read yet. Its memory is proportional to the number of bytes, no matter
-// how small the frames were.
+// pieces holds bytes that have arrived but have not been read yet. Its memory is proportional to the number of bytes,
+// no matter how small the frames were.
 type pieces struct {
 	list [][]byte // each piece is filled up to its length; the last one has room up to its capacity
 	from int      // bytes of the first piece that were read

@@ -58,7 +58,7 @@ func (c *Client) wake() {
 }
 
 // bringsMore reports whether the buffer holds the whole next frame and that frame has more of the stream's body. The
-// body of a small response comes together with its header, so its reader is woken only once for both.
+// body of a small response arrives together with its header, so its reader is woken only once for both.
 func bringsMore(in *bufio.Reader, id uint32) bool {
 	if in.Buffered() < frameHeadSize {
 		return false
@@ -353,8 +353,8 @@ func (c *Client) data(f *http2.DataFrame) error {
 	return nil
 }
 
-// report tells the other end that bytes were read as soon as there are enough of them. The stream is nil if it has
-// ended.
+// report counts bytes that were read, and tells the other end once there are enough of them. The stream is nil if it
+// has ended.
 func (c *Client) report(s *stream, n int) error {
 	c.mu.Lock()
 	all := c.state.arriving.add(n)

@@ -46,15 +46,15 @@ type streamState struct {
 	stop func() bool // ends the watch of the request's context
 }
 
-// received is the part of a response that has come.
+// received is the part of a response that has arrived.
 type received struct {
 	response *http.Response
 	trailer  http.Header
 	bytes    pieces
 	bounded  bool   // the response has a Content-Length
 	left     int64  // announced bytes of the body that have not been read
-	arriving inflow // counts the bytes that were read; windows checks how many may come
-	ended    bool   // END_STREAM has come
+	arriving inflow // counts the bytes that were read; windows checks how many may arrive
+	ended    bool   // END_STREAM has arrived
 	closed   bool   // the reader has closed the body
 	err      error  // why no more can be read after the buffered data
 }
@@ -106,7 +106,7 @@ func (s *stream) answered() bool {
 	return s.in.response != nil
 }
 
-// answer sets the response when its header has come.
+// answer sets the response when its header has arrived.
 func (s *stream) answer(response *http.Response, ended bool) {
 	s.mu.Lock()
 	if s.in.err != nil { // the request was given up
