@@ -59,7 +59,7 @@ func refusal(r *http.Request) (status int, err error) {
 			Subprotocol)
 	case !slices.Contains(websocket.Subprotocols(r), Subprotocol):
 		return http.StatusBadRequest,
-			fmt.Errorf("this hub speaks %s and the agent offered %q: use an agent of a version that fits",
+			fmt.Errorf("this hub speaks %s and the agent offered %q: use an agent of a matching version",
 				Subprotocol, strings.Join(websocket.Subprotocols(r), ", "))
 	default:
 		return 0, nil

@@ -80,7 +80,7 @@ func (w *limitedWriter) WriteHeader(status int) {
 	size := headerSize(header)
 	switch {
 	case size > w.limit:
-		w.decline(fmt.Sprintf("the response header has %d bytes where the tunnel allows %d", size, w.limit))
+		w.decline(fmt.Sprintf("the response header has %d bytes, but the tunnel allows only %d", size, w.limit))
 	case status == http.StatusSwitchingProtocols:
 		w.decline("the handler answered 101 to a request that did not ask for an upgrade")
 	default:

@@ -160,7 +160,7 @@ func (h *switchHead) collect(p []byte) (header http.Header, protocol string, res
 	}
 	header, protocol, err = parseSwitch(h.text[:end])
 	if size := headerSize(header); err == nil && size > h.limit {
-		err = fmt.Errorf("the header has %d bytes where the tunnel allows %d", size, h.limit)
+		err = fmt.Errorf("the header has %d bytes, but the tunnel allows only %d", size, h.limit)
 	}
 	h.text = nil
 	return header, protocol, p[end-before:], err

@@ -35,7 +35,7 @@ type link struct {
 	onEnd   func(error)
 }
 
-// newLink returns the link of the hub, which is the client in HTTP/2, or of the agent.
+// newLink returns a link. client is true at the hub, which is the client in HTTP/2.
 func newLink(conn net.Conn, cfg Config, client bool) *link {
 	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), begun: time.Now(),
 		ended: make(chan struct{})}
@@ -103,7 +103,7 @@ func (l *link) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// SetWriteDeadline fails if the connection is already closed. Without it only the next write would notice.
+// SetWriteDeadline fails if the connection is already closed. Otherwise only the next write would notice.
 func (l *link) SetWriteDeadline(at time.Time) error {
 	err := l.Conn.SetWriteDeadline(at)
 	if err != nil {
@@ -140,8 +140,8 @@ func (l *link) countError(kind string) {
 	}
 }
 
-// end publishes the first reason. There is no reason if the peer has said goodbye and the last request is done: HTTP/2
-// ends the link then. Later calls do nothing.
+// end publishes the first reason. If there is none, HTTP/2 has ended the link because the peer has said goodbye and the
+// last request is done. Later calls do nothing.
 func (l *link) end() {
 	l.mu.Lock()
 	if l.over {
@@ -186,7 +186,7 @@ func (l *link) whenEnded(f func(error)) {
 	}
 }
 
-// why returns the reason why the link ends as soon as it is known. After a failed write that is before the link has
+// why returns the reason why the link ends as soon as it is known. After a failed write it is known before the link has
 // ended.
 func (l *link) why() error {
 	l.mu.Lock()

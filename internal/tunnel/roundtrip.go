@@ -28,7 +28,7 @@ const (
 )
 
 // RoundTrip sends a request to the agent. It differs from http.Transport in these ways: it ignores the scheme and host
-// of the URL and Request.Close, and it does not send hop-by-hop headers and Priority.
+// of the URL and Request.Close, and it does not send hop-by-hop headers or Priority.
 //
 // RoundTrip answers an upgrade request without a body like http.Transport: the Body of a 101 is an io.ReadWriteCloser
 // with CloseWrite, and any other answer is an ordinary one. If the request has a body, RoundTrip does not ask for the
@@ -39,7 +39,7 @@ const (
 func (s *Session) RoundTrip(r *http.Request) (*http.Response, error) {
 	if size := requestHeaderSize(r); size > s.maxHeaderBytes {
 		closeBody(r)
-		return nil, fmt.Errorf("send request: %w: %d bytes where %d are allowed",
+		return nil, fmt.Errorf("send request: %w: %d bytes, but only %d are allowed",
 			ErrHeaderTooLarge, size, s.maxHeaderBytes)
 	}
 	select {

@@ -188,8 +188,8 @@ func (w *windows) arrive(s *window, bytes int64) error {
 }
 
 // refill counts bytes that were read, and returns by how much the window grows. If a whole window was read within two
-// round trips, the window is smaller than the path and the reader allow. So refill makes it four times as large, or
-// twice as large if the limits allow no more.
+// round trips, the window is the bottleneck. So refill makes it four times as large, or twice as large if the limits
+// allow no more.
 func (w *windows) refill(s *window, read int64, mayGrow bool) (more int64) {
 	if s == nil {
 		return 0
