@@ -91,12 +91,14 @@ func indexSubjects(
 
 // Bound reports whether one of the principals has an unexpired binding that targets a Cluster. The rights in its role
 // do not matter: the member decides about them. An error means that the result is not known.
-func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.NamespacedName, now time.Time) (bool, error) {
+func (g *Grants) Bound(
+	ctx context.Context, principals Principals, cluster types.NamespacedName, now time.Time,
+) (bool, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return false, errNotSynced
 	}
 	target := lazyCluster{reader: g.reader, name: cluster}
-	for _, subject := range who.subjects() {
+	for _, subject := range principals.subjects() {
 		key := subjectKey(cluster.Namespace, subject)
 		for _, bindings := range []toolscache.SharedIndexInformer{g.clusters, g.projects} {
 			if found, err := g.boundBy(ctx, bindings, key, &target, now); found || err != nil {
@@ -109,12 +111,12 @@ func (g *Grants) Bound(ctx context.Context, who Principals, cluster types.Namesp
 
 // Workspaces returns the workspaces with bindings of the principals, and the principals that have bindings there,
 // expired or not. It looks at every binding on the hub.
-func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
+func (g *Grants) Workspaces(principals Principals) (map[string]Principals, error) {
 	if !g.clusters.HasSynced() || !g.projects.HasSynced() {
 		return nil, errNotSynced
 	}
 	asked := map[v1.Subject]bool{}
-	for _, subject := range who.subjects() {
+	for _, subject := range principals.subjects() {
 		asked[subject] = true
 	}
 	found := map[string]Principals{}
@@ -124,7 +126,7 @@ func (g *Grants) Workspaces(who Principals) (map[string]Principals, error) {
 			continue
 		}
 		in := found[b.GetNamespace()]
-		in.User = who.User
+		in.User = principals.User
 		if subject := b.Principal(); subject.Kind == v1.SubjectGroup && !slices.Contains(in.Groups, subject.Name) {
 			in.Groups = append(in.Groups, subject.Name)
 		}

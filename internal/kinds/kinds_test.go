@@ -29,9 +29,9 @@ func TestRegistryHasEveryKindOfTheAPI(t *testing.T) {
 		if !is || known[name] == nil {
 			continue
 		}
-		kind, there := found[name]
+		kind, registered := found[name]
 		delete(found, name)
-		if !there || reflect.TypeOf(kind.Object).Elem() != known[name] || reflect.TypeOf(kind.List).Elem() != known[list] {
+		if !registered || reflect.TypeOf(kind.Object).Elem() != known[name] || reflect.TypeOf(kind.List).Elem() != known[list] {
 			t.Errorf("%s is registered as %T and %T, want *v1.%s and *v1.%s", name, kind.Object, kind.List, name, list)
 		}
 		if want := strings.ToLower(name) + "s"; kind.Resource != want {

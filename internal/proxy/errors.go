@@ -29,8 +29,8 @@ const discoveryPatience = 10 * time.Second
 func memberError(c *call, err error) error {
 	cluster, path := c.target.cluster, c.info.Path
 	var (
-		refused *refusal.Error
-		gone    *NotConnectedError
+		refused      *refusal.Error
+		disconnected *NotConnectedError
 	)
 	switch {
 	case errors.As(err, &refused), errors.Is(err, context.Canceled), errors.Is(err, errNoIdentity):
@@ -39,8 +39,8 @@ func memberError(c *call, err error) error {
 		return refusal.New(http.StatusNotFound, metav1.StatusReasonNotFound,
 			fmt.Sprintf("cluster %q not found; to list the clusters, run kubectl get clusters -n %s on the hub",
 				cluster, cluster.Namespace)).About(cluster)
-	case errors.As(err, &gone):
-		return notConnected(cluster, path, gone.LastSeen, time.Now()).Because(err)
+	case errors.As(err, &disconnected):
+		return notConnected(cluster, path, disconnected.LastSeen, time.Now()).Because(err)
 	case errors.Is(err, ErrHeaderTooLarge):
 		return refusal.New(http.StatusRequestHeaderFieldsTooLarge, refusal.ReasonHeaderTooLarge, fmt.Sprintf(
 			"user %q is in %d groups: with a header for each of them, "+

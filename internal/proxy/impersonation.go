@@ -186,11 +186,11 @@ func (h *Handler) mayImpersonate(ctx context.Context, c *call, wanted *impersona
 		}
 		return decision.Result[bool]{Value: true, For: reviewTTL, Yes: true}, nil
 	}
-	granted, err := h.impersonations.Get(ctx, c.identity.Digest(cluster, string(key)), cluster, review)
+	allowed, err := h.impersonations.Get(ctx, c.identity.Digest(cluster, string(key)), cluster, review)
 	switch {
 	case err != nil:
 		return memberError(c, fmt.Errorf("review the right to impersonate: %w", err))
-	case !granted:
+	case !allowed:
 		return refusal.Forbidden(fmt.Sprintf(
 			"user %q may not impersonate %q with all requested groups, uid and extras in cluster %q; "+
 				"ask in the cluster for the right to impersonate each of them",

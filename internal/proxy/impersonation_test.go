@@ -294,11 +294,11 @@ func TestImpersonationRequestedByTheCaller(t *testing.T) {
 
 func TestRightsToImpersonateAreCached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		granted, asked := true, 0
+		allowed, asked := true, 0
 		transport := roundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			asked++
 			w := &answerRecorder{header: http.Header{}}
-			(&reviews{allow: func(authorizationv1.ResourceAttributes) bool { return granted }}).ServeHTTP(w, r)
+			(&reviews{allow: func(authorizationv1.ResourceAttributes) bool { return allowed }}).ServeHTTP(w, r)
 			return w.response(r), nil
 		})
 		handler, err := New(testOptions((&fakeMembers{transport: transport}).Transport, (&logLines{}).logger()))
@@ -317,12 +317,12 @@ func TestRightsToImpersonateAreCached(t *testing.T) {
 		may("bob", true, 1)
 		may("bob", true, 1)
 		may("eve", true, 2)
-		granted = false
+		allowed = false
 		time.Sleep(4 * time.Second) // the clock of synctest, not a real wait
 		may("bob", true, 2)
 		time.Sleep(2 * time.Second)
 		may("bob", false, 3)
-		granted = true
+		allowed = true
 		may("bob", false, 3)
 	})
 }

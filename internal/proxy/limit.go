@@ -24,11 +24,11 @@ const (
 
 // enter reserves a seat for a call, or refuses it with 429. A user who acts as another one counts as the original user.
 func (h *Handler) enter(ctx context.Context, c *call) (*limit.Seat, error) {
-	who := limit.Requester{User: c.identity.Sharer()}
+	requester := limit.Requester{User: c.identity.Sharer()}
 	if !c.target.local {
-		who.Member = c.target.cluster.String()
+		requester.Member = c.target.cluster.String()
 	}
-	seat, err := h.limiter.Enter(ctx, who, c.info.Long)
+	seat, err := h.limiter.Enter(ctx, requester, c.info.Long)
 	var full *limit.FullError
 	if errors.As(err, &full) {
 		return nil, tooMany(c, full)

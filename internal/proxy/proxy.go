@@ -262,8 +262,8 @@ func warn(w http.ResponseWriter, message string) {
 }
 
 func (h *Handler) logFailure(e *refusal.Error) {
-	var gone *NotConnectedError
-	if errors.As(e, &gone) {
+	var disconnected *NotConnectedError
+	if errors.As(e, &disconnected) {
 		return // the Cluster's conditions show it
 	}
 	h.log.Error(e, "could not serve a request", "code", e.Status().Code)

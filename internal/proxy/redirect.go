@@ -20,15 +20,15 @@ func (t target) relocate(location string) (string, bool) {
 	if (u.Scheme != "" || u.Host != "") && !strings.HasPrefix(u.Path, "/api/") && !strings.HasPrefix(u.Path, "/apis/") {
 		return "", false // with its own address, an API server redirects only to its own paths; workloads may try others
 	}
-	there := u.Path
+	destination := u.Path
 	switch {
-	case there == "":
-		there = t.path
-	case there[0] != '/':
-		there = t.path[:strings.LastIndexByte(t.path, '/')+1] + there
+	case destination == "":
+		destination = t.path
+	case destination[0] != '/':
+		destination = t.path[:strings.LastIndexByte(t.path, '/')+1] + destination
 	}
-	clean := path.Clean(there) // begins with a slash, and has no ".." that could lead out of the prefix
-	if strings.HasSuffix(there, "/") && clean != "/" {
+	clean := path.Clean(destination) // begins with a slash, and has no ".." that could lead out of the prefix
+	if strings.HasSuffix(destination, "/") && clean != "/" {
 		clean += "/"
 	}
 	out := url.URL{Path: t.prefix + clean, RawQuery: u.RawQuery, Fragment: u.Fragment}

@@ -51,15 +51,15 @@ func TestStreams(t *testing.T) {
 	})
 	t.Run("a caller who disconnects ends the request at the member", func(t *testing.T) {
 		h := newHubSide(t)
-		begun, ended := make(chan struct{}), make(chan struct{})
+		started, ended := make(chan struct{}), make(chan struct{})
 		h.agent.answerWith(func(w http.ResponseWriter, r *http.Request) {
-			close(begun)
+			close(started)
 			<-r.Context().Done()
 			close(ended)
 		})
 		ctx, hangUp := context.WithCancel(t.Context())
 		go func() {
-			<-begun
+			<-started
 			hangUp()
 		}()
 		_, err := h.Client().Transport.RoundTrip(h.request(t, http.MethodGet, podsPath, nil, nil).WithContext(ctx))

@@ -82,13 +82,13 @@ func TestHungPeer(t *testing.T) {
 				t.Fatal(err)
 			}
 			synctest.Wait() // until the last frame of the response is read
-			begun := time.Now()
+			start := time.Now()
 			close(link.hung)
 			if _, err := io.ReadAll(response.Body); err == nil {
 				t.Error("the watch looks complete, want an error")
 			}
 			_ = response.Body.Close()
-			if took := time.Since(begun); took != 25*time.Second {
+			if took := time.Since(start); took != 25*time.Second {
 				t.Errorf("noticed after %v, want 25 s", took)
 			}
 			wantError(t, p.session.Err(), ErrPingTimeout)
@@ -109,12 +109,12 @@ func TestHungPeer(t *testing.T) {
 			link := newHangable(agentEnd)
 			p := overConns(t, Config{}, http.HandlerFunc(answer), hubEnd, link)
 			synctest.Wait()
-			begun := time.Now()
+			start := time.Now()
 			close(link.hung)
 			err := <-p.served
 			p.served <- nil
 			wantError(t, err, ErrPingTimeout)
-			if took := time.Since(begun); took < 20*time.Second || took > 25*time.Second {
+			if took := time.Since(start); took < 20*time.Second || took > 25*time.Second {
 				t.Errorf("noticed after %v, want 25 s", took)
 			}
 		})
@@ -278,10 +278,10 @@ func TestStopAndDrain(t *testing.T) {
 			defer close(release)
 			p := overPipe(t, Config{DrainTimeout: time.Minute}, slow)
 			response := begin(t, p)
-			begun := time.Now()
+			start := time.Now()
 			p.stop()
 			<-p.session.Done()
-			if took := time.Since(begun); took != time.Minute {
+			if took := time.Since(start); took != time.Minute {
 				t.Errorf("took %v, want one minute", took)
 			}
 			_ = response.Body.Close()

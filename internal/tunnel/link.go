@@ -24,8 +24,8 @@ type link struct {
 	sent     *frameScanner
 	received *frameScanner
 
-	begun     time.Time
-	lastHeard atomic.Int64 // ns after begun
+	start     time.Time
+	lastHeard atomic.Int64 // ns after start
 
 	closing sync.Once
 	ended   chan struct{} // closed by end, when cause no longer changes
@@ -37,7 +37,7 @@ type link struct {
 
 // newLink returns a link. client is true at the hub, which is the client in HTTP/2.
 func newLink(conn net.Conn, cfg Config, client bool) *link {
-	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), begun: time.Now(),
+	l := &link{Conn: conn, observer: cfg.Observer, windows: newWindows(cfg, client), start: time.Now(),
 		ended: make(chan struct{})}
 	l.sent = newFrameScanner(true, client, l.frameSent)
 	l.received = newFrameScanner(false, !client, l.frameReceived)
@@ -62,7 +62,7 @@ func (l *link) frameReceived(f Frame, _ []byte, _ bool) (changed bool, err error
 func (l *link) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
 	if n > 0 {
-		l.lastHeard.Store(int64(time.Since(l.begun)))
+		l.lastHeard.Store(int64(time.Since(l.start)))
 		if l.observer.BytesRead != nil {
 			l.observer.BytesRead(n)
 		}
@@ -84,13 +84,13 @@ func (l *link) Write(p []byte) (int, error) {
 		l.setCause(err)
 		return 0, err
 	}
-	var begun time.Time
+	var start time.Time
 	if l.observer.WriteBlocked != nil {
-		begun = time.Now()
+		start = time.Now()
 	}
 	n, err := l.Conn.Write(out)
 	if l.observer.WriteBlocked != nil {
-		if took := time.Since(begun); took >= slowWrite {
+		if took := time.Since(start); took >= slowWrite {
 			l.observer.WriteBlocked(took)
 		}
 	}
@@ -114,7 +114,7 @@ func (l *link) SetWriteDeadline(at time.Time) error {
 
 // silence returns the time since the peer last sent something.
 func (l *link) silence() time.Duration {
-	return time.Since(l.begun) - time.Duration(l.lastHeard.Load())
+	return time.Since(l.start) - time.Duration(l.lastHeard.Load())
 }
 
 // setCause keeps the first reason why the link ends.

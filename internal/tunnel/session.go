@@ -122,12 +122,12 @@ func newKeepalive(s *Session, cfg Config) *keepalive {
 
 // ping sends a ping and waits for the peer's answer.
 func (k *keepalive) ping(ctx context.Context) error {
-	begun := time.Now()
+	start := time.Now()
 	if err := k.session.client.Ping(ctx); err != nil {
 		return fmt.Errorf("ping: %w", err)
 	}
 	if k.observe != nil {
-		k.observe(time.Since(begun))
+		k.observe(time.Since(start))
 	}
 	return nil
 }

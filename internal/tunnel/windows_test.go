@@ -89,7 +89,7 @@ func TestWindowGrowsWithTheBandwidthDelayProduct(t *testing.T) {
 				memory := &Memory{}
 				p := overLink(t, Config{Memory: memory, MaxStreamWindow: tt.max}, mux)
 				p.get(t, "/upload") // so that the agent has measured the round trip too
-				begun := time.Now()
+				start := time.Now()
 				var body io.Reader
 				if tt.method == http.MethodPost {
 					body = bytes.NewReader(content)
@@ -99,7 +99,7 @@ func TestWindowGrowsWithTheBandwidthDelayProduct(t *testing.T) {
 					t.Fatal(err)
 				}
 				readAll(t, response)
-				took := time.Since(begun)
+				took := time.Since(start)
 				if took > time.Duration(tt.trips)*linkRoundTrip {
 					t.Errorf("32 MiB took %.1f round trips, want at most %d", float64(took)/float64(linkRoundTrip), tt.trips)
 				}
@@ -159,7 +159,7 @@ func TestWindowOfASlowReaderDoesNotGrow(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = response.Body.Close() }()
-		for block := make([]byte, 64<<10); time.Since(p.session.link.begun) < 5*time.Second; {
+		for block := make([]byte, 64<<10); time.Since(p.session.link.start) < 5*time.Second; {
 			if _, err := io.ReadFull(response.Body, block); err != nil {
 				t.Fatal(err)
 			}

@@ -24,12 +24,12 @@ var (
 
 // stream is one request and its response.
 type stream struct {
-	client *Client
-	id     uint32
-	head   bool         // the request is a HEAD
-	body   *requestBody // nil if the request has no body
-	given  <-chan struct{}
-	window int64 // bytes that may be sent beyond the other end's initial window; guarded by client.mu
+	client   *Client
+	id       uint32
+	head     bool            // the request is a HEAD
+	body     *requestBody    // nil if the request has no body
+	canceled <-chan struct{} // closed when the context of the request ends
+	window   int64           // bytes that may be sent beyond the other end's initial window; guarded by client.mu
 
 	informational int // bytes of informational responses; only the reader of the connection uses it
 
@@ -60,7 +60,9 @@ type received struct {
 }
 
 func newStream(c *Client, r *http.Request, method string) *stream {
-	s := &stream{client: c, head: method == http.MethodHead, given: r.Context().Done(), state: streamState{sent: true}}
+	s := &stream{
+		client: c, head: method == http.MethodHead, canceled: r.Context().Done(), state: streamState{sent: true},
+	}
 	s.changed.L = &s.mu
 	s.in.arriving.credit = reportRead
 	if hasBody(r) {
@@ -317,7 +319,7 @@ func (b *streamBody) Close() error {
 	}
 	select {
 	case <-s.body.ended:
-	case <-s.given:
+	case <-s.canceled:
 	}
 	return nil
 }
