@@ -269,7 +269,7 @@ func TestClock(t *testing.T) {
 			c.resume()
 			time.Sleep(time.Minute)
 			if struck != 3 {
-				t.Errorf("the clock struck %d times in 3.5 s", struck)
+				t.Errorf("the clock struck %d times in 3.5 s, want 3", struck)
 			}
 		})
 	})

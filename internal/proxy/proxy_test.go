@@ -88,7 +88,8 @@ func TestRefusals(t *testing.T) {
 		status := wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 			"team-a/prod", "last seen "+seen.UTC().Format(time.RFC3339), "kubectl describe cluster")
 		if response.Header.Get("Retry-After") != "1" || status.Details.RetryAfterSeconds != 1 {
-			t.Errorf("got Retry-After %q and details %+v", response.Header.Get("Retry-After"), status.Details)
+			t.Errorf("got Retry-After %q and details %+v, want 1 s in both",
+				response.Header.Get("Retry-After"), status.Details)
 		}
 	})
 	t.Run("a cluster that has been gone for long is 503, and kubectl does not wait for it", func(t *testing.T) {
@@ -116,7 +117,7 @@ func TestRefusals(t *testing.T) {
 				wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable,
 					"is not connected to the hub")
 				if after := response.Header.Get("Retry-After"); (after == "1") != tt.waits || after == "" {
-					t.Errorf("%s, %s: got Retry-After %q", name, path, after)
+					t.Errorf("%s, %s: got Retry-After %q, want 1 only for a short wait", name, path, after)
 				}
 			}
 		}
@@ -127,7 +128,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable, "not known")
 		if response.Header.Get("Retry-After") != "1" || strings.Contains(body, "0001-01-01") {
-			t.Errorf("got Retry-After %q, %s", response.Header.Get("Retry-After"), body)
+			t.Errorf("got Retry-After %q and %s, want 1 and no date", response.Header.Get("Retry-After"), body)
 		}
 	})
 	for name, test := range map[string]struct {
@@ -189,7 +190,7 @@ func TestRefusals(t *testing.T) {
 		response, body := refused(t, h, podsPath, nil)
 		wantStatus(t, response, body, http.StatusServiceUnavailable, metav1.StatusReasonServiceUnavailable)
 		if h.members.calls() > 0 || !strings.Contains(h.log.text(), "etcd is slow") || strings.Contains(body, "etcd") {
-			t.Errorf("got %d requests for members, log %q and response %s",
+			t.Errorf("got %d requests for members, log %q and response %s, want none, and the cause only in the log",
 				h.members.calls(), h.log.text(), body)
 		}
 	})
@@ -239,7 +240,7 @@ func TestClientsUnderstandRefusals(t *testing.T) {
 			watch := testkit.StartStopwatch()
 			err = client.Get().Resource("pods").Do(t.Context()).Error()
 			if took := watch.Took(); !test.is(err) || took > 5*time.Second {
-				t.Errorf("got %[2]v after %[1]s", took, err)
+				t.Errorf("got %[2]v after %[1]s, want the refusal at once", took, err)
 			}
 		})
 	}

@@ -491,7 +491,7 @@ func TestStalledUsers(t *testing.T) {
 			start := time.Now()
 			_, err = io.Copy(member, zeros{})
 			if err == nil || time.Since(start) != 3*time.Minute {
-				t.Errorf("got %[2]v after %[1]s", time.Since(start), err)
+				t.Errorf("got %[2]v after %[1]s, want an error after three minutes", time.Since(start), err)
 			}
 		})
 	})

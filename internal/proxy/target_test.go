@@ -157,7 +157,7 @@ func FuzzParseTarget(f *testing.F) {
 			t.Fatalf("parseTarget(%q) sends %q, want %q", line, sent, "/v1/k8s"+rest)
 		}
 		if back, err := url.ParseRequestURI(sent); err != nil || back.Path != "/v1/k8s"+to.path {
-			t.Fatalf("parseTarget(%q): the sent path %q is read as %v, %v",
+			t.Fatalf("parseTarget(%q): the sent path %q is read as %v, %v, want the same path",
 				line, sent, back, err)
 		}
 	})

@@ -69,7 +69,7 @@ func TestCommit(t *testing.T) {
 			}
 			err := update.Commit(t.Context(), c, recorder)
 			if (err != nil) != tc.failed || tc.failed && !errors.Is(err, tc.patch) {
-				t.Errorf("commit failed with %v", err)
+				t.Errorf("got error %v, want failure: %t", err, tc.failed)
 			}
 			if patches != tc.patches || len(recorder.Events) != tc.events {
 				t.Errorf("got %d patches and %d events, want %d and %d", patches, len(recorder.Events), tc.patches, tc.events)
@@ -85,7 +85,7 @@ func TestCommit(t *testing.T) {
 			stored := &v1.Cluster{}
 			if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(cluster), stored); err != nil ||
 				stored.Status.Version != tc.version {
-				t.Errorf("got the stored version %q, %v", stored.Status.Version, err)
+				t.Errorf("got the stored version %q, %v, want %q", stored.Status.Version, err, tc.version)
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func TestCommit(t *testing.T) {
 			}
 		}
 		if len(recorder.Events) != 1 || <-recorder.Events != "Warning Lost gone" {
-			t.Error("got another result than one warning event")
+			t.Error("got other events, want one warning")
 		}
 	})
 }

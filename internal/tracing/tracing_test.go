@@ -247,7 +247,7 @@ func TestContinue(t *testing.T) {
 		got := c.after(t, tracer)["agent"]
 		if got.TraceID != strangersTrace || got.ParentSpanID != "00f067aa0ba902b7" ||
 			!strings.Contains(seen.Get("Traceparent"), got.SpanID) {
-			t.Errorf("got span %+v, and %q in the handler", got, seen.Get("Traceparent"))
+			t.Errorf("got span %+v, and %q in the handler, want a child of the caller's span", got, seen.Get("Traceparent"))
 		}
 	})
 	for name, parent := range map[string]string{
@@ -259,7 +259,8 @@ func TestContinue(t *testing.T) {
 			tracer := c.tracer(t, 1)
 			seen := ask(continued(tracer), http.StatusOK, "Traceparent", parent)
 			if spans := c.after(t, tracer); len(spans) > 0 || seen.Get("Traceparent") != parent {
-				t.Errorf("got spans %+v, and %q in the handler", spans, seen.Get("Traceparent"))
+				t.Errorf("got spans %+v, and %q in the handler, want no span and the caller's header",
+					spans, seen.Get("Traceparent"))
 			}
 		})
 	}

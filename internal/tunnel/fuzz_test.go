@@ -57,7 +57,7 @@ func FuzzChunkReader(f *testing.F) {
 	f.Fuzz(func(t *testing.T, wire []byte) {
 		got, err := io.ReadAll(&chunkReader{source: bytes.NewReader(wire)})
 		if len(got) > len(wire) {
-			t.Errorf("got %d bytes out of %d", len(got), len(wire))
+			t.Errorf("got %d bytes out of %d, want no more than these", len(got), len(wire))
 		}
 		slow, slowErr := io.ReadAll(&chunkReader{source: iotest.OneByteReader(bytes.NewReader(wire))})
 		if !bytes.Equal(got, slow) || (err == nil) != (slowErr == nil) {
@@ -88,10 +88,10 @@ func FuzzSwitchHead(f *testing.F) {
 		whole := switchHead{limit: limit}
 		header, protocol, rest, err := whole.collect(text)
 		if err == nil && protocol == "" && len(text) > limit {
-			t.Error("waits for more bytes than the limit allows")
+			t.Error("collect waits for more bytes than the limit allows, want an error")
 		}
 		if headerSize(header) > limit && err == nil {
-			t.Error("the header is larger than the limit")
+			t.Error("the header is larger than the limit, want an error")
 		}
 		for name := range header {
 			if staysHere(name) && err == nil {
@@ -107,7 +107,8 @@ func FuzzSwitchHead(f *testing.F) {
 			rest2 = append(bytes.Clone(rest2), text[cut:]...)
 		}
 		if (err == nil) != (err2 == nil) || protocol != protocol2 || err == nil && !bytes.Equal(rest, rest2) {
-			t.Errorf("whole %q %q %v, cut at %d %q %q %v", protocol, rest, err, cut, protocol2, rest2, err2)
+			t.Errorf("got %q, %q, %v in one piece and, cut at %d, %q, %q, %v, want the same",
+				protocol, rest, err, cut, protocol2, rest2, err2)
 		}
 	})
 }
@@ -121,7 +122,7 @@ func FuzzFrameScanner(f *testing.F) {
 		into := func(frames *[]Frame) visitor {
 			return func(f Frame, content []byte, _ bool) (bool, error) {
 				if len(content) > f.Length {
-					t.Errorf("the visitor got %d bytes of content for %v", len(content), f)
+					t.Errorf("the visitor got %d bytes of content for %v, want no more than its length", len(content), f)
 				}
 				*frames = append(*frames, f)
 				return false, nil

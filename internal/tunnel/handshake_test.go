@@ -283,7 +283,7 @@ func TestThroughProxy(t *testing.T) {
 		dialer := hub.dialer(cfg)
 		dialer.Proxy = func(r *http.Request) (*url.URL, error) {
 			if r.URL.Scheme != "https" {
-				t.Errorf("the proxy was chosen for %s", r.URL)
+				t.Errorf("the proxy was chosen for %s, want an https URL", r.URL)
 			}
 			address, err := url.Parse(proxy.URL)
 			if password != "" {
@@ -301,7 +301,7 @@ func TestThroughProxy(t *testing.T) {
 		p := newPair(t, conn, http.HandlerFunc(answer))
 		p.session = await(t, "a session at the hub", hub.sessions)
 		if got := p.get(t, "/"); got != "ok" || connects.Load() != 1 {
-			t.Errorf("got %q after %d CONNECT requests", got, connects.Load())
+			t.Errorf("got %q after %d CONNECT requests, want \"ok\" after 1", got, connects.Load())
 		}
 	})
 	t.Run("a proxy that refuses is named as the cause, without the password", func(t *testing.T) {

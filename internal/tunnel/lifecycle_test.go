@@ -457,7 +457,7 @@ func TestObserver(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if read == 0 || written == 0 {
-		t.Errorf("the observer counted %d bytes read and %d written", read, written)
+		t.Errorf("the observer counted %d bytes read and %d written, want some of both", read, written)
 	}
 	all := strings.Join(frames, "\n")
 	for _, want := range []string{
@@ -465,11 +465,11 @@ func TestObserver(t *testing.T) {
 		"sent HEADERS stream=1 flags=0x5", "received HEADERS stream=1 flags=0x4", "received DATA stream=1 flags=0x1 length=2",
 	} {
 		if !strings.Contains(all, want) {
-			t.Errorf("got frames\n%s\nwant %q among them", want, all)
+			t.Errorf("got frames\n%[2]s\nwant %[1]q among them", want, all)
 		}
 	}
 	if strings.Contains(all, "secret") {
-		t.Error("frames show content")
+		t.Error("the frames show the path, want no content")
 	}
 }
 
@@ -592,7 +592,7 @@ func TestGarbage(t *testing.T) {
 		t.Run("a hub that sends "+test.name+" is refused by the agent", func(t *testing.T) {
 			hubEnd, agentEnd := net.Pipe()
 			p := newPair(t, NewConn(agentEnd, quiet(Config{})), http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-				t.Error("the handler was called")
+				t.Error("the handler was called, want no call")
 			}))
 			go func() { _, _ = io.Copy(io.Discard, hubEnd) }()
 			go func() {

@@ -169,7 +169,7 @@ func TestManyAtOnce(t *testing.T) {
 					return
 				}
 				if got := readAll(t, response); got != path {
-					t.Errorf("got the answer for %s to %s", got, path)
+					t.Errorf("got the answer for %s, want the one for %s", got, path)
 				}
 			})
 		}
