@@ -50,6 +50,43 @@ func TestTheMapLinksEveryPageOnce(t *testing.T) {
 	}
 }
 
+var (
+	nameOfTest = regexp.MustCompile(`\bTest[A-Z]\w*`)
+	testDecl   = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+)
+
+// TestDocumentsNameTestsThatExist fails for a page that names a test which was renamed or removed. The changelog names
+// tests of its time.
+func TestDocumentsNameTestsThatExist(t *testing.T) {
+	top, tests := root(t), map[string]bool{"TestLong_": true}
+	err := filepath.WalkDir(top, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && entry.Name() == "node_modules" {
+			return filepath.SkipDir
+		}
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, name := range testDecl.FindAllStringSubmatch(string(text), -1) {
+			tests[name[1]] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range markdownFiles(t, top) {
+		if page == "CHANGELOG.md" {
+			continue
+		}
+		for _, name := range nameOfTest.FindAllString(readFile(t, page), -1) {
+			if !tests[name] {
+				t.Errorf("%s names %s, want a test that exists", page, name)
+			}
+		}
+	}
+}
+
 // markdownFiles returns the Markdown files of the tree, except files that commands write.
 func markdownFiles(t *testing.T, top string) []string {
 	t.Helper()
