@@ -114,7 +114,7 @@ func (s shared) served(install string, version schema.GroupVersion, kinds ...str
 func (s shared) installations() []wiring.Controller {
 	clusters := &installation.Reconciler{
 		Client: s.client, Live: s.live, Recorder: s.recorder("drover-installation"), Now: time.Now,
-		Reported: s.hub.Reported,
+		NotCurrent: s.hub.NotCurrent,
 	}
 	affected := clusters.Handler()
 	return []wiring.Controller{
@@ -163,7 +163,7 @@ func (s shared) clusterAPI() []wiring.Controller {
 			Name: "drovermachine", Workers: 1, // see machine.Reconciler
 			Reconciler: &machine.Reconciler{
 				Client: s.client, Live: s.live, Recorder: s.recorder("drover-machine"), Now: time.Now,
-				Reported: s.hub.Reported,
+				NotCurrent: s.hub.NotCurrent,
 			},
 			Triggers: []wiring.Trigger{
 				wiring.OnChange(&infrav1.DroverMachine{}), wiring.OnOtherChange(&v1.Host{}, hosts.Handler(machine.Kind)),

@@ -57,8 +57,8 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Reported is hosts.Hub.Reported.
-	Reported func(context.Context, *v1.Host) (string, error)
+	// NotCurrent is hosts.Hub.NotCurrent.
+	NotCurrent func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*provisionv1.ClusterInstallation]
 }
@@ -117,7 +117,7 @@ func consumer(i *provisionv1.ClusterInstallation) v1.HostConsumerRef {
 }
 
 func (r *Reconciler) hub() hosts.Hub {
-	return hosts.Hub{Client: r.Client, Live: r.Live, Reported: r.Reported, Finalizer: provisionv1.FinalizerNode}
+	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent, Finalizer: provisionv1.FinalizerNode}
 }
 
 // advance makes a decision and carries it out. It writes the stored decisions before anything that depends on them.

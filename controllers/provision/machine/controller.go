@@ -47,8 +47,8 @@ type Reconciler struct {
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Now      func() time.Time
-	// Reported is hosts.Hub.Reported.
-	Reported func(context.Context, *v1.Host) (string, error)
+	// NotCurrent is hosts.Hub.NotCurrent.
+	NotCurrent func(context.Context, *v1.Host) (string, error)
 
 	written status.Written[*infrav1.DroverMachine]
 }
@@ -119,7 +119,7 @@ func consumer(machine *infrav1.DroverMachine) v1.HostConsumerRef {
 }
 
 func (r *Reconciler) hub() hosts.Hub {
-	return hosts.Hub{Client: r.Client, Live: r.Live, Reported: r.Reported}
+	return hosts.Hub{Client: r.Client, Live: r.Live, NotCurrent: r.NotCurrent}
 }
 
 // gather reads the Machine, its Cluster and the Host.

@@ -57,9 +57,9 @@ var (
 type Hub struct {
 	Client client.Client
 	Live   client.Reader
-	// Reported returns why a Host's status may not be current, or "" if the agent has reported it to the present leader.
+	// NotCurrent returns why a Host's status may not be current, or "" if the agent has reported it to the present leader.
 	// The status may be from a backup that the hub was restored from. If the function is nil, every status counts.
-	Reported func(context.Context, *v1.Host) (string, error)
+	NotCurrent func(context.Context, *v1.Host) (string, error)
 	// Finalizer is set on Hosts while they are taken, if it is not empty. A taken Host that is deleted is then cleaned
 	// only after Release.
 	Finalizer string
@@ -124,9 +124,9 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 		return nil
 	}
 	why := NotFree(host)
-	if why == "" && h.Reported != nil {
+	if why == "" && h.NotCurrent != nil {
 		var err error
-		if why, err = h.Reported(ctx, host); err != nil {
+		if why, err = h.NotCurrent(ctx, host); err != nil {
 			return err
 		}
 	}

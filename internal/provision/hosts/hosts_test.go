@@ -235,7 +235,7 @@ func TestDeletedHostStaysUntilItIsReleased(t *testing.T) {
 func TestNoHostIsTakenBeforeItsAgentHasReported(t *testing.T) {
 	t.Parallel()
 	w, reported := newWorld(t), false
-	w.Reported = func(_ context.Context, host *v1.Host) (string, error) {
+	w.NotCurrent = func(_ context.Context, host *v1.Host) (string, error) {
 		if host.Name == w.host.Name && reported {
 			return "", nil
 		}

@@ -51,18 +51,22 @@ func (h Hub) Settings(ctx context.Context) (protocol.Settings, error) {
 	}, nil
 }
 
-// Reported returns why the status of a Host may be older than the last report of its agent, or "" if the agent has
+// NotCurrent returns why the status of a Host may be older than the last report of its agent, or "" if the agent has
 // reported it to the manager that leads now. The status may have been written by a former leader, or come from a backup
 // that the hub was restored from.
 //
-// A manager without leader election has no Lease. Such a manager does not notice that the hub was restored, and neither
-// does this function.
-func (h Hub) Reported(ctx context.Context, host *v1.Host) (string, error) {
+// A manager without leader election has no Lease, and names no term in the status of a Host. Such a manager does not
+// notice that the hub was restored, and neither does this function.
+func (h Hub) NotCurrent(ctx context.Context, host *v1.Host) (string, error) {
 	lease := &coordinationv1.Lease{}
 	name := types.NamespacedName{Namespace: h.Namespace, Name: ManagerLease}
-	if err := h.Live.Get(ctx, name, lease); apierrors.IsNotFound(err) {
+	err := h.Live.Get(ctx, name, lease)
+	switch {
+	case apierrors.IsNotFound(err) && host.Status.ReportedTo == "":
 		return "", nil
-	} else if err != nil {
+	case apierrors.IsNotFound(err):
+		return "the manager's Lease " + name.String() + " is missing: the manager creates it when it elects a leader", nil
+	case err != nil:
 		return "", fmt.Errorf("read the manager's Lease %s: %w", name, err)
 	}
 	switch term := checkpoint.Term(lease); {

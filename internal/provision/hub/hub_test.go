@@ -33,7 +33,7 @@ func reader(t *testing.T, objects ...client.Object) client.Reader {
 	return fake.NewClientBuilder().WithScheme(kinds).WithObjects(objects...).Build()
 }
 
-func TestReportedAcceptsOnlyReportsToThePresentLeader(t *testing.T) {
+func TestStatusIsCurrentOnlyIfItWasReportedToThePresentLeader(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	lease := func(history string, renewed time.Time, holder string) *coordinationv1.Lease {
@@ -49,6 +49,7 @@ func TestReportedAcceptsOnlyReportsToThePresentLeader(t *testing.T) {
 	}
 	const before, leads = "1/a/7", "1/a/7 2/b/3"
 	const notYet, notRenewed = "has not reported yet to the manager that leads now", "was not renewed lately"
+	const missing = "the manager's Lease drover-system/drover-manager is missing"
 	for name, tc := range map[string]struct {
 		lease      *coordinationv1.Lease
 		reportedTo string
@@ -64,6 +65,7 @@ func TestReportedAcceptsOnlyReportsToThePresentLeader(t *testing.T) {
 		"the clock of the manager is behind": {lease(leads, now.Add(-31*time.Second), "b"), "uid/2/b", notRenewed},
 		"the Lease has no history":           {lease("", now, "b"), "", notYet},
 		"there is no election":               {nil, "", ""},
+		"the Lease was deleted":              {nil, "uid/2/b", missing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +74,7 @@ func TestReportedAcceptsOnlyReportsToThePresentLeader(t *testing.T) {
 				objects = append(objects, tc.lease)
 			}
 			h := hub.Hub{Live: reader(t, objects...), Namespace: namespace, Now: func() time.Time { return now }}
-			got, err := h.Reported(t.Context(), &v1.Host{Status: v1.HostStatus{ReportedTo: tc.reportedTo}})
+			got, err := h.NotCurrent(t.Context(), &v1.Host{Status: v1.HostStatus{ReportedTo: tc.reportedTo}})
 			if err != nil || (tc.want == "") != (got == "") || !strings.Contains(got, tc.want) {
 				t.Errorf("the reason against it is %q (%v), want %q", got, err, tc.want)
 			}
