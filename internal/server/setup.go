@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -36,6 +35,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 	"github.com/drover-dev/drover/internal/trust"
 	"github.com/drover-dev/drover/internal/tunnel"
+	"github.com/drover-dev/drover/internal/wiring"
 )
 
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -186,27 +186,11 @@ func refused(
 
 // cachesSynced reports whether the caches that requests are answered from are filled, without waiting for them.
 func cachesSynced(mgr ctrl.Manager, cfg config.Config) error {
-	now, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-	defer cancel()
 	kinds := []client.Object{&v1.Cluster{}, &corev1.Secret{}, &v1.ClusterRoleTemplateBinding{}, &v1.ProjectRoleTemplateBinding{}, &v1.Project{}}
 	if cfg.SignIn.On() {
 		kinds = append(kinds, &v1.User{}, &v1.AuthProvider{})
 	}
-	for _, object := range kinds {
-		informer, err := mgr.GetCache().GetInformer(now, object)
-		if err != nil || !informer.HasSynced() {
-			return notFilled(object, err)
-		}
-	}
-	return nil
-}
-
-// notFilled says why the cache of a kind is not filled.
-func notFilled(object client.Object, err error) error {
-	if meta.IsNoMatchError(err) {
-		return fmt.Errorf("cache of %T cannot be filled: the hub's API server does not have the kind; apply the CRDs of this version", object)
-	}
-	return fmt.Errorf("cache of %T is not filled yet", object)
+	return wiring.CachesFilled(mgr.GetCache(), kinds...)
 }
 
 // quietLog passes what net/http logs to a logger at debug level: handshakes that scanners break off are no news.
