@@ -10,8 +10,6 @@ import (
 	"context"
 	"os"
 
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
-
 	"github.com/drover-dev/drover/controllers/provision"
 	core "github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/provision/config"
@@ -33,9 +31,6 @@ func run(ctx context.Context, path string) error {
 		return err
 	}
 	if err := provision.Setup(mgr, cfg); err != nil {
-		return err
-	}
-	if err := mgr.AddHealthzCheck("healthz", healthz.Ping); err != nil {
 		return err
 	}
 	return mgr.Start(ctx)

@@ -86,6 +86,9 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 		inplace.New(hooks).Register(mux)
 		mgr.GetWebhookServer().Register(inplace.Path+"/", mux)
 	}
+	if err := addProbes(mgr, cfg); err != nil {
+		return err
+	}
 	return wiring.Add(mgr, all)
 }
 

@@ -8,7 +8,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
@@ -32,6 +35,7 @@ import (
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/config"
 	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -43,7 +47,7 @@ const (
 )
 
 // TestEveryControllerWorksWithTheRightsOfItsRole runs all controllers of the provisioner with its account, which has
-// only the generated roles, and under the policies that narrow them.
+// only the generated roles, and under the policies that narrow them. The provisioner is ready once it has its rights.
 func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	t.Parallel()
 	env := testkit.Shared(t)
@@ -51,12 +55,21 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	env.Provision(t)
 	workspace := env.Workspace(t)
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	for _, file := range []string{"provision/service_account", "provision/role", "provision/role_binding",
-		"clusterapi/role", "clusterapi/role_binding", "clusterapi/import/role", "clusterapi/import/role_binding",
-		"provision/policy", "clusterapi/policy", "clusterapi/import/policy"} {
+	for _, file := range []string{"provision/service_account", "provision/role", "clusterapi/role",
+		"clusterapi/import/role", "provision/policy", "clusterapi/policy", "clusterapi/import/policy"} {
 		apply(t, env, "config/"+file+".yaml")
 	}
-	start(t, env)
+	probes := start(t, env)
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		return errors.Join(answers(ctx, probes+"/healthz", http.StatusOK),
+			answers(ctx, probes+"/readyz/caches", http.StatusInternalServerError))
+	})
+	for _, file := range []string{"provision/role_binding", "clusterapi/role_binding", "clusterapi/import/role_binding"} {
+		apply(t, env, "config/"+file+".yaml")
+	}
+	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
+		return errors.Join(answers(ctx, probes+"/readyz", http.StatusOK), answers(ctx, probes+"/readyz/hooks", http.StatusOK))
+	})
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "h1"}}
 	env.Apply(t, host)
 
@@ -143,11 +156,30 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	}
 }
 
-// start runs a provisioner with its account until the test ends.
-func start(t *testing.T, env *testkit.Env) {
+// answers returns an error if a URL does not answer with this status.
+func answers(ctx context.Context, url string, want int) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != want {
+		return fmt.Errorf("%s answers %s, want %d", url, response.Status, want)
+	}
+	return nil
+}
+
+// start runs a provisioner with its account until the test ends, and returns the URL of its probes.
+func start(t *testing.T, env *testkit.Env) string {
 	t.Helper()
-	cfg, err := config.Parse([]byte("{apiVersion: config.drover.dev/v1, kind: ProvisionerConfig, health: {listen: '0'}, " +
-		"metrics: {listen: '0'}, clusterAPI: {enabled: true, import: true}}"))
+	probes, hooks := address(t), address(t)
+	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ProvisionerConfig, "+
+		"health: {listen: '%s'}, metrics: {listen: '0'}, clusterAPI: {enabled: true, import: true, "+
+		"inPlaceUpdates: true, hooks: {listen: '%s', certDir: '%s'}}}", probes, hooks, certificate(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,6 +204,30 @@ func start(t *testing.T, env *testkit.Env) {
 			t.Errorf("the provisioner ended with %v, want no error", err)
 		}
 	})
+	return "http://" + probes
+}
+
+// address returns a free address.
+func address(t *testing.T) string {
+	t.Helper()
+	free, err := lab.FreeAddress("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return free
+}
+
+// certificate returns a folder with a serving certificate for the hooks.
+func certificate(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	crt, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+	err = errors.Join(err, os.WriteFile(filepath.Join(dir, "tls.crt"), crt, 0o600),
+		os.WriteFile(filepath.Join(dir, "tls.key"), key, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }
 
 // impersonating returns the configuration of a client that acts as the provisioner's account.

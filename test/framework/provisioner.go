@@ -60,7 +60,7 @@ func (p *Provisioner) install(ctx context.Context) error {
 	return err
 }
 
-// Start starts or restarts the provisioner, and returns when it runs.
+// Start starts or restarts the provisioner, and returns when it is ready.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.hub.programs.buildProvisioner(ctx); err != nil {
 		return err
@@ -86,7 +86,7 @@ func (p *Provisioner) Start(ctx context.Context) error {
 		return err
 	}
 	return p.Process.WaitReady(ctx, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/healthz", nil)
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+p.health+"/readyz", nil)
 		if err != nil {
 			return err
 		}
