@@ -163,7 +163,7 @@ install: ## Install only the CRDs into the cluster that kubectl points at.
 	hack/deploy.sh install
 
 .PHONY: uninstall
-uninstall: ## Remove the CRDs. Refuses while there are Clusters; FORCE=1 deletes those first.
+uninstall: ## Remove the CRDs. Refuses while objects would be stranded; FORCE=1 deletes them first.
 	hack/deploy.sh uninstall
 
 .PHONY: deploy
@@ -171,7 +171,7 @@ deploy: ## Install the hub: make deploy IMG=registry/drover:v1 URL=https://hub.e
 	hack/deploy.sh deploy
 
 .PHONY: undeploy
-undeploy: ## Remove the hub. Refuses while there are Clusters; FORCE=1 deletes those first.
+undeploy: ## Remove the hub, with its provisioner: PROVISION. Refuses while objects would be stranded; FORCE=1 deletes them first.
 	hack/deploy.sh undeploy
 
 .PHONY: build-installer

@@ -10,13 +10,21 @@
 # URL   https address of the hub, or several separated by commas (deploy, render; in dist/install.yaml it can be filled in later)
 # PROVISION folder of config/ to apply beside: provision, clusterapi or clusterapi-inplace, which install the provisioner (deploy, render, undeploy)
 # EXPOSE folder of config/expose to apply in place of config/default: loadbalancer, ingress or gateway (deploy, render, undeploy)
-# FORCE=1 lets undeploy and uninstall delete the Clusters and Hosts first
+# FORCE=1 lets undeploy and uninstall delete the objects that they refuse to strand: Clusters, Hosts, the provisioner's
 # KUBECTL the kubectl to use, with or without flags: KUBECTL="kubectl --context hub"
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly overlay=${EXPOSE:+expose/}${EXPOSE:-default}
-readonly crds=(clusters.cluster.drover.dev hosts.cluster.drover.dev)
+# Kinds that undeploy and uninstall refuse to strand. With FORCE=1 their objects are deleted in this order: the
+# provisioner's finalizers keep Hosts and machines until these are clean.
+readonly crds=(
+	etcdrestores.provision.cluster.drover.dev etcdsnapshots.provision.cluster.drover.dev
+	clusterinstallations.provision.cluster.drover.dev drovermachines.infrastructure.cluster.drover.dev
+	droverclusters.infrastructure.cluster.drover.dev clusters.cluster.drover.dev hosts.cluster.drover.dev
+)
+# Bindings that gave these rights to the manager, before there was a provisioner.
+readonly former=(drover-manager-provision drover-manager-cluster-api drover-manager-cluster-import)
 read -ra kubectl <<<"${KUBECTL:-kubectl}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -25,6 +33,8 @@ die() {
 	printf 'deploy: %s\n' "$*" >&2
 	exit 1
 }
+
+warn() { printf 'deploy: warning: %s\n' "$*" >&2; }
 
 kustomize_build() { go tool -modfile=hack/tools/kustomize.mod kustomize build "$1"; }
 
@@ -98,21 +108,61 @@ deploy() {
 	"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-manager --timeout=5m
 	if [[ -n ${PROVISION:-} ]]; then
 		"${kubectl[@]}" --namespace drover-system rollout status deployment/drover-provisioner --timeout=5m
+	else
+		warn_about_provisioner
 	fi
+	"${kubectl[@]}" delete clusterrolebinding "${former[@]}" --ignore-not-found
 }
 
-# refuse_while_clusters (and Hosts) keeps people from stranding their agents: with the manager and its CA gone, no agent that
-# is still out there can be asked to uninstall itself, or trusts a hub that is installed later.
-refuse_while_clusters() { # what is about to be removed
+# objects_of prints the names of all objects of a CRD, nothing if the hub does not have the CRD.
+objects_of() { # CRD
+	local found
+	found=$("${kubectl[@]}" get "crd/$1" --ignore-not-found --output name) || return
+	[[ -z $found ]] || "${kubectl[@]}" get "$1" --all-namespaces --output name
+}
+
+# provisioner prints the name of the provisioner's Deployment, nothing if the hub has none.
+provisioner() {
+	"${kubectl[@]}" --namespace drover-system get deployment drover-provisioner --ignore-not-found --output name
+}
+
+# warn_about_provisioner says what happens to clusters of Hosts on a hub that is deployed without PROVISION.
+warn_about_provisioner() {
+	local found crd objects
+	found=$(provisioner)
+	if [[ -n $found ]]; then
+		warn "the hub's provisioner keeps its version: to update it with the manager, set PROVISION as when it was installed"
+		return
+	fi
+	for crd in "${crds[@]:0:5}"; do
+		objects=$(objects_of "$crd")
+		[[ -z $objects ]] || warn "there are $(wc -l <<<"$objects") ${crd%%.*}, and the hub has no provisioner that \
+reconciles them: deploy it with PROVISION=provision, or clusterapi for Cluster API"
+	done
+}
+
+# refuse_while_used keeps people from stranding agents and machines: with the manager and its CA gone, no agent that is still
+# out there can be asked to uninstall itself, or trusts a hub that is installed later. Without the provisioner, no controller
+# removes the finalizers of its objects.
+refuse_while_used() { # what is about to be removed
 	local crd objects
 	for crd in "${crds[@]}"; do
-		"${kubectl[@]}" get "crd/$crd" --ignore-not-found --output name | grep -q . || continue
-		objects=$("${kubectl[@]}" get "$crd" --all-namespaces --output name)
+		objects=$(objects_of "$crd")
 		[[ -n $objects ]] || continue
-		[[ ${FORCE:-} == 1 ]] || die "there are $(wc -l <<<"$objects") ${crd%%.*}, whose agents would be stranded without $1.
+		[[ ${FORCE:-} == 1 ]] || die "there are $(wc -l <<<"$objects") ${crd%%.*}, which would be stranded without $1.
 Delete them first (kubectl delete $crd --all --all-namespaces), or let this do it: FORCE=1"
 		"${kubectl[@]}" delete "$crd" --all --all-namespaces --timeout=5m
 	done
+}
+
+undeploy() {
+	local found
+	found=$(provisioner)
+	[[ -z $found || -n ${PROVISION:-} ]] || die "the hub has a provisioner, which would stay: set PROVISION as when it was \
+installed (provision, clusterapi or clusterapi-inplace), or remove its overlay first"
+	refuse_while_used "the hub"
+	[[ -z ${PROVISION:-} ]] || kustomize_build "config/$PROVISION" | "${kubectl[@]}" delete --ignore-not-found -f -
+	kustomize_build "config/$overlay" | "${kubectl[@]}" delete --ignore-not-found -f -
 }
 
 case ${1:-} in
@@ -121,13 +171,9 @@ installer) installer ;;
 deploy) deploy ;;
 install) kustomize_build config/crd | "${kubectl[@]}" apply --server-side --force-conflicts -f - ;;
 uninstall)
-	refuse_while_clusters "the CRDs"
+	refuse_while_used "the CRDs"
 	kustomize_build config/crd | "${kubectl[@]}" delete --ignore-not-found -f -
 	;;
-undeploy)
-	refuse_while_clusters "the hub"
-	[[ -z ${PROVISION:-} ]] || kustomize_build "config/$PROVISION" | "${kubectl[@]}" delete --ignore-not-found -f -
-	kustomize_build "config/$overlay" | "${kubectl[@]}" delete --ignore-not-found -f -
-	;;
+undeploy) undeploy ;;
 *) die "usage: hack/deploy.sh deploy | undeploy | install | uninstall | render | installer" ;;
 esac
