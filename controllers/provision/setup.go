@@ -38,8 +38,9 @@ import (
 )
 
 // The rights of every provisioner: config/provision/role.yaml. The rights for Cluster API are beside its
-// controllers. Instructions of Hosts run as root on the machines. The provisioner gets Secrets whose names it
-// knows, and lists none; the policies in config/provision/policy.yaml bound what it writes.
+// controllers. Instructions of Hosts run as root on the machines. In workspaces where an administrator has bound
+// drover-provisioner-workspace, the provisioner gets Secrets whose names it knows, and lists none; the policies in
+// config/provision/policy.yaml bound what it writes.
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,verbs=create
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-provisioner,verbs=get;update
 // +kubebuilder:rbac:groups=coordination.k8s.io,namespace=drover-system,resources=leases,resourceNames=drover-manager,verbs=get
@@ -49,7 +50,7 @@ import (
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters,verbs=get;list;watch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=cluster.drover.dev,resources=hosts/plan,verbs=update
-// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update;patch;delete
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;create;update;patch;delete,roleName=drover-provisioner-workspace
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=clusterinstallations,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdsnapshots,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=provision.cluster.drover.dev,resources=etcdrestores,verbs=get;list;watch;patch

@@ -139,6 +139,9 @@ func (c *capi) startHub(t *testing.T, layout framework.Layout, inPlace bool) {
 		}
 	})
 	create(t, c.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: teamSpace}})
+	if err := c.hub.Provisioner.Bind(t.Context(), teamSpace); err != nil {
+		t.Fatal(err)
+	}
 	for _, p := range providers() {
 		c.startProvider(t, p)
 	}

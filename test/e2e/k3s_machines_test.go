@@ -131,6 +131,9 @@ func startWithMachines(t *testing.T, objects []byte, provisioner framework.Provi
 		}
 	})
 	create(t, k.hub.Plane, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: teamSpace}})
+	if err := k.hub.Provisioner.Bind(t.Context(), teamSpace); err != nil {
+		t.Fatal(err)
+	}
 	k.lead(t)
 	k.startNetwork(t)
 	return k

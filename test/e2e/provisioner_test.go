@@ -83,6 +83,9 @@ func (s *system) startProvisioned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := s.hub.Provisioner.Bind(t.Context(), metav1.NamespaceDefault); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // installation creates an installation that waits for Hosts.

@@ -60,6 +60,13 @@ func (p *Provisioner) install(ctx context.Context) error {
 	return err
 }
 
+// Bind lets the provisioner work in a namespace, with the command of docs/operations/install.md.
+func (p *Provisioner) Bind(ctx context.Context, namespace string) error {
+	_, err := p.hub.Kubectl(ctx, nil, "create", "rolebinding", "drover-provisioner", "--namespace="+namespace,
+		"--clusterrole=drover-provisioner-workspace", "--serviceaccount="+managerNamespace+":"+provisionerAccount)
+	return err
+}
+
 // Start starts or restarts the provisioner, and returns when it is ready.
 func (p *Provisioner) Start(ctx context.Context) error {
 	if err := p.hub.programs.buildProvisioner(ctx); err != nil {

@@ -33,6 +33,7 @@ const rounds = 200
 func testDeputy(t *testing.T, h *fixture) {
 	const planted = "planted"
 	workspace := h.unguarded(t)
+	h.bindProvisioner(t, workspace)
 	h.allow(t, "mallory", workspace, may("secrets", "get", "create", "delete"))
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "deputy"}}
 	me := v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "DroverMachine", Name: "m1", UID: "u"}

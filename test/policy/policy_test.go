@@ -53,6 +53,7 @@ func newHub(t *testing.T, env *testkit.Env) *fixture {
 	}
 	h.deployManager(t)
 	h.deployProvisioner(t, "config/provision")
+	h.bindProvisioner(t, h.workspace)
 	return h
 }
 

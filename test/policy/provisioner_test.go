@@ -9,7 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,14 +32,34 @@ func (h *fixture) deployProvisioner(t *testing.T, folder string) {
 			h.Apply(t, o)
 		}
 	}
-	h.AwaitRights(t, provisionerUser, h.workspace,
-		may("hosts", "patch"), may("hosts/plan", "update"), may("secrets", "create"))
+	h.AwaitRights(t, provisionerUser, h.workspace, may("hosts", "patch"), may("hosts/plan", "update"))
+}
+
+// bindProvisioner lets the provisioner work in a namespace, as an administrator does.
+func (h *fixture) bindProvisioner(t *testing.T, namespace string) {
+	t.Helper()
+	h.Apply(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "drover-provisioner"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "drover-provisioner-workspace"},
+		Subjects:   []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "drover-system", Name: "drover-provisioner"}},
+	})
+	h.AwaitRights(t, provisionerUser, namespace, may("secrets", "get", "create", "patch", "delete"))
 }
 
 // testProvisioner checks the limits of a provisioner that was taken over. It is root on Hosts, which is its purpose. It
-// creates no join token and no token of a ServiceAccount, and changes no Cluster. What it can read, admission does not see.
+// creates no join token and no token of a ServiceAccount, and changes no Cluster. It reads Secrets only where an
+// administrator lets it work.
 func testProvisioner(t *testing.T, h *fixture) {
 	provisioner, workspace := h.provisioner(t), h.Workspace(t)
+	h.bindProvisioner(t, workspace)
+	t.Run("it reads no Secret of another namespace", func(t *testing.T) {
+		for _, namespace := range []string{"drover-system", "kube-system", h.other} {
+			name := client.ObjectKey{Namespace: namespace, Name: "drover-ca"}
+			if err := provisioner.Get(t.Context(), name, &corev1.Secret{}); !apierrors.IsForbidden(err) {
+				t.Errorf("reading Secret %s gives %v, want Forbidden", name, err)
+			}
+		}
+	})
 	secret := func(name, labels, kind string) *unstructured.Unstructured {
 		return object(t, fmt.Sprintf("{apiVersion: v1, kind: Secret, type: %q, "+
 			"metadata: {namespace: %s, name: %s, labels: {%s}}}", kind, workspace, name, labels))
@@ -176,6 +199,10 @@ func TestTheManagerHasNoRightsOfTheProvisioner(t *testing.T) {
 			}
 		}
 		for _, o := range manifests(t, folder) {
+			if role := fmt.Sprint(o.Object["roleRef"]); strings.Contains(role, "drover-provisioner-workspace") {
+				t.Errorf("%s binds the rights on Secrets in %s %s, want administrators to bind them in workspaces", folder,
+					o.GetKind(), o.GetName())
+			}
 			if text := fmt.Sprint(o.Object["subjects"]); strings.Contains(text, "drover-manager") {
 				t.Errorf("%s binds %s to the manager's account, want the provisioner's", folder, o.GetName())
 			}

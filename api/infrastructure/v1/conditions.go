@@ -32,6 +32,8 @@ const (
 	// ReasonSecretConflict: the Secret "<cluster>-kubeconfig", or "<host>-host-plan" of a machine's Host, exists and does
 	// not belong to Drover.
 	ReasonSecretConflict = "SecretConflict"
+	// ReasonNotPermitted: the provisioner has no right to the Secrets of the workspace. Stalled.
+	ReasonNotPermitted = "NotPermitted"
 	// ReasonWaitingForCluster: the DroverCluster is not provisioned yet.
 	ReasonWaitingForCluster = "WaitingForCluster"
 	// ReasonWaitingForBootstrap: the bootstrap provider has not written its data yet.

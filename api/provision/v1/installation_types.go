@@ -276,6 +276,8 @@ const (
 	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" exists and does not belong
 	// to Drover. Stalled.
 	ReasonSecretConflict = "SecretConflict"
+	// ReasonNotPermitted: the provisioner has no right to the Secrets of the workspace. Stalled.
+	ReasonNotPermitted = "NotPermitted"
 	// ReasonInstalled: all hosts match the spec.
 	ReasonInstalled = "Installed"
 	// ReasonHostsWaiting: some hosts are not ready. status.waiting names them and the reasons.

@@ -24,6 +24,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/registration"
 	"github.com/drover-dev/drover/internal/release"
 )
@@ -95,6 +96,10 @@ func Outline() *metav1.PartialObjectMetadata {
 // Reconcile takes one step for a cluster.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	in, err := r.gather(ctx, req.NamespacedName)
+	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" && in.cluster != nil {
+		r.event(in, corev1.EventTypeWarning, "AgentNotInstalled", "%s", why)
+		return ctrl.Result{RequeueAfter: hub.LookAgain}, nil
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -138,13 +143,13 @@ func (r *Reconciler) enter(ctx context.Context, workspace string) (*limit.Seat, 
 	return r.seats.Enter(ctx, limit.Requester{User: workspace})
 }
 
-// gather reads everything that a step depends on.
+// gather reads everything that a step depends on. With an error it returns the input as far as it was read.
 func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*input, error) {
 	in := &input{name: name, source: Outline()}
 	if err := r.Client.Get(ctx, name, in.source); apierrors.IsNotFound(err) {
 		in.source = nil
 	} else if err != nil {
-		return nil, err
+		return in, err
 	}
 	if !wanted(in) {
 		return in, nil
@@ -153,7 +158,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	if err := r.Client.Get(ctx, name, cluster); apierrors.IsNotFound(err) {
 		return in, nil
 	} else if err != nil {
-		return nil, err
+		return in, err
 	}
 	in.cluster = cluster
 	if !agreed(in) {
@@ -171,7 +176,7 @@ func (r *Reconciler) gather(ctx context.Context, name types.NamespacedName) (*in
 	}
 	secret := &corev1.Secret{}
 	if err := r.Live.Get(ctx, registration.RegistrationSecret(name), secret); client.IgnoreNotFound(err) != nil {
-		return nil, err
+		return in, err
 	}
 	if registration.Owned(secret, cluster, v1.SecretKindRegistration) {
 		in.manifest = secret.Data[registration.KeyManifest]

@@ -29,6 +29,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
+	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -55,6 +56,8 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.drover.dev,resources=droverclusters/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get
+// The policy drover-secrets asks for the next right where a Secret is written that Cluster API reads.
+// +kubebuilder:rbac:groups=cluster.drover.dev,resources=clusters/credentials,verbs=update
 
 // Reconcile writes the kubeconfig of one cluster and its status.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
@@ -69,6 +72,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	defer func() { err = errors.Join(err, update.Commit(ctx, r.Client, r.Recorder)) }()
 	setScheduled(object, update)
 	decided, err := r.advance(ctx, object)
+	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
+		err = nil
+		decided = status.Readiness{Stalled: true, Reason: infrav1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}

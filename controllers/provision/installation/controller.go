@@ -30,6 +30,7 @@ import (
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/status"
 )
@@ -102,6 +103,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		step = r.remove
 	}
 	decided, err := step(ctx, in)
+	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
+		err = nil
+		decided = status.Readiness{Stalled: true, Reason: provisionv1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
+	}
 	if apierrors.IsConflict(err) { // another object has taken the Host, or the cache lags
 		return ctrl.Result{RequeueAfter: soon}, nil
 	} else if err != nil {

@@ -26,6 +26,7 @@ import (
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/clusterapi"
 	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/internal/status"
 )
 
@@ -106,6 +107,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 		step = r.remove
 	}
 	decided, err := step(ctx, in)
+	if why := hub.NotPermitted(ctx, r.Live, req.Namespace, err); why != "" {
+		err = nil
+		decided = status.Readiness{Stalled: true, Reason: infrav1.ReasonNotPermitted, Message: why, Again: hub.LookAgain}
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
