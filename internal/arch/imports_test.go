@@ -225,6 +225,10 @@ func rules() []rule {
 			why: "the provisioner reaches machines and members through objects of the hub only",
 		},
 		{
+			from: "internal/policies", ours: []string{"./config"},
+			why: "the manager and the provisioner share it, so it must not depend on either",
+		},
+		{
 			from: "internal/wiring",
 			only: []string{"std", "k8s.io/apimachinery", "k8s.io/client-go", "sigs.k8s.io/controller-runtime"},
 			why: "the manager and the provisioner share wiring to start their controllers, so it must not depend on a " +

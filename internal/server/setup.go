@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+	admission "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
@@ -27,6 +28,7 @@ import (
 	"github.com/drover-dev/drover/internal/index"
 	"github.com/drover-dev/drover/internal/limit"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/policies"
 	"github.com/drover-dev/drover/internal/portal/catalog"
 	"github.com/drover-dev/drover/internal/portal/subscribe"
 	"github.com/drover-dev/drover/internal/protocol"
@@ -182,6 +184,18 @@ func refused(
 		}
 		recorder.Eventf(cluster, nil, corev1.EventTypeWarning, reason, "RefuseAgent", "%s", message)
 	}
+}
+
+// watchPolicies has every replica look for the hub's admission policies.
+func (t *telemetry) watchPolicies(
+	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
+) error {
+	watch, err := policies.New(client, log)
+	if err != nil {
+		return err
+	}
+	t.registry.MustRegister(watch)
+	return mgr.Add(watch)
 }
 
 // cachesSynced reports whether the caches that requests are answered from are filled, without waiting for them.

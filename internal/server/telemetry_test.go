@@ -31,6 +31,7 @@ import (
 	"github.com/drover-dev/drover/internal/config"
 	"github.com/drover-dev/drover/internal/delivery"
 	"github.com/drover-dev/drover/internal/members"
+	"github.com/drover-dev/drover/internal/policies"
 	"github.com/drover-dev/drover/internal/trust"
 )
 
@@ -71,7 +72,7 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	if _, err := o.openAudit(config.Audit{}, logr.Discard()); err != nil {
 		t.Fatal(err)
 	}
-	names.MustRegister(&policies{}) // as watchPolicies does, which needs a manager
+	names.MustRegister(&policies.Watch{}) // as watchPolicies does, which needs a manager
 	o.subscriptions()
 	(&Server{telemetry: o}).Deliveries()
 	return o, names

@@ -1,7 +1,8 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+// Package policies watches whether the admission policies that a program depends on are in force.
+package policies
 
 import (
 	"bytes"
@@ -21,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	admission "k8s.io/client-go/kubernetes/typed/admissionregistration/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/yaml"
 
 	manifests "github.com/drover-dev/drover/config"
@@ -49,8 +49,9 @@ type policy struct {
 	binding admissionv1.ValidatingAdmissionPolicyBinding
 }
 
-// policies watches whether the hub's admission policies are in force. It writes none: a manager that was taken over must not lift its own limits.
-type policies struct {
+// Watch watches whether the hub's admission policies are in force. It writes none: a program that was taken over must
+// not lift its own limits.
+type Watch struct {
 	wanted []policy
 	list   func(context.Context) ([]policy, error) // the hub's, a policy for each of its bindings
 	log    logr.Logger
@@ -58,15 +59,14 @@ type policies struct {
 	unsure bool                                   // the first look found some missing
 }
 
-// watchPolicies has every replica look for the hub's admission policies.
-func (t *telemetry) watchPolicies(mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger) error {
+// New returns a Watch of the policies of config/policy, for every replica.
+func New(client admission.AdmissionregistrationV1Interface, log logr.Logger) (*Watch, error) {
 	wanted, err := readPolicies(manifests.Policies)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	p := &policies{wanted: wanted, log: log, list: func(ctx context.Context) ([]policy, error) { return listPolicies(ctx, client) }}
-	t.registry.MustRegister(p)
-	return mgr.Add(p)
+	list := func(ctx context.Context) ([]policy, error) { return listPolicies(ctx, client) }
+	return &Watch{wanted: wanted, log: log, list: list}, nil
 }
 
 // readPolicies returns the policies of a folder of manifests.
@@ -103,16 +103,16 @@ func readPolicies(folder fs.FS) ([]policy, error) {
 }
 
 // Start looks for the policies until ctx ends, on every replica.
-func (p *policies) Start(ctx context.Context) error {
+func (p *Watch) Start(ctx context.Context) error {
 	wait.UntilWithContext(ctx, p.look, policiesEvery)
 	return nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
-func (*policies) NeedLeaderElection() bool { return false }
+func (*Watch) NeedLeaderElection() bool { return false }
 
 // look compares the policies of the hub with those that are wanted, and logs what has changed since the last look.
-func (p *policies) look(ctx context.Context) {
+func (p *Watch) look(ctx context.Context) {
 	states := map[string]policyState{}
 	found, err := p.list(ctx)
 	for _, wanted := range p.wanted {
@@ -156,7 +156,7 @@ func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1I
 
 // report logs which policies are not in force. At the start of a manager it is silent if all are. Whatever installs a hub may start the manager
 // a moment before it applies the policies, so what the first look misses is an error only if the second one misses it too.
-func (p *policies) report(states map[string]policyState, first bool, err error) {
+func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	names := map[policyState][]string{}
 	for _, wanted := range p.wanted {
 		names[states[wanted.Name]] = append(names[states[wanted.Name]], wanted.Name)
@@ -229,10 +229,10 @@ func withDefaults(spec *admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.
 var policiesDesc = prometheus.NewDesc("drover_policies", "Admission policies of the hub by state: InForce, Missing, Changed or Unknown. Every replica counts all.", []string{"state"}, nil)
 
 // Describe implements prometheus.Collector.
-func (*policies) Describe(out chan<- *prometheus.Desc) { out <- policiesDesc }
+func (*Watch) Describe(out chan<- *prometheus.Desc) { out <- policiesDesc }
 
 // Collect implements prometheus.Collector.
-func (p *policies) Collect(out chan<- prometheus.Metric) {
+func (p *Watch) Collect(out chan<- prometheus.Metric) {
 	states := p.states.Load()
 	if states == nil {
 		return

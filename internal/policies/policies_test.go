@@ -1,11 +1,12 @@
 // Copyright The Drover Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package server
+package policies
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -17,6 +18,8 @@ import (
 	manifests "github.com/drover-dev/drover/config"
 	"github.com/drover-dev/drover/test/testkit"
 )
+
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func readAllPolicies(t *testing.T) []policy {
 	t.Helper()
@@ -96,7 +99,7 @@ func TestMissingPoliciesShow(t *testing.T) {
 	var logged []string
 	var have []policy
 	var failure error
-	p := &policies{wanted: all, list: func(context.Context) ([]policy, error) { return have, failure },
+	p := &Watch{wanted: all, list: func(context.Context) ([]policy, error) { return have, failure },
 		log: funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(p)
@@ -141,7 +144,7 @@ func TestPoliciesThatAreMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *test
 		t.Run(name, func(t *testing.T) {
 			var logged string
 			var have []policy
-			p := &policies{wanted: all, list: func(context.Context) ([]policy, error) { return have, nil },
+			p := &Watch{wanted: all, list: func(context.Context) ([]policy, error) { return have, nil },
 				log: funcr.NewJSON(func(line string) { logged += line }, funcr.Options{})}
 			for i, want := range tt.want {
 				logged = ""
@@ -156,4 +159,25 @@ func TestPoliciesThatAreMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *test
 			}
 		})
 	}
+}
+
+// scrape lists samples as "name label=value,label=value number".
+func scrape(t *testing.T, from prometheus.Gatherer) string {
+	t.Helper()
+	families, err := from.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			var labels []string
+			for _, pair := range m.GetLabel() {
+				labels = append(labels, pair.GetName()+"="+pair.GetValue())
+			}
+			value := m.GetGauge().GetValue()
+			fmt.Fprintln(&all, family.GetName(), strings.Join(labels, ","), value)
+		}
+	}
+	return all.String()
 }
