@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package config embeds the manifests that programs need: the CRD that the agent installs in its member, and the
-// policies that the manager expects on the hub.
+// policies that manager and provisioner expect on the hub.
 package config
 
 import "embed"
@@ -12,7 +12,7 @@ import "embed"
 //go:embed crd/bases/cluster.drover.dev_plans.yaml
 var Plans []byte
 
-// Policies contains the hub's admission policies in the folder policy.
+// Policies contains the hub's admission policies: those of the manager in the folder policy, and the provisioner's.
 //
-//go:embed policy/*.yaml
+//go:embed policy/*.yaml provision/policy.yaml clusterapi/policy.yaml clusterapi/import/policy.yaml
 var Policies embed.FS

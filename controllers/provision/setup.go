@@ -6,6 +6,7 @@ package provision
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -87,7 +88,7 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 		inplace.New(hooks).Register(mux)
 		mgr.GetWebhookServer().Register(inplace.Path+"/", mux)
 	}
-	if err := addProbes(mgr, cfg); err != nil {
+	if err := errors.Join(addProbes(mgr, cfg), watchPolicies(mgr, cfg)); err != nil {
 		return err
 	}
 	return wiring.Add(mgr, all)

@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/util/cert"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/drover-dev/drover/api/infrastructure/v1"
@@ -56,16 +57,20 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	env.Provision(t)
 	workspace := env.Workspace(t)
 	env.Apply(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
-	for _, file := range []string{"provision/service_account", "provision/role", "clusterapi/role",
-		"clusterapi/import/role", "provision/policy", "clusterapi/policy", "clusterapi/import/policy"} {
+	for _, file := range []string{"provision/service_account", "provision/role", "provision/role_binding",
+		"clusterapi/role", "clusterapi/import/role", "provision/policy", "clusterapi/policy", "clusterapi/import/policy"} {
 		apply(t, env, "config/"+file+".yaml")
 	}
+	env.AwaitRights(t, account, "", rbacv1.PolicyRule{
+		APIGroups: []string{"admissionregistration.k8s.io"}, Verbs: []string{"list"},
+		Resources: []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"},
+	})
 	probes := start(t, env)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		return errors.Join(answers(ctx, probes+"/healthz", http.StatusOK),
 			answers(ctx, probes+"/readyz/caches", http.StatusInternalServerError))
 	})
-	for _, file := range []string{"provision/role_binding", "clusterapi/role_binding", "clusterapi/import/role_binding"} {
+	for _, file := range []string{"clusterapi/role_binding", "clusterapi/import/role_binding"} {
 		apply(t, env, "config/"+file+".yaml")
 	}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
@@ -152,6 +157,12 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 			_, err = hub.Give(ctx, taken, consumer, protocol.HostInstructions{Instructions: []protocol.HostInstruction{first}})
 			return err
 		},
+		"the watch of its policies": func(context.Context) error {
+			if got := policyStates(t); got["InForce"] != 8 || got["Missing"]+got["Changed"]+got["Unknown"] > 0 {
+				return fmt.Errorf("the states of policies are %v, want all in force", got)
+			}
+			return nil
+		},
 		"the Lease": func(ctx context.Context) error {
 			lease := &coordinationv1.Lease{}
 			return env.Client.Get(ctx, types.NamespacedName{Namespace: namespace, Name: "drover-provisioner"}, lease)
@@ -176,6 +187,24 @@ func answers(ctx context.Context, url string, want int) error {
 		return fmt.Errorf("%s answers %s, want %d", url, response.Status, want)
 	}
 	return nil
+}
+
+// policyStates returns the numbers of policies in each state, from the provisioner's metrics.
+func policyStates(t *testing.T) map[string]float64 {
+	t.Helper()
+	families, err := metrics.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]float64{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if family.GetName() == "drover_policies" {
+				states[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
+			}
+		}
+	}
+	return states
 }
 
 // start runs a provisioner with its account until the test ends, and returns the URL of its probes.

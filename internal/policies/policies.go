@@ -53,27 +53,43 @@ type policy struct {
 // not lift its own limits.
 type Watch struct {
 	wanted []policy
+	from   Manifests
 	list   func(context.Context) ([]policy, error) // the hub's, a policy for each of its bindings
 	log    logr.Logger
 	states atomic.Pointer[map[string]policyState] // by name, nil before the first look
 	unsure bool                                   // the first look found some missing
 }
 
-// New returns a Watch of the policies of config/policy, for every replica.
-func New(client admission.AdmissionregistrationV1Interface, log logr.Logger) (*Watch, error) {
-	wanted, err := readPolicies(manifests.Policies)
+// Manifests names the manifests that install a program's policies.
+type Manifests struct {
+	// Files are patterns for the files in config/ with the policies.
+	Files []string
+	// Policies and Rights are what to apply if a policy is missing, and if the policies cannot be listed.
+	Policies, Rights string
+}
+
+// New returns a Watch of the policies in these manifests, for every replica.
+func New(from Manifests, client admission.AdmissionregistrationV1Interface, log logr.Logger) (*Watch, error) {
+	wanted, err := readPolicies(manifests.Policies, from.Files)
 	if err != nil {
 		return nil, err
 	}
 	list := func(ctx context.Context) ([]policy, error) { return listPolicies(ctx, client) }
-	return &Watch{wanted: wanted, log: log, list: list}, nil
+	return &Watch{wanted: wanted, from: from, log: log, list: list}, nil
 }
 
-// readPolicies returns the policies of a folder of manifests.
-func readPolicies(folder fs.FS) ([]policy, error) {
-	files, err := fs.Glob(folder, "policy/*.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("list policies: %w", err)
+// readPolicies returns the policies in the files that match one of the patterns.
+func readPolicies(folder fs.FS, patterns []string) ([]policy, error) {
+	var files []string
+	for _, pattern := range patterns {
+		matching, err := fs.Glob(folder, pattern)
+		if err != nil {
+			return nil, fmt.Errorf("list policies: %w", err)
+		}
+		if len(matching) == 0 {
+			return nil, fmt.Errorf("list policies: no file matches %q", pattern)
+		}
+		files = append(files, matching...)
 	}
 	byName := map[string]policy{}
 	for _, file := range files {
@@ -163,14 +179,16 @@ func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	}
 	switch {
 	case err != nil:
-		p.log.Error(err, "it is not known whether the hub's admission policies are in force: apply config/rbac of this version")
+		p.log.Error(err, "it is not known whether the hub's admission policies are in force: apply "+p.from.Rights+
+			" of this version")
 	case len(names[policyInForce]) < len(p.wanted) && first:
 		p.unsure = true
 		p.log.Info("admission policies of the hub are not in force yet: it is an error if that is so in a minute",
 			"missing", names[policyMissing], "changed", names[policyChanged])
 	case len(names[policyInForce]) < len(p.wanted):
-		p.log.Error(nil, "admission policies of the hub are not in force, so users can do what they may not: apply config/policy of this version",
-			"missing", names[policyMissing], "changed", names[policyChanged])
+		p.log.Error(nil, "admission policies of the hub are not in force, so accounts can do what they may not: apply "+
+			p.from.Policies+" of this version", "missing", names[policyMissing],
+			"changed", names[policyChanged])
 	case !first:
 		p.log.Info("all admission policies of the hub are in force again")
 	}

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 
 func readAllPolicies(t *testing.T) []policy {
 	t.Helper()
-	all, err := readPolicies(manifests.Policies)
+	all, err := readPolicies(manifests.Policies, []string{"policy/*.yaml"})
 	if err != nil || len(all) < 20 {
 		t.Fatalf("read %d policies, %v, want all of config/policy", len(all), err)
 	}
@@ -139,7 +139,7 @@ func TestPoliciesThatAreMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *test
 		want   []string
 	}{
 		"they are there at the second look": {all, []string{"not in force yet", "all admission policies of the hub are in force again"}},
-		"they are not":                      {nil, []string{"not in force yet", "users can do what they may not", ""}},
+		"they are not":                      {nil, []string{"not in force yet", "accounts can do what they may not", ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var logged string

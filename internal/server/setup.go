@@ -190,7 +190,9 @@ func refused(
 func (t *telemetry) watchPolicies(
 	mgr ctrl.Manager, client admission.AdmissionregistrationV1Interface, log logr.Logger,
 ) error {
-	watch, err := policies.New(client, log)
+	watch, err := policies.New(policies.Manifests{
+		Files: []string{"policy/*.yaml"}, Policies: "config/policy", Rights: "config/rbac",
+	}, client, log)
 	if err != nil {
 		return err
 	}
