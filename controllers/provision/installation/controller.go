@@ -70,6 +70,7 @@ type input struct {
 	update       *status.Update
 	cluster      *v1.Cluster // nil if there is none
 	hosts        map[string]*v1.Host
+	given        map[string]hosts.Given // by taken Hosts
 	snapshots    []*provisionv1.EtcdSnapshot
 	restores     []*provisionv1.EtcdRestore
 	refused      *status.Readiness // why the spec cannot be applied, or nil if it can
@@ -79,6 +80,14 @@ type input struct {
 	decide       k3s.Input
 	decision     k3s.Decision // empty if no decision was made
 	now          time.Time
+}
+
+// newInput returns the input for an installation, before anything else is read.
+func (r *Reconciler) newInput(object *provisionv1.ClusterInstallation) *input {
+	return &input{
+		installation: object, now: r.Now(), hosts: map[string]*v1.Host{}, given: map[string]hosts.Given{},
+		unreadable: map[string]error{},
+	}
 }
 
 // Reconcile takes one step for an installation and writes its status.
@@ -94,7 +103,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if object.DeletionTimestamp.IsZero() && !slices.Contains(object.Finalizers, provisionv1.FinalizerHosts) {
 		return ctrl.Result{}, r.setFinalizer(ctx, object, controllerutil.AddFinalizer)
 	}
-	in := &input{installation: object, update: status.Begin(object), now: r.Now(), hosts: map[string]*v1.Host{}, unreadable: map[string]error{}}
+	in := r.newInput(object)
+	in.update = status.Begin(object)
 	defer func() {
 		err = errors.Join(err, r.written.Commit(ctx, status.Output{Client: r.Client, Recorder: r.Recorder}, in.update))
 	}()
@@ -206,7 +216,8 @@ func (r *Reconciler) give(ctx context.Context, in *input, host k3s.Host, next *k
 	if err != nil {
 		return err
 	}
-	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), next.HostInstructions, string(held))
+	set, err := r.hub().GiveWithNote(ctx, in.hosts[host.Name], consumer(in.installation), in.given[host.Name],
+		next.HostInstructions, string(held))
 	if set && host.Held == nil {
 		in.update.Event(status.Event{Reason: "HostJoins", Action: "Join", Message: fmt.Sprintf("Host %s joins as %s", host.Name, next.Roles)})
 	} else if set && host.Held.Start != next.Start {

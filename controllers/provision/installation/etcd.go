@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
-	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/internal/owned"
 	"github.com/drover-dev/drover/internal/provision/k3s"
 	"github.com/drover-dev/drover/internal/provision/progress"
@@ -118,7 +117,7 @@ func (r *Reconciler) configure(ctx context.Context, in *input, d *k3s.Decision) 
 // Reconcile would now, and does not act on it.
 func (r *Reconciler) EtcdProgress(ctx context.Context, name types.NamespacedName) (progress.All, error) {
 	object := &provisionv1.ClusterInstallation{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
-	in := &input{installation: object, now: r.Now(), hosts: map[string]*v1.Host{}, unreadable: map[string]error{}}
+	in := r.newInput(object)
 	err := r.Client.Get(ctx, name, object)
 	switch {
 	case apierrors.IsNotFound(err):

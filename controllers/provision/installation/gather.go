@@ -323,7 +323,9 @@ func (r *Reconciler) gatherHosts(ctx context.Context, in *input) error {
 // gatherHeld reads the note with the instructions of a Host, and the Host's progress. If the note cannot be read, the
 // Host is left alone and does not delay others.
 func (r *Reconciler) gatherHeld(ctx context.Context, in *input, host *v1.Host, known *k3s.Host) error {
-	note, version, err := r.hub().Note(ctx, host)
+	given, err := r.hub().Given(ctx, host)
+	in.given[host.Name] = given
+	note, version := given.Note()
 	if err != nil || note == "" {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -73,8 +74,10 @@ func (r *Reconciler) work(ctx context.Context, in *input, v status.Readiness) (s
 		return status.Readiness{}, err
 	}
 	want, after := schedule(taskInput{machine, in.host, buckets}, *has, version)
-	if _, err = r.hub().ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
-		return status.Readiness{}, err
+	if !reflect.DeepEqual(want, *has) {
+		if _, err = r.hub().ReplaceInstructions(ctx, in.host, consumer(machine), want, version); err != nil {
+			return status.Readiness{}, err
+		}
 	}
 	for _, task := range after {
 		if task.State.Ended() && stateOf(machine.Status.Tasks, task.ID).State != task.State {

@@ -97,7 +97,8 @@ func TestASecretWithoutInstructionsIsNeitherReadNorWrittenNorDeleted(t *testing.
 	if given, version, err := w.Instructions(t.Context(), w.host); !errors.Is(err, hosts.ErrForeignInstructions) || given != nil {
 		t.Errorf("read: %v, %s, %v, want ErrForeignInstructions", given, version, err)
 	}
-	if note, version, err := w.Note(t.Context(), w.host); err != nil || note != "" || version != "" {
+	read, err := w.Given(t.Context(), w.host)
+	if note, version := read.Note(); err != nil || note != "" || version != "" {
 		t.Errorf("the note is %q of version %q, %v, want none", note, version, err)
 	}
 	for what, write := range map[string]func() error{

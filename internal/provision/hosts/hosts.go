@@ -131,7 +131,7 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 		}
 	}
 	if why == "" {
-		switch secret, _, err := h.secret(ctx, host, h.Live); { // the cache may lag behind a Secret that a user made
+		switch secret, _, err := h.secret(ctx, host); {
 		case err != nil:
 			return err
 		case secret != nil:
@@ -144,21 +144,32 @@ func (h Hub) Take(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	return h.setConsumer(ctx, host, &consumer)
 }
 
-// Note returns the note that was given with a Host's instructions, and the version that the Host's status names. Both
-// are empty if the Host has no instructions from Drover.
-func (h Hub) Note(ctx context.Context, host *v1.Host) (note, version string, err error) {
-	secret, ours, err := h.secret(ctx, host, h.Client)
-	if err != nil || !ours || !secret.DeletionTimestamp.IsZero() {
-		return "", "", err
+// Given is the Secret with a Host's instructions, as it was read. The zero value means that there is none.
+type Given struct {
+	secret *corev1.Secret
+	ours   bool
+}
+
+// Given reads the Secret with a Host's instructions from the API server, for Note and GiveWithNote.
+func (h Hub) Given(ctx context.Context, host *v1.Host) (Given, error) {
+	secret, ours, err := h.secret(ctx, host)
+	return Given{secret, ours}, err
+}
+
+// Note returns the note that was given with the instructions, and the version that the Host's status names. Both are
+// empty if the Host has no instructions from Drover.
+func (g Given) Note() (note, version string) {
+	if !g.ours || !g.secret.DeletionTimestamp.IsZero() {
+		return "", ""
 	}
-	return secret.Annotations[annotationNote], versionOf(secret), nil
+	return g.secret.Annotations[annotationNote], versionOf(g.secret)
 }
 
 // Instructions reads the instructions that Drover gave a Host, and the version that the Host's status names, from the
 // API server. It returns nil if Drover gave none, or took them away. It returns ErrForeignInstructions if another
 // Secret has their name.
 func (h Hub) Instructions(ctx context.Context, host *v1.Host) (*protocol.HostInstructions, string, error) {
-	secret, ours, err := h.secret(ctx, host, h.Live)
+	secret, ours, err := h.secret(ctx, host)
 	switch {
 	case err != nil || secret == nil:
 		return nil, "", err
@@ -180,38 +191,33 @@ func versionOf(secret *corev1.Secret) string {
 
 // Give gives a Host that was taken for an object its instructions, unless it has them, and reports whether it did.
 func (h Hub) Give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions) (bool, error) {
-	return h.GiveWithNote(ctx, host, consumer, instructions, "")
+	before, err := h.Given(ctx, host)
+	if err != nil {
+		return false, err
+	}
+	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
 // ReplaceInstructions does what Give does, for instructions that were derived from the result of Instructions, with
 // their version. If the Host has others by now, apierrors.IsConflict is true for the error.
 func (h Hub) ReplaceInstructions(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, version string) (bool, error) {
-	before, ours, err := h.secret(ctx, host, h.Live) // the cache may be older than the instructions that were read
+	before, err := h.Given(ctx, host)
 	switch {
 	case err != nil:
 		return false, err
-	case before == nil || versionOf(before) != version:
+	case before.secret == nil || versionOf(before.secret) != version:
 		return false, conflict(host, "the instructions were changed since they were read")
 	}
-	return h.give(ctx, host, consumer, instructions, "", before, ours)
+	return h.GiveWithNote(ctx, host, consumer, before, instructions, "")
 }
 
-// GiveWithNote does what Give does, and keeps a note with the instructions, which Note returns. The note is not a
-// secret.
-func (h Hub) GiveWithNote(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string) (bool, error) {
-	before, ours, err := h.secret(ctx, host, h.Client)
-	if err == nil && before == nil { // the cache may lag, and has no Secret without Drover's labels
-		before, ours, err = h.secret(ctx, host, h.Live)
-	}
-	if err != nil {
-		return false, err
-	}
-	return h.give(ctx, host, consumer, instructions, note, before, ours)
-}
-
-// give gives a Host its instructions in place of the Secret that was read, or nil if there was none. Ours reports
-// whether Drover made that Secret.
-func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, instructions protocol.HostInstructions, note string, before *corev1.Secret, ours bool) (bool, error) {
+// GiveWithNote gives a Host its instructions in place of the ones that were read before, and reports whether it did. If
+// the Host has others by now, the error is Conflict or AlreadyExists. The note, which Note returns, is not a secret.
+func (h Hub) GiveWithNote(
+	ctx context.Context, host *v1.Host, consumer v1.HostConsumerRef, given Given, instructions protocol.HostInstructions,
+	note string,
+) (bool, error) {
+	before := given.secret
 	if !TakenBy(host, consumer) || !host.DeletionTimestamp.IsZero() {
 		return false, fmt.Errorf("give Host %s/%s instructions: it is not taken for %s %s", host.Namespace, host.Name, consumer.Kind, consumer.Name)
 	}
@@ -232,7 +238,7 @@ func (h Hub) give(ctx context.Context, host *v1.Host, consumer v1.HostConsumerRe
 	switch {
 	case before != nil && !before.DeletionTimestamp.IsZero():
 		return false, conflict(host, "the Secret with the former ones is being deleted")
-	case before != nil && !ours:
+	case before != nil && !given.ours:
 		return false, fmt.Errorf("give Host %s/%s instructions: %w", host.Namespace, host.Name, ErrForeignInstructions)
 	case before != nil && before.Annotations[annotationDigest] == digest && before.Annotations[annotationNote] == note:
 		return false, nil
@@ -259,7 +265,7 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 		return true, h.letGo(ctx, host)
 	}
 	// a Host that is given back must have no instructions, because another consumer's would run beside them
-	secret, ours, err := h.secret(ctx, host, h.Live)
+	secret, ours, err := h.secret(ctx, host)
 	switch {
 	case err != nil:
 		return false, err
@@ -279,7 +285,7 @@ func (h Hub) Release(ctx context.Context, host *v1.Host, consumer v1.HostConsume
 // and its installation is running.
 func (h Hub) ReleaseFormer(ctx context.Context, host *v1.Host) (bool, error) {
 	if host.DeletionTimestamp.IsZero() {
-		if secret, _, err := h.secret(ctx, host, h.Live); err != nil {
+		if secret, _, err := h.secret(ctx, host); err != nil {
 			return false, err
 		} else if secret != nil && secret.DeletionTimestamp.IsZero() {
 			return false, fmt.Errorf("give Host %s/%s back: Secret %s: %w", host.Namespace, host.Name, secret.Name, ErrFormerInstructions)
@@ -304,11 +310,11 @@ func marks(host *v1.Host) owned.Marks {
 func secretName(host *v1.Host) string { return host.Name + v1.HostPlanSecretSuffix }
 
 // secret reads the Secret with the name for a Host's instructions, and reports whether Drover made it. The Secret is
-// nil if there is none.
-func (h Hub) secret(ctx context.Context, host *v1.Host, reader client.Reader) (secret *corev1.Secret, ours bool, err error) {
+// nil if there is none. Secrets are not cached.
+func (h Hub) secret(ctx context.Context, host *v1.Host) (secret *corev1.Secret, ours bool, err error) {
 	name := types.NamespacedName{Namespace: host.Namespace, Name: secretName(host)}
 	secret = &corev1.Secret{}
-	if err := reader.Get(ctx, name, secret); apierrors.IsNotFound(err) {
+	if err := h.Live.Get(ctx, name, secret); apierrors.IsNotFound(err) {
 		return nil, false, nil
 	} else if err != nil {
 		return nil, false, fmt.Errorf("read Secret %s: %w", name, err)
