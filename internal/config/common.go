@@ -4,13 +4,10 @@
 package config
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // Port is a port for operators. Its connections and handshakes do not count toward the limits of Server.
@@ -49,30 +46,4 @@ func (l LeaderElection) Validate(add func(field, format string, args ...any)) {
 	if l.RetryPeriod.Duration >= l.RenewDeadline.Duration || l.RenewDeadline.Duration >= l.LeaseDuration.Duration {
 		add("leaderElection", "want retryPeriod < renewDeadline < leaseDuration")
 	}
-}
-
-// moved returns an error for keys of the manager's former configuration that another program reads now.
-func moved(raw []byte) error {
-	var former struct {
-		ClusterAPI any `json:"clusterAPI"`
-		Provision  any `json:"provision"`
-	}
-	if yaml.Unmarshal(raw, &former) != nil {
-		return nil
-	}
-	var errs []error
-	if former.ClusterAPI != nil {
-		errs = append(errs, errors.New("clusterAPI: the program drover-provisioner reads this key now: "+
-			"move it to the configuration in config/clusterapi/config.yaml, and install config/clusterapi: "+
-			"docs/guide/cluster-api.md"))
-	}
-	if former.Provision != nil {
-		errs = append(errs, errors.New("provision: remove this key, which has no successor: "+
-			"the program drover-provisioner makes clusters of Hosts wherever config/provision is installed: "+
-			"docs/guide/k3s-rke2.md"))
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fmt.Errorf("the manager no longer makes clusters: %w", errors.Join(errs...))
 }

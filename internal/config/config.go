@@ -164,3 +164,29 @@ func (c *Config) validate() error {
 	c.LeaderElection.Validate(add)
 	return errors.Join(errs...)
 }
+
+// moved returns an error for keys of the manager's former configuration that another program reads now.
+func moved(raw []byte) error {
+	var former struct {
+		ClusterAPI any `json:"clusterAPI"`
+		Provision  any `json:"provision"`
+	}
+	if yaml.Unmarshal(raw, &former) != nil {
+		return nil
+	}
+	var errs []error
+	if former.ClusterAPI != nil {
+		errs = append(errs, errors.New("clusterAPI: the program drover-provisioner reads this key now: "+
+			"move it to the configuration in config/clusterapi/config.yaml, and install config/clusterapi: "+
+			"docs/guide/cluster-api.md"))
+	}
+	if former.Provision != nil {
+		errs = append(errs, errors.New("provision: remove this key, which has no successor: "+
+			"the program drover-provisioner makes clusters of Hosts wherever config/provision is installed: "+
+			"docs/guide/k3s-rke2.md"))
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the manager no longer makes clusters: %w", errors.Join(errs...))
+}
