@@ -113,11 +113,8 @@ func TokenCreated(secret metav1.Object) time.Time {
 // maxCached bounds a value of a Secret that the manager keeps in memory, in bytes. The longest that it needs is a hash or a token.
 const maxCached = 1 << 10
 
-// Bounds of annotations that the manager keeps in memory, in bytes: of a hash or a time, and of the note beside a Host's plan.
-const (
-	maxMark = 256
-	maxNote = 8 << 10
-)
+// maxMark bounds an annotation that the manager keeps in memory, which has a hash or a time, in bytes.
+const maxMark = 256
 
 // CachedKinds are the values of the label v1.LabelSecretKind of the Secrets that the manager keeps in memory. Users may write any others.
 func CachedKinds() []string {
@@ -128,7 +125,7 @@ func CachedKinds() []string {
 func cachedMetadata() untrusted.Metadata {
 	return untrusted.Metadata{
 		Annotations: map[string]int{
-			annotationTokenHash: maxMark, annotationTokenCreated: maxMark, annotationTokenUsed: maxMark, v1.AnnotationPlanDigest: maxMark, v1.AnnotationPlanNote: maxNote,
+			annotationTokenHash: maxMark, annotationTokenCreated: maxMark, annotationTokenUsed: maxMark,
 		},
 		Labels: []string{v1.LabelSecretKind, v1.LabelCluster, v1.LabelHost, v1.LabelManagedBy}, Owners: []string{v1.Group},
 	}

@@ -69,8 +69,8 @@ func TestTrim(t *testing.T) {
 				secret.OwnerReferences = append(secret.OwnerReferences, metav1.OwnerReference{APIVersion: v1.GroupVersion.String(), Kind: "Cluster", Name: strings.Repeat("x", i), UID: "x"})
 			}
 			raw, err := json.Marshal(trim(t, secret))
-			if err != nil || len(raw) > 16<<10 {
-				t.Errorf("%s: %d bytes are kept, want 16 KiB at most (%v)", kind, len(raw), err)
+			if err != nil || len(raw) > 8<<10 {
+				t.Errorf("%s: %d bytes are kept, want 8 KiB at most (%v)", kind, len(raw), err)
 			}
 		}
 	})
