@@ -5,9 +5,11 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"strconv"
 	"strings"
 
@@ -21,12 +23,15 @@ import (
 // Kind is the kind of the file. It has the same apiVersion as the manager's file.
 const Kind = "ProvisionerConfig"
 
+// EnvNamespace is the environment variable with the namespace of the provisioner's pod.
+const EnvNamespace = "DROVER_NAMESPACE"
+
 // Config is the provisioner's configuration file.
 type Config struct {
 	metav1.TypeMeta `json:",inline"`
 
-	// Namespace on the hub for the provisioner's Lease, and for the objects that the manager publishes. Default
-	// "drover-system".
+	// Namespace on the hub for the provisioner's Lease, and for the objects that the manager publishes. Default: the value
+	// of EnvNamespace, or "drover-system".
 	Namespace string `json:"namespace,omitempty"`
 	// Health is the port for the kubelet's probes, without TLS. Default ":8081".
 	Health core.Port `json:"health,omitempty"`
@@ -70,7 +75,7 @@ func Parse(raw []byte) (Config, error) {
 		return Config{}, err
 	}
 	for field, value := range map[*string]string{
-		&c.Namespace: "drover-system", &c.Health.Listen: ":8081", &c.Metrics.Listen: ":8445",
+		&c.Namespace: cmp.Or(os.Getenv(EnvNamespace), "drover-system"), &c.Health.Listen: ":8081", &c.Metrics.Listen: ":8445",
 		&c.ClusterAPI.Hooks.Listen: ":9443", &c.ClusterAPI.Hooks.CertDir: "/etc/drover-tls",
 	} {
 		if *field == "" {

@@ -83,6 +83,25 @@ func TestInstalledConfigurationsAreValid(t *testing.T) {
 	}
 }
 
+// An overlay that moves the Deployment to another namespace changes no file.
+func TestNamespaceIsThePodsUnlessTheFileNamesOne(t *testing.T) {
+	const file = "apiVersion: config.drover.dev/v1\nkind: ProvisionerConfig\n"
+	for pod, wants := range map[string][2]string{"": {"drover-system", "own"}, "team-hub": {"team-hub", "own"}} {
+		t.Setenv(EnvNamespace, pod)
+		for i, text := range []string{file, file + "namespace: own\n"} {
+			if got, err := Parse([]byte(text)); err != nil || got.Namespace != wants[i] {
+				t.Errorf("in a pod of %q, %q gives the namespace %q (%v), want %q", pod, text, got.Namespace, err, wants[i])
+			}
+		}
+	}
+	for _, folder := range []string{"provision", "clusterapi", "clusterapi-inplace"} {
+		t.Setenv(EnvNamespace, "team-hub")
+		if got, err := Load("../../../config/" + folder + "/config.yaml"); err != nil || got.Namespace != "team-hub" {
+			t.Errorf("config/%s gives the namespace %q (%v), want the pod's", folder, got.Namespace, err)
+		}
+	}
+}
+
 func TestEveryKeyIsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/operations/configuration.md")
