@@ -17,11 +17,7 @@ import (
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=list
 
 // watchPolicies has every replica look for the admission policies that limit the provisioner's account.
-func watchPolicies(mgr ctrl.Manager, cfg config.Config) error {
-	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
-	if err != nil {
-		return fmt.Errorf("make client: %w", err)
-	}
+func watchPolicies(mgr ctrl.Manager, cfg config.Config, clients kubernetes.Interface) error {
 	log := mgr.GetLogger().WithName("policies")
 	watch, err := policies.New(limits(cfg), clients.AdmissionregistrationV1(), log)
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -88,10 +89,20 @@ func Setup(mgr ctrl.Manager, cfg config.Config) error {
 		inplace.New(hooks).Register(mux)
 		mgr.GetWebhookServer().Register(inplace.Path+"/", mux)
 	}
-	if err := errors.Join(addProbes(mgr, cfg), watchPolicies(mgr, cfg)); err != nil {
+	if err := watch(mgr, cfg); err != nil {
 		return err
 	}
 	return wiring.Add(mgr, all)
+}
+
+// watch adds the parts of every replica that are no controllers.
+func watch(mgr ctrl.Manager, cfg config.Config) error {
+	clients, err := kubernetes.NewForConfigAndClient(mgr.GetConfig(), mgr.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	restores := hub.NewRestoreWatch(clients.CoordinationV1(), cfg.Namespace)
+	return errors.Join(addProbes(mgr, cfg), watchPolicies(mgr, cfg, clients), mgr.Add(restores))
 }
 
 // shared has the dependencies of all controllers.

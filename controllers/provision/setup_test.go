@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -34,9 +35,11 @@ import (
 	provisionv1 "github.com/drover-dev/drover/api/provision/v1"
 	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/controllers/provision"
+	"github.com/drover-dev/drover/internal/checkpoint"
 	"github.com/drover-dev/drover/internal/protocol"
 	"github.com/drover-dev/drover/internal/provision/config"
 	"github.com/drover-dev/drover/internal/provision/hosts"
+	"github.com/drover-dev/drover/internal/provision/hub"
 	"github.com/drover-dev/drover/test/lab"
 	"github.com/drover-dev/drover/test/testkit"
 )
@@ -65,7 +68,7 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 		APIGroups: []string{"admissionregistration.k8s.io"}, Verbs: []string{"list"},
 		Resources: []string{"validatingadmissionpolicies", "validatingadmissionpolicybindings"},
 	})
-	probes := start(t, env)
+	probes, ended := start(t, env)
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
 		return errors.Join(answers(ctx, probes+"/healthz", http.StatusOK),
 			answers(ctx, probes+"/readyz/caches", http.StatusInternalServerError))
@@ -74,7 +77,8 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 		apply(t, env, "config/"+file+".yaml")
 	}
 	testkit.Eventually(t, time.Minute, func(ctx context.Context) error {
-		return errors.Join(answers(ctx, probes+"/readyz", http.StatusOK), answers(ctx, probes+"/readyz/hooks", http.StatusOK))
+		return errors.Join(answers(ctx, probes+"/readyz", http.StatusOK),
+			answers(ctx, probes+"/readyz/hooks", http.StatusOK))
 	})
 	host := &v1.Host{ObjectMeta: metav1.ObjectMeta{Namespace: workspace, Name: "h1"}}
 	env.Apply(t, host)
@@ -149,17 +153,17 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 				ObservedGeneration: taken.Generation,
 			})
 			consumer := v1.HostConsumerRef{APIVersion: v1.GroupVersion.String(), Kind: "Test", Name: "t", UID: "u"}
-			hub := hosts.Hub{Client: own, Live: own, Finalizer: provisionv1.FinalizerNode}
-			if err := hub.Take(ctx, taken, consumer); err != nil {
+			pool := hosts.Hub{Client: own, Live: own, Finalizer: provisionv1.FinalizerNode}
+			if err := pool.Take(ctx, taken, consumer); err != nil {
 				return err
 			}
 			first := protocol.HostInstruction{ID: "a", Command: []string{"true"}}
-			_, err = hub.Give(ctx, taken, consumer, protocol.HostInstructions{Instructions: []protocol.HostInstruction{first}})
+			_, err = pool.Give(ctx, taken, consumer, protocol.HostInstructions{Instructions: []protocol.HostInstruction{first}})
 			return err
 		},
 		"the watch of its policies": func(context.Context) error {
-			if got := policyStates(t); got["InForce"] != 8 || got["Missing"]+got["Changed"]+got["Unknown"] > 0 {
-				return fmt.Errorf("the states of policies are %v, want all in force", got)
+			if got := testkit.Scrape(t, metrics.Registry); !strings.Contains(got, "drover_policies state=InForce 8\n") {
+				return fmt.Errorf("the metrics are\n%s\nwant 8 policies in force", got)
 			}
 			return nil
 		},
@@ -170,6 +174,30 @@ func TestEveryControllerWorksWithTheRightsOfItsRole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { testkit.Eventually(t, time.Minute, done) })
 	}
+	t.Run("a hub whose etcd was restored", func(t *testing.T) { testRestored(t, env, ended) })
+}
+
+// testRestored has the history of the manager's Lease go back and forth until the provisioner has read both, and ends.
+func testRestored(t *testing.T, env *testkit.Env, ended <-chan error) {
+	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{
+		Namespace: namespace, Name: hub.ManagerLease, Annotations: map[string]string{v1.AnnotationTerms: "4/a/100"},
+	}}
+	env.Apply(t, lease)
+	next := "4/a/90"
+	testkit.Eventually(t, time.Minute, func(context.Context) error {
+		select {
+		case err := <-ended:
+			if !errors.Is(err, checkpoint.ErrRestored) {
+				t.Errorf("the provisioner ended with %v, want %v", err, checkpoint.ErrRestored)
+			}
+			return nil
+		default:
+		}
+		testkit.Update(t, env.Client, lease, func(l *coordinationv1.Lease) {
+			l.Annotations[v1.AnnotationTerms], next = next, l.Annotations[v1.AnnotationTerms]
+		})
+		return errors.New("the provisioner runs on")
+	})
 }
 
 // answers returns an error if a URL does not answer with this status.
@@ -189,26 +217,9 @@ func answers(ctx context.Context, url string, want int) error {
 	return nil
 }
 
-// policyStates returns the numbers of policies in each state, from the provisioner's metrics.
-func policyStates(t *testing.T) map[string]float64 {
-	t.Helper()
-	families, err := metrics.Registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	states := map[string]float64{}
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			if family.GetName() == "drover_policies" {
-				states[m.GetLabel()[0].GetValue()] = m.GetGauge().GetValue()
-			}
-		}
-	}
-	return states
-}
-
-// start runs a provisioner with its account until the test ends, and returns the URL of its probes.
-func start(t *testing.T, env *testkit.Env) string {
+// start runs a provisioner with its account until the test ends. It returns the URL of its probes, and the error with
+// which it ends.
+func start(t *testing.T, env *testkit.Env) (string, <-chan error) {
 	t.Helper()
 	probes, hooks := address(t), address(t)
 	cfg, err := config.Parse(fmt.Appendf(nil, "{apiVersion: config.drover.dev/v1, kind: ProvisionerConfig, "+
@@ -231,14 +242,17 @@ func start(t *testing.T, env *testkit.Env) string {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- mgr.Start(ctx) }()
+	go func() {
+		ended <- mgr.Start(ctx)
+		close(ended)
+	}()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
 			t.Errorf("the provisioner ended with %v, want no error", err)
 		}
 	})
-	return "http://" + probes
+	return "http://" + probes, ended
 }
 
 // address returns a free address.

@@ -19,7 +19,7 @@ import (
 // ErrRestored ends a replica because the hub's etcd was restored while the replica was running. Its caches may contain
 // objects that the hub has forgotten.
 var ErrRestored = errors.New("the Lease lacks renewals that this replica has seen: " +
-	"the hub's etcd was restored from a backup while the manager was running. The replica exits, because its caches " +
+	"the hub's etcd was restored from a backup while the program was running. The replica exits, because its caches " +
 	"may be newer than the hub, and starts again with the hub's present state")
 
 // Recorder is the client for Leases that a manager uses for leader election. It keeps the history in the Lease's
