@@ -13,7 +13,7 @@ const (
 	// running or waiting, and when a task has failed.
 	ConditionTasksSucceeded = "TasksSucceeded"
 	// ConditionEtcdScheduled of a DroverCluster is present while it has a schedule of snapshots. It is False if the
-	// schedule is invalid or the manager takes no snapshots. The message says what to do.
+	// schedule is invalid or the provisioner takes no snapshots. The message says what to do.
 	ConditionEtcdScheduled = "EtcdScheduled"
 	// ConditionPaused is True while Cluster API has paused the object.
 	ConditionPaused = "Paused"
@@ -21,6 +21,9 @@ const (
 
 // Reasons of Ready.
 const (
+	// ReasonHubUnknown: the manager has not published the hub's address and CA. It is older than the provisioner, or does
+	// not run.
+	ReasonHubUnknown = "HubUnknown"
 	// ReasonProvisioned: the infrastructure is complete.
 	ReasonProvisioned = "Provisioned"
 	// ReasonWaitingForOwner: Cluster API has not set the owner reference yet.
@@ -74,7 +77,7 @@ const (
 	ReasonScheduleInvalid = "ScheduleInvalid"
 )
 
-// Names that the manager uses.
+// Names that the provisioner uses.
 const (
 	// ProviderIDPrefix is followed by "<workspace>/<host>" in a provider ID.
 	ProviderIDPrefix = "drover://"

@@ -167,7 +167,13 @@ func (r *Reconciler) writeKubeconfig(ctx context.Context, object *infrav1.Drover
 		return status.Readiness{Reason: infrav1.ReasonSecretConflict, Message: "Secret " + name.Name + " exists and is not Drover's: delete it, or let Cluster API reach the cluster with it, without Drover", Again: lookAgain}, nil
 	}
 	settings, err := r.Settings(ctx)
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err) || err == nil && len(settings.Servers) == 0:
+		return status.Readiness{
+			Reason: infrav1.ReasonHubUnknown, Again: lookAgain,
+			Message: "the manager has not published the hub's address in ConfigMap drover-ca: start a manager of this version",
+		}, nil
+	case err != nil:
 		return status.Readiness{}, err
 	}
 	content, err := kubeconfig(cluster, settings)
