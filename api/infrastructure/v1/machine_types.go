@@ -49,7 +49,7 @@ type DroverMachineList struct {
 
 // DroverMachineSpec is the desired state of a DroverMachine.
 type DroverMachineSpec struct {
-	// providerID is "drover://<workspace>/<host>". The manager sets it when the machine takes a Host.
+	// providerID is "drover://<workspace>/<host>". The provisioner sets it when the machine takes a Host.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512

@@ -247,7 +247,7 @@ type WaitingHost struct {
 	Message string `json:"message"`
 }
 
-// Names that the manager uses.
+// Names that the provisioner uses.
 const (
 	// FinalizerHosts keeps a ClusterInstallation until its Hosts have been cleaned and released.
 	FinalizerHosts = Group + "/hosts"
@@ -271,7 +271,7 @@ const (
 
 // Reasons of the conditions.
 const (
-	// ReasonPending: the manager has not reconciled the object yet.
+	// ReasonPending: the provisioner has not reconciled the object yet.
 	ReasonPending = "Pending"
 	// ReasonSecretConflict: the Secret "<installation>-provision" or "<cluster>-registration" exists and does not belong
 	// to Drover. Stalled.
