@@ -121,6 +121,22 @@ func (w *world) join(key ed25519.PrivateKey) *v1.Host {
 	return h
 }
 
+// give creates the Secret with instructions for the Host, and returns it.
+func (w *world) give() *corev1.Secret {
+	w.t.Helper()
+	given := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix,
+			Labels: map[string]string{v1.LabelHost: w.name.Name},
+		},
+		Type: v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
+	}
+	if err := w.Client.Create(w.t.Context(), given); err != nil {
+		w.t.Fatal(err)
+	}
+	return given
+}
+
 // connect opens a tunnel of an agent with a key, which reports progress.
 func (w *world) connect(h *v1.Host, key ed25519.PrivateKey, progress protocol.HostProgress) *testkit.Agent {
 	w.t.Helper()
@@ -243,13 +259,7 @@ func TestHost(t *testing.T) {
 		},
 		"a host whose instructions the cache does not have is not cleaned": func(t *testing.T, w *world) {
 			w.reconcile()
-			given := &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
-				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
-			}
-			if err := w.Client.Create(t.Context(), given); err != nil {
-				t.Fatal(err)
-			}
+			given := w.give()
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, protocol.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion, Phase: protocol.HostApplied})
 			w.r.Client = without{w.Client, given.Name}
@@ -266,13 +276,7 @@ func TestHost(t *testing.T) {
 		},
 		"a failed instruction stalls the host until instructions succeed": func(t *testing.T, w *world) {
 			w.reconcile()
-			given := &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
-				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
-			}
-			if err := w.Client.Create(t.Context(), given); err != nil {
-				t.Fatal(err)
-			}
+			given := w.give()
 			key, version := testkit.Key(t), string(given.UID)+"."+given.ResourceVersion
 			agent := w.connect(w.join(key), key, protocol.HostProgress{Version: version, Phase: protocol.HostFailed, Instruction: "a", Message: "exit code 3", Output: "no room"})
 			w.reconcile()
@@ -343,13 +347,7 @@ func TestHost(t *testing.T) {
 		},
 		"a host that is in use is not cleaned before it was given back": func(t *testing.T, w *world) {
 			w.reconcile()
-			given := &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: w.name.Namespace, Name: w.name.Name + v1.HostPlanSecretSuffix, Labels: map[string]string{v1.LabelHost: w.name.Name}},
-				Type:       v1.SecretTypeHostPlan, StringData: map[string]string{v1.HostPlanKey: "{}"},
-			}
-			if err := w.Client.Create(t.Context(), given); err != nil {
-				t.Fatal(err)
-			}
+			given := w.give()
 			key := testkit.Key(t)
 			w.connect(w.join(key), key, protocol.HostProgress{Version: string(given.UID) + "." + given.ResourceVersion, Phase: protocol.HostApplied})
 			w.reconcile()

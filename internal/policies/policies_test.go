@@ -6,7 +6,6 @@ package policies
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -103,7 +102,7 @@ func TestMissingPoliciesShow(t *testing.T) {
 		log: funcr.New(func(_, line string) { logged = append(logged, line) }, funcr.Options{})}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(p)
-	if got := scrape(t, registry); got != "" {
+	if got := testkit.Scrape(t, registry); got != "" {
 		t.Errorf("before the first look: %s", got)
 	}
 	changed := all[1]
@@ -122,7 +121,7 @@ func TestMissingPoliciesShow(t *testing.T) {
 	} {
 		logged, have, failure = nil, step.have, step.failure
 		p.look(t.Context())
-		if got := scrape(t, registry); !strings.Contains(got, step.metric+"\n") {
+		if got := testkit.Scrape(t, registry); !strings.Contains(got, step.metric+"\n") {
 			t.Errorf("%q is not in\n%s", step.metric, got)
 		}
 		if got := strings.Join(logged, "\n"); step.log == "" && got != "" || !strings.Contains(got, step.log) || len(logged) > 1 {
@@ -159,25 +158,4 @@ func TestPoliciesThatAreMissingAtTheStartAreAnErrorOnlyIfTheyStayMissing(t *test
 			}
 		})
 	}
-}
-
-// scrape lists samples as "name label=value,label=value number".
-func scrape(t *testing.T, from prometheus.Gatherer) string {
-	t.Helper()
-	families, err := from.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all strings.Builder
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, pair := range m.GetLabel() {
-				labels = append(labels, pair.GetName()+"="+pair.GetValue())
-			}
-			value := m.GetGauge().GetValue()
-			fmt.Fprintln(&all, family.GetName(), strings.Join(labels, ","), value)
-		}
-	}
-	return all.String()
 }

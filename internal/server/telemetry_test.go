@@ -33,6 +33,7 @@ import (
 	"github.com/drover-dev/drover/internal/members"
 	"github.com/drover-dev/drover/internal/policies"
 	"github.com/drover-dev/drover/internal/trust"
+	"github.com/drover-dev/drover/test/testkit"
 )
 
 // listing is a registry that knows the names of all metrics, those without a sample as well.
@@ -76,27 +77,6 @@ func seen(t *testing.T, clusters ...client.Object) (*telemetry, *listing) {
 	o.subscriptions()
 	(&Server{telemetry: o}).Deliveries()
 	return o, names
-}
-
-// scrape lists samples as "name label=value,label=value number". Of histograms it is the count.
-func scrape(t *testing.T, from prometheus.Gatherer) string {
-	t.Helper()
-	families, err := from.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all strings.Builder
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			var labels []string
-			for _, pair := range m.GetLabel() {
-				labels = append(labels, pair.GetName()+"="+pair.GetValue())
-			}
-			value := m.GetGauge().GetValue() + m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
-			fmt.Fprintln(&all, family.GetName(), strings.Join(labels, ","), value)
-		}
-	}
-	return all.String()
 }
 
 // metricName finds names of metrics in expressions and in documents.
@@ -221,7 +201,7 @@ func TestProxyMetrics(t *testing.T) {
 			o, list := seen(t)
 			handler := o.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(tt.status) }))
 			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(tt.method, tt.target, nil))
-			got := scrape(t, list)
+			got := testkit.Scrape(t, list)
 			if !strings.Contains(got, "drover_proxy_requests_total "+tt.want+" 1\n") {
 				t.Errorf("%q is not in\n%s", tt.want, got)
 			}
@@ -238,7 +218,7 @@ func TestProxyMetrics(t *testing.T) {
 			defer func() { _ = recover() }()
 			handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/k8s/local/api", nil))
 		}()
-		got := scrape(t, list)
+		got := testkit.Scrape(t, list)
 		for _, want := range []string{"drover_proxy_requests_total code=none,kind=read,target=hub 1\n", "drover_proxy_requests_under_way kind=read,target=hub 0\n"} {
 			if !strings.Contains(got, want) {
 				t.Errorf("%q is not in\n%s", want, got)
@@ -282,14 +262,14 @@ func TestScrape(t *testing.T) {
 		"drover_cluster_restores confirmed=False,reason=HubRestored 1", "drover_cluster_restores confirmed=Unknown,reason=Pending 2",
 		"drover_plans reason=NodeFailed,stalled=true 1", "drover_replica_ready  1", "drover_stopping_seconds  0", "drover_peers_heard  1", "drover_peers_hearing  2",
 	} {
-		if !strings.Contains(scrape(t, list), want+"\n") {
-			t.Errorf("%q is not in\n%s", want, scrape(t, list))
+		if !strings.Contains(testkit.Scrape(t, list), want+"\n") {
+			t.Errorf("%q is not in\n%s", want, testkit.Scrape(t, list))
 		}
 	}
 	o.stop(time.Now().Add(-time.Hour))
 	o.stop(time.Now())
-	if !regexp.MustCompile(`drover_stopping_seconds +360\d`).MatchString(scrape(t, list)) {
-		t.Errorf("want an hour in drover_stopping_seconds of %v", scrape(t, list))
+	if !regexp.MustCompile(`drover_stopping_seconds +360\d`).MatchString(testkit.Scrape(t, list)) {
+		t.Errorf("want an hour in drover_stopping_seconds of %v", testkit.Scrape(t, list))
 	}
 }
 
@@ -303,12 +283,12 @@ func TestAwaitedOwnersAreNamedUntilThereIsNone(t *testing.T) {
 		keys = append(keys, delivery.Key{Kind: "crtb", Namespace: "team", Name: fmt.Sprintf("b%02d", i)})
 	}
 	observer.Awaited(keys)
-	got := scrape(t, list)
+	got := testkit.Scrape(t, list)
 	if want := "drover_sets_awaited kind=crtb,owner=b00,workspace=team 1\n"; !strings.Contains(got, want) || strings.Count(got, "drover_sets_awaited") != maxAwaited {
 		t.Errorf("want %q and %d owners in all in\n%s", want, maxAwaited, got)
 	}
 	observer.Awaited(nil)
-	if got := scrape(t, list); strings.Contains(got, "drover_sets_awaited") {
+	if got := testkit.Scrape(t, list); strings.Contains(got, "drover_sets_awaited") {
 		t.Errorf("no owner is awaited any longer, want none in\n%s", got)
 	}
 }
@@ -321,7 +301,7 @@ func TestCertificates(t *testing.T) {
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(certificates{holder})
-	if got := scrape(t, registry); got != "" {
+	if got := testkit.Scrape(t, registry); got != "" {
 		t.Errorf("before there is a certificate:\n%s", got)
 	}
 	authority, err := trust.NewAuthority(now)
@@ -333,7 +313,7 @@ func TestCertificates(t *testing.T) {
 	if err := holder.LoadAuthority(secret); err != nil {
 		t.Fatal(err)
 	}
-	got := scrape(t, registry)
+	got := testkit.Scrape(t, registry)
 	for name, days := range map[string]int{"authority": 3650, "serving": 30} {
 		line := regexp.MustCompile("(?m)^drover_certificate_expiry_timestamp_seconds certificate=" + name + " (.*)$").FindStringSubmatch(got)
 		if line == nil {

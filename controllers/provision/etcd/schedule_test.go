@@ -33,6 +33,18 @@ func (w *world) follows(etcd infrav1.Etcd) {
 	}
 }
 
+// followsOnOneHost gives the cluster a schedule that keeps one snapshot, which only h1 can take. The first snapshot
+// succeeds.
+func (w *world) followsOnOneHost() {
+	w.t.Helper()
+	w.connect("h2", false)
+	w.connect("h3", false)
+	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
+	w.now = w.now.Add(30 * time.Minute)
+	w.reconcile(1)
+	w.succeed(infrav1.TaskSucceeded)
+}
+
 // scheduled returns the snapshots that the schedule has created, the oldest first.
 func (w *world) scheduled() []provisionv1.EtcdSnapshot {
 	w.t.Helper()
@@ -301,12 +313,7 @@ func (refusing) Delete(context.Context, client.Object, ...client.DeleteOption) e
 func TestFailedCleanupDoesNotDelayOtherSnapshots(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.connect("h2", false)
-	w.connect("h3", false)
-	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
-	w.now = w.now.Add(30 * time.Minute)
-	w.reconcile(1)
-	w.succeed(infrav1.TaskSucceeded)
+	w.followsOnOneHost()
 	w.now = w.now.Add(time.Hour)
 	w.reconcile(2)
 	w.given(w.busy(), infrav1.TaskSucceeded, infrav1.TaskEtcdSnapshot)
@@ -324,12 +331,7 @@ func TestFailedCleanupDoesNotDelayOtherSnapshots(t *testing.T) {
 func TestSnapshotBeingRemovedIsNotRestored(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.connect("h2", false)
-	w.connect("h3", false)
-	w.follows(infrav1.Etcd{Schedule: "0 * * * *", Retention: 1})
-	w.now = w.now.Add(30 * time.Minute)
-	w.reconcile(1)
-	w.succeed(infrav1.TaskSucceeded)
+	w.followsOnOneHost()
 	first := w.scheduled()[0].Name
 	w.now = w.now.Add(time.Hour)
 	w.reconcile(2)
