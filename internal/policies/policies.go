@@ -127,7 +127,7 @@ func (p *Watch) Start(ctx context.Context) error {
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (*Watch) NeedLeaderElection() bool { return false }
 
-// look compares the policies of the hub with those that are wanted, and logs what has changed since the last look.
+// look compares the policies of the hub with the wanted ones, and logs changes since the last look.
 func (p *Watch) look(ctx context.Context) {
 	states := map[string]policyState{}
 	found, err := p.list(ctx)
@@ -170,8 +170,9 @@ func listPolicies(ctx context.Context, client admission.AdmissionregistrationV1I
 	return all, nil
 }
 
-// report logs which policies are not in force. At the start of a manager it is silent if all are. Whatever installs a hub may start the manager
-// a moment before it applies the policies, so what the first look misses is an error only if the second one misses it too.
+// report logs which policies are not in force. At the start of a program it is silent if all are. An installer may
+// start the program a moment before it applies the policies, so a policy that the first look misses is an error only if
+// the second look misses it, too.
 func (p *Watch) report(states map[string]policyState, first bool, err error) {
 	names := map[policyState][]string{}
 	for _, wanted := range p.wanted {
@@ -212,7 +213,8 @@ func (p *policy) stateIn(found []policy) policyState {
 func (p *policy) same(o *policy) bool {
 	binding := p.binding.Spec
 	binding.PolicyName = o.binding.Spec.PolicyName
-	return equality.Semantic.DeepEqual(withDefaults(&p.Spec), withDefaults(&o.Spec)) && equality.Semantic.DeepEqual(binding, o.binding.Spec)
+	return equality.Semantic.DeepEqual(withDefaults(&p.Spec), withDefaults(&o.Spec)) &&
+		equality.Semantic.DeepEqual(binding, o.binding.Spec)
 }
 
 // withDefaults returns a spec as the API server stores it.
@@ -244,7 +246,9 @@ func withDefaults(spec *admissionv1.ValidatingAdmissionPolicySpec) *admissionv1.
 	return spec
 }
 
-var policiesDesc = prometheus.NewDesc("drover_policies", "Admission policies of the hub by state: InForce, Missing, Changed or Unknown. Every replica counts all.", []string{"state"}, nil)
+var policiesDesc = prometheus.NewDesc("drover_policies",
+	"Admission policies of the hub by state: InForce, Missing, Changed or Unknown. Every replica counts all.",
+	[]string{"state"}, nil)
 
 // Describe implements prometheus.Collector.
 func (*Watch) Describe(out chan<- *prometheus.Desc) { out <- policiesDesc }

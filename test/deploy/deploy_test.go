@@ -119,7 +119,8 @@ func TestLong_UndeployRefusesToStrandObjects(t *testing.T) {
 	}
 
 	h.provisioner(t)
-	if out, err := h.run(t, "undeploy"); err == nil || !strings.Contains(out, "set PROVISION") || strings.Contains(out, "removed") {
+	out, err := h.run(t, "undeploy")
+	if err == nil || !strings.Contains(out, "set PROVISION") || strings.Contains(out, "removed") {
 		t.Errorf("without PROVISION on a hub with a provisioner: %v, want a refusal:\n%s", err, out)
 	}
 	if out, err := h.run(t, "undeploy", "PROVISION=clusterapi"); err != nil || strings.Count(out, "removed") != 2 {
