@@ -6,12 +6,14 @@ package v1_test
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	v1 "github.com/drover-dev/drover/api/v1"
 	"github.com/drover-dev/drover/test/testkit"
 )
 
@@ -22,6 +24,8 @@ const (
 	goodLDAP   = `{ldap: {servers: ["ldaps://ldap.example.com:636"], bind: {dn: "cn=drover,dc=acme", passwordSecret: {name: ldap, key: password}},
 		userSearch: {base: "ou=people,dc=acme", filter: "(uid={name})", idAttribute: entryUUID, nameAttribute: uid},
 		groupSearch: {source: Search, base: "ou=groups,dc=acme", filter: "(member={dn})"}}}`
+	goodJWT = `{jwt: {issuer: {url: "https://ci.example.com", audiences: [drover]},
+		claimMappings: {username: {claim: sub}}}}`
 )
 
 func provider(t *testing.T, name, spec string) *unstructured.Unstructured {
@@ -163,9 +167,25 @@ func badProviders() map[string]struct{ name, spec, want string } {
 	return all
 }
 
+// providerTypes returns a good spec of each type of provider, by the type's field in the spec.
+func providerTypes() map[string]string {
+	return map[string]string{"oidc": goodOIDC, "github": goodGitHub, "ldap": goodLDAP, "jwt": goodJWT}
+}
+
+// A type that is missing in providerTypes would not be tested below.
+func TestEveryTypeOfAuthProviderHasAGoodSpec(t *testing.T) {
+	specs, spec := providerTypes(), reflect.TypeFor[v1.AuthProviderSpec]()
+	for i := range spec.NumField() {
+		name, _, _ := strings.Cut(spec.Field(i).Tag.Get("json"), ",")
+		if _, known := specs[name]; spec.Field(i).Type.Kind() == reflect.Pointer && !known {
+			t.Errorf("spec.%s has no entry in providerTypes: add one", name)
+		}
+	}
+}
+
 func TestTheTypeOfAnAuthProviderStaysAndTheRestChanges(t *testing.T) {
 	env := testkit.Shared(t)
-	specs := map[string]string{"oidc": goodOIDC, "github": goodGitHub, "ldap": goodLDAP}
+	specs := providerTypes()
 	for from, spec := range specs {
 		o := provider(t, "changing-"+from+"-"+env.Workspace(t), spec)
 		env.Apply(t, o)
@@ -173,8 +193,9 @@ func TestTheTypeOfAnAuthProviderStaysAndTheRestChanges(t *testing.T) {
 		for to, next := range specs {
 			o.Object["spec"] = provider(t, "a", next).Object["spec"]
 			err := env.Client.Update(t.Context(), o, client.DryRunAll)
-			if refused := err != nil && strings.Contains(err.Error(), "the type of a provider cannot be changed"); refused == (from == to) || from == to && err != nil {
-				t.Errorf("from %s to %s: %v", from, to, err)
+			refused := err != nil && strings.Contains(err.Error(), "the type of a provider cannot be changed")
+			if refused == (from == to) || from == to && err != nil {
+				t.Errorf("from %s to %s: got the error %v, want a refusal: %t", from, to, err, from != to)
 			}
 		}
 		o.Object["spec"] = provider(t, "a", strings.NewReplacer("clientID: drover", "clientID: other, caBundle: x", "uid={name}", "cn={name}", "{oidc", "{disabled: true, oidc").Replace(spec)).Object["spec"]

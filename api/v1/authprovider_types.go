@@ -57,7 +57,7 @@ type AuthProviderList struct {
 // AuthProviderSpec configures a provider. Exactly one of oidc, ldap, github and jwt must be set.
 //
 // +kubebuilder:validation:XValidation:rule="(has(self.oidc) ? 1 : 0) + (has(self.ldap) ? 1 : 0) + (has(self.github) ? 1 : 0) + (has(self.jwt) ? 1 : 0) == 1",message="exactly one of oidc, ldap, github and jwt must be set"
-// +kubebuilder:validation:XValidation:rule="has(self.oidc) == has(oldSelf.oidc) && has(self.ldap) == has(oldSelf.ldap) && has(self.jwt) == has(oldSelf.jwt)",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
+// +kubebuilder:validation:XValidation:rule="(has(self.oidc) && has(oldSelf.oidc)) || (has(self.ldap) && has(oldSelf.ldap)) || (has(self.github) && has(oldSelf.github)) || (has(self.jwt) && has(oldSelf.jwt))",message="the type of a provider cannot be changed, because its users would become different users: create another AuthProvider"
 type AuthProviderSpec struct {
 	// disabled locks out the provider's users at once: logins and all existing tokens are refused, and open requests end
 	// within 30 seconds. It defaults to false.

@@ -65,7 +65,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.certificateRotation) ? oldSelf.certificateRotation : 0) <= (has(self.certificateRotation) ? self.certificateRotation : 0)",message="certificateRotation can only be raised"
 // +kubebuilder:validation:XValidation:rule="(has(oldSelf.encryptionKeyRotation) ? oldSelf.encryptionKeyRotation : 0) <= (has(self.encryptionKeyRotation) ? self.encryptionKeyRotation : 0)",message="encryptionKeyRotation can only be raised"
 // +kubebuilder:validation:XValidation:rule="self.pools.exists(p, p.roles.exists(r, r == 'etcd')) && self.pools.exists(p, p.roles.exists(r, r == 'control-plane'))",message="a cluster needs a pool with the role etcd and a pool with the role control-plane; the same pool can have both"
-// +kubebuilder:validation:XValidation:rule="self.distribution == 'k3s' ? self.version.contains('+k3s') : self.version.contains('+rke2')",message="version must be a release of the distribution, for example v1.35.3+k3s1 or v1.35.3+rke2r1"
+// +kubebuilder:validation:XValidation:rule="self.distribution != 'k3s' || self.version.contains('+k3s')",message="version must be a release of k3s, for example v1.35.3+k3s1"
+// +kubebuilder:validation:XValidation:rule="self.distribution != 'rke2' || self.version.contains('+rke2r')",message="version must be a release of rke2, for example v1.35.3+rke2r1"
 type ClusterInstallationSpec struct {
 	// clusterName is the name of the Cluster in the same namespace whose agent is installed in the cluster. Create the
 	// Cluster along with this object.
