@@ -76,18 +76,18 @@ func (r *Reconciler[T, B]) Reconcile(ctx context.Context, req ctrl.Request) (ctr
 		return ctrl.Result{}, nil // objects on the hub are removed through their owner references
 	}
 	b = r.written.Newest(b)
-	plan, err := r.plan(ctx, b)
+	d, err := r.decide(ctx, b)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.Deliveries.Replace(key, plan.sets())
-	allowErr := r.allow(ctx, b, plan.members)
-	result, err := r.writeStatus(ctx, b, plan)
+	r.Deliveries.Replace(key, d.sets())
+	allowErr := r.allow(ctx, b, d.members)
+	result, err := r.writeStatus(ctx, b, d)
 	return result, errors.Join(allowErr, err)
 }
 
-// plan is the result of a reconcile's decision about a binding.
-type plan struct {
+// decision is the result of a reconcile for a binding.
+type decision struct {
 	set     *set.Set // nil if there is none
 	members []types.NamespacedName
 	// problem is why there is no set, or no member. It is nil if there is none.
@@ -100,51 +100,51 @@ type plan struct {
 }
 
 // sets returns the sets that the delivery store must have.
-func (p plan) sets() map[types.NamespacedName]*set.Set {
-	if p.set == nil {
+func (d decision) sets() map[types.NamespacedName]*set.Set {
+	if d.set == nil {
 		return nil
 	}
-	sets := make(map[types.NamespacedName]*set.Set, len(p.members)+len(p.former))
-	for _, member := range slices.Concat(p.members, p.former) {
-		sets[member] = p.set
+	sets := make(map[types.NamespacedName]*set.Set, len(d.members)+len(d.former))
+	for _, member := range slices.Concat(d.members, d.former) {
+		sets[member] = d.set
 	}
 	return sets
 }
 
-// plan gathers and decides. An error means that reading failed. A mistake in the binding is a problem instead, so that
+// decide gathers and decides. An error means that reading failed. A mistake in the binding is a problem instead, so that
 // its objects are removed from members.
-func (r *Reconciler[T, B]) plan(ctx context.Context, b B) (plan, error) {
+func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {
 		former, _, err := r.members(ctx, r.Client, b)
-		return plan{set: delivery.Absent(set.ID(r.kind, b.GetName())), former: former,
+		return decision{set: delivery.Absent(set.ID(r.kind, b.GetName())), former: former,
 			expired: "It expired at " + b.Expires().UTC().Format(time.RFC3339) + "; delete it, or set a later expiresAt"}, err
 	}
-	var p plan
+	var d decision
 	if b.Expires() != nil {
-		p.expires = b.Expires().Sub(now)
+		d.expires = b.Expires().Sub(now)
 	}
 	var err error
-	if p.members, p.problem, err = r.members(ctx, r.Client, b); err != nil {
-		return plan{}, err
+	if d.members, d.problem, err = r.members(ctx, r.Client, b); err != nil {
+		return decision{}, err
 	}
 	var templates v1.RoleTemplateList
 	if err := r.Client.List(ctx, &templates, client.UnsafeDisableDeepCopy); err != nil {
-		return plan{}, fmt.Errorf("list role templates: %w", err)
+		return decision{}, fmt.Errorf("list role templates: %w", err)
 	}
 	content, err := r.content(access.Index(templates.Items), b)
 	var refused *access.Error
 	switch {
 	case errors.As(err, &refused):
-		p.problem = &index.Problem{Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound}
-		return p, nil
+		d.problem = &index.Problem{Reason: refused.Reason, Message: refused.Message, Stalled: refused.Reason != v1.ReasonRoleTemplateNotFound}
+		return d, nil
 	case err != nil:
-		return plan{}, err
+		return decision{}, err
 	}
-	if p.set, err = set.New(set.ID(r.kind, b.GetName()), expiry(b.Expires()), content); err != nil {
-		p.problem = &index.Problem{Reason: v1.ReasonDeliveryFailed, Message: err.Error(), Stalled: true}
+	if d.set, err = set.New(set.ID(r.kind, b.GetName()), expiry(b.Expires()), content); err != nil {
+		d.problem = &index.Problem{Reason: v1.ReasonDeliveryFailed, Message: err.Error(), Stalled: true}
 	}
-	return p, nil
+	return d, nil
 }
 
 func expiry(t *metav1.Time) *time.Time {
@@ -155,22 +155,22 @@ func expiry(t *metav1.Time) *time.Time {
 }
 
 // writeStatus writes the status.
-func (r *Reconciler[T, B]) writeStatus(ctx context.Context, b B, p plan) (ctrl.Result, error) {
+func (r *Reconciler[T, B]) writeStatus(ctx context.Context, b B, d decision) (ctrl.Result, error) {
 	var outcomes []delivery.Outcome
-	if p.set != nil && p.expired == "" {
-		outcomes = r.Deliveries.Outcomes(p.set.ID, p.members)
+	if d.set != nil && d.expired == "" {
+		outcomes = r.Deliveries.Outcomes(d.set.ID, d.members)
 	}
 	summary := delivery.Summarize(outcomes)
-	if p.expired != "" {
-		held, away, unreported := r.Deliveries.Remains(p.set.ID, p.former)
-		summary.Expire(p.expired, held, away, unreported)
+	if d.expired != "" {
+		held, away, unreported := r.Deliveries.Remains(d.set.ID, d.former)
+		summary.Expire(d.expired, held, away, unreported)
 	}
-	if p.problem != nil {
-		summary.Refuse(len(p.members), p.problem.Reason, p.problem.Message, p.problem.Stalled)
+	if d.problem != nil {
+		summary.Refuse(len(d.members), d.problem.Reason, d.problem.Message, d.problem.Stalled)
 	}
 	s := b.Delivery()
 	change := summary.Change(b.GetGeneration(), delivery.Status{Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters}, r.Now(),
 		func(*status.Update) { s.Failures = summary.Failures })
-	change.Until = p.expires
+	change.Until = d.expires
 	return r.written.Write(ctx, status.Output{Client: r.Client, Recorder: r.Recorder, Now: r.Now}, b, change)
 }

@@ -19,16 +19,16 @@ import (
 	"github.com/drover-dev/drover/internal/tenancy"
 )
 
-// planProject makes the set of a project for each member. The sets differ only if another project has a namespace that
-// both list.
-func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *plan) error {
+// decideProject makes the set of a project for each member. The sets differ only if another project has a namespace
+// that both list.
+func (r *Reconciler) decideProject(ctx context.Context, project *v1.Project, d *decision) error {
 	rivals, err := r.rivals(ctx, project)
 	if err != nil {
 		return err
 	}
 	made := map[string]*set.Set{} // by the namespaces that others have
 	told := map[string]bool{}
-	for _, member := range p.members {
+	for _, member := range d.members {
 		taken, err := r.taken(ctx, project, rivals, member)
 		if err != nil {
 			return err
@@ -37,7 +37,7 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 		for _, name := range names {
 			if !told[name] {
 				told[name] = true
-				p.fail(v1.ReasonNamespaceTaken, fmt.Sprintf("In cluster %s, namespace %s belongs to project %s; take it out of spec.namespaces of one of them",
+				d.fail(v1.ReasonNamespaceTaken, fmt.Sprintf("In cluster %s, namespace %s belongs to project %s; take it out of spec.namespaces of one of them",
 					member.Name, name, taken[name]))
 			}
 		}
@@ -48,12 +48,12 @@ func (r *Reconciler) planProject(ctx context.Context, project *v1.Project, p *pl
 				return err
 			}
 			if given, err = set.New(set.ID(set.Project, project.Name), nil, content); err != nil {
-				p.fail(v1.ReasonDeliveryFailed, err.Error())
+				d.fail(v1.ReasonDeliveryFailed, err.Error())
 				return nil
 			}
 			made[strings.Join(names, ",")] = given
 		}
-		p.projects[member] = given
+		d.projects[member] = given
 	}
 	return nil
 }

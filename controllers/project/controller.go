@@ -65,13 +65,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, nil
 	}
 	project = r.written.Newest(project)
-	p, err := r.plan(ctx, project)
+	d, err := r.decide(ctx, project)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	r.Deliveries.Replace(key, p.projects)
-	r.Deliveries.Replace(secretsKey, p.secrets)
-	return r.writeStatus(ctx, project, p)
+	r.Deliveries.Replace(key, d.projects)
+	r.Deliveries.Replace(secretsKey, d.secrets)
+	return r.writeStatus(ctx, project, d)
 }
 
 // keys returns the keys of a project and of the copies of its secrets.
@@ -82,8 +82,8 @@ func keys(project types.NamespacedName) (delivery.Key, delivery.Key) {
 	return key(set.Project), key(set.Secrets)
 }
 
-// plan is the result of a reconcile's decision about a project.
-type plan struct {
+// decision is the result of a reconcile for a project.
+type decision struct {
 	members  []types.NamespacedName
 	projects map[types.NamespacedName]*set.Set
 	secrets  map[types.NamespacedName]*set.Set
@@ -95,28 +95,28 @@ type plan struct {
 }
 
 // fail records a problem that only a person can fix.
-func (p *plan) fail(reason, message string) {
-	p.problems = append(p.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
+func (d *decision) fail(reason, message string) {
+	d.problems = append(d.problems, index.Problem{Reason: reason, Message: message, Stalled: true})
 }
 
-// plan gathers and decides. An error means that reading failed. A mistake in the project is a problem instead, so that
-// its objects are removed from members.
-func (r *Reconciler) plan(ctx context.Context, project *v1.Project) (plan, error) {
-	p := plan{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
+// decide gathers and decides. An error means that reading failed. A mistake in the project is a problem instead, so
+// that its objects are removed from members.
+func (r *Reconciler) decide(ctx context.Context, project *v1.Project) (decision, error) {
+	d := decision{projects: map[types.NamespacedName]*set.Set{}, secrets: map[types.NamespacedName]*set.Set{}}
 	members, problem, err := index.Members(ctx, r.Client, project.Namespace, project.Spec.ClusterTarget)
 	if err != nil {
-		return plan{}, err
+		return decision{}, err
 	}
-	if p.members = members; problem != nil {
-		p.problems = append(p.problems, *problem)
-		return p, nil
+	if d.members = members; problem != nil {
+		d.problems = append(d.problems, *problem)
+		return d, nil
 	}
-	return p, errors.Join(r.planProject(ctx, project, &p), r.planSecrets(ctx, project, &p))
+	return d, errors.Join(r.decideProject(ctx, project, &d), r.decideSecrets(ctx, project, &d))
 }
 
-// planSecrets makes the set of copies. There is none for a project without secrets.
-func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *plan) error {
-	sources, err := r.sources(ctx, project, p)
+// decideSecrets makes the set of copies. There is none for a project without secrets.
+func (r *Reconciler) decideSecrets(ctx context.Context, project *v1.Project, d *decision) error {
+	sources, err := r.sources(ctx, project, d)
 	if err != nil {
 		return err
 	}
@@ -125,28 +125,28 @@ func (r *Reconciler) planSecrets(ctx context.Context, project *v1.Project, p *pl
 		return err
 	}
 	for _, refusal := range refused {
-		p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Name, refusal.Message))
+		d.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %s", refusal.Name, refusal.Message))
 	}
 	if len(content.PerNamespace.Templates) == 0 {
 		return nil
 	}
 	copies, err := set.New(set.ID(set.Secrets, project.Name), nil, content)
 	if err != nil {
-		p.fail(v1.ReasonDeliveryFailed, err.Error())
+		d.fail(v1.ReasonDeliveryFailed, err.Error())
 		return nil
 	}
-	p.held = r.unguarded(p.members)
-	for _, member := range p.members {
-		p.secrets[member] = copies
-		if _, held := p.held[member.Name]; !held {
+	d.held = r.unguarded(d.members)
+	for _, member := range d.members {
+		d.secrets[member] = copies
+		if _, held := d.held[member.Name]; !held {
 			continue
 		}
 		kept, err := keep(r.Deliveries.Kept(copies.ID, member), copies, content)
 		if err != nil { // without the namespaces that were removed since, they are too large
-			p.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
+			d.fail(v1.ReasonDeliveryFailed, fmt.Sprintf("The copies in cluster %s are taken away: %v", member.Name, err))
 			kept = delivery.Absent(copies.ID)
 		}
-		p.secrets[member] = kept
+		d.secrets[member] = kept
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (r *Reconciler) unguarded(members []types.NamespacedName) map[string]delive
 }
 
 // sources returns the Secrets with the label for a project, with the content of the Secrets that are copied.
-func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) ([]corev1.Secret, error) {
+func (r *Reconciler) sources(ctx context.Context, project *v1.Project, d *decision) ([]corev1.Secret, error) {
 	var labelled corev1.SecretList
 	if err := r.Secrets.List(ctx, &labelled, client.InNamespace(project.Namespace), client.MatchingLabels{v1.LabelProject: project.Name}); err != nil {
 		return nil, fmt.Errorf("list secrets of project %s/%s: %w", project.Namespace, project.Name, err)
@@ -219,7 +219,7 @@ func (r *Reconciler) sources(ctx context.Context, project *v1.Project, p *plan) 
 		}
 		switch {
 		case errors.As(err, &tooLarge):
-			p.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", secret.Name, tooLarge))
+			d.fail(v1.ReasonSecretRefused, fmt.Sprintf("Secret %s is not copied: %v", secret.Name, tooLarge))
 		case err == nil:
 			sources = append(sources, secret)
 		case !apierrors.IsNotFound(err): // the removal of the Secret wakes this controller

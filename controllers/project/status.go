@@ -26,11 +26,11 @@ const (
 )
 
 // writeStatus writes the status.
-func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, p plan) (ctrl.Result, error) {
-	outcomes := r.outcomes(project, p)
+func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, d decision) (ctrl.Result, error) {
+	outcomes := r.outcomes(project, d)
 	summary := delivery.Summarize(outcomes)
-	if len(p.problems) > 0 {
-		summary.Refuse(len(p.members), p.problems[0].Reason, named(messages(p.problems), "; "), p.problems[0].Stalled)
+	if len(d.problems) > 0 {
+		summary.Refuse(len(d.members), d.problems[0].Reason, named(messages(d.problems), "; "), d.problems[0].Stalled)
 	}
 	s := &project.Status
 	change := summary.Change(project.Generation, delivery.Status{Observed: &s.ObservedGeneration, Conditions: &s.Conditions, Clusters: &s.Clusters}, r.Now(),
@@ -46,17 +46,17 @@ func (r *Reconciler) writeStatus(ctx context.Context, project *v1.Project, p pla
 
 // outcomes returns the outcomes of the project and of its secrets, the worse one for each member. Secrets that wait for
 // the guards have the guards' outcome.
-func (r *Reconciler) outcomes(project *v1.Project, p plan) []delivery.Outcome {
-	if len(p.projects) == 0 {
+func (r *Reconciler) outcomes(project *v1.Project, d decision) []delivery.Outcome {
+	if len(d.projects) == 0 {
 		return nil
 	}
-	outcomes := r.Deliveries.Outcomes(set.ID(set.Project, project.Name), p.members)
-	if len(p.secrets) == 0 {
+	outcomes := r.Deliveries.Outcomes(set.ID(set.Project, project.Name), d.members)
+	if len(d.secrets) == 0 {
 		return outcomes
 	}
-	for i, secrets := range r.Deliveries.Outcomes(set.ID(set.Secrets, project.Name), p.members) {
+	for i, secrets := range r.Deliveries.Outcomes(set.ID(set.Secrets, project.Name), d.members) {
 		o := &outcomes[i]
-		if guards, held := p.held[secrets.Cluster]; held {
+		if guards, held := d.held[secrets.Cluster]; held {
 			secrets = guards
 		}
 		o.Failures = append(o.Failures, secrets.Failures...)
