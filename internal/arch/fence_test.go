@@ -248,7 +248,7 @@ func pure() []string {
 	return []string{
 		"internal/access", "cmd/kubectl-drover/rancher", "internal/rollout", "internal/set", "internal/tenancy",
 		"internal/provision/cloudconfig", "internal/provision/k3s", "internal/provision/kubeadm",
-		"internal/provision/schedule",
+		"internal/provision/progress", "internal/provision/schedule",
 	}
 }
 
@@ -294,6 +294,8 @@ func TestClockRule(t *testing.T) {
 	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a.go", text)}),
 		"time.Now: a pure package is given the time")
 	expect(t, clockProblems([]source{fixture(t, "internal/provision/schedule/a.go", text)}),
+		"time.Now: a pure package is given the time")
+	expect(t, clockProblems([]source{fixture(t, "internal/provision/progress/a.go", text)}),
 		"time.Now: a pure package is given the time")
 	expect(t, clockProblems([]source{fixture(t, "internal/rollout/a_test.go", text)}), "")
 	expect(t, clockProblems([]source{fixture(t, "internal/members/a.go", text)}), "")
