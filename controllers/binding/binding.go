@@ -111,8 +111,8 @@ func (d decision) sets() map[types.NamespacedName]*set.Set {
 	return sets
 }
 
-// decide gathers and decides. An error means that reading failed. A mistake in the binding is a problem instead, so that
-// its objects are removed from members.
+// decide gathers and decides. An error means that reading failed. A mistake in the binding is a problem instead, so
+// that its objects are removed from members.
 func (r *Reconciler[T, B]) decide(ctx context.Context, b B) (decision, error) {
 	now := r.Now()
 	if index.Expired(b.Expires(), now) {
