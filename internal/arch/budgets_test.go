@@ -15,12 +15,11 @@ import (
 type budget struct{ warn, fail int }
 
 // The budgets. Tests and generated files have no budget for code, because a long table of cases is not a fault.
-func functionLines() budget  { return budget{60, 100} }
-func reconcileLines() budget { return budget{60, 80} }
-func fileLines() budget      { return budget{400, 600} }
-func structFields() budget   { return budget{12, 16} }
-func parameters() budget     { return budget{5, 7} }
-func makefileLines() budget  { return budget{150, 200} }
+func functionLines() budget { return budget{60, 60} }
+func fileLines() budget     { return budget{400, 400} }
+func structFields() budget  { return budget{12, 16} }
+func parameters() budget    { return budget{5, 7} }
+func makefileLines() budget { return budget{150, 200} }
 
 // linkedModules limits the number of modules that are linked into each binary, because every linked module adds
 // security reports to read and memory to pay for. The number of lines in go.mod has no limit, since tests and tools
@@ -83,12 +82,8 @@ func (f *findings) file(s source) {
 }
 
 func (f *findings) function(s source, fn *ast.FuncDecl) {
-	limit := functionLines()
-	if fn.Recv != nil && fn.Name.Name == "Reconcile" {
-		limit = reconcileLines()
-	}
 	lines := s.fset.Position(fn.End()).Line - s.fset.Position(fn.Type.Func).Line + 1
-	f.measure(limit, lines, "%s: lines of %s", s.at(fn.Name), fn.Name)
+	f.measure(functionLines(), lines, "%s: lines of %s", s.at(fn.Name), fn.Name)
 	f.measure(parameters(), count(fn.Type.Params), "%s: parameters of %s", s.at(fn.Name), fn.Name)
 }
 
@@ -152,23 +147,18 @@ func TestBudgetRules(t *testing.T) {
 	fields := func(n int) string { return "package a\n\ntype s struct {\n" + strings.Repeat("\t_ int\n", n) + "}\n" }
 	tests := map[string]struct{ path, source, warning, failure string }{
 		"a function of 60 lines passes": {"a.go", "package a\n\nfunc f() {\n" + body(58) + "}\n", "", ""},
-		"a function of 61 lines warns": {
-			"a.go", "package a\n\nfunc f() {\n" + body(59) + "}\n", "a.go:3: lines of f: 61, aim at 60", "",
-		},
-		"a function of 101 lines fails": {
-			"a.go", "package a\n\nfunc f() {\n" + body(99) + "}\n", "", "a.go:3: lines of f: 101, at most 100",
+		"a function of 61 lines fails": {
+			"a.go", "package a\n\nfunc f() {\n" + body(59) + "}\n", "", "a.go:3: lines of f: 61, at most 60",
 		},
 		"its comment does not count": {
 			"a.go", "package a\n\n" + strings.Repeat("// Word.\n", 90) + "func f() {\n" + body(50) + "}\n", "", "",
 		},
-		"a Reconcile of 81 lines fails": {
-			"a.go", "package a\n\nfunc (r *R) Reconcile() {\n" + body(79) + "}\n", "", "lines of Reconcile: 81, at most 80",
+		"a Reconcile of 61 lines fails": {
+			"a.go", "package a\n\nfunc (r *R) Reconcile() {\n" + body(59) + "}\n", "", "lines of Reconcile: 61, at most 60",
 		},
-		"a file of 401 lines warns": {
-			"a.go", "package a\n" + strings.Repeat("\n", 400), "a.go: lines of the file: 401", "",
-		},
-		"a file of 601 lines fails": {
-			"a.go", "package a\n" + strings.Repeat("\n", 600), "", "a.go: lines of the file: 601",
+		"a file of 400 lines passes": {"a.go", "package a\n" + strings.Repeat("\n", 399), "", ""},
+		"a file of 401 lines fails": {
+			"a.go", "package a\n" + strings.Repeat("\n", 400), "", "a.go: lines of the file: 401",
 		},
 		"a test may be long": {"a_test.go", "package a\n" + strings.Repeat("\n", 600), "", ""},
 		"a generated file may be long": {
