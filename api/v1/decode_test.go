@@ -81,9 +81,9 @@ var whole = map[string]string{
 	"Plan.spec.upgrade.envs.valueFrom.resourceFieldRef.divisor": "{version: v1, upgrade: {image: a, envs: " + memory,
 }
 
-// TestWhatTheAPIServerTakesTheManagerReads is CVE-2022-39272. The manager reads all objects of a kind in one list: one
-// object with a value that Go cannot read would keep all others from it.
-func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
+// CVE-2022-39272: the manager reads all objects of a kind in one list, so one object with a value that Go cannot decode
+// would hide all other objects.
+func TestManagerDecodesEveryValueThatTheAPIServerAccepts(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	scheme := runtime.NewScheme()
@@ -131,9 +131,9 @@ func TestWhatTheAPIServerTakesTheManagerReads(t *testing.T) {
 	}
 }
 
-// TestWhatTheAPIServerTakesTheManagerParses is about texts that have a syntax and no type of their own: what the
-// manager makes of one must not fail once the API server has taken it.
-func TestWhatTheAPIServerTakesTheManagerParses(t *testing.T) {
+// Some strings have a syntax but no type of their own. The manager must be able to parse each one that the API server
+// has accepted.
+func TestManagerParsesEveryTextThatTheAPIServerAccepts(t *testing.T) {
 	env := testkit.Shared(t)
 	namespace := env.Workspace(t)
 	asURL := func(text string) error { _, err := url.Parse(text); return err }

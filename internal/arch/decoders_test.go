@@ -74,7 +74,7 @@ func programs() []string { return []string{"agent", "api", "cmd", "controllers",
 
 // Input from others must be counted before it is decoded: a megabyte of JSON can become fifty megabytes of maps, and a
 // kilobyte of YAML can become gigabytes.
-func TestWhatOthersSendIsDecodedWithinBounds(t *testing.T) {
+func TestInputFromOthersIsDecodedWithinBounds(t *testing.T) {
 	files, used := goFiles(t), map[string]bool{}
 	report(t, decoderProblems(files, trusted(), used))
 	for path := range trusted() {

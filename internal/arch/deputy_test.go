@@ -50,7 +50,7 @@ func unguarded() map[string]string {
 	}
 }
 
-func TestWhatWasReadIsWrittenOnlyAsItWasRead(t *testing.T) {
+func TestObjectsAreWrittenOnlyInTheVersionRead(t *testing.T) {
 	report(t, deputyProblems(goFiles(t), unguarded()))
 }
 

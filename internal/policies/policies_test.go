@@ -44,7 +44,7 @@ func storedPolicies(t *testing.T) []policy {
 	return all
 }
 
-func TestWhatAHubHasOfAPolicy(t *testing.T) {
+func TestStateOfAPolicyDependsOnItsStoredContent(t *testing.T) {
 	t.Parallel()
 	stored := storedPolicies(t)
 	for _, p := range readAllPolicies(t) {

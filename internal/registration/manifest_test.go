@@ -291,8 +291,8 @@ func TestTheManifestLetsNodeAgentsOntoTheNodesNetwork(t *testing.T) {
 	}
 }
 
-// TestWhatAPIServersAskMayReadTwoSecrets: the account on the nodes of the control plane is not the agent's, which may act as any user.
-func TestWhatAPIServersAskMayReadTwoSecrets(t *testing.T) {
+// The pods on the control plane's nodes must not use the agent's account, which may act as any user.
+func TestDirectAccessAccountMayReadOnlyTwoSecrets(t *testing.T) {
 	in := manifestInput(t)
 	in.APIServer = true
 	all := objects(t, in)

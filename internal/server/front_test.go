@@ -37,7 +37,7 @@ const (
 const longHeader = 20 << 10
 
 // What ends TLS in front of the hub has a certificate of its own, ends what is silent, and speaks HTTP/1.1 with the hub. The programs are Debian's.
-func TestWhatEndsTLSInFrontOfTheHub(t *testing.T) {
+func TestHubWorksBehindProxiesThatTerminateTLS(t *testing.T) {
 	t.Parallel()
 	for name, front := range map[string]struct {
 		program, config string

@@ -19,7 +19,7 @@ import (
 	"github.com/drover-dev/drover/internal/request"
 )
 
-func TestWhatARequestPasses(t *testing.T) {
+func TestPortRoutesRequestsByPath(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		path, header string

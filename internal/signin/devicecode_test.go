@@ -166,7 +166,7 @@ func TestADeviceCodeIsRedeemedOnce(t *testing.T) {
 	}
 }
 
-func TestWhatADevicePollsInVain(t *testing.T) {
+func TestDevicePollWithoutAValidApprovalIsRefused(t *testing.T) {
 	f := newFixture(t)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.namespace, Name: v1.UserSecretPrefix + f.user.Name}}
 	for name, tt := range map[string]struct {
@@ -225,7 +225,7 @@ func TestADeviceIsToldToSlowDown(t *testing.T) {
 	}
 }
 
-func TestWhatADeviceAsksForIsChecked(t *testing.T) {
+func TestInvalidDeviceAuthorizationRequestIsRefused(t *testing.T) {
 	f := newFixture(t)
 	for name, tt := range map[string]struct {
 		fields url.Values

@@ -387,7 +387,7 @@ func TestASessionLastsForItsLifetimeIfItIsUsed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRefreshTokenIsRefusedAndWritesNothing(t *testing.T) {
+func TestInvalidRefreshTokenIsRefusedWithoutAWrite(t *testing.T) {
 	f := newFixture(t)
 	session := f.session()
 	verifier := oauth2.GenerateVerifier()

@@ -334,7 +334,7 @@ func TestTheLastUseIsKeptCoarsely(t *testing.T) {
 	await(int32(len(made)) + 1)
 }
 
-func TestWhatAUserMayAskForIsBounded(t *testing.T) {
+func TestInvalidRequestsForScriptTokensAreRefused(t *testing.T) {
 	f := newFixture(t)
 	access := f.access()
 	for name, body := range map[string]string{

@@ -260,7 +260,7 @@ func TestAWorkloadIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestWhatAWorkloadHasOpenEndsAnHourAfterItsToken(t *testing.T) {
+func TestRequestsOfAWorkloadEndAnHourAfterItsTokenExpires(t *testing.T) {
 	f, c := newFixture(t), newCI(t)
 	f.provideWorkloads("ci", c)
 	raw := c.token(f.now(), nil)

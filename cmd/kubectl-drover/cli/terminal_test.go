@@ -5,7 +5,7 @@ package cli
 
 import "testing"
 
-func TestWhatIsNotPrintedIsWrittenAsJSONHasIt(t *testing.T) {
+func TestVisibleEscapesUnprintableCharactersAsInJSON(t *testing.T) {
 	for text, want := range map[string]string{
 		"käse → └─ 😀\tx\n": "käse → └─ 😀\tx\n",
 		"\x1b[31m":         `\u001b[31m`,

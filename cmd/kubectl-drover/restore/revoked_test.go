@@ -132,7 +132,7 @@ func TestRevokedAgentsOfHostsAreFound(t *testing.T) {
 	}
 }
 
-func TestWhatTheAuditLogShowsToBeRevoked(t *testing.T) {
+func TestRevocationsAreFoundInTheAuditLog(t *testing.T) {
 	t.Parallel()
 	const both = "edge-registration edge-agent"
 	joinedAgain := func(_, _, agent *metav1.PartialObjectMetadata) {

@@ -192,7 +192,7 @@ func TestNoMoreCommandsRunAtOnceThanSaid(t *testing.T) {
 	}
 }
 
-func TestWhatIsPrintedAtTheEndIsBoundedAndSaysSo(t *testing.T) {
+func TestExecTruncatesLongOutputAndReportsIt(t *testing.T) {
 	for script, want := range map[string]struct {
 		bytes     int
 		truncated bool
@@ -221,7 +221,7 @@ func TestALineWithoutEndIsPrintedInPieces(t *testing.T) {
 	}
 }
 
-func TestWhatExecAsksFor(t *testing.T) {
+func TestExecRefusesInvalidArguments(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args    []string
 		problem string

@@ -42,7 +42,7 @@ func TestTheHubThatIsMeant(t *testing.T) {
 	}
 }
 
-func TestWhatKubectlSaysOfACall(t *testing.T) {
+func TestExecCredentialInfoIsReadFromKubectl(t *testing.T) {
 	file, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)

@@ -343,7 +343,7 @@ func TestADroverClusterOfAnotherGivesTheMachinesOfAForeignClusterNoTask(t *testi
 	}
 }
 
-func TestWhatCannotBeIsSaid(t *testing.T) {
+func TestRestoreWithAnInvalidSourceFailsWithTheReason(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.create(&provisionv1.EtcdSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "other"}, Spec: provisionv1.EtcdSnapshotSpec{ClusterRef: ofAnother}})

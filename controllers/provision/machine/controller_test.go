@@ -268,7 +268,7 @@ func TestADroverMachineThatNamesAForeignMachineAsItsOwnerGetsNoBootstrapData(t *
 	}
 }
 
-func TestWhatAMachineWaitsForIsSaid(t *testing.T) {
+func TestWaitingMachineReportsItsReason(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.host("h1", nil)

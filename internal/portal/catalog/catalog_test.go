@@ -162,7 +162,7 @@ func TestAListMayBeOfClustersWithLabels(t *testing.T) {
 	}
 }
 
-func TestWhatAListCosts(t *testing.T) {
+func TestListBoundsItsAccessReviews(t *testing.T) {
 	for name, tt := range map[string]struct {
 		workspaces, clusters, reviews int
 		query                         string

@@ -14,7 +14,7 @@ import (
 )
 
 // GHSA-7qjx-gp9h-65qj: an exchange issues a token that a login would not issue.
-func TestWhatAnExchangeMayAskFor(t *testing.T) {
+func TestTokenExchangeRefusesInvalidRequests(t *testing.T) {
 	good := url.Values{
 		"grant_type": {grantExchange}, "client_id": {oauth.ClientID}, "subject_token": {"x"},
 		"subject_token_type": {typeAccessToken}, "audience": {"cluster:team/prod"},

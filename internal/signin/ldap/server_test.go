@@ -246,7 +246,7 @@ func TestAServerThatStopsEndsTheCallInTime(t *testing.T) {
 	unasked(t, connectorOf(t, c).Check(within(t, time.Second)), "no answer in time")
 }
 
-func TestWhatAServerSendsIsBounded(t *testing.T) {
+func TestLDAPResponsesAboveTheBoundsAreRefused(t *testing.T) {
 	bind, _ := bound()
 	for name, tt := range map[string]struct {
 		words string

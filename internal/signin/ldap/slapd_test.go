@@ -448,7 +448,7 @@ func TestCheckSaysWhichBaseIsMissing(t *testing.T) {
 }
 
 // Data that a server does not show must not look like a user without groups, or like a missing user.
-func TestWhatTheServiceAccountMayNotReadIsAnError(t *testing.T) {
+func TestEntriesHiddenFromTheServiceAccountAreAnError(t *testing.T) {
 	s := openldap(t)
 	uid := newUser(t, s)
 	c := settings(s)

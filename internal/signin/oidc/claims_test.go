@@ -28,7 +28,7 @@ func many(n int) []string {
 	return all
 }
 
-func TestWhatClaimsSayOfAUser(t *testing.T) {
+func TestUserAndGroupsAreReadFromClaims(t *testing.T) {
 	for name, tt := range map[string]struct {
 		config  func(*Config)
 		claims  map[string]any // of the ID token; nil removes a claim

@@ -88,7 +88,7 @@ func TestAStateThatIsEmptyTakesNoToken(t *testing.T) {
 	}
 }
 
-func TestWhatASessionStoresHoldsNoToken(t *testing.T) {
+func TestStoredSessionContainsNoToken(t *testing.T) {
 	given, s, _ := after(t, 2)
 	raw, err := json.Marshal(s)
 	if err != nil {

@@ -23,7 +23,7 @@ func sealer(t testing.TB, keys ...byte) *Sealer {
 	return s
 }
 
-func TestWhatWasSealedIsOpenedForItsPurposeOnly(t *testing.T) {
+func TestSealedDataOpensOnlyForItsPurpose(t *testing.T) {
 	old, rotated, other := sealer(t, 1), sealer(t, 2, 1), sealer(t, 3)
 	sealed, err := old.Seal("code", map[string]string{"user": "alice"})
 	if err != nil {

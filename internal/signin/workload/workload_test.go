@@ -211,7 +211,7 @@ func TestATokenOfTheIssuerIsItsWorkload(t *testing.T) {
 }
 
 // CVE-2023-22482: a token for another audience is accepted.
-func TestWhatATokenSaysIsChecked(t *testing.T) {
+func TestWorkloadTokenWithInvalidClaimsIsRefused(t *testing.T) {
 	u := newUpstream(t)
 	v := u.verifier(nil)
 	set := func(key string, value any) func(map[string]any) {

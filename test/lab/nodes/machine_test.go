@@ -139,7 +139,7 @@ func TestALabIsChangedByOneProgramAtATime(t *testing.T) {
 	}
 }
 
-func TestWhetherContainerdServesKubelets(t *testing.T) {
+func TestCRIRunsOnlyIfItsPluginIsOK(t *testing.T) {
 	const header = "TYPE                            ID                       PLATFORMS      STATUS    \nio.containerd.runtime.v2        task                     linux/amd64    ok        \n"
 	for plugins, want := range map[string]bool{
 		header + "io.containerd.grpc.v1           cri                      linux/amd64    ok        \n": true,

@@ -137,7 +137,7 @@ func TestASessionIsForItsOwnerOnly(t *testing.T) {
 	}
 }
 
-func TestWhatIsKeptOfSessions(t *testing.T) {
+func TestStoreKeepsSessionsUntilTheyAreRemoved(t *testing.T) {
 	s := newStore(t)
 	if _, err := s.Load("https://hub"); !errors.Is(err, ErrSignedOut) {
 		t.Errorf("without a session the error is %v", err)
